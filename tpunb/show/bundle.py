@@ -1,0 +1,51 @@
+"""Which forms of a description a notebook gets."""
+
+from __future__ import annotations
+
+from tpunb.describe.connection import ConnectionDescription
+from tpunb.describe.replicas import ReplicaValue, ReplicaValuesDescription
+from tpunb.describe.topology import TopologyDescription
+from tpunb.show import picture, table, text
+
+__all__ = ["mimebundle"]
+
+Description = TopologyDescription | ReplicaValuesDescription | ConnectionDescription
+
+
+def mimebundle(description: Description) -> dict[str, str | bytes]:
+    """All static forms of a description.
+
+    Front ends prefer HTML to a picture: where there is a picture there is no
+    HTML, and only what is small enough to be read as a table gets one.
+
+    Args:
+        description: A topology, replica values or a connection.
+
+    Returns:
+        `text/plain` and either `image/png` (as bytes) or `text/html`. The same
+        description gives the same bytes.
+    """
+    if isinstance(description, TopologyDescription):
+        return {
+            "text/plain": text.topology_text(description),
+            "image/png": picture.topology_png(description),
+        }
+    if isinstance(description, ConnectionDescription):
+        return {
+            "text/plain": text.connection_text(description),
+            "text/html": table.connection_html(description),
+        }
+    plain = text.replicas_text(description)
+    if _fits_table(description):
+        return {"text/plain": plain, "text/html": table.replicas_html(description)}
+    return {"text/plain": plain, "image/png": picture.replicas_png(description)}
+
+
+def _fits_table(description: ReplicaValuesDescription) -> bool:
+    """Whether all of the values are shown whole, or have nothing to draw."""
+    values = [value for section in description.sections for value in section.values]
+    return all(_is_small(value) for value in values)
+
+
+def _is_small(value: ReplicaValue) -> bool:
+    return value.preview is None or value.preview.kind == "values"
