@@ -1,0 +1,20 @@
+"""A TPU made of virtual CPU cores: the real `TPUStrategy`, no TPU needed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "VirtualTPUClusterResolver": "resolver",
+    "VirtualTPUStrategy": "strategy",
+}
+
+__all__ = ["VirtualTPUClusterResolver", "VirtualTPUStrategy"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because these modules import TensorFlow.
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

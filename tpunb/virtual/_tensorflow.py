@@ -1,0 +1,92 @@
+"""TensorFlow's private parts: the one room where they are kept.
+
+Every import from ``tensorflow.python`` in the package stands here, each with
+what it is for, so that a new TensorFlow release is checked in one place. The
+tests run on the oldest and on the newest supported release.
+"""
+
+from __future__ import annotations
+
+# The TPU strategy's own implementation, whose variables, input pipelines,
+# reductions and refusals the virtual TPU keeps.
+from tensorflow.python.distribute.tpu_strategy import (
+    TPUExtended,
+    TPUStrategyV2,
+    _TPUReplicaContext,
+)
+
+# The TPU system's description as TPUExtended asks it of a resolver.
+from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
+
+# "Am I inside a TPU computation?" is answered by this control flow context;
+# TPU variables ask it for their handle.
+from tensorflow.python.tpu.tpu_replication import TPUReplicateContext
+
+# cross_replica_sum and its kin read the number of replicas from here.
+from tensorflow.python.tpu.tpu_function import tpu_shard_context
+
+# The cross-replica operations themselves, and whether a replica function is being traced.
+from tensorflow.python.tpu.ops import tpu_ops
+from tensorflow.python.distribute.tpu_util import enclosing_tpu_context
+
+# Grouping one value per replica into PerReplica or Mirrored, and back.
+from tensorflow.python.distribute import distribute_utils
+from tensorflow.python.distribute import values as distribute_values
+from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.distribute import device_util
+
+# Tracing the replica function into a graph of its own.
+from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
+from tensorflow.python.framework import auto_control_deps_utils
+from tensorflow.python.framework import dtypes
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import handle_data_util
+
+# A traced graph as FunctionDef, and a FunctionDef as something to call.
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function import atomic_function
+
+# Inputs that are variables are read before they reach the replicas.
+from tensorflow.python.util import variable_utils
+
+# Protocol buffers of functions and their nodes.
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.graph_debug_info_pb2 import GraphDebugInfo
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.op_def_pb2 import OpDef
+from tensorflow.core.protobuf.tpu.topology_pb2 import TopologyProto
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import tensor_util
+
+__all__ = [
+    "AttrValue",
+    "FuncGraph",
+    "FunctionDef",
+    "GraphDebugInfo",
+    "NodeDef",
+    "OpDef",
+    "TPUExtended",
+    "TPUReplicateContext",
+    "TPUStrategyV2",
+    "TPUSystemMetadata",
+    "TopologyProto",
+    "_TPUReplicaContext",
+    "atomic_function",
+    "auto_control_deps_utils",
+    "context",
+    "device_util",
+    "distribute_lib",
+    "dtypes",
+    "distribute_utils",
+    "distribute_values",
+    "enclosing_tpu_context",
+    "func_graph_from_py_func",
+    "handle_data_util",
+    "op_def_registry",
+    "ops",
+    "tensor_util",
+    "tpu_ops",
+    "tpu_shard_context",
+    "variable_utils",
+]

@@ -1,0 +1,87 @@
+"""Logical CPU devices that stand for a TPU's hosts and cores."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from tpunb.accelerators import Accelerator
+from tpunb.errors import VirtualDevicesError
+from tpunb.virtual._tensorflow import context
+
+# TensorFlow's own default is one thread per processor. Input pipelines of many
+# logical devices can then wait for each other: with 2 threads they hung.
+_LEAST_THREADS = 16
+
+# Logical devices cost next to nothing, and none can be added later: with these
+# a notebook can go on to a larger TPU without a restart of its kernel.
+_LEAST_DEVICES = 160
+
+
+@dataclasses.dataclass(frozen=True)
+class VirtualDevices:
+    """The devices of one virtual TPU.
+
+    Attributes:
+        hosts: One device for each TPU host.
+        cores: The devices of each host's cores, in the order of their ordinals.
+    """
+
+    hosts: tuple[str, ...]
+    cores: tuple[tuple[str, ...], ...]
+
+
+def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
+    """Takes logical CPU devices for a TPU, making them if TensorFlow allows it still.
+
+    Args:
+        accelerator: The TPU.
+
+    Returns:
+        Devices that any number of virtual TPUs in the process may share.
+
+    Raises:
+        VirtualDevicesError: TensorFlow has started with fewer.
+    """
+    hosts, cores = accelerator.num_hosts, accelerator.num_devices
+    needed = hosts + cores
+    if not _started():
+        _configure(max(needed, _LEAST_DEVICES))
+    names = [device.name for device in tf.config.list_logical_devices("CPU")]
+    names = [_full_name(name) for name in names]
+    if len(names) < needed:
+        raise VirtualDevicesError(
+            f"A virtual TPU {accelerator.name} needs {needed} logical CPU devices "
+            f"({cores} cores, {hosts} host{'s' if hosts > 1 else ''}), and TensorFlow has "
+            f"already started with {len(names)}.",
+            mend="Restart the kernel and connect before anything else uses TensorFlow"
+            + (f", or connect to one of at most {len(names) - 1} cores." if len(names) > 1 else "."),
+        )
+    per_host = accelerator.devices_per_host
+    flat = names[hosts:needed]
+    return VirtualDevices(
+        tuple(names[:hosts]),
+        tuple(tuple(flat[k : k + per_host]) for k in range(0, cores, per_host)),
+    )
+
+
+def _started() -> bool:
+    """Whether TensorFlow's context runs, after which devices cannot be added."""
+    return context.context()._context_handle is not None
+
+
+def _configure(needed: int) -> None:
+    """Makes logical CPU devices, unless the process has chosen its own number."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if tf.config.get_logical_device_configuration(cpu) is None:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(needed)]
+        )
+    if not tf.config.threading.get_inter_op_parallelism_threads():
+        tf.config.threading.set_inter_op_parallelism_threads(_LEAST_THREADS)
+
+
+def _full_name(name: str) -> str:
+    """A device's name in the form that TensorFlow's runtime uses."""
+    return str(tf.DeviceSpec.from_string(name).replace(job="localhost", replica=0, task=0).to_string())

@@ -1,0 +1,114 @@
+"""What TensorFlow asks of a TPU system: its resolver, metadata and topology."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.accelerators import Accelerator, accelerator
+from tpunb.virtual._tensorflow import TPUSystemMetadata
+from tpunb.virtual.devices import VirtualDevices, virtual_devices
+
+
+def virtual_topology(tpu: Accelerator) -> tf.tpu.experimental.Topology:
+    """The topology that `initialize_tpu_system` would return for a TPU type."""
+    return tf.tpu.experimental.Topology(
+        mesh_shape=tpu.topology_mesh_shape, device_coordinates=tpu.device_coordinates()
+    )
+
+
+class VirtualTPUClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: ignore[misc]
+    """Finds a virtual TPU, as `TPUClusterResolver` finds a real one.
+
+    Args:
+        tpu: A TPU type such as `"v5e-8"`, a number of cores, or an `Accelerator`.
+
+    Attributes:
+        accelerator: The TPU type.
+        devices: The logical CPU devices that stand for its hosts and cores.
+        task_type: `"worker"`, as on a TPU VM.
+        task_id: 0.
+
+    Raises:
+        AcceleratorTypeError: There is no such TPU type.
+        VirtualDevicesError: TensorFlow has started with too few devices.
+    """
+
+    def __init__(self, tpu: str | int | Accelerator) -> None:
+        self.accelerator = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
+        self.devices: VirtualDevices = virtual_devices(self.accelerator)
+        self.task_type = "worker"
+        self.task_id = 0
+        self.rpc_layer = None
+
+    @property
+    def environment(self) -> str:
+        """Empty: not in Google's environment."""
+        return ""
+
+    @property
+    def tpu_hardware_feature(self) -> None:
+        """None: there is no TPU hardware."""
+        return
+
+    def master(
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
+    ) -> str:
+        """An empty string: this process."""
+        del task_type, task_id, rpc_layer
+        return ""
+
+    def get_master(self) -> str:
+        """An empty string: this process."""
+        return self.master()
+
+    def get_job_name(self) -> str:
+        """The job that the devices belong to."""
+        return "localhost"
+
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """An empty cluster: there is nothing to connect to."""
+        return tf.train.ClusterSpec({})
+
+    def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+    ) -> dict[str, int]:
+        """The number of cores of each host."""
+        del task_type, task_id, config_proto
+        return {"TPU": self.accelerator.devices_per_host}
+
+    def get_tpu_system_metadata(self) -> Any:
+        """The TPU system as `TPUStrategy` reads it."""
+        tpu = self.accelerator
+        return TPUSystemMetadata(
+            num_cores=tpu.num_devices,
+            num_hosts=tpu.num_hosts,
+            num_of_cores_per_host=tpu.devices_per_host,
+            topology=virtual_topology(tpu),
+            devices=_fake_devices(tpu),
+        )
+
+    def __enter__(self) -> VirtualTPUClusterResolver:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Nothing to release."""
+
+
+class _TPUDevice:
+    """A TPU core as a session's list of devices names it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _fake_devices(tpu: Accelerator) -> tuple[_TPUDevice, ...]:
+    return tuple(
+        _TPUDevice(f"/job:localhost/replica:0/task:{host}/device:TPU:{ordinal}")
+        for host in range(tpu.num_hosts)
+        for ordinal in range(tpu.devices_per_host)
+    )

@@ -1,0 +1,184 @@
+"""The real `TPUStrategy`, on cores made of logical CPU devices."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import (
+    TPUExtended,
+    TPUStrategyV2,
+    _TPUReplicaContext,
+    distribute_lib,
+    distribute_utils,
+    enclosing_tpu_context,
+)
+from tpunb.virtual.collectives import broadcast_from_first
+from tpunb.virtual.devices import VirtualDevices
+from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+from tpunb.virtual.trace import ReplicateOptions, replicate
+
+
+class VirtualTPUStrategy(TPUStrategyV2):  # type: ignore[misc]
+    """A `tf.distribute.TPUStrategy` whose TPU is made of virtual CPU cores.
+
+    Everything that does not need a chip is TensorFlow's own: variables, input
+    pipelines, `reduce`, `gather`, `scope`, and the refusal of what a TPU
+    refuses. A replica function is traced once and called for all replicas.
+
+    Args:
+        tpu: A TPU type such as `"v3-8"` or `"v5e-8"`, a number of cores, or a
+            `VirtualTPUClusterResolver`.
+        device_assignment: Which cores form a replica, from
+            `tf.tpu.experimental.DeviceAssignment.build`; by default every core
+            is a replica.
+        spmd: Whether tensors are partitioned over a replica's logical devices
+            by XLA's SPMD partitioner.
+
+    Raises:
+        AcceleratorTypeError: There is no such TPU type.
+        VirtualDevicesError: TensorFlow has started with too few devices.
+    """
+
+    def __init__(
+        self,
+        tpu: str | int | VirtualTPUClusterResolver = "v5e-8",
+        *,
+        device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
+        spmd: bool = False,
+    ) -> None:
+        # TPUStrategyV2's own __init__ makes a TPUExtended, hence its parent's.
+        resolver = tpu if isinstance(tpu, VirtualTPUClusterResolver) else None
+        resolver = resolver or VirtualTPUClusterResolver(tpu)
+        super(TPUStrategyV2, self).__init__(
+            VirtualTPUExtended(self, resolver, device_assignment, spmd)
+        )
+        distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
+        # Packed handles stand for one variable on several devices of one kind in
+        # an eager call; the replica function takes a handle per core instead.
+        self._enable_packed_variable_in_eager_mode = False
+
+    @property
+    def topology(self) -> tf.tpu.experimental.Topology:
+        """The TPU system's topology, as `initialize_tpu_system` returns it."""
+        return virtual_topology(self.cluster_resolver.accelerator)
+
+
+class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
+    """`TPUExtended` with virtual cores in place of the chip's."""
+
+    def __init__(
+        self,
+        strategy: VirtualTPUStrategy,
+        resolver: VirtualTPUClusterResolver,
+        device_assignment: tf.tpu.experimental.DeviceAssignment | None,
+        spmd: bool,
+    ) -> None:
+        super().__init__(
+            strategy,
+            tpu_cluster_resolver=resolver,
+            device_assignment=device_assignment,
+            use_spmd_for_xla_partitioning=spmd,
+        )
+        devices = resolver.devices
+        self._tpu_devices = _replica_devices(devices, device_assignment)
+        self._host_device = devices.hosts[0]
+        self._assign_input_workers(devices)
+        self._options = ReplicateOptions(
+            cores=[list(cores) for cores in self._tpu_devices], diverged=set()
+        )
+
+    def _assign_input_workers(self, devices: VirtualDevices) -> None:
+        """One input pipeline for each host, feeding the first core of its replicas."""
+        host_of = {
+            core: host
+            for host, cores in zip(devices.hosts, devices.cores, strict=True)
+            for core in cores
+        }
+        self._device_input_worker_devices = collections.OrderedDict()
+        self._host_input_worker_devices = collections.OrderedDict()
+        for core in self._tpu_devices[:, 0]:
+            host = host_of[core]
+            self._device_input_worker_devices.setdefault(host, []).append(core)
+            self._host_input_worker_devices.setdefault(host, []).append(host)
+
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        if isinstance(tensor, (float, int)) or enclosing_tpu_context() is None:
+            return super()._broadcast_to(tensor, destinations)
+        # TPUExtended sends N copies around and keeps the first.
+        return broadcast_from_first(tensor, self._num_replicas_in_sync)
+
+    def _tpu_function_creator(
+        self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None
+    ) -> Callable[[Any, Any], Any]:
+        """The function that calls `fn` on every replica; the counterpart of TPUExtended's."""
+        del options
+        if tf.executing_eagerly() and fn in self._tpu_function_cache:
+            return self._tpu_function_cache[fn]
+        strategy = self._container_strategy()
+
+        def replica_function(replica_id: tf.Tensor, args: Any, kwargs: Any) -> Any:
+            with _TPUReplicaContext(strategy, replica_id_in_sync_group=replica_id):
+                return _without_operations(fn(*args, **kwargs))
+
+        def tpu_function(args: Any, kwargs: Any) -> Any:
+            inputs = [
+                [
+                    np.int32(replica),
+                    distribute_utils.select_replica(replica, args),
+                    distribute_utils.select_replica(replica, kwargs or {}),
+                ]
+                for replica in range(strategy.num_replicas_in_sync)
+            ]
+            with strategy.scope():
+                return distribute_utils.regroup(
+                    replicate(replica_function, inputs, self._options)
+                )
+
+        if not tf.executing_eagerly():
+            return tpu_function
+        compiled = tf.function(tpu_function)
+        self._tpu_function_cache[fn] = compiled
+        return compiled
+
+
+def _replica_devices(
+    devices: VirtualDevices, assignment: tf.tpu.experimental.DeviceAssignment | None
+) -> np.ndarray:
+    """The device of each logical core of each replica, shaped `[replicas, logical]`."""
+    if assignment is None:
+        return np.array([[core] for cores in devices.cores for core in cores], dtype=object)
+    return np.array(
+        [
+            [
+                devices.cores[_task(assignment, replica, core)][
+                    assignment.tpu_ordinal(replica=replica, logical_core=core)
+                ]
+                for core in range(assignment.num_cores_per_replica)
+            ]
+            for replica in range(assignment.num_replicas)
+        ],
+        dtype=object,
+    )
+
+
+def _task(
+    assignment: tf.tpu.experimental.DeviceAssignment, replica: int, logical_core: int
+) -> int:
+    device = assignment.host_device(replica=replica, logical_core=logical_core, job="worker")
+    return int(tf.DeviceSpec.from_string(device).task)
+
+
+def _without_operations(result: Any) -> Any:
+    """A replica's result without operations, which run but give nothing."""
+    if isinstance(result, tf.Operation):
+        return None
+    if isinstance(result, list):
+        return [value for value in result if not isinstance(value, tf.Operation)]
+    return result
+
+
