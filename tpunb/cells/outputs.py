@@ -1,0 +1,246 @@
+"""What a cell leaves behind, recorded while it is traced.
+
+The traced function hands back tensors only. What they are to the notebook, and
+the Python values beside them, is kept in a `Record`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..errors import CellError
+from .closure import read_globals
+from .nests import is_nest, leaves, substitute
+from .source import PROVIDED, CellSource
+from .symbolic import holds_symbolic, is_composite, stays_inside
+
+__all__ = ["LAST", "Record", "Recorder", "Slot"]
+
+LAST = ""
+"""The name under which the last expression's value is recorded."""
+
+_NUMBERS = (int, float, complex, bool, np.ndarray, np.generic)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for the n-th tensor that the traced function hands back."""
+
+    index: int
+
+
+@dataclass
+class Record:
+    """What one trace of a cell leaves behind.
+
+    Attributes:
+        nests: By name, a slot, or a nest with slots.
+        plain: By name, a Python value, the same on every replica.
+        withheld: Names that do not come back.
+        graph: The replica function's graph.
+    """
+
+    nests: dict[str, Any] = field(default_factory=dict)
+    plain: dict[str, Any] = field(default_factory=dict)
+    withheld: list[str] = field(default_factory=list)
+    graph: Any = None
+
+    def values(self, outputs: list[Any]) -> dict[str, Any]:
+        """The values by name, given what the traced function handed back."""
+
+        def fill(leaf: Any) -> Any:
+            return outputs[leaf.index] if type(leaf) is Slot else leaf
+
+        values = {name: substitute(nest, fill) for name, nest in self.nests.items()}
+        return {**self.plain, **values}
+
+    def slots(self, name: str) -> list[int]:
+        """The places of a name's tensors among the outputs."""
+        found = leaves(self.nests.get(name))
+        return [leaf.index for leaf in found if type(leaf) is Slot]
+
+
+class Recorder:
+    """Records one replica's trace; the generated function calls `note` and `finish`."""
+
+    def __init__(
+        self,
+        cell: CellSource,
+        namespace: dict[str, Any],
+        wanted: Collection[str],
+        check: Callable[[], None],
+    ) -> None:
+        self.record = Record()
+        self._cell = cell
+        self._namespace = namespace
+        self._wanted = wanted
+        self._check = check
+        self._noted: dict[str, tuple[Any, Any]] = {}
+        self._tensors: list[Any] = []
+        unconverted = tf.autograph.experimental.do_not_convert
+        self.note = unconverted(self._note)
+        self.finish = unconverted(self._finish)
+
+    def _note(self, name: str, value: Any) -> None:
+        self._noted[name] = (value, tf.compat.v1.get_default_graph())
+
+    def _finish(self, direct: Mapping[str, Any], last: Any) -> tuple[Any, ...]:
+        self._check()
+        self.record.graph = tf.compat.v1.get_default_graph()
+        values = {**self._reachable(), **direct}
+        for name in self._cell.names.assigned:
+            if name in self._cell.definitions:
+                continue
+            if name in values:
+                self._keep(name, values[name])
+            else:
+                self.record.withheld.append(name)
+        self._keep_last(last)
+        self._define()
+        return tuple(self._tensors)
+
+    def _reachable(self) -> dict[str, Any]:
+        """The notes made outside of loops and branches over tensors."""
+        here = tf.compat.v1.get_default_graph()
+        return {name: value for name, (value, graph) in self._noted.items() if graph is here}
+
+    def _keep(self, name: str, value: Any) -> None:
+        value = substitute(value, _settled) if _unsettled(value) else value
+        if name in self._wanted:
+            value = substitute(value, functools.partial(_number, name))
+        if name in self._cell.names.passing and not _is_plain(value):
+            self.record.withheld.append(name)
+        elif any(_is_dynamic(leaf) for leaf in leaves(value)):
+            self.record.nests[name] = substitute(value, functools.partial(self._slot, name))
+        elif stays_inside(value):
+            self.record.withheld.append(name)
+        else:
+            self.record.plain[name] = _without_symbols(name, value)
+
+    def _keep_last(self, value: Any) -> None:
+        if isinstance(value, tf.Variable) or is_nest(value):
+            value = substitute(value, _read_variable)
+        self._keep(LAST, value)
+
+    def _slot(self, name: str, leaf: Any) -> Any:
+        if not _is_dynamic(leaf):
+            return _without_symbols(name, leaf)
+        # A tensor that is only passed through is one object for all replicas, which
+        # a strategy then does not wrap as per-replica values.
+        self._tensors.append(tf.identity(leaf))
+        return Slot(len(self._tensors) - 1)
+
+    def _define(self) -> None:
+        """Defines the cell's functions and classes in the notebook's namespace.
+
+        The ones in the trace are AutoGraph's; the notebook gets Python's own, whose
+        globals are the notebook's.
+        """
+        unbound = self._unbound_for_functions()
+        wanted = {n: code for n, code in self._cell.definitions.items() if n not in unbound}
+        made = _executed(wanted, self._namespace, self.record.plain)
+        self.record.plain.update(made)
+        self.record.withheld.extend(n for n in self._cell.definitions if n not in made)
+
+    def _unbound_for_functions(self) -> set[str]:
+        """Names that a function must not read if it is to work in the notebook."""
+        definitions = self._cell.definitions
+        assigned = set(self._cell.names.assigned)
+        unbound = (assigned | set(PROVIDED)) - self.record.plain.keys() - definitions.keys()
+        before = -1
+        while before != len(unbound):
+            before = len(unbound)
+            unbound |= {n for n, code in definitions.items() if unbound & {*read_globals(code)}}
+        return unbound
+
+
+def _executed(
+    definitions: Mapping[str, Any], namespace: dict[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Executes definitions among the notebook's names, and leaves these as they were.
+
+    Args:
+        definitions: Code by name.
+        namespace: The globals of what is defined.
+        values: What the cell assigns besides; the head of a definition and the
+            body of a class read it at once.
+
+    Returns:
+        What was defined; without those that need what is not there.
+    """
+    missing = object()
+    touched = (*definitions, *values, "__builtins__")
+    before = {name: namespace.get(name, missing) for name in touched}
+    made: dict[str, Any] = {}
+    try:
+        namespace.update(values)
+        for name, code in definitions.items():
+            with contextlib.suppress(NameError):
+                exec(code, namespace)
+                made[name] = namespace[name]
+    finally:
+        for name, value in before.items():
+            if value is missing:
+                namespace.pop(name, None)
+            else:
+                namespace[name] = value
+    return made
+
+
+def _is_dynamic(leaf: Any) -> bool:
+    """Whether a leaf is computed anew in every run."""
+    if isinstance(leaf, tf.Variable):
+        return False
+    return isinstance(leaf, tf.Tensor) or is_composite(leaf)
+
+
+def _is_plain(value: Any) -> bool:
+    return all(isinstance(leaf, (*_NUMBERS, str, bytes, type(None))) for leaf in leaves(value))
+
+
+def _unsettled(value: Any) -> bool:
+    return any(_settled(leaf) is not leaf for leaf in leaves(value))
+
+
+def _settled(leaf: Any) -> Any:
+    """What an operation's handle stands for: nothing, or the value just written."""
+    if isinstance(leaf, tf.Operation):
+        return None
+    if type(leaf).__name__ == "_UnreadVariable":  # what assign() returns in a graph
+        return tf.convert_to_tensor(leaf)
+    return leaf
+
+
+def _read_variable(leaf: Any) -> Any:
+    return tf.convert_to_tensor(leaf) if isinstance(leaf, tf.Variable) else leaf
+
+
+def _number(name: str, leaf: Any) -> Any:
+    """A leaf as a tensor, for names that are reduced or gathered."""
+    if _is_dynamic(leaf):
+        return leaf
+    if isinstance(leaf, (*_NUMBERS, tf.Variable)):
+        return tf.convert_to_tensor(leaf)
+    label = f"`{name}`" if name else "The last line"
+    raise CellError(
+        f"{label} holds a {type(leaf).__name__}, which cannot be reduced or gathered.",
+        mend="Only tensors and numbers can be combined across replicas.",
+    )
+
+
+def _without_symbols(name: str, value: Any) -> Any:
+    if not any(holds_symbolic(leaf) for leaf in leaves(value)):
+        return value
+    label = f"`{name}`" if name else "The last line"
+    raise CellError(
+        f"{label} is a {type(value).__name__} that holds tensors of the replicas: "
+        "it means nothing outside of the cell.",
+        mend=f"Assign the tensors to names, and `del {name}`." if name else "End with its tensors.",
+    )

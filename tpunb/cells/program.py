@@ -1,0 +1,270 @@
+"""One traced form of a cell: its replica function inside of one `tf.function`."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import CellError
+from .capture import Captured, Capturer, Shortcut
+from .generate import RECORDER, compile_function, function_text
+from .nests import leaves, substitute
+from .outputs import LAST, Record, Recorder, Slot
+from .source import CellSource
+from .symbolic import holds_symbolic
+
+__all__ = ["Options", "Program", "program_key"]
+
+_REDUCTIONS = {"mean": tf.distribute.ReduceOp.MEAN, "sum": tf.distribute.ReduceOp.SUM}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How results are combined across replicas.
+
+    Attributes:
+        reduce: Names with `mean` or `sum`.
+        gather: Names with an axis.
+    """
+
+    reduce: tuple[tuple[str, str], ...] = ()
+    gather: tuple[tuple[str, int], ...] = ()
+
+
+def program_key(
+    cell: CellSource, names: Mapping[str, Hashable], options: Options, namespace: dict[str, Any]
+) -> Hashable:
+    """What two runs of a cell have in common if one program serves both."""
+    return (cell.text, id(namespace), options, tuple(names.items()))
+
+
+class Program:
+    """A cell with one set of things closed over.
+
+    Args:
+        strategy: Where it runs.
+        cell: The cell.
+        namespace: The notebook's, which the function reads at trace time.
+        captured: What the cell takes from it.
+        capturer: Tells what of it is passed as arguments.
+        options: How results are combined.
+
+    Attributes:
+        key: What it is remembered by.
+        names: By captured name, what it was made for.
+        closed: What it closes over; lists and dicts as they were.
+        shortcut: How to see quickly that its last run's trace fits again.
+        records: By signature of the arguments, what the traces leave behind.
+        signature: That of the last run.
+        counted: How many of the records somebody has counted.
+        failure: What the cell raised in its last trace.
+        traced_at: When the last trace was complete.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        cell: CellSource,
+        namespace: dict[str, Any],
+        captured: Captured,
+        capturer: Capturer,
+        options: Options,
+    ) -> None:
+        self.cell = cell
+        self.options = options
+        self.key = program_key(cell, captured.key, options, namespace)
+        self.names = captured.key
+        self.namespace = namespace
+        self.shortcut: Shortcut | None = None
+        self.closed = {n: substitute(v, lambda leaf: leaf) for n, v in captured.closed.items()}
+        self.records: dict[Hashable, Record] = {}
+        self.signature: tuple[Hashable, ...] = ()
+        self.counted = 0
+        self.failure: BaseException | None = None
+        self.traced_at = 0.0
+        self._strategy = strategy
+        self._recorders: list[Recorder] = []
+        self._fresh: Record | None = None
+        self._held = [list(leaves(value)) for value in captured.closed.values()]
+        self._containers = {n: v for n, v in captured.closed.items() if isinstance(v, (list, dict))}
+        self._inputs = _inputs(cell, captured, capturer)
+        self._function = tf.function(self._step())
+
+    def run(self, captured: Captured) -> tuple[list[Any], Record, bool]:
+        """Runs once.
+
+        Returns:
+            The tensors, the record that tells what they are, and whether
+            TensorFlow traced for them.
+        """
+        signature = tuple(captured.signature)
+        self._fresh = self.failure = None
+        known = signature in self.records
+        before = {} if known else {n: copy.copy(value) for n, value in self._containers.items()}
+        try:
+            outputs = self._function(*captured.arguments)
+        except BaseException:
+            self._restore(before)
+            raise
+        finally:
+            if self._fresh is not None:
+                self.records[signature] = self._fresh
+        self.signature = signature
+        return list(outputs), self.records[signature], not known
+
+    def graph(self, captured: Captured) -> Any:
+        """The replica function's graph for these arguments, if it has been traced."""
+        record = self.records.get(tuple(captured.signature))
+        return record.graph if record else None
+
+    def _step(self) -> Callable[..., Any]:
+        """What the `tf.function` traces: just what one would write by hand."""
+        unconverted = tf.autograph.experimental.do_not_convert
+        strategy, cell, begin = self._strategy, self._replica_function(), unconverted(self._begin)
+        start, combine = unconverted(self._start), unconverted(self._combine)
+        watch = _Watch(self)
+
+        def replica(*arguments: Any) -> Any:
+            with watch:
+                return cell(**begin(arguments))
+
+        def step(*arguments: Any) -> Any:
+            start()
+            return combine(strategy.run(replica, args=arguments))
+
+        return step
+
+    def _replica_function(self) -> FunctionType:
+        names = self.cell.names
+        parameters = [*self._inputs, *self.cell.provided]
+        direct = [name for name in names.assigned if self._is_direct(name, parameters)]
+        text = function_text(self.cell, parameters, direct)
+        code = compile_function(text, self.cell.filename)
+        return FunctionType(code, self.namespace, code.co_name)
+
+    def _is_direct(self, name: str, passed: Collection[str]) -> bool:
+        """Whether a name can be read at the cell's end."""
+        if name in self.cell.definitions:
+            return False
+        names, wanted = self.cell.names, self._wanted()
+        kept = name in passed and name not in names.unbound
+        return name in names.definite or kept or name in wanted
+
+    def _wanted(self) -> set[str]:
+        named = {name for name, _ in (*self.options.reduce, *self.options.gather)}
+        return {self._slot_name(name) for name in named}
+
+    def _slot_name(self, name: str) -> str:
+        return LAST if name == "_" and self.cell.last else name
+
+    def _start(self) -> None:
+        self._recorders.clear()
+
+    def _begin(self, arguments: tuple[Any, ...]) -> dict[str, Any]:
+        """The keyword arguments of one replica's call."""
+
+        def fill(leaf: Any) -> Any:
+            return arguments[leaf.index] if type(leaf) is Slot else leaf
+
+        values = {name: substitute(nest, fill) for name, nest in self._inputs.items()}
+        provided = {name: v for name, v in self._provided().items() if name in self.cell.provided}
+        initial = {name: list(leaves(value)) for name, value in values.items()}
+
+        def check() -> None:
+            for name, before in initial.items():
+                _refuse_change(name, before, list(leaves(values[name])))
+            for name, value in self._containers.items():
+                _refuse_symbols(name, value)
+
+        recorder = Recorder(self.cell, self.namespace, self._wanted(), check)
+        self._recorders.append(recorder)
+        return {**values, **provided, RECORDER: recorder}
+
+    def _provided(self) -> dict[str, Any]:
+        context = tf.distribute.get_replica_context()
+        replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
+        count = self._strategy.num_replicas_in_sync
+        return {"ctx": context, "num_replicas": count, "replica_id": replica}
+
+    def _combine(self, outputs: Any) -> list[Any]:
+        """Reduces and gathers; the trace is complete with it."""
+        record = self._recorders[0].record
+        combined = list(outputs or ())
+        for name, operation in self.options.reduce:
+            for index in record.slots(self._slot_name(name)):
+                operator = _REDUCTIONS[operation]
+                combined[index] = self._strategy.reduce(operator, combined[index], axis=None)
+        for name, axis in self.options.gather:
+            for index in record.slots(self._slot_name(name)):
+                combined[index] = self._strategy.gather(combined[index], axis=axis)
+        self._recorders.clear()
+        self._fresh = record
+        self.traced_at = time.perf_counter()
+        return combined
+
+    def _restore(self, before: dict[str, Any]) -> None:
+        """Takes back what a failed trace did to the notebook's lists and dicts."""
+        for name, contents in before.items():
+            container = self._containers[name]
+            if list(leaves(container)) != list(leaves(contents)):
+                container.clear()
+                (container.update if isinstance(container, dict) else container.extend)(contents)
+
+
+class _Watch:
+    """Keeps the exception that a cell raises in its trace.
+
+    AutoGraph raises another one in its place, of another type if it does not
+    know how to make one of the same.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def __enter__(self) -> None:
+        self._program.failure = None
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        self._program.failure = error
+
+
+def _inputs(cell: CellSource, captured: Captured, capturer: Capturer) -> dict[str, Any]:
+    """The function's parameters by name, with slots for the tensors among their values.
+
+    Besides the arguments, these are names that are closed over and assigned as
+    well, which are local to the function and need a value to begin with.
+    """
+    numbers = itertools.count()
+
+    def slot(leaf: Any) -> Any:
+        return Slot(next(numbers)) if capturer.passed(leaf) else leaf
+
+    owners = dict.fromkeys(captured.owners)
+    inputs = {name: substitute(captured.values[name], slot) for name in owners}
+    assigned = set(cell.names.assigned)
+    local = {n: v for n, v in captured.values.items() if n in assigned and n not in owners}
+    return {**inputs, **local}
+
+
+def _refuse_change(name: str, before: list[Any], after: list[Any]) -> None:
+    if len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True)):
+        return
+    raise CellError(
+        f"The cell changes `{name}` in place, which the notebook would not see.",
+        mend=f"Assign a new value: `{name} = ...`; it comes back to the notebook.",
+    )
+
+
+def _refuse_symbols(name: str, container: Any) -> None:
+    if holds_symbolic(container):
+        raise CellError(
+            f"The cell puts a tensor of the replicas into `{name}`, which belongs to the notebook.",
+            mend=f"Assign the tensor to a name, and put that into `{name}` in the next cell.",
+        )

@@ -1,0 +1,256 @@
+"""Runs cells on every replica and remembers how they were traced."""
+
+from __future__ import annotations
+
+import linecache
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import CellError, nearest
+from .capture import Captured, Capturer, Kind
+from .lines import mark
+from .outputs import LAST, Record
+from .program import Options, Program, program_key
+from .reasons import FIRST_RUN, FORGOTTEN, why_new_arguments, why_new_program
+from .source import CellSource, parse_cell
+
+__all__ = ["CellResult", "CellRunner", "Timings", "bind"]
+
+_MOST_PROGRAMS = 64
+_REDUCTIONS = ("mean", "sum")
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long a run took.
+
+    Attributes:
+        trace: Seconds until TensorFlow had traced the cell; None if it had before.
+        step: Seconds for the rest; after a trace this includes compiling.
+    """
+
+    trace: float | None
+    step: float
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What a run of a cell leaves behind.
+
+    Attributes:
+        value: The last expression's value: per-replica values where it is made
+            of tensors, else the Python value; None if there is none.
+        assigned: The names that go back to the notebook, with their values.
+        traced: Whether TensorFlow traced the cell in this run.
+        trace_reason: Why it did.
+        quiet: Whether the last expression ends with a semicolon.
+        withheld: Names that were assigned but stay in the cell: what is
+            assigned only in loops or branches over tensors, tapes, iterators,
+            and functions that need any of these.
+        timings: Times, if they were asked for.
+    """
+
+    value: Any
+    assigned: Mapping[str, Any]
+    traced: bool
+    trace_reason: str | None
+    quiet: bool = False
+    withheld: tuple[str, ...] = ()
+    timings: Timings | None = None
+
+
+def bind(result: CellResult, namespace: dict[str, Any]) -> None:
+    """Puts the names that a cell assigned into the notebook's namespace."""
+    namespace.update(result.assigned)
+
+
+class CellRunner:
+    """Runs cells with one strategy.
+
+    Args:
+        strategy: A `tf.distribute.Strategy`.
+
+    Attributes:
+        traces: How many times a cell has been traced.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self.traces = 0
+        self._strategy = strategy
+        self._capturer = Capturer(strategy)
+        self._cells: dict[str, CellSource] = {}
+        self._programs: OrderedDict[Hashable, Program] = OrderedDict()
+        self._latest: dict[str, Program | None] = {}  # None: forgotten since
+
+    def run(
+        self,
+        source: str,
+        namespace: dict[str, Any],
+        *,
+        filename: str | None = None,
+        reduce: Mapping[str, str] | None = None,
+        gather: Mapping[str, int] | None = None,
+        timed: bool = False,
+    ) -> CellResult:
+        """Runs a cell's body on every replica.
+
+        Args:
+            source: The body: what stands below the magic's line, which is line 1.
+            namespace: Where the cell's names come from. It is not written to;
+                see `bind`.
+            filename: What tracebacks call the cell at its first run.
+            reduce: Names to combine over the replicas, by `mean` or `sum`; `_`
+                is the last expression.
+            gather: Names to concatenate over the replicas, with the axis.
+            timed: Whether to measure.
+
+        Raises:
+            SyntaxError: The cell is not Python.
+            CellError: The cell cannot run on the replicas.
+            Exception: What the cell raises, with `tpunb_lines`: the cell's
+                lines that it came from.
+        """
+        started = time.perf_counter()
+        cell = self._cell(source, filename)
+        options = _options(cell, reduce, gather) if reduce or gather else Options()
+        program, captured, reason = self._program(cell, options, namespace)
+        outputs, record, traced = self._execute(program, captured)
+        ended = time.perf_counter()
+        values = record.values(outputs)
+        value = values.pop(LAST, None)
+        return CellResult(
+            value=value,
+            assigned=values,
+            traced=traced,
+            trace_reason=reason if traced else None,
+            quiet=cell.quiet,
+            withheld=tuple(name for name in record.withheld if name != LAST),
+            timings=_timings(started, ended, program.traced_at, traced) if timed else None,
+        )
+
+    def _execute(self, program: Program, captured: Captured) -> tuple[list[Any], Record, bool]:
+        """Runs a program; errors say which line of the cell they come from."""
+        try:
+            return program.run(captured)
+        except Exception as error:
+            raised = _original(error, program.failure)
+            mark(raised, program.cell, program.graph(captured))
+            if raised is error:
+                raise
+            raise raised from None
+        finally:
+            self._remember(program, captured)
+
+    def close(self) -> None:
+        """Forgets every cell and every trace."""
+        for cell in self._cells.values():
+            linecache.cache.pop(cell.filename, None)
+        self._cells.clear()
+        self._programs.clear()
+        self._latest.clear()
+
+    def _cell(self, source: str, filename: str | None) -> CellSource:
+        cell = self._cells.get(source)
+        if cell is None:
+            cell = self._cells[source] = parse_cell(source, filename)
+        return cell
+
+    def _program(
+        self, cell: CellSource, options: Options, namespace: dict[str, Any]
+    ) -> tuple[Program, Captured, str]:
+        """The program that fits, what to run it with, and why it would have to trace."""
+        last = self._latest.get(cell.text)
+        if last and last.shortcut and last.options == options and last.namespace is namespace:
+            captured = self._capturer.again(last.shortcut, namespace)
+            if captured is not None:
+                return last, captured, FIRST_RUN
+        captured = self._capturer.capture(cell, namespace)
+        program = self._programs.get(program_key(cell, captured.key, options, namespace))
+        if program is None:
+            reason = self._reason(cell, captured, options)
+            self._forget_replaced(cell, captured)
+            program = Program(self._strategy, cell, namespace, captured, self._capturer, options)
+            return program, captured, reason
+        if tuple(captured.signature) in program.records:
+            return program, captured, FIRST_RUN
+        return program, captured, why_new_arguments(program, captured)
+
+    def _reason(self, cell: CellSource, captured: Captured, options: Options) -> str:
+        if cell.text not in self._latest:
+            return FIRST_RUN
+        last = self._latest[cell.text]
+        return why_new_program(last, captured, options) if last else FORGOTTEN
+
+    def _remember(self, program: Program, captured: Captured) -> None:
+        if not program.records:  # its trace has failed
+            return
+        self.traces += len(program.records) - program.counted
+        program.counted = len(program.records)
+        if program.shortcut is None or program.shortcut.signature != captured.signature:
+            program.shortcut = self._capturer.shortcut(program.cell, captured)
+        self._programs[program.key] = program
+        self._programs.move_to_end(program.key)
+        self._latest[program.cell.text] = program
+        while len(self._programs) > _MOST_PROGRAMS:
+            _, oldest = self._programs.popitem(last=False)
+            if self._latest[oldest.cell.text] is oldest:
+                self._latest[oldest.cell.text] = None
+
+    def _forget_replaced(self, cell: CellSource, captured: Captured) -> None:
+        """Drops the cell's programs that hold an object which the notebook has replaced.
+
+        They would keep a model's variables in the memory of the cores.
+        """
+        for key, program in list(self._programs.items()):
+            if program.cell is cell and _was_replaced(program.names, captured.key):
+                del self._programs[key]
+
+
+def _was_replaced(before: Mapping[str, Hashable], now: Mapping[str, Hashable]) -> bool:
+    return any(
+        isinstance(key, tuple) and key[0] is Kind.OBJECT and now.get(name) != key
+        for name, key in before.items()
+    )
+
+
+def _options(
+    cell: CellSource, reduce: Mapping[str, str] | None, gather: Mapping[str, int] | None
+) -> Options:
+    options = Options(tuple((reduce or {}).items()), tuple((gather or {}).items()))
+    for name, operation in options.reduce:
+        if operation not in _REDUCTIONS:
+            raise CellError(
+                f"`{name}` cannot be reduced by `{operation}`.", mend="Use `mean` or `sum`."
+            )
+    named = [name for name, _ in (*options.reduce, *options.gather)]
+    for name in named:
+        _refuse_unknown(cell, name)
+        if named.count(name) > 1:
+            raise CellError(f"`{name}` is reduced and gathered.", mend="Choose one of them.")
+    return options
+
+
+def _refuse_unknown(cell: CellSource, name: str) -> None:
+    if name in cell.names.assigned or (name == "_" and cell.last):
+        return
+    if name == "_":
+        raise CellError("The cell's last line is not an expression.", mend="Name what to combine.")
+    near = nearest(name, cell.names.assigned)
+    mend = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
+    raise CellError(f"The cell does not assign `{name}`.", mend=mend)
+
+
+def _original(error: Exception, failure: BaseException | None) -> BaseException:
+    """The cell's own exception, where AutoGraph could not keep its type."""
+    if type(error).__name__ == "StagingError" and failure is not None:
+        return failure
+    return error
+
+
+def _timings(started: float, ended: float, traced_at: float, traced: bool) -> Timings:
+    if not traced:
+        return Timings(None, ended - started)
+    return Timings(traced_at - started, ended - traced_at)

@@ -1,0 +1,213 @@
+"""A cell's text, parsed and found fit to run on the replicas.
+
+Line numbers are the notebook's: line 1 is the magic's, the body begins on line 2.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType
+
+from ..errors import CellError
+from .closure import read_globals
+from .names import Names, analyse
+
+__all__ = ["PROVIDED", "CellSource", "parse_cell"]
+
+PROVIDED = ("ctx", "num_replicas", "replica_id")
+"""Names that exist in every cell without being the notebook's."""
+
+_MAGIC = re.compile(r"\s*(?:\w+\s*=\s*)?[%!]|\s*\?|.*\?\s*$")
+_OWN_CELL = "Put it in a cell of its own."
+_ASYNC = (ast.AsyncFor, ast.AsyncWith, ast.AsyncFunctionDef, ast.Await)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True, eq=False)
+class CellSource:
+    """A parsed cell.
+
+    Attributes:
+        text: The body as it was given.
+        filename: What tracebacks call it.
+        lines: Its lines; `lines[0]` stands for the magic's line.
+        body: Its statements.
+        names: What it reads and assigns.
+        later: Names that only the bodies of its functions read.
+        last: The statement whose value is the result, if there is one.
+        quiet: Whether the last expression ends with a semicolon.
+        definitions: Functions and classes to define in the notebook itself,
+            by name: those that the cell binds once and in every run.
+    """
+
+    text: str
+    filename: str
+    lines: tuple[str, ...]
+    body: list[ast.stmt]
+    names: Names
+    later: frozenset[str]
+    last: ast.Expr | None
+    quiet: bool
+    definitions: Mapping[str, CodeType]
+
+    @functools.cached_property
+    def provided(self) -> tuple[str, ...]:
+        """The names among `PROVIDED` that the cell reads."""
+        return tuple(n for n in PROVIDED if n in self.names.reads or n in self.later)
+
+    def first_line(self, number: int) -> int:
+        """The line on which the statement begins that a line belongs to."""
+        found = number
+        for node in (inner for statement in self.body for inner in ast.walk(statement)):
+            if not isinstance(node, ast.stmt) or isinstance(node, ast.Match):
+                continue
+            if hasattr(node, "body"):
+                continue
+            if node.lineno <= number <= (node.end_lineno or node.lineno):
+                found = node.lineno
+        return found
+
+    def line(self, number: int) -> str:
+        """A line's text without its indentation; empty outside of the cell."""
+        inside = 1 < number <= len(self.lines)
+        return self.lines[number - 1].strip() if inside else ""
+
+
+def parse_cell(text: str, filename: str | None = None) -> CellSource:
+    """Parses a cell's body.
+
+    Args:
+        text: The source below the magic's line.
+        filename: What to call it in tracebacks; derived from the text unless given.
+
+    Raises:
+        SyntaxError: It is not Python.
+        CellError: It is Python that cannot be a replica function's body.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    filename = filename or _default_filename(text)
+    padded = "\n" + text
+    tree = _parse(padded, filename)
+    _refuse(tree)
+    module = _compile(tree, filename)
+    last = tree.body[-1] if tree.body else None
+    lines = tuple(padded.split("\n"))
+    result = last if isinstance(last, ast.Expr) else None
+    names = analyse(tree.body)
+    return CellSource(
+        text=text,
+        filename=filename,
+        lines=lines,
+        body=tree.body,
+        names=names,
+        later=_read_later(module) - names.reads.keys() - set(names.assigned),
+        last=result,
+        quiet=result is not None and _ends_with_semicolon(result, lines),
+        definitions=_definitions(tree.body, names, filename),
+    )
+
+
+def _default_filename(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"<tpu_run cell {digest[:8]}>"
+
+
+def _parse(padded: str, filename: str) -> ast.Module:
+    try:
+        return ast.parse(padded, filename)
+    except SyntaxError as error:
+        _refuse_magic(padded, error.lineno or 0)
+        raise
+    except (ValueError, MemoryError, RecursionError) as error:
+        raise CellError(f"The cell cannot be parsed: {error or type(error).__name__}.") from None
+
+
+def _compile(tree: ast.Module, filename: str) -> CodeType:
+    try:
+        return compile(tree, filename, "exec", dont_inherit=True)
+    except (ValueError, RecursionError) as error:
+        raise CellError(f"The cell cannot be compiled: {error}.") from None
+
+
+def _refuse_magic(padded: str, number: int) -> None:
+    lines = padded.split("\n")
+    line = lines[number - 1] if 0 < number <= len(lines) else ""
+    if _MAGIC.match(line):
+        raise CellError(
+            f"Line {number} is IPython's, not Python: {line.strip()}", mend=_OWN_CELL
+        ) from None
+
+
+def _refuse(tree: ast.Module) -> None:
+    """Refuses what is Python but cannot be inside a replica function."""
+    for node, in_function in _nodes(tree, False):
+        reason = _unfit(node, in_function)
+        if reason:
+            raise CellError(f"Line {node.lineno}: {reason[0]}", mend=reason[1])  # type: ignore[attr-defined]
+
+
+def _nodes(node: ast.AST, in_function: bool) -> Iterator[tuple[ast.AST, bool]]:
+    for child in ast.iter_child_nodes(node):
+        yield child, in_function
+        yield from _nodes(child, in_function or isinstance(child, _FUNCTIONS))
+
+
+def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
+    if isinstance(node, ast.Return) and not in_function:
+        return (
+            "`return` outside of a function.",
+            "Write the value as the cell's last line, without `return`.",
+        )
+    if isinstance(node, (ast.Yield, ast.YieldFrom)) and not in_function:
+        return "`yield` outside of a function.", "Assign the value to a name."
+    if isinstance(node, _ASYNC) or (isinstance(node, ast.comprehension) and node.is_async):
+        return "a replica cannot run asynchronous code.", _OWN_CELL
+    if isinstance(node, (ast.Global, ast.Nonlocal)):
+        word = type(node).__name__.lower()
+        return (
+            f"`{word}` has no meaning on the replicas.",
+            "Assign the name in the cell; it comes back to the notebook.",
+        )
+    if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+        return "an import from `__future__` counts for a whole module.", _OWN_CELL
+    if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+        return "`import *` cannot be inside a function.", _OWN_CELL
+    return None
+
+
+def _ends_with_semicolon(statement: ast.Expr, lines: tuple[str, ...]) -> bool:
+    assert statement.end_lineno is not None
+    assert statement.end_col_offset is not None
+    line = lines[statement.end_lineno - 1].encode("utf-8", "surrogatepass")
+    return line[statement.end_col_offset :].lstrip().startswith(b";")
+
+
+def _read_later(module: CodeType) -> frozenset[str]:
+    """The names that the functions, lambdas and comprehensions of a module read."""
+    inner = (const for const in module.co_consts if isinstance(const, CodeType))
+    return frozenset(name for code in inner for name in read_globals(code))
+
+
+def _definitions(body: list[ast.stmt], names: Names, filename: str) -> dict[str, CodeType]:
+    found: dict[str, CodeType] = {}
+    for statement in body:
+        name = _defined_name(statement)
+        if name in names.definite and names.bindings[name] == 1:
+            module = ast.Module([statement], type_ignores=[])
+            found[name] = compile(module, filename, "exec", dont_inherit=True)
+    return found
+
+
+def _defined_name(statement: ast.stmt) -> str:
+    """The name of the function, class or lambda that a statement defines."""
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        return statement.name
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda):
+        target = statement.targets[0]
+        return target.id if len(statement.targets) == 1 and isinstance(target, ast.Name) else ""
+    return ""

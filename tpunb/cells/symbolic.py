@@ -1,0 +1,90 @@
+"""What is made of tensors, and does it hold any that exist only inside of a trace?"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["holds_symbolic", "is_composite", "stays_inside"]
+
+_MOST = 2000  # objects to look at: a search for mistakes, not a proof
+_OPAQUE = (type, ModuleType, str, bytes, int, float, complex, type(None), tf.Module, tf.Variable)
+_HELPERS = (tf.GradientTape, tf.TensorArray, tf.autodiff.ForwardAccumulator)
+
+
+def is_composite(value: Any) -> bool:
+    """Whether a value is made of tensors that TensorFlow can take apart."""
+    # tf.nest would answer too, but it takes attrs classes and mappings apart as well.
+    return isinstance(value, tf.__internal__.CompositeTensor)
+
+
+def stays_inside(value: Any) -> bool:
+    """Whether a value is a helper of the trace, which nobody expects to come back.
+
+    Tapes, tensor arrays, iterators (`zip`, `map`, generators), and functions
+    that close over a tensor.
+    """
+    if isinstance(value, _HELPERS):
+        return True
+    if isinstance(value, (FunctionType, MethodType, functools.partial)):
+        return holds_symbolic(value)
+    kind = type(value)
+    return hasattr(kind, "__next__") and hasattr(kind, "__iter__")
+
+
+def holds_symbolic(value: Any) -> bool:
+    """Whether a tensor of a graph can be reached from a value."""
+    waiting, seen = [value], {id(value)}
+    kept: list[Any] = []  # so that no id is used twice while this runs
+    while waiting and len(kept) < _MOST:
+        current = waiting.pop()
+        kept.append(current)
+        if tf.is_symbolic_tensor(current):
+            return True
+        for inner in _inside(current):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                waiting.append(inner)
+    return False
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, _OPAQUE) or hasattr(value, "_keras_api_export_path"):
+        return
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    elif isinstance(value, MethodType):
+        yield from (value.__self__, value.__func__)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, FunctionType):
+        yield from _enclosed(value)
+    else:
+        yield from _attributes(value)
+
+
+def _enclosed(function: FunctionType) -> Iterator[Any]:
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    yield from getattr(value, "__dict__", {}).values()
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            try:
+                yield getattr(value, slot)
+            except AttributeError:
+                continue
