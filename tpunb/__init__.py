@@ -1,0 +1,69 @@
+"""TPUs in a notebook, with or without a TPU.
+
+In a notebook::
+
+    %load_ext tpunb
+    %tpu_connect --simulate v3-8
+
+and without IPython::
+
+    connection = tpunb.connect(simulate="v3-8")
+
+Importing this package does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpunb.accelerators import Accelerator, accelerator, accelerator_types
+    from tpunb.connection import Connection, connect
+    from tpunb.errors import TpunbError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Accelerator",
+    "Connection",
+    "TpunbError",
+    "accelerator",
+    "accelerator_types",
+    "connect",
+    "load_ipython_extension",
+    "unload_ipython_extension",
+]
+
+_HOMES = {
+    "Accelerator": "accelerators",
+    "Connection": "connection",
+    "TpunbError": "errors",
+    "accelerator": "accelerators",
+    "accelerator_types": "accelerators",
+    "connect": "connection",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by `%load_ext tpunb`."""
+    from tpunb.extension import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Called by `%unload_ext tpunb`."""
+    from tpunb.extension import unload
+
+    unload(shell)

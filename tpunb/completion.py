@@ -1,0 +1,54 @@
+"""Tab completion of the magics' options and of TPU types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
+
+from tpunb.accelerators import accelerator_types
+
+__all__ = ["magic_matcher"]
+
+_NOTHING: dict[str, Any] = {"completions": [], "suppress": False}
+
+
+def magic_matcher(magics: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """Makes a matcher for IPython's completer.
+
+    Args:
+        magics: The magics by name; options are taken from their own parsers.
+
+    Returns:
+        A matcher (IPython's matcher API v2).
+    """
+
+    @context_matcher(identifier="tpunb.magics", priority=200)  # type: ignore[misc]
+    def matcher(context: CompletionContext) -> dict[str, Any]:
+        words = context.line_with_cursor[: context.cursor_position].split(" ")
+        magic = magics.get(words[0].lstrip().lstrip("%"))
+        if magic is None or not words[0].lstrip().startswith("%") or len(words) < 2:
+            return _NOTHING
+        start = words[-1]
+        found = [word for word in _choices(magic, words[1:-1], start) if word.startswith(start)]
+        # The completer replaces its own idea of a token, which starts after "-" and ".".
+        skipped = len(start) - len(context.token) if start.endswith(context.token) else 0
+        completions = [SimpleCompletion(text=word[skipped:], type="option") for word in found]
+        return {"completions": completions, "suppress": bool(completions), "ordered": True}
+
+    return matcher
+
+
+def _choices(magic: Callable[..., Any], before: list[str], start: str) -> list[str]:
+    """What may follow the words before the cursor."""
+    actions = magic.parser._actions  # type: ignore[attr-defined]
+    previous = before[-1] if before else ""
+    asked = [action for action in actions if previous in action.option_strings]
+    if asked and asked[0].nargs != 0:
+        return list(accelerator_types()) if asked[0].metavar == "TYPE" else []
+    options = [name for action in actions for name in action.option_strings if name.startswith("--")]
+    types = [action for action in actions if action.dest == "type" and not action.option_strings]
+    if types and not start.startswith("-"):
+        return list(accelerator_types())
+    return [name for name in options if name not in before]

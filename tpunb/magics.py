@@ -1,0 +1,245 @@
+"""The magics: parse, call, return something that displays itself."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
+
+from tpunb import displays
+from tpunb.accelerators import accelerator
+from tpunb.connection import Connection, resolve
+from tpunb.session import Session
+
+__all__ = ["TpuMagics"]
+
+
+@magics_class
+class TpuMagics(Magics):  # type: ignore[misc]
+    """`%tpu_connect`, `%%tpu_run` and their kin, for one shell."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self.session = Session(shell.user_ns)
+
+    @magic_arguments()
+    @argument("tpu", nargs="?", help="local, the name of a Cloud TPU, or grpc://host:port")
+    @argument(
+        "--simulate",
+        nargs="?",
+        const=True,
+        metavar="TYPE",
+        help="a virtual TPU: a type such as v5e-8 or v3-32, or a number of cores",
+    )
+    @argument(
+        "--computation-shape",
+        metavar="X,Y,Z,CORE",
+        help="cores of one replica along the topology's axes, such as 1,1,1,2",
+    )
+    @argument("--replicas", type=int, metavar="N", help="how many replicas; as many as fit")
+    @argument("--spmd", action="store_true", help="partition tensors by XLA's SPMD partitioner")
+    @argument(
+        "--require-tpu", action="store_true", help="fail rather than simulate if there is no TPU"
+    )
+    @argument("--zone", help="the Cloud zone of a TPU given by name")
+    @argument("--project", help="the Cloud project of a TPU given by name")
+    @argument(
+        "--timeout", type=float, default=60, metavar="S", help="give up on a worker (default 60)"
+    )
+    @argument(
+        "--as", dest="name", default="strategy", help="the strategy's name (default: strategy)"
+    )
+    @line_magic  # type: ignore[misc]
+    def tpu_connect(self, line: str) -> Connection:
+        """Connect to a TPU, or to a virtual one.
+
+        Makes ``strategy``, ``resolver`` and ``topology`` and shows what it is
+        connected to. With no argument: the TPU of this machine, or a virtual
+        v5e-8 if there is none.
+
+        Examples::
+
+            %tpu_connect                         the TPU here, else a virtual one
+            %tpu_connect --simulate v3-8         a virtual TPU v3-8
+            %tpu_connect --simulate v3-8 --computation-shape 1,1,1,2
+            %tpu_connect local                   Colab, Kaggle, a TPU VM
+            %tpu_connect my-tpu --zone us-central1-b
+        """
+        args = parse_argstring(self.tpu_connect, line)
+        if not args.name.isidentifier():
+            raise UsageError(f"--as wants a Python name, not {args.name!r}")
+        request = resolve(
+            args.tpu,
+            simulate=args.simulate,
+            computation_shape=_shape(args.computation_shape),
+            replicas=args.replicas,
+            spmd=args.spmd,
+            require_tpu=args.require_tpu,
+            zone=args.zone,
+            project=args.project,
+            timeout=args.timeout,
+        )
+        connection, said = self.session.connect(request, args.name)
+        if said:
+            display(displays.Sentence(said))
+        display(displays.Described(connection.describe().topology))
+        return connection
+
+    @magic_arguments()
+    @argument("-o", "--out", metavar="NAME", help="keep the displayed result under a name")
+    @argument("-t", "--targets", metavar="0,2:4", help="show only these replicas")
+    @argument(
+        "-r",
+        "--reduce",
+        action="append",
+        default=[],
+        metavar="NAME=mean|sum",
+        help="combine a name over the replicas; _ is the last expression",
+    )
+    @argument(
+        "-g",
+        "--gather",
+        action="append",
+        default=[],
+        metavar="NAME[:AXIS]",
+        help="concatenate a name over the replicas (axis 0)",
+    )
+    @argument("--time", action="store_true", help="say how long tracing and the step took")
+    @argument("--verbose", action="store_true", help="say whether and why the cell was traced")
+    @cell_magic  # type: ignore[misc]
+    def tpu_run(self, line: str, cell: str) -> Any:
+        """Run the cell's body on every replica.
+
+        Names of the notebook are captured: tensors and arrays as arguments,
+        per-replica values go to their own replica. Names that the cell assigns
+        come back as per-replica values, and the last expression is shown.
+        ``replica_id``, ``num_replicas`` and ``ctx`` exist inside.
+
+        Examples::
+
+            %%tpu_run
+            x = tf.random.normal([8, 4]) + tf.cast(replica_id, tf.float32)
+            total = ctx.all_reduce("sum", x)
+            tf.reduce_mean(total)
+
+            %%tpu_run -r loss=mean -g predictions --time
+            loss, predictions = step(batch)
+        """
+        args = parse_argstring(self.tpu_run, line)
+        reduce, gather = _reductions(args.reduce), _gathers(args.gather)
+        targets = _targets(args.targets)
+        if args.out is not None and not args.out.isidentifier():
+            raise UsageError(f"-o wants a Python name, not {args.out!r}")
+        timed = args.time or args.verbose
+        result = self.session.run(cell, reduce=reduce, gather=gather, timed=timed)
+        if args.out is not None:
+            self.shell.user_ns[args.out] = result.value
+        if timed:
+            display(displays.CellReport(result, verbose=args.verbose))
+        if result.quiet or result.value is None:
+            return None
+        return displays.chosen_replicas(result.value, targets) if targets else result.value
+
+    @magic_arguments()
+    @line_magic  # type: ignore[misc]
+    def tpu_status(self, line: str) -> Any:
+        """Say what is connected: replicas, uptime, memory, cells traced, the last error.
+
+        Example::
+
+            %tpu_status
+        """
+        parse_argstring(self.tpu_status, line)
+        return displays.StatusReport(self.session.status())
+
+    @magic_arguments()
+    @argument("type", nargs="?", help="a TPU type, such as v4-32; by default the connection's")
+    @line_magic  # type: ignore[misc]
+    def tpu_topology(self, line: str) -> Any:
+        """Show the topology of the connection, or of any TPU type without connecting.
+
+        Examples::
+
+            %tpu_topology
+            %tpu_topology v4-32
+        """
+        from tpunb.describe import describe_accelerator
+
+        args = parse_argstring(self.tpu_topology, line)
+        if args.type:
+            return displays.Described(describe_accelerator(accelerator(args.type)))
+        return displays.Described(self.session.connection.describe().topology)
+
+    @magic_arguments()
+    @line_magic  # type: ignore[misc]
+    def tpu_disconnect(self, line: str) -> None:
+        """Shut the TPU system down and remove what connecting made.
+
+        Example::
+
+            %tpu_disconnect
+        """
+        parse_argstring(self.tpu_disconnect, line)
+        self.session.connection  # noqa: B018  raises where there is none
+        self.session.disconnect()
+
+
+def _shape(text: str | None) -> tuple[int, ...] | None:
+    """Reads `1,1,1,2`."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.strip("[]() ").split(","))
+    except ValueError:
+        raise UsageError(
+            f"--computation-shape wants numbers such as 1,1,1,2, not {text!r}"
+        ) from None
+
+
+def _reductions(options: list[str]) -> dict[str, str]:
+    """Reads `loss=mean,total=sum`."""
+    found = {}
+    for part in _parts(options):
+        name, equals, operation = part.partition("=")
+        if not equals or operation not in {"mean", "sum"} or not _is_name(name):
+            raise UsageError(f"-r wants NAME=mean or NAME=sum, not {part!r}")
+        found[name] = operation
+    return found
+
+
+def _gathers(options: list[str]) -> dict[str, int]:
+    """Reads `logits,labels:1`."""
+    found = {}
+    for part in _parts(options):
+        name, _, axis = part.partition(":")
+        if not _is_name(name) or not re.fullmatch(r"-?\d*", axis):
+            raise UsageError(f"-g wants NAME or NAME:AXIS, not {part!r}")
+        found[name] = int(axis) if axis else 0
+    return found
+
+
+def _targets(text: str | None) -> list[slice]:
+    """Reads `0,2:4` as slices of replicas."""
+    if text is None:
+        return []
+    if not re.fullmatch(r"\d+(:\d*)?(,\d+(:\d*)?)*", text):
+        raise UsageError(f"-t wants replicas such as 0,2:4, not {text!r}")
+    slices = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        start = int(first)
+        slices.append(slice(start, (int(last) if last else None) if colon else start + 1))
+    return slices
+
+
+def _parts(options: list[str]) -> list[str]:
+    return [part for option in options for part in option.split(",") if part]
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier()

@@ -1,0 +1,187 @@
+"""What the magics of one shell share: the connection, its names, the last error."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tpunb.connection import Connection, Request, make_connection
+from tpunb.errors import NotConnectedError
+
+if TYPE_CHECKING:
+    from tpunb.cells import CellResult
+
+__all__ = ["Session", "Status"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Status:
+    """How things stand.
+
+    Attributes:
+        connection: The connection, or None.
+        uptime: Seconds since connecting.
+        cells_traced: How many times a cell has been traced.
+        bytes_per_core: Memory that the notebook's variables hold on each core.
+        last_error: The last error that a cell raised, in a line.
+    """
+
+    connection: Connection | None
+    uptime: float = 0.0
+    cells_traced: int = 0
+    bytes_per_core: int = 0
+    last_error: str | None = None
+
+
+class Session:
+    """One shell's connection.
+
+    Args:
+        namespace: The shell's namespace, into which connecting puts the strategy.
+    """
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.last_error: str | None = None
+        self._connection: Connection | None = None
+        self._since = 0.0
+        self._bound: dict[str, Any] = {}
+
+    @property
+    def connection(self) -> Connection:
+        """The connection.
+
+        Raises:
+            NotConnectedError: There is none.
+        """
+        if self._connection is None or self._connection.closed:
+            raise NotConnectedError(
+                "There is no connection to a TPU.",
+                mend="Run %tpu_connect first (or %tpu_connect --simulate v5e-8).",
+            )
+        return self._connection
+
+    def connect(self, request: Request, strategy_name: str) -> tuple[Connection, str]:
+        """Connects, or keeps the connection if it is what is asked for.
+
+        Args:
+            request: What to connect to.
+            strategy_name: The notebook's name for the strategy.
+
+        Returns:
+            The connection, and what the user should know about the one before.
+        """
+        before = self._connection
+        if before is not None and not before.closed and before.request == request:
+            self._bind(before, strategy_name)
+            return before, "Already connected: the connection is used again."
+        # Only a new connection that stands ends the old one.
+        connection = make_connection(request)
+        said = ""
+        if before is not None and not before.closed:
+            said = (
+                f"The connection to {before.tpu} is closed: models, variables and datasets made "
+                "for it have to be made again in the new strategy's scope."
+            )
+            self.disconnect()
+        self._connection = connection
+        self._since = time.monotonic()
+        self._bind(connection, strategy_name)
+        return connection, said
+
+    def disconnect(self) -> None:
+        """Closes the connection and removes the names that connecting made."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        for name, value in self._bound.items():
+            if self.namespace.get(name) is value:
+                del self.namespace[name]
+        self._bound = {}
+
+    def run(
+        self,
+        source: str,
+        *,
+        filename: str | None = None,
+        reduce: Mapping[str, str],
+        gather: Mapping[str, int],
+        timed: bool,
+    ) -> CellResult:
+        """Runs a cell's body on every replica and binds the names it assigns."""
+        from tpunb.cells import bind
+        from tpunb.failures import first_line, show_shortly, syntax_error
+
+        cells = self.connection.cells
+        try:
+            result = cells.run(
+                source,
+                self.namespace,
+                filename=filename,
+                reduce=reduce,
+                gather=gather,
+                timed=timed,
+            )
+        except SyntaxError as error:
+            # IPython shows a SyntaxError with every frame that led to it.
+            self.last_error = first_line(error)
+            raise syntax_error(error) from None
+        except Exception as error:
+            self.last_error = first_line(error)
+            show_shortly(error, source)
+            raise
+        bind(result, self.namespace)
+        return result
+
+    def status(self) -> Status:
+        """How things stand."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            return Status(None, last_error=self.last_error)
+        return Status(
+            connection,
+            time.monotonic() - self._since,
+            connection.cells.traces,
+            _bytes_per_core(self.namespace),
+            self.last_error,
+        )
+
+    def _bind(self, connection: Connection, strategy_name: str) -> None:
+        names = {
+            strategy_name: connection.strategy,
+            "resolver": connection.resolver,
+            "topology": connection.topology,
+        }
+        self.namespace.update(names)
+        self._bound.update(names)
+
+
+def _bytes_per_core(namespace: Mapping[str, Any]) -> int:
+    """Memory of the distributed variables that the notebook's names lead to."""
+    found: dict[int, int] = {}
+    for value in list(namespace.values()):
+        for variable in _variables(value):
+            components = getattr(variable, "values", None)
+            if isinstance(components, tuple | list) and components:
+                found[id(components[0])] = _size(components[0])
+    return sum(found.values())
+
+
+def _variables(value: Any) -> list[Any]:
+    if isinstance(value, type):
+        return []
+    try:
+        variables = list(getattr(value, "variables", None) or ())
+    except Exception:  # a notebook's object may answer anything
+        return []
+    # Keras 3 wraps TensorFlow's variables in its own.
+    return [value, *(getattr(variable, "value", variable) for variable in variables)]
+
+
+def _size(component: Any) -> int:
+    try:
+        return int(component.dtype.size * component.shape.num_elements())
+    except (AttributeError, TypeError):
+        return 0
