@@ -15,6 +15,7 @@ from tpunb.errors import (
     ConnectError,
     NotConnectedError,
 )
+from tpunb.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner
@@ -220,6 +221,7 @@ def _from_variable(value: str, require_tpu: bool) -> _Target:
 
 def make_connection(request: Request) -> Connection:
     """Connects as a settled request says; see `connect` for the errors."""
+    import_tensorflow()
     if request.kind == "virtual":
         return _virtual(request)
     from tpunb import hardware

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ __all__ = [
     "Sentence",
     "StatusReport",
     "chosen_replicas",
+    "nest_bundle",
 ]
 
 Bundle = dict[str, Any]
@@ -167,6 +169,24 @@ _TYPES = (
     ("tensorflow.python.tpu.topology", "Topology", "describe_topology"),
     ("tensorflow.python.tpu.device_assignment", "DeviceAssignment", "describe_device_assignment"),
 )
+
+def nest_bundle(value: Any, **_: Any) -> Bundle | None:
+    """The display of a tuple, list or dict with distributed values in it; else None."""
+    if not _holds_distributed(value, depth=3):
+        return None
+    return _bundle_of("describe_replica_values", value)
+
+
+def _holds_distributed(value: Any, depth: int) -> bool:
+    """Whether there is a distributed value among the first items of a structure."""
+    if isinstance(value, dict | tuple | list):
+        items = value.values() if isinstance(value, dict) else value
+        return depth > 0 and any(
+            _holds_distributed(item, depth - 1) for item in itertools.islice(items, 64)
+        )
+    module, name, _ = _TYPES[0]
+    return any(kind.__name__ == name and kind.__module__ == module for kind in type(value).__mro__)
+
 
 FORMATTERS: tuple[tuple[str, str, Callable[..., Bundle]], ...] = tuple(
     (module, name, functools.partial(_bundle_of, describe)) for module, name, describe in _TYPES

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tpunb.completion import magic_matcher
-from tpunb.displays import FORMATTERS
+from tpunb.displays import FORMATTERS, nest_bundle
 from tpunb.magics import TpuMagics
 
 __all__ = ["load", "unload"]
 
+_NESTS = ("tuple", "list", "dict")
 _ATTRIBUTE = "_tpunb_extension"
 
 
@@ -27,11 +28,11 @@ class _Extension:
         found = {
             name: method for kind in self.magics.magics.values() for name, method in kind.items()
         }
-        named = {name: getattr(self.magics, name) for name in found}
-        self.matcher = magic_matcher(named)
+        self.matcher = magic_matcher({name: getattr(self.magics, name) for name in found})
         self.shell.Completer.custom_matchers.append(self.matcher)
         formatter = self.shell.display_formatter.mimebundle_formatter
-        for module, name, function in FORMATTERS:
+        named = [*FORMATTERS, *(("builtins", kind, nest_bundle) for kind in _NESTS)]
+        for module, name, function in named:
             self.before.append(((module, name), formatter.for_type_by_name(module, name, function)))
 
     def unload(self) -> None:

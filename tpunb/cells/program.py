@@ -38,6 +38,16 @@ class Options:
     gather: tuple[tuple[str, int], ...] = ()
 
 
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function with code of its own.
+
+    TensorFlow counts the traces of a function by its code, and warns of the fifth:
+    the steps of different cells must not count as one.
+    """
+    function.__code__ = function.__code__.replace(co_name=name)
+    return function
+
+
 def program_key(
     cell: CellSource, names: Mapping[str, Hashable], options: Options, namespace: dict[str, Any]
 ) -> Hashable:
@@ -95,7 +105,7 @@ class Program:
         self._held = [list(leaves(value)) for value in captured.closed.values()]
         self._containers = {n: v for n, v in captured.closed.items() if isinstance(v, (list, dict))}
         self._inputs = _inputs(cell, captured, capturer)
-        self._function = tf.function(self._step())
+        self._function = tf.function(_named(self._step(), f"tpu_run_{id(self):x}"))
 
     def run(self, captured: Captured) -> tuple[list[Any], Record, bool]:
         """Runs once.

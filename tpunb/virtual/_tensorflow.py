@@ -46,8 +46,14 @@ from tensorflow.python.ops import handle_data_util
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
+# Where a tf.function keeps what it has traced, to make it trace anew.
+from tensorflow.core.function.polymorphism.function_cache import FunctionCache
+
 # Inputs that are variables are read before they reach the replicas.
 from tensorflow.python.util import variable_utils
+
+# The iterators that hand batches to single devices.
+from tensorflow.python.data.ops import multi_device_iterator_ops
 
 # Protocol buffers of functions and their nodes.
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
@@ -62,6 +68,7 @@ from tensorflow.python.framework import tensor_util
 __all__ = [
     "AttrValue",
     "FuncGraph",
+    "FunctionCache",
     "FunctionDef",
     "GraphDebugInfo",
     "NodeDef",
@@ -83,6 +90,7 @@ __all__ = [
     "enclosing_tpu_context",
     "func_graph_from_py_func",
     "handle_data_util",
+    "multi_device_iterator_ops",
     "op_def_registry",
     "ops",
     "tensor_util",

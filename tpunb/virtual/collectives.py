@@ -42,9 +42,48 @@ def source_target_pairs(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[tup
 
 def is_broadcast(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
     """Whether a cross-replica operation gives every replica the first one's value."""
-    return node.op == "CollectivePermute" and not any(
-        source for source, _ in source_target_pairs(node, nodes)
-    )
+    if node.op != "CollectivePermute":
+        return False
+    pairs = source_target_pairs(node, nodes)
+    # One pair is an ordinary permutation that leaves the other replicas without.
+    return len(pairs) > 1 and not any(source for source, _ in pairs)
+
+
+def check(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int) -> None:
+    """Refuses a cross-replica operation whose partners do not match, as XLA does.
+
+    Raises:
+        ValueError: The groups are no partition of the replicas, or the pairs no
+            permutation.
+    """
+    if node.op == "CollectivePermute":
+        _check_pairs(node, nodes, num_replicas)
+        return
+    joined = groups(node, nodes)
+    if sorted(replica for group in joined for replica in group) != list(range(num_replicas)):
+        raise ValueError(
+            f"{node.op} `{node.name}`: each of the {num_replicas} replicas must be in exactly one "
+            f"group, but the groups are {joined}."
+        )
+    if node.op == "AllToAll" and {len(group) for group in joined} != {node.attr["split_count"].i}:
+        raise ValueError(
+            f"AllToAll `{node.name}`: split_count is {node.attr['split_count'].i} and must be the "
+            f"size of each group, but the groups are {joined}."
+        )
+
+
+def _check_pairs(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int) -> None:
+    pairs = source_target_pairs(node, nodes)
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    if is_broadcast(node, nodes) and sorted(targets) == list(range(num_replicas)):
+        return
+    inside = all(0 <= replica < num_replicas for replica in sources + targets)
+    if not inside or len(set(sources)) < len(sources) or len(set(targets)) < len(targets):
+        raise ValueError(
+            f"CollectivePermute `{node.name}`: the pairs must be a permutation of the "
+            f"{num_replicas} replicas, each at most once a source and once a target, but they "
+            f"are {pairs}."
+        )
 
 
 def gives_one_value(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:

@@ -8,11 +8,12 @@ would take seconds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
-from tpunb.virtual.collectives import groups, is_broadcast, source_target_pairs
+from tpunb.virtual.collectives import check, groups, is_broadcast, source_target_pairs
 from tpunb.virtual.graphs import (
     CONTROL_FLOW,
     LOOPS,
@@ -23,6 +24,7 @@ from tpunb.virtual.graphs import (
     reference,
 )
 from tpunb.virtual.inline import inlined
+from tpunb.virtual.seeds import reseed
 from tpunb.virtual.spread import (
     ASSIGNMENTS,
     Argument,
@@ -79,6 +81,7 @@ def expand(
     """
     flat = inlined(function, library)
 
+    @functools.cache
     def known(name: str) -> FunctionDef:
         return inlined(library(name), library)
 
@@ -230,8 +233,8 @@ class _Writer:
         if node.op in CONTROL_FLOW:
             # Run as a kernel its body stays on the core; lowered, it would not.
             copy.attr["_lower_using_switch_merge"].b = False
-        if replica and "seed2" in copy.attr:
-            _reseed(copy, replica)
+        if replica:
+            self.bodies += reseed(copy, replica, self.library)
         return copy
 
     def _device(self, node: NodeDef, replica: int) -> str:
@@ -273,6 +276,7 @@ class _Writer:
     # Cross-replica operations.
 
     def _write_collective(self, node: NodeDef) -> None:
+        check(node, self.nodes, len(self.cores))
         write = {
             "CrossReplicaSum": self._write_sum,
             "AllToAll": self._write_exchange,
@@ -500,7 +504,8 @@ class _Writer:
         """A condition that all replicas must agree on."""
         if self.found.kind(predicate) is not Kind.VARYING:
             return self._tensor(predicate, 0)
-        kind = dtypes.int32 if "Case" in node.op else dtypes.bool
+        # An `If` takes any type for true or false; a `Case` takes an index.
+        kind = dtypes.as_dtype(node.attr["Tcond"].type) if "Tcond" in node.attr else dtypes.int32
         values = [self._tensor(predicate, replica) for replica in self.replicas]
         return self._assert_equal(f"{node.name}/agreed", values, kind)
 
@@ -565,11 +570,13 @@ class _Writer:
                 self.result.ret[added.name] = self._tensor(source, replica)
 
     def _write_effects(self) -> None:
-        """Names what must run although nobody reads its result."""
+        """Names what must run although nobody reads its result.
+
+        Reads are among it, those that only the first core does too: once the call
+        is inlined, an update after the call waits for nothing else.
+        """
         number = itertools.count()
         for target in dict.fromkeys(self.function.control_ret.values()):
-            if self.found.kinds[target] is not Kind.VARYING:
-                continue
             done = {
                 name
                 for replica in self.replicas
@@ -624,13 +631,6 @@ def _make_identity(node: NodeDef) -> None:
     node.op = "Identity"
     for key in [key for key in node.attr if key != "T"]:
         del node.attr[key]
-
-
-def _reseed(node: NodeDef, replica: int) -> None:
-    """Gives each replica numbers of its own, as each core of a TPU has."""
-    seeds = node.attr["seed"].i, node.attr["seed2"].i
-    if any(seeds):
-        node.attr["seed2"].i = (seeds[1] + 0x9E3779B1 * replica) % (2**31 - 1)
 
 
 def _disagreement(replica: int) -> str:

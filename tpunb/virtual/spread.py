@@ -14,9 +14,10 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, op_def_registry
 from tpunb.virtual.collectives import gives_one_value
 from tpunb.virtual.graphs import (
+    CALLS,
     COLLECTIVES,
     CONTROL_FLOW,
     LOOPS,
@@ -35,6 +36,9 @@ from tpunb.virtual.graphs import (
 _LARGE_CONSTANT = 4096
 
 READS = frozenset({"ReadVariableOp", "VariableShape", "ResourceGather", "ResourceGatherNd"})
+# How the names of operations begin that change a variable; the last two advance
+# a random generator's state.
+_WRITERS = ("Assign", "Resource", "Rng", "Stateful")
 ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
 
 
@@ -243,7 +247,7 @@ class _Analysis:
     def _visit_update(self, node: NodeDef) -> None:
         kind = self._input_kind(node)
         self.kinds[node.name] = Kind.VARYING
-        if kind == Kind.REDUCED and _updated_dtype(node):
+        if kind == Kind.REDUCED and _only_updates(node):
             self.roles[node.name] = Role.UPDATE
         elif kind == Kind.VARYING:
             self.diverged.update(self._mirrored(node))
@@ -338,7 +342,7 @@ def _own_kind(node: NodeDef) -> Kind:
 def _writes(function: FunctionDef, library: Library) -> bool:
     """Whether a function may change a variable."""
     return any(
-        (node.op not in READS and node.op.startswith(("Assign", "Resource")))
+        (node.op not in READS | CALLS and node.op.startswith(_WRITERS))
         or any(_writes(library(name), library) for name in called_functions(node))
         for node in function.node_def
     )
@@ -352,6 +356,8 @@ def _has_effects(function: FunctionDef, library: Library) -> bool:
     )
 
 
-def _updated_dtype(node: NodeDef) -> bool:
-    """Whether the type of the variables that a node updates can be told."""
-    return "dtype" in node.attr or "T" in node.attr
+def _only_updates(node: NodeDef) -> bool:
+    """Whether a node gives nothing but new values of variables, whose type can be told."""
+    definition = op_def_registry.get(node.op)
+    gives = definition is None or len(definition.output_arg) > 0
+    return not gives and ("dtype" in node.attr or "T" in node.attr)

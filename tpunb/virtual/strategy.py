@@ -19,6 +19,7 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.collectives import broadcast_from_first
 from tpunb.virtual.devices import VirtualDevices
+from tpunb.virtual.pipelines import stop_tuning_cores, without_tuning
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.trace import ReplicateOptions, replicate
 
@@ -84,6 +85,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             device_assignment=device_assignment,
             use_spmd_for_xla_partitioning=spmd,
         )
+        stop_tuning_cores()
         devices = resolver.devices
         self._tpu_devices = _replica_devices(devices, device_assignment)
         self._host_device = devices.hosts[0]
@@ -105,6 +107,15 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             host = host_of[core]
             self._device_input_worker_devices.setdefault(host, []).append(core)
             self._host_input_worker_devices.setdefault(host, []).append(host)
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        return super()._experimental_distribute_dataset(without_tuning(dataset), options)
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        def untuned(context: Any) -> Any:
+            return without_tuning(dataset_fn(context))
+
+        return super()._distribute_datasets_from_function(untuned, options)
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         if isinstance(tensor, (float, int)) or enclosing_tpu_context() is None:
@@ -141,7 +152,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
         if not tf.executing_eagerly():
             return tpu_function
-        compiled = tf.function(tpu_function)
+        compiled = tf.function(tpu_function, autograph=False)
         self._tpu_function_cache[fn] = compiled
         return compiled
 

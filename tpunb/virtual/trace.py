@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.expand import Expansion, expand
 from tpunb.virtual.origins import ReplicatedFunction
 from tpunb.virtual.spread import Argument
+from tpunb.virtual.stale import Call, Calls
 
 _names = itertools.count()
 
@@ -105,10 +107,12 @@ class ReplicateOptions:
     Attributes:
         cores: The devices of each replica, its logical devices in order.
         diverged: Variables whose copies may differ; grows with what is traced.
+        calls: The calls of what was traced.
     """
 
     cores: Sequence[Sequence[str]]
     diverged: set[str]
+    calls: Calls = dataclasses.field(default_factory=Calls)
 
 
 def replicate(
@@ -145,8 +149,10 @@ def _flat(nest: Any) -> list[Any]:
 
 def _as_tensors(column: Sequence[Any]) -> list[Any]:
     """One argument's value for each replica, as tensors of one type; None stays."""
-    if column[0] is None:
-        return list(column)
+    if any(value is None for value in column):
+        if all(value is None for value in column):
+            return list(column)
+        raise ValueError("An argument is None on some replicas and a tensor on others.")
     if all(value is column[0] for value in column):
         return [tf.convert_to_tensor(column[0])] * len(column)
     tensors = [tf.convert_to_tensor(value) for value in column]
@@ -211,11 +217,26 @@ def _call(
         for name, placeholder in zip(names, graph.inputs, strict=True)
         if id(placeholder) in variables
     }
-    diverged = frozenset(name for name, key in keys.items() if key in options.diverged)
-    expansion = expand(definition, arguments, _library(graph), options.cores, diverged)
-    options.diverged.update(keys[name] for name in expansion.diverged)
-    outputs = _emit(graph, traced, expansion, names, values)
-    return _packed(graph, outputs, options.cores)
+
+    def write() -> Expansion:
+        diverged = frozenset(name for name, key in keys.items() if key in options.diverged)
+        return expand(definition, arguments, _library(graph), options.cores, diverged)
+
+    expansion = write()
+    found = {keys[name] for name in expansion.diverged} - options.diverged
+    options.diverged.update(found)
+    options.calls.renew(found)
+    call = _emit(graph, traced, expansion, names, values)
+    outer = weakref.ref(ops.get_default_graph())
+
+    def renew() -> None:
+        expansion = write()
+        _add_functions(outer(), graph, traced, expansion)
+        call._set_func_attr("f", expansion.definition.signature.name)
+
+    same = frozenset(keys.values()) - options.diverged
+    options.calls.add(outer(), Call(expansion.definition.signature.name, same, renew, graph))
+    return _packed(graph, call.outputs, options.cores)
 
 
 def _arguments(
@@ -259,17 +280,9 @@ def _emit(
     expansion: Expansion,
     names: Sequence[str],
     values: Sequence[Sequence[Any]],
-) -> list[Any]:
+) -> Any:
     """Adds the function for all replicas to the graph being built, and its call."""
-    outer = ops.get_default_graph()
-    for body in expansion.bodies:
-        outer._add_function(ReplicatedFunction(body))
-    for function in graph._functions.values():
-        outer._add_function_recursive(function)
-    outer._add_function(ReplicatedFunction(expansion.definition, traced))
-    # TPU functions are traced anew in each tracing context, which TensorFlow tells
-    # apart by id(): the context has to live as long as what was traced in it.
-    outer._tpunb_traced = [*getattr(outer, "_tpunb_traced", ()), graph]
+    _add_functions(ops.get_default_graph(), graph, traced, expansion)
     flat = [value for column in values for value in column]
     call = atomic_function.partitioned_call_op(
         name=expansion.definition.signature.name.encode(),
@@ -279,7 +292,16 @@ def _emit(
         config=context.context().function_call_options.config_proto_serialized,
     )
     _mark_reads(call, expansion, names, values)
-    return list(call.outputs)
+    return call
+
+
+def _add_functions(outer: Any, graph: FuncGraph, traced: Any, expansion: Expansion) -> None:
+    """Adds the function for all replicas to a graph, with what it calls."""
+    for body in expansion.bodies:
+        outer._add_function(ReplicatedFunction(body))
+    for function in graph._functions.values():
+        outer._add_function_recursive(function)
+    outer._add_function(ReplicatedFunction(expansion.definition, traced))
 
 
 def _mark_reads(

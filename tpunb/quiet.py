@@ -1,0 +1,55 @@
+"""TensorFlow's start-up messages kept out of notebooks.
+
+While TensorFlow is imported its C++ parts write to the standard error stream
+that there is no GPU, with the time and a process id: noise for the reader, and a
+difference in every run for whoever compares saved outputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+
+__all__ = ["import_tensorflow", "quiet_start"]
+
+_NOISE = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog"
+    r"|[IWE]\d{4} .*(cuda|cuDNN|cuBLAS|cuFFT|TensorRT|oneDNN|cpu_feature_guard|computation_placer)"
+    r"|\d{4}-\d\d-\d\d .*(cuda|cuDNN|cuBLAS|cuFFT|TensorRT|oneDNN|cpu_feature_guard)"
+    r"|To enable the following instructions:"
+)
+_STDERR = 2
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow, if that has not been done, without the noise."""
+    if "tensorflow" not in sys.modules:
+        with quiet_start():
+            import tensorflow  # noqa: F401
+
+
+@contextlib.contextmanager
+def quiet_start() -> Iterator[None]:
+    """Holds back what is written to the standard error stream, and drops the noise.
+
+    Everything else that was written appears when the block ends, also after an error.
+    """
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as held:
+        kept = os.dup(_STDERR)
+        os.dup2(held.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, _STDERR)
+            os.close(kept)
+            held.seek(0)
+            lines = held.read().decode(errors="replace").splitlines(keepends=True)
+            rest = "".join(line for line in lines if not _NOISE.match(line))
+            if rest:
+                sys.stderr.write(rest)
