@@ -1,0 +1,102 @@
+# Every target works from nothing: it makes the virtual environment that it needs.
+# No root, nothing outside this folder. Another Python: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+QUICKSTART := notebooks/00_quickstart.ipynb
+EXECUTED := build/00_quickstart.ipynb
+
+BIN := .venv/bin
+OLDEST := .venv-oldest/bin
+
+# -qq leaves pip's errors and drops its page of progress and notices.
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
+STAGE := printf '==> %s\n'
+
+# Recorded and compared outputs must not hold TensorFlow's own log.
+export TF_CPP_MIN_LOG_LEVEL := 3
+export PYDEVD_DISABLE_FILE_VALIDATION := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo lab test test-newest test-notebooks test-oldest check bench clean
+.SILENT:
+.NOTPARALLEL:
+
+help:
+	echo "make setup   the virtual environment .venv with everything (others do it when needed)"
+	echo "make demo    execute the quickstart notebook on a virtual TPU"
+	echo "make lab     open the notebooks in JupyterLab, on this machine only"
+	echo "make test    unit tests and notebooks on the newest TensorFlow, unit tests on the oldest"
+	echo "make check   lint, format, types, notebooks, wheel"
+	echo "make bench   the benchmarks (make bench ARGS=--json for figures to keep)"
+	echo "make clean   remove environments, builds and caches"
+
+setup: .venv/.done
+
+# What is there already is kept and brought up to date. Debian's Python may come
+# without ensurepip: its own pip then puts one into the environment.
+define make_environment
+$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+	{ echo "tpunb needs Python 3.10 to 3.13, and $(PYTHON) is" \
+	"$$($(PYTHON) --version 2>&1). Choose one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1) >/dev/null 2>&1 || { \
+	$(PYTHON) -m venv --clear --without-pip $(1) && \
+	$(PYTHON) -m pip --python $(1)/bin/python install -qq pip; }
+endef
+
+.venv/.done: pyproject.toml
+	$(STAGE) ".venv: TensorFlow, JupyterLab and tools; some minutes, once"
+	$(call make_environment,.venv)
+	$(BIN)/python $(PIP_INSTALL) -e ".[cpu,lab,test,dev]"
+	touch $@
+
+.venv-oldest/.done: pyproject.toml tests/oldest.txt
+	$(STAGE) ".venv-oldest: the oldest TensorFlow that is supported; some minutes, once"
+	$(call make_environment,.venv-oldest)
+	$(OLDEST)/python $(PIP_INSTALL) -c tests/oldest.txt -e ".[cpu,test]"
+	touch $@
+
+demo: export TF_ENABLE_ONEDNN_OPTS := 0
+demo: setup
+	$(STAGE) "executing $(QUICKSTART) on a virtual TPU"
+	$(BIN)/tpunb run $(QUICKSTART) -o $(EXECUTED)
+	echo
+	echo "The executed notebook is $(CURDIR)/$(EXECUTED)"
+	echo "Open it with: make lab"
+
+lab: setup
+	$(STAGE) "JupyterLab on 127.0.0.1; stop it with Ctrl-C"
+	$(BIN)/jupyter lab --ip=127.0.0.1 $$(test "$$(id -u)" -ne 0 || echo --allow-root) \
+		$$(test -f $(EXECUTED) && echo $(EXECUTED) || echo $(QUICKSTART))
+
+test: test-newest test-notebooks test-oldest
+
+test-newest test-notebooks test-oldest: export TF_ENABLE_ONEDNN_OPTS := 0
+
+test-newest: setup
+	$(STAGE) "unit tests, newest TensorFlow"
+	$(BIN)/python -m pytest -q
+
+test-notebooks: setup
+	$(STAGE) "notebooks, outputs compared"
+	$(BIN)/python -m pytest -q --nbval --nbval-current-env notebooks
+
+test-oldest: .venv-oldest/.done
+	$(STAGE) "unit tests, oldest TensorFlow"
+	$(OLDEST)/python -m pytest -q -p no:cacheprovider
+
+check: setup
+	$(STAGE) "lint"
+	$(BIN)/ruff check --quiet
+	$(STAGE) "format"
+	$(BIN)/ruff format --check --quiet --output-format concise
+	$(STAGE) "types"
+	$(BIN)/mypy --no-error-summary
+	$(STAGE) "architecture, notebooks, wheel"
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py
+
+bench: setup
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv .venv-oldest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

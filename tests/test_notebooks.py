@@ -1,0 +1,66 @@
+"""Every notebook is in order: valid, executed without an error, and says what it is for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+COLAB = "https://colab.research.google.com/github/tpunb/tpunb/blob/main/notebooks/"
+
+
+def test_there_are_notebooks() -> None:
+    assert NOTEBOOKS
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.name)
+def path(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+@pytest.fixture
+def notebook(path: Path) -> Any:
+    return nbformat.read(path, as_version=nbformat.NO_CONVERT)
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [cell for cell in cells if cell.source.strip()]
+
+
+def test_is_valid(notebook: Any) -> None:
+    assert notebook.nbformat == 4
+    nbformat.validate(notebook)
+
+
+def test_says_what_it_teaches(notebook: Any) -> None:
+    first = notebook.cells[0]
+    assert first.cell_type == "markdown"
+    assert re.search(r"^# \S", first.source, re.MULTILINE), "no title in the first cell"
+    prose = [line for line in first.source.splitlines() if re.match(r"[A-Za-z*_`]", line)]
+    assert prose, "no sentence below the title that says what the notebook teaches"
+
+
+def test_opens_in_colab(path: Path, notebook: Any) -> None:
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert COLAB + path.name in text
+
+
+def test_was_executed_from_top_to_bottom(notebook: Any) -> None:
+    cells = code_cells(notebook)
+    assert any(cell.outputs for cell in cells), "no outputs"
+    counts = [cell.execution_count for cell in cells]
+    assert counts == list(range(1, len(cells) + 1))
+
+
+def test_shows_no_error(notebook: Any) -> None:
+    for cell in code_cells(notebook):
+        expected = "raises-exception" in cell.metadata.get("tags", [])
+        errors = [output for output in cell.outputs if output.output_type == "error"]
+        assert expected or not errors, cell.source
