@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -19,6 +20,18 @@ from tpunb.session import Session
 __all__ = ["TpuMagics"]
 
 
+@dataclasses.dataclass(frozen=True)
+class _RunOptions:
+    """What a `%%tpu_run` line says."""
+
+    out: str | None
+    targets: list[slice]
+    reduce: dict[str, str]
+    gather: dict[str, int]
+    timed: bool
+    verbose: bool
+
+
 @magics_class
 class TpuMagics(Magics):  # type: ignore[misc]
     """`%tpu_connect`, `%%tpu_run` and their kin, for one shell."""
@@ -26,6 +39,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self.session = Session(shell.user_ns)
+        self._run_options: dict[str, _RunOptions] = {}
 
     @magic_arguments()
     @argument("tpu", nargs="?", help="local, the name of a Cloud TPU, or grpc://host:port")
@@ -130,20 +144,35 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %%tpu_run -r loss=mean -g predictions --time
             loss, predictions = step(batch)
         """
-        args = parse_argstring(self.tpu_run, line)
-        reduce, gather = _reductions(args.reduce), _gathers(args.gather)
-        targets = _targets(args.targets)
-        if args.out is not None and not args.out.isidentifier():
-            raise UsageError(f"-o wants a Python name, not {args.out!r}")
-        timed = args.time or args.verbose
-        result = self.session.run(cell, reduce=reduce, gather=gather, timed=timed)
-        if args.out is not None:
-            self.shell.user_ns[args.out] = result.value
-        if timed:
-            display(displays.CellReport(result, verbose=args.verbose))
+        options = self._run_options.get(line) or self._read_run_options(line)
+        result = self.session.run(
+            cell, reduce=options.reduce, gather=options.gather, timed=options.timed
+        )
+        if options.out is not None:
+            self.shell.user_ns[options.out] = result.value
+        if options.timed:
+            display(displays.CellReport(result, verbose=options.verbose))
         if result.quiet or result.value is None:
             return None
-        return displays.chosen_replicas(result.value, targets) if targets else result.value
+        if options.targets:
+            return displays.chosen_replicas(result.value, options.targets)
+        return result.value
+
+    def _read_run_options(self, line: str) -> _RunOptions:
+        """The options of a `%%tpu_run` line, which are read once."""
+        args = parse_argstring(self.tpu_run, line)
+        if args.out is not None and not args.out.isidentifier():
+            raise UsageError(f"-o wants a Python name, not {args.out!r}")
+        options = _RunOptions(
+            out=args.out,
+            targets=_targets(args.targets),
+            reduce=_reductions(args.reduce),
+            gather=_gathers(args.gather),
+            timed=args.time or args.verbose,
+            verbose=args.verbose,
+        )
+        self._run_options[line] = options
+        return options
 
     @magic_arguments()
     @line_magic  # type: ignore[misc]

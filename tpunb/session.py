@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb.connection import Connection, Request, make_connection
 from tpunb.errors import NotConnectedError
+from tpunb.failures import first_line, show_shortly, syntax_error
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult
@@ -111,12 +112,8 @@ class Session:
         timed: bool,
     ) -> CellResult:
         """Runs a cell's body on every replica and binds the names it assigns."""
-        from tpunb.cells import bind
-        from tpunb.failures import first_line, show_shortly, syntax_error
-
-        cells = self.connection.cells
         try:
-            result = cells.run(
+            result = self.connection.cells.run(
                 source,
                 self.namespace,
                 filename=filename,
@@ -132,7 +129,7 @@ class Session:
             self.last_error = first_line(error)
             show_shortly(error, source)
             raise
-        bind(result, self.namespace)
+        self.namespace.update(result.assigned)
         return result
 
     def status(self) -> Status:

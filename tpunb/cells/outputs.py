@@ -45,18 +45,20 @@ class Record:
         plain: By name, a Python value, the same on every replica.
         withheld: Names that do not come back.
         graph: The replica function's graph.
+        places: For each slot, which of the traced function's outputs it is.
     """
 
     nests: dict[str, Any] = field(default_factory=dict)
     plain: dict[str, Any] = field(default_factory=dict)
     withheld: list[str] = field(default_factory=list)
     graph: Any = None
+    places: list[int] = field(default_factory=list)
 
     def values(self, outputs: list[Any]) -> dict[str, Any]:
         """The values by name, given what the traced function handed back."""
 
         def fill(leaf: Any) -> Any:
-            return outputs[leaf.index] if type(leaf) is Slot else leaf
+            return outputs[self.places[leaf.index]] if type(leaf) is Slot else leaf
 
         values = {name: substitute(nest, fill) for name, nest in self.nests.items()}
         return {**self.plain, **values}

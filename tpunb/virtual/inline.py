@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
 from tpunb.virtual.graphs import (
     CALLS,
@@ -12,6 +14,7 @@ from tpunb.virtual.graphs import (
     reference,
 )
 
+_IDENTITIES = frozenset({"Identity", "IdentityN"})
 _MUST_COMPILE = "_XlaMustCompile"
 
 
@@ -37,10 +40,10 @@ def inlined(function: FunctionDef, library: Library) -> FunctionDef:
 
 def _opens(node: NodeDef, library: Library) -> bool:
     """Whether a node is replaced by what stands behind it."""
-    if node.op == "IdentityN":
-        # Left behind by custom gradients, all-reduce's among them. Values that
-        # differ between replicas and values that do not pass it side by side.
-        return not control_inputs(node)
+    if node.op in _IDENTITIES:
+        # IdentityN is left behind by custom gradients, all-reduce's among them: values
+        # that differ between replicas and values that do not pass it side by side.
+        return not control_inputs(node) and not node.device
     if node.op not in CALLS:
         return False
     body = library(node.attr["f"].func.name)
@@ -63,7 +66,7 @@ def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
     for node in function.node_def:
         if not _opens(node, library):
             result.node_def.add().CopyFrom(node)
-        elif node.op == "IdentityN":
+        elif node.op in _IDENTITIES:
             _bypass(node, tensors, controls)
         else:
             _write_body(node, library(node.attr["f"].func.name), result, tensors, controls)
@@ -72,7 +75,7 @@ def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
     for name, text in function.ret.items():
         result.ret[name] = _resolve(text, tensors)
     for name, target in function.control_ret.items():
-        for number, control in enumerate(controls.get(target, [target])):
+        for number, control in enumerate(_settled([target], controls)):
             result.control_ret[f"{name}_{number}" if number else name] = control
     del result.signature.control_output[:]
     result.signature.control_output.extend(result.control_ret)
@@ -82,7 +85,7 @@ def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
 def _bypass(
     identity: NodeDef, tensors: dict[str, str], controls: dict[str, list[str]]
 ) -> None:
-    """Notes that each output of an ``IdentityN`` is its input."""
+    """Notes that each output of an identity is its input."""
     sources = data_inputs(identity)
     for index, source in enumerate(sources):
         tensors[f"{identity.name}:output:{index}"] = f"{source.source}{source.suffix}"
@@ -136,10 +139,9 @@ def _resolve(text: str, tensors: dict[str, str]) -> str:
     return text
 
 
-def _redirect(node: NodeDef, tensors: dict[str, str], controls: dict[str, list[str]]) -> None:
-    """Points a node's inputs from calls that are gone to what replaced them."""
-    data = [_resolve(text, tensors) for text in node.input if not text.startswith("^")]
-    pending = control_inputs(node)
+def _settled(names: Iterable[str], controls: dict[str, list[str]]) -> list[str]:
+    """What stands for nodes to wait for, of which some may be gone."""
+    pending = list(names)
     seen: dict[str, None] = {}
     while pending:
         name = pending.pop()
@@ -147,6 +149,13 @@ def _redirect(node: NodeDef, tensors: dict[str, str], controls: dict[str, list[s
             pending.extend(control for control in controls[name] if control not in seen)
         else:
             seen[name] = None
+    return list(seen)
+
+
+def _redirect(node: NodeDef, tensors: dict[str, str], controls: dict[str, list[str]]) -> None:
+    """Points a node's inputs from calls that are gone to what replaced them."""
+    data = [_resolve(text, tensors) for text in node.input if not text.startswith("^")]
+    seen = _settled(control_inputs(node), controls)
     del node.input[:]
     node.input.extend(data)
     node.input.extend(f"^{name}" for name in seen)

@@ -1,0 +1,102 @@
+"""``python -m benchmarks``: a table of ratios; ``--json`` for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from benchmarks.report import Result, table
+
+_CORES = (8, 32, 128)
+_MODELS = ("mlp", "guide")
+_PEERS = {"mirrored": "MirroredStrategy", "one": "one device"}
+_LIMITS = {"load_ext": ("%load_ext tpunb", 0.1), "connect": ("connecting to v5e-8", 0.5)}
+
+
+def main() -> int:
+    """Runs the cases that the command line chooses."""
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    parser.add_argument("--repeats", type=int, default=3, help="repeats of each case (default 3)")
+    parser.add_argument(
+        "--cores", type=int, nargs="+", default=_CORES, help="sizes for training (8 32 128)"
+    )
+    parser.add_argument(
+        "--only", choices=("training", "notebook"), help="only the cases of one kind"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=900, help="seconds for one measurement (default 900)"
+    )
+    args = parser.parse_args()
+    results = []
+    for result in _results(args):
+        results.append(result)
+        if not args.json:
+            print(table([result]).split("\n")[1], file=sys.stderr, flush=True)
+    print(json.dumps([r.as_dict() for r in results], indent=1) if args.json else table(results))
+    return 0
+
+
+def _results(args: argparse.Namespace) -> Iterator[Result]:
+    if args.only != "training":
+        yield from _notebook(args)
+    if args.only != "notebook":
+        for model in _MODELS:
+            for cores in args.cores:
+                yield from _training(model, cores, args)
+
+
+def _notebook(args: argparse.Namespace) -> Iterator[Result]:
+    for case, (name, limit) in _LIMITS.items():
+        ours = tuple(_run(args, "notebook", case)["ours"] for _ in range(args.repeats))
+        yield Result(name, ours, "limit", (limit,) * args.repeats, wanted=1.0)
+    rounds = [_run(args, "notebook", "tpu_run") for _ in range(args.repeats)]
+    yield Result(
+        "%%tpu_run, a step of about 1 ms",
+        tuple(each["ours"] for each in rounds),
+        "by hand",
+        tuple(each["peer"] for each in rounds),
+        wanted=1.05,
+    )
+
+
+def _training(model: str, cores: int, args: argparse.Namespace) -> Iterator[Result]:
+    """First and steady step against each peer, taken in turns."""
+    times: dict[str, list[dict[str, float]]] = {"virtual": [], **{peer: [] for peer in _PEERS}}
+    for _ in range(args.repeats):
+        for strategy, measured in times.items():
+            measured.append(_run(args, "training", strategy, str(cores), model))
+    for peer, name in _PEERS.items():
+        for phase in ("first", "steady"):
+            yield Result(
+                f"{model}, {cores} cores, {phase} step",
+                tuple(each[phase] for each in times["virtual"]),
+                name,
+                tuple(each[phase] for each in times[peer]),
+                _wanted(peer, phase, cores),
+            )
+
+
+def _wanted(peer: str, phase: str, cores: int) -> float | None:
+    if peer != "mirrored":
+        return None
+    return 0.25 if phase == "first" and cores >= 128 else 1.0
+
+
+def _run(args: argparse.Namespace, module: str, *words: str) -> dict[str, float]:
+    """A measurement in a fresh process."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=args.timeout, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    measured: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return measured
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
