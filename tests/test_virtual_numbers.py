@@ -240,7 +240,7 @@ def test_fit_evaluate_fit() -> None:
     model.fit(x, y, batch_size=BATCH, epochs=5, verbose=0, shuffle=False)
     after = model.evaluate(x, y, batch_size=BATCH, verbose=0)
     assert after < before
-    moving = [v for v in model.non_trainable_variables if "moving_mean" in v.path][0]
+    moving = next(v for v in model.non_trainable_variables if "moving_mean" in v.path)
     assert np.abs(moving.numpy()).max() > 0
 
 
@@ -333,6 +333,7 @@ def test_variables_of_mixed_types() -> None:
         np.testing.assert_allclose(found, one, rtol=0, atol=atol)
 
 
+@pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning")
 @pytest.mark.parametrize("legacy", [False, True])
 def test_tf_keras(legacy: bool) -> None:
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")

@@ -20,7 +20,7 @@ def four() -> Any:
 @pytest.fixture(autouse=True)
 def _leave_no_seed() -> Any:
     yield
-    tf.random.set_seed(np.random.default_rng().integers(2**31))
+    tf.random.set_seed(int(np.random.default_rng().integers(2**31)))
 
 
 def differ(results: Any) -> bool:

@@ -56,11 +56,10 @@ def run(strategy: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
 def local(strategy: Any, result: Any) -> list[Any]:
     """Each replica's part of a result, as NumPy arrays."""
     flat = [strategy.experimental_local_results(part) for part in tf.nest.flatten(result)]
-    rows = [
+    return [
         tf.nest.pack_sequence_as(result, [_numpy(part[replica]) for part in flat])
         for replica in range(strategy.num_replicas_in_sync)
     ]
-    return rows
 
 
 def _numpy(value: Any) -> Any:

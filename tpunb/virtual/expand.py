@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+from tpunb.virtual.bodies import Bodies
 from tpunb.virtual.collectives import check, groups, is_broadcast, source_target_pairs
 from tpunb.virtual.graphs import (
     CONTROL_FLOW,
@@ -24,7 +25,6 @@ from tpunb.virtual.graphs import (
     reference,
 )
 from tpunb.virtual.inline import inlined
-from tpunb.virtual.seeds import reseed
 from tpunb.virtual.spread import (
     ASSIGNMENTS,
     Argument,
@@ -50,12 +50,15 @@ class Expansion:
         reads: Arguments of the replica function that are variables' handles
             and that it only reads.
         diverged: Mirrored arguments whose copies a replica may set on its own.
+        places: For each output of the replica function, which of the outputs of
+            `definition` it is: what is returned twice is handed out once.
     """
 
     definition: FunctionDef
     bodies: tuple[FunctionDef, ...]
     reads: frozenset[str]
     diverged: frozenset[str]
+    places: tuple[int, ...]
 
 
 def expand(
@@ -80,16 +83,36 @@ def expand(
         its outputs are those of the replica function, each once per replica.
     """
     flat = inlined(function, library)
+    places = _drop_repeated_outputs(flat)
 
     @functools.cache
     def known(name: str) -> FunctionDef:
         return inlined(library(name), library)
 
     found = spread(flat, arguments, known, diverged)
-    writer = _Writer(flat, found, known, cores)
+    name = _new_name(flat, cores)
+    own_bodies = Bodies(known, name)
+    writer = _Writer(flat, found, known, cores, name, own_bodies)
     outputs = [Kind.VARYING] * len(flat.signature.output_arg)
     definition = writer.write(outputs)
-    return Expansion(definition, tuple(writer.bodies), _only_read(flat, found), found.diverged)
+    bodies = (*own_bodies.made, *writer.bodies)
+    return Expansion(definition, bodies, _only_read(flat, found), found.diverged, places)
+
+
+def _drop_repeated_outputs(function: FunctionDef) -> tuple[int, ...]:
+    """Leaves each value that is returned once; says where the others have gone."""
+    sources = [function.ret[output.name] for output in function.signature.output_arg]
+    once = list(dict.fromkeys(sources))
+    kept = [function.signature.output_arg[sources.index(source)] for source in once]
+    names = [output.name for output in kept]
+    for output in [o for o in function.signature.output_arg if o.name not in names]:
+        function.signature.output_arg.remove(output)
+        del function.ret[output.name]
+    return tuple(once.index(source) for source in sources)
+
+
+def _new_name(function: FunctionDef, cores: Sequence[Sequence[str]]) -> str:
+    return f"{function.signature.name}_on_{len(cores)}_replicas_{next(_names)}"
 
 
 def _only_read(function: FunctionDef, found: Spread) -> frozenset[str]:
@@ -109,8 +132,14 @@ class _Writer:
         found: Spread,
         library: Library,
         cores: Sequence[Sequence[str]],
+        name: str,
+        own_bodies: Bodies,
+        path: str = "",
     ) -> None:
         self.function = function
+        self.name = name
+        self.own_bodies = own_bodies
+        self.path = path
         self.found = found
         self.library = library
         self.cores = cores
@@ -196,8 +225,7 @@ class _Writer:
 
     def _write_signature(self) -> None:
         signature = self.result.signature
-        name = self.function.signature.name
-        signature.name = f"{name}_on_{len(self.cores)}_replicas_{next(_names)}"
+        signature.name = self.name
         signature.is_stateful = True
         for argument in self.function.signature.input_arg:
             per_replica = self.found.arguments[argument.name].per_replica
@@ -233,8 +261,9 @@ class _Writer:
         if node.op in CONTROL_FLOW:
             # Run as a kernel its body stays on the core; lowered, it would not.
             copy.attr["_lower_using_switch_merge"].b = False
-        if replica:
-            self.bodies += reseed(copy, replica, self.library)
+        self.own_bodies.give(copy, replica, self.path + node.name)
+        if self.path:
+            self.own_bodies.sign(copy, self.path + copy.name)
         return copy
 
     def _device(self, node: NodeDef, replica: int) -> str:
@@ -242,7 +271,7 @@ class _Writer:
         if _LOGICAL_CORE in node.device:
             return logical[int(node.device.rpartition(_LOGICAL_CORE)[2])]
         if node.device:
-            return node.device
+            return str(node.device)
         if any(self._is_shared_resource(source.source) for source in data_inputs(node)):
             # A table or an iterator: its operations go where it is.
             return ""
@@ -421,7 +450,8 @@ class _Writer:
         copy.input.extend(self._all_waits(node, self.replicas))
         _set_types(copy, types, self._output_types(node, lists, looped, types))
         for key in sorted(copy.attr):
-            self._lift_bodies(copy.attr[key], key, state, kinds, lists)
+            path = f"{self.path}{node.name}/"
+            self._lift_bodies(copy.attr[key], key, path, state, kinds, lists)
         copy.attr["_lower_using_switch_merge"].b = True
         self._name_lifted_outputs(node, lists)
 
@@ -450,18 +480,22 @@ class _Writer:
         self,
         value: AttrValue,
         key: str,
+        path: str,
         sources: Sequence[Reference],
         kinds: Sequence[Kind],
         outputs: Sequence[Kind],
     ) -> None:
         functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
         for function in functions:
-            function.name = self._lifted_body(function.name, key, sources, kinds, outputs)
+            function.name = self._lifted_body(
+                function.name, key, path, sources, kinds, outputs
+            )
 
     def _lifted_body(
         self,
         name: str,
         key: str,
+        path: str,
         sources: Sequence[Reference],
         kinds: Sequence[Kind],
         outputs: Sequence[Kind],
@@ -474,9 +508,9 @@ class _Writer:
             for inner, source in zip(names, sources, strict=True)
             if source.source in self.found.diverged
         )
-        writer = _Writer(
-            body, spread(body, arguments, self.library, diverged), self.library, self.cores
-        )
+        found = spread(body, arguments, self.library, diverged)
+        name = _new_name(body, self.cores)
+        writer = _Writer(body, found, self.library, self.cores, name, self.own_bodies, path)
         definition = writer.write_condition() if key == "cond" else writer.write(outputs)
         self.bodies += [*writer.bodies, definition]
         return str(definition.signature.name)

@@ -7,7 +7,7 @@ to the node that was traced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, GraphDebugInfo, atomic_function, context
 from tpunb.virtual.graphs import called_functions
@@ -19,17 +19,22 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
     Args:
         definition: The function; it is registered in the runtime.
         traced: The function of one replica from which it was written.
+        bodies: The functions that were made for it.
     """
 
-    __slots__ = ["_traced"]
+    __slots__ = ["_bodies", "_traced"]
 
     def __init__(
-        self, definition: FunctionDef, traced: atomic_function.AtomicFunction | None = None
+        self,
+        definition: FunctionDef,
+        traced: atomic_function.AtomicFunction | None = None,
+        bodies: Sequence[FunctionDef] = (),
     ) -> None:
         runtime = context.context()
         runtime.add_function_def(definition)
         super().__init__(definition.signature.name, runtime, function_type=None)
         self._traced = traced
+        self._bodies = bodies
 
     @property
     def graph_debug_info(self) -> GraphDebugInfo:
@@ -37,11 +42,14 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         gathered = GraphDebugInfo()
         if self._traced is None:
             return gathered
-        known = dict(_origins(self._traced, "", gathered))
-        for node in self.definition.node_def:
-            trace = _nearest(node.name, known)
-            if trace is not None:
-                gathered.name_to_trace_id[node.name] = trace
+        known = dict(_origins(self._traced, "", gathered, {}))
+        for definition in (self.definition, *self._bodies):
+            for node in definition.node_def:
+                # A node of a body has signed with its name in the whole.
+                name = next(iter(node.experimental_debug_info.original_node_names), node.name)
+                trace = _nearest(name, known)
+                if trace is not None:
+                    gathered.name_to_trace_id[name] = trace
         for name, trace in known.items():
             if name not in gathered.name_to_trace_id:
                 gathered.name_to_trace_id[name] = trace
@@ -52,15 +60,19 @@ def _origins(
     function: atomic_function.AtomicFunction,
     prefix: str,
     gathered: GraphDebugInfo,
+    outer: Mapping[str, atomic_function.AtomicFunction],
 ) -> Iterator[tuple[str, int]]:
     """The traces of a function's nodes and of those it calls, by their inlined names."""
     offset = _append(function._bound_context.get_graph_debug_info(function.name), gathered)
     yield from ((prefix + node, trace) for node, trace in offset.items())
-    children = {child.name.decode(): child for child in function.children}
+    # The body of a loop or branch names no children: those around it know them.
+    children = {**outer, **{child.name.decode(): child for child in function.children}}
     for node in function.definition.node_def:
         for callee in called_functions(node):
             if callee in children:
-                yield from _origins(children[callee], f"{prefix}{node.name}/", gathered)
+                yield from _origins(
+                    children[callee], f"{prefix}{node.name}/", gathered, children
+                )
 
 
 def _append(added: GraphDebugInfo, gathered: GraphDebugInfo) -> dict[str, int]:

@@ -236,7 +236,7 @@ def _call(
 
     same = frozenset(keys.values()) - options.diverged
     options.calls.add(outer(), Call(expansion.definition.signature.name, same, renew, graph))
-    return _packed(graph, call.outputs, options.cores)
+    return _packed(graph, call.outputs, expansion.places, options.cores)
 
 
 def _arguments(
@@ -301,7 +301,7 @@ def _add_functions(outer: Any, graph: FuncGraph, traced: Any, expansion: Expansi
         outer._add_function(ReplicatedFunction(body))
     for function in graph._functions.values():
         outer._add_function_recursive(function)
-    outer._add_function(ReplicatedFunction(expansion.definition, traced))
+    outer._add_function(ReplicatedFunction(expansion.definition, traced, expansion.bodies))
 
 
 def _mark_reads(
@@ -318,18 +318,22 @@ def _mark_reads(
 
 
 def _packed(
-    graph: FuncGraph, outputs: Sequence[Any], cores: Sequence[Sequence[str]]
+    graph: FuncGraph,
+    outputs: Sequence[Any],
+    places: Sequence[int],
+    cores: Sequence[Sequence[str]],
 ) -> list[Any]:
     """The flat outputs as one result for each replica, on its core."""
     templates = tf.nest.flatten(graph.structured_outputs, expand_composites=True)
-    columns = [
-        _on_cores(traced, outputs[index * len(cores) : (index + 1) * len(cores)], cores)
-        for index, traced in enumerate(graph.outputs)
-    ]
+    columns: dict[int, list[Any]] = {}
+    for traced, place in zip(graph.outputs, places, strict=True):
+        if place not in columns:
+            column = outputs[place * len(cores) : (place + 1) * len(cores)]
+            columns[place] = _on_cores(traced, column, cores)
     results = []
     for replica in range(len(cores)):
-        values = iter(columns)
-        flat = [None if template is None else next(values)[replica] for template in templates]
+        values = iter(columns[place][replica] for place in places)
+        flat = [None if template is None else next(values) for template in templates]
         results.append(
             tf.nest.pack_sequence_as(graph.structured_outputs, flat, expand_composites=True)
         )
