@@ -10,6 +10,8 @@ OLDEST := .venv-oldest/bin
 
 # -qq leaves pip's errors and drops its page of progress and notices.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
+# tf_keras, for the tests, would bring tensorflow beside tensorflow-cpu.
+TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
 STAGE := printf '==> %s\n'
 
 # Recorded and compared outputs must not hold TensorFlow's own log.
@@ -43,16 +45,18 @@ $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(
 	$(PYTHON) -m pip --python $(1)/bin/python install -qq pip; }
 endef
 
-.venv/.done: pyproject.toml
+.venv/.done: pyproject.toml Makefile
 	$(STAGE) ".venv: TensorFlow, JupyterLab and tools; some minutes, once"
 	$(call make_environment,.venv)
 	$(BIN)/python $(PIP_INSTALL) -e ".[cpu,lab,test,dev]"
+	$(BIN)/python $(TF_KERAS)
 	touch $@
 
-.venv-oldest/.done: pyproject.toml tests/oldest.txt
+.venv-oldest/.done: pyproject.toml Makefile tests/oldest.txt
 	$(STAGE) ".venv-oldest: the oldest TensorFlow that is supported; some minutes, once"
 	$(call make_environment,.venv-oldest)
 	$(OLDEST)/python $(PIP_INSTALL) -c tests/oldest.txt -e ".[cpu,test]"
+	$(OLDEST)/python $(TF_KERAS) -c tests/oldest.txt
 	touch $@
 
 demo: export TF_ENABLE_ONEDNN_OPTS := 0
@@ -86,7 +90,7 @@ test-oldest: .venv-oldest/.done
 
 check: setup
 	$(STAGE) "lint"
-	$(BIN)/ruff check --quiet
+	$(BIN)/ruff check --quiet --output-format concise
 	$(STAGE) "format"
 	$(BIN)/ruff format --check --quiet --output-format concise
 	$(STAGE) "types"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,24 @@ def test_a_slow_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     source = notebook(tmp_path / "slow.ipynb", "import time; time.sleep(60)")
     assert cli.main(["run", str(source), "--timeout", "1"]) == 1
     assert capsys.readouterr().err == "Cell 1 of 1 failed: it took longer than 1 s\n"
+
+
+def test_an_interrupt(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    text = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(60)"
+    source = notebook(tmp_path / "slow.ipynb", "1", text)
+    code = "import sys; from tpunb.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "run", str(source)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not begun.exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    # The kernel may have its say before: it is interrupted, too.
+    assert "Traceback" not in error.rpartition("Cell 2 of 2 failed: ")[2]
+    assert "Cell 2 of 2 failed: " in error
+    assert process.returncode == 1
+    assert outputs(tmp_path / "slow.executed.ipynb")[0][0]["data"]["text/plain"] == "1"
 
 
 class Terminal:

@@ -209,7 +209,10 @@ def _execute(notebook: Any, path: Path, *, kernel: str | None, timeout: int) -> 
         raise CellFailed(progress.failure(f"it took longer than {timeout} s")) from error
     except DeadKernelError as error:
         raise CellFailed(progress.failure("the kernel died, perhaps for lack of memory")) from error
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, AssertionError, AttributeError) as error:
+        # nbclient answers Ctrl-C by ending the kernel, and then stumbles over its absence.
+        if not isinstance(error, KeyboardInterrupt) and client.km is not None:
+            raise
         raise CellFailed(progress.failure("interrupted")) from error
     return progress.total
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from tpunb.accelerators import accelerator_types
 
 __all__ = ["magic_matcher"]
 
-_NOTHING: dict[str, Any] = {"completions": [], "suppress": False}
+_LINE = re.compile(r"\s*(?:\w+\s*=\s*)?%%?(\w+)\s(.*)")
 
 
 def magic_matcher(magics: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -24,20 +25,21 @@ def magic_matcher(magics: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
         A matcher (IPython's matcher API v2).
     """
 
-    @context_matcher(identifier="tpunb.magics", priority=200)  # type: ignore[misc]
+    @context_matcher(identifier="tpunb.magics", priority=200)
     def matcher(context: CompletionContext) -> dict[str, Any]:
-        words = context.line_with_cursor[: context.cursor_position].split(" ")
-        magic = magics.get(words[0].lstrip().lstrip("%"))
-        if magic is None or not words[0].lstrip().startswith("%") or len(words) < 2:
-            return _NOTHING
-        start = words[-1]
-        found = [word for word in _choices(magic, words[1:-1], start) if word.startswith(start)]
+        line = _LINE.fullmatch(context.line_with_cursor[: context.cursor_position])
+        if line is None or line[1] not in magics:
+            return {"completions": []}  # a new one each time: IPython writes into it
+        *before, start = re.split(r"\s+", line[2])
+        choices = _choices(magics[line[1]], before, start)
+        found = [word for word in choices if word.startswith(start)]
         # The completer replaces its own idea of a token, which starts after "-" and ".".
         skipped = len(start) - len(context.token) if start.endswith(context.token) else 0
         completions = [SimpleCompletion(text=word[skipped:], type="option") for word in found]
         return {"completions": completions, "suppress": bool(completions), "ordered": True}
 
-    return matcher
+    made: Callable[..., Any] = matcher
+    return made
 
 
 def _choices(magic: Callable[..., Any], before: list[str], start: str) -> list[str]:
@@ -45,9 +47,11 @@ def _choices(magic: Callable[..., Any], before: list[str], start: str) -> list[s
     actions = magic.parser._actions  # type: ignore[attr-defined]
     previous = before[-1] if before else ""
     asked = [action for action in actions if previous in action.option_strings]
-    if asked and asked[0].nargs != 0:
+    if asked and asked[0].nargs != 0 and not (asked[0].nargs == "?" and start.startswith("-")):
         return list(accelerator_types()) if asked[0].metavar == "TYPE" else []
-    options = [name for action in actions for name in action.option_strings if name.startswith("--")]
+    options = [
+        name for action in actions for name in action.option_strings if name.startswith("--")
+    ]
     types = [action for action in actions if action.dest == "type" and not action.option_strings]
     if types and not start.startswith("-"):
         return list(accelerator_types())

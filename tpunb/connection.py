@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import numbers
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +28,8 @@ __all__ = ["DEFAULT_TYPE", "Connection", "Request", "connect", "make_connection"
 DEFAULT_TYPE = "v5e-8"
 """The virtual TPU that stands in where none is found."""
 
+_DAY = 24 * 60 * 60
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
@@ -42,6 +46,9 @@ class Request:
         timeout: Seconds after which an unreachable worker is given up.
         fallback: Whether a virtual TPU may stand in if connecting fails.
         notes: Sentences that the user should read.
+
+    Two requests are equal if they lead to the same connection: how long to wait
+    and what to say do not count.
     """
 
     kind: Literal["virtual", "hardware"]
@@ -51,9 +58,9 @@ class Request:
     spmd: bool = False
     zone: str | None = None
     project: str | None = None
-    timeout: float = 60
-    fallback: bool = False
-    notes: tuple[str, ...] = ()
+    timeout: float = dataclasses.field(default=60, compare=False)
+    fallback: bool = dataclasses.field(default=False, compare=False)
+    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
 
 def connect(
@@ -136,15 +143,20 @@ def resolve(
     """
     require_tpu = require_tpu or requires_tpu()
     kind, target, fallback, notes = _target(tpu, simulate, require_tpu)
-    if replicas is not None and (not isinstance(replicas, int) or replicas < 1):
+    if replicas is not None and not (_is_whole(replicas) and replicas >= 1):
         raise ComputationShapeError(
-            f"The number of replicas must be a positive whole number, not {replicas!r}.",
+            f"The number of replicas is a positive whole number, not {reprlib.repr(replicas)}.",
             mend="Leave it out for as many replicas as fit.",
+        )
+    if not (isinstance(timeout, int | float) and 0 < timeout <= _DAY):
+        raise ConnectError(
+            f"A timeout is a number of seconds, not {reprlib.repr(timeout)}.",
+            mend="Choose one above 0, and of a day at most; the default is 60.",
         )
     return Request(
         kind=kind,
         tpu=target,
-        computation_shape=tuple(computation_shape) if computation_shape is not None else None,
+        computation_shape=_shape_as_given(computation_shape),
         replicas=replicas,
         spmd=spmd,
         zone=zone,
@@ -155,11 +167,29 @@ def resolve(
     )
 
 
+def _shape_as_given(shape: Sequence[int] | None) -> tuple[int, ...] | None:
+    """A computation shape whose size and values are checked when the mesh is known."""
+    if shape is None:
+        return None
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
+        raise ComputationShapeError(
+            f"A computation shape is four positive whole numbers, not {reprlib.repr(shape)}.",
+            mend="Write them as a list, such as [1, 1, 1, 2].",
+        )
+    return tuple(shape)
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
+
+
 _Target = tuple[Literal["virtual", "hardware"], str, bool, tuple[str, ...]]
 
 
 def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: bool) -> _Target:
     """What to connect to, whether to fall back, and what to say about it."""
+    if not isinstance(tpu, str | None):
+        raise TypeError(f"tpu is the name or the address of a TPU, not a {type(tpu).__name__}")
     if simulate is not None and simulate is not False:
         _refuse_contradiction(tpu, require_tpu)
         wanted = DEFAULT_TYPE if simulate is True else simulate
@@ -185,7 +215,7 @@ def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: boo
 
 
 def _refuse_contradiction(tpu: str | None, require_tpu: bool) -> None:
-    if tpu:
+    if tpu is not None and tpu.strip():
         raise ConnectError(
             f"A TPU is either connected to ({tpu}) or simulated, not both.",
             mend="Leave out one of them.",
@@ -215,7 +245,11 @@ def _from_variable(value: str, require_tpu: bool) -> _Target:
         found = accelerator(value)
     except AcceleratorTypeError:
         return "hardware", value, False, ()
-    _refuse_contradiction(None, require_tpu)
+    if require_tpu:
+        raise ConnectError(
+            f"TPUNB_TPU asks for a virtual TPU ({found.name}) where a real one is required.",
+            mend="Unset TPUNB_TPU, or leave out --require-tpu and unset TPUNB_REQUIRE_TPU.",
+        )
     return "virtual", found.name, False, ("TPUNB_TPU asks for this virtual TPU.",)
 
 
@@ -240,7 +274,9 @@ def _stand_in(request: Request, error: ConnectError) -> Connection:
     reason = str(error).replace("\n", " ")
     note = f"The TPU found here cannot be used ({reason}): this is a virtual {DEFAULT_TYPE}."
     return _virtual(
-        dataclasses.replace(request, kind="virtual", tpu=DEFAULT_TYPE, fallback=False, notes=(note,))
+        dataclasses.replace(
+            request, kind="virtual", tpu=DEFAULT_TYPE, fallback=False, notes=(note,)
+        )
     )
 
 
@@ -266,7 +302,7 @@ def device_assignment(topology: Any, request: Request, name: str) -> Any:
         return None
     import tensorflow as tf
 
-    shape = request.computation_shape or (1, 1, 1, 1)
+    shape = (1, 1, 1, 1) if request.computation_shape is None else request.computation_shape
     mesh = [int(size) for size in topology.mesh_shape]
     _check_shape(shape, mesh, name)
     fits = _replicas_that_fit(shape, mesh)
@@ -287,10 +323,11 @@ def _check_shape(shape: Sequence[int], mesh: Sequence[int], name: str) -> None:
         f"The mesh of {name} is {_times(mesh)} (x, y, z, cores in a chip): each of the four "
         "numbers must be at least 1 and at most that."
     )
-    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in shape)
+    whole = all(map(_is_whole, shape))
     if len(shape) != len(mesh) or not whole or min(shape) < 1:
         raise ComputationShapeError(
-            f"A computation shape is four positive whole numbers, not {list(shape)}.", mend=mend
+            f"A computation shape is four positive whole numbers, not {reprlib.repr(list(shape))}.",
+            mend=mend,
         )
     if any(size > most for size, most in zip(shape, mesh, strict=True)):
         raise ComputationShapeError(
@@ -382,8 +419,11 @@ class Connection:
 
     def describe(self) -> ConnectionDescription:
         """What the connection consists of, for displays and for programs."""
-        from tpunb.describe import ConnectionDescription, describe_device_assignment
-        from tpunb.describe import describe_topology
+        from tpunb.describe import (
+            ConnectionDescription,
+            describe_device_assignment,
+            describe_topology,
+        )
 
         name = self._type_name()
         extended = self.strategy.extended
@@ -404,15 +444,20 @@ class Connection:
             notes=self.request.notes,
         )
 
-    def close(self) -> None:
-        """Ends the connection and forgets what was traced; a TPU system is shut down."""
+    def close(self, *, shut_down: bool = True) -> None:
+        """Ends the connection and forgets what was traced.
+
+        Args:
+            shut_down: Whether to shut a real TPU's system down; not if another
+                connection uses it already.
+        """
         if self.closed:
             return
         self.closed = True
         if self._cells is not None:
             self._cells.close()
             self._cells = None
-        if self.kind == "hardware":
+        if self.kind == "hardware" and shut_down:
             from tpunb import hardware
 
             hardware.disconnect(self.resolver)

@@ -80,10 +80,13 @@ class StatusReport(Report):
         failed = [("last error", status.last_error)] if status.last_error else []
         if status.connection is None:
             return "Not connected: run %tpu_connect", failed
+        from tpunb.show.wording import counted
+
         described = status.connection.describe()
-        return repr(status.connection).strip("<>").capitalize(), [
+        headline = repr(status.connection).strip("<>")
+        return headline[0].upper() + headline[1:], [
             ("replicas", str(described.replicas)),
-            ("cores", f"{described.cores} on {described.hosts} host(s)"),
+            ("cores", f"{described.cores} on {counted(described.hosts, 'host')}"),
             ("connected for", _duration(status.uptime)),
             ("variables", f"{_memory(status.bytes_per_core)} on each core"),
             ("cells traced", str(status.cells_traced)),
@@ -169,6 +172,7 @@ _TYPES = (
     ("tensorflow.python.tpu.topology", "Topology", "describe_topology"),
     ("tensorflow.python.tpu.device_assignment", "DeviceAssignment", "describe_device_assignment"),
 )
+
 
 def nest_bundle(value: Any, **_: Any) -> Bundle | None:
     """The display of a tuple, list or dict with distributed values in it; else None."""

@@ -15,62 +15,75 @@ _ATTRIBUTE = "_tpunb_extension"
 
 
 class _Extension:
-    """Everything that loading added to one shell."""
+    """Everything that loading added to one shell, and what it took the place of."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.magics = TpuMagics(shell)
         self.matcher: Any = None
-        self.before: list[tuple[tuple[str, str], Any]] = []
+        self.replaced: list[tuple[dict[str, Any], str, Any]] = []
+        self.formatters: list[tuple[str, str, Any, Any]] = []
 
     def load(self) -> None:
+        tables = self.shell.magics_manager.magics
+        named = {kind: list(methods) for kind, methods in self.magics.magics.items()}
+        self.replaced = [
+            (tables[kind], name, tables[kind].get(name)) for kind in named for name in named[kind]
+        ]
         self.shell.register_magics(self.magics)
-        found = {
-            name: method for kind in self.magics.magics.values() for name, method in kind.items()
-        }
-        self.matcher = magic_matcher({name: getattr(self.magics, name) for name in found})
+        self.matcher = magic_matcher(
+            {name: getattr(self.magics, name) for names in named.values() for name in names}
+        )
         self.shell.Completer.custom_matchers.append(self.matcher)
         formatter = self.shell.display_formatter.mimebundle_formatter
-        named = [*FORMATTERS, *(("builtins", kind, nest_bundle) for kind in _NESTS)]
-        for module, name, function in named:
-            self.before.append(((module, name), formatter.for_type_by_name(module, name, function)))
+        nests = (("builtins", kind, nest_bundle) for kind in _NESTS)
+        for module, name, function in (*FORMATTERS, *nests):
+            before = formatter.deferred_printers.get((module, name))
+            formatter.for_type_by_name(module, name, function)
+            self.formatters.append((module, name, function, before))
 
     def unload(self) -> None:
-        self.magics.session.disconnect()
-        for kind, methods in self.magics.magics.items():
-            table = self.shell.magics_manager.magics[kind]
-            for name in methods:
-                # What the user has redefined since is the user's.
-                if getattr(table.get(name), "__self__", None) is self.magics:
-                    del table[name]
+        try:
+            self.magics.session.disconnect()
+        finally:
+            self._restore_magics()
+            matchers = self.shell.Completer.custom_matchers
+            if self.matcher in matchers:
+                matchers.remove(self.matcher)
+            self._restore_formatters()
+
+    def _restore_magics(self) -> None:
+        for table, name, before in self.replaced:
+            # What the user has redefined since is the user's.
+            if getattr(table.get(name), "__self__", None) is self.magics:
+                _put_back(table, name, before)
         registry = self.shell.magics_manager.registry
         if registry.get("TpuMagics") is self.magics:
             del registry["TpuMagics"]
-        matchers = self.shell.Completer.custom_matchers
-        if self.matcher in matchers:
-            matchers.remove(self.matcher)
-        self._restore_formatters()
 
     def _restore_formatters(self) -> None:
         formatter = self.shell.display_formatter.mimebundle_formatter
-        for (module, name), before in self.before:
-            deferred, known = (module, name), _known_type(formatter, module, name)
-            table, key = (
-                (formatter.type_printers, known) if known else (formatter.deferred_printers, deferred)
-            )
-            if before is not None:
-                table[key] = before
-            else:
-                table.pop(key, None)
+        for module, name, function, before in self.formatters:
+            places: list[tuple[Any, Any]] = [(formatter.deferred_printers, (module, name))]
+            # IPython moves a formatter here when it meets the type.
+            places += [(formatter.type_printers, cls) for cls in _known(formatter, module, name)]
+            for table, key in places:
+                if table.get(key) is function:
+                    _put_back(table, key, before)
 
 
-def _known_type(formatter: Any, module: str, name: str) -> type | None:
-    """The class, if IPython has met it and moved its formatter there."""
-    for cls in formatter.type_printers:
-        if cls.__module__ == module and cls.__name__ == name:
-            found: type = cls
-            return found
-    return None
+def _put_back(table: dict[Any, Any], key: Any, before: Any) -> None:
+    """What stood in a table before; nothing, if nothing did."""
+    if before is None:
+        table.pop(key, None)
+    else:
+        table[key] = before
+
+
+def _known(formatter: Any, module: str, name: str) -> list[type]:
+    """The classes of that name that IPython has met."""
+    types = list(formatter.type_printers)
+    return [cls for cls in types if (cls.__module__, cls.__name__) == (module, name)]
 
 
 def load(shell: Any) -> None:
@@ -87,5 +100,5 @@ def unload(shell: Any) -> None:
     extension = getattr(shell, _ATTRIBUTE, None)
     if extension is None:
         return
-    extension.unload()
     delattr(shell, _ATTRIBUTE)
+    extension.unload()

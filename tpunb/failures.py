@@ -16,38 +16,40 @@ __all__ = ["essence", "first_line", "show_shortly", "syntax_error"]
 
 _USER_CODE = "in user code:"
 _GRAPH_ERROR = "Graph execution error:"
+_HEAD = re.compile(
+    rf'{_GRAPH_ERROR}|Detected at node |  File ".*", line \d+, in |<stack traces unavailable>'
+)
+_ROOT = re.compile(r"^  \(\d+\) (?=[A-Z_]+:)", re.MULTILINE)
+_TAIL = re.compile(r"^\t \[\[|^Traceback \(most recent call last\):| \[Op:\w+\]\Z", re.MULTILINE)
 _CONTEXT = 2
 
 
 def first_line(error: BaseException) -> str:
     """An error in a line: its type and what it says first."""
-    said = essence(error).split("\n")[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return _said(error)[0]
 
 
 def essence(error: BaseException) -> str:
     """What an error says, without the traces that TensorFlow puts into its message."""
     text = str(error).strip()
     if text.startswith(_USER_CODE):
-        last = textwrap.dedent(text.rpartition("\n\n")[2]).strip()
-        return last.removeprefix(f"{type(error).__name__}: ")
+        said = textwrap.dedent(text.rpartition("\n\n")[2]).strip()
+        return said.removeprefix(f"{type(error).__name__}:").strip()
     if text.startswith(_GRAPH_ERROR):
         return _runtime_message(text)
     return text
 
 
 def _runtime_message(text: str) -> str:
-    """The first of the messages of an error at run time."""
-    lines = [line for line in text.split("\n") if not line.startswith("Detected at node")]
-    roots = [match for line in lines if (match := re.match(r"\s*\(0\) [A-Z_]+:\s*(.*)", line))]
+    """The message of an error at run time; of several, the first that is a cause."""
+    lines = text.split("\n")
+    begin = next((i for i, line in enumerate(lines) if line and not _HEAD.match(line)), 0)
+    said = "\n".join(lines[begin:])
+    # Where one replica fails, others are cancelled.
+    roots = [part for part in _ROOT.split(said)[1:] if not part.startswith("CANCELLED:")]
     if roots:
-        return roots[0].group(1).strip()
-    kept = [
-        line
-        for line in lines[1:]
-        if line.strip() and not line.lstrip().startswith(("File ", "<stack traces", "[[{{node"))
-    ]
-    return re.sub(r" \[Op:\w+\]$", "", "\n".join(kept).strip())
+        said = roots[0].partition(":")[2]
+    return _TAIL.split(said, maxsplit=1)[0].strip()
 
 
 def show_shortly(error: BaseException, source: str) -> None:
@@ -72,7 +74,8 @@ def syntax_error(error: SyntaxError) -> CellError:
 
 
 def _said(error: BaseException) -> list[str]:
-    return f"{type(error).__name__}: {essence(error)}".split("\n")
+    name, said = type(error).__name__, essence(error)
+    return f"{name}: {said}".split("\n") if said else [name]
 
 
 def _excerpt(number: int, source: str) -> list[str]:

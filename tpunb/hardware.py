@@ -11,9 +11,6 @@ from tpunb.errors import ConnectError
 if TYPE_CHECKING:
     from tpunb.connection import Request
 
-_GRPC = "grpc://"
-_TPU_PORT = 8470
-
 
 def connect(request: Request) -> tuple[Any, Any, Any, Any]:
     """Resolves, connects, initialises and makes the strategy.
@@ -36,12 +33,14 @@ def connect(request: Request) -> tuple[Any, Any, Any, Any]:
     tried = [f"tensorflow {tf.__version__}"]
     if request.tpu == "local":
         _refuse_no_tpu(tf, tried)
-    if request.tpu.startswith(_GRPC):
-        _refuse_dead_port(request.tpu, request.timeout, tried)
     with _explained(request.tpu, tried):
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
             request.tpu, zone=request.zone, project=request.project
         )
+        workers = [] if request.tpu == "local" else _workers(resolver)
+    for worker in workers:
+        _refuse_dead_port(worker, request.timeout, tried)
+    with _explained(request.tpu, tried):
         if request.tpu != "local":
             tf.config.experimental_connect_to_cluster(resolver)
         topology = tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -77,13 +76,18 @@ def _refuse_no_tpu(tf: Any, tried: list[str]) -> None:
         )
 
 
+def _workers(resolver: Any) -> list[str]:
+    """The addresses of a TPU's workers, as `host:port`."""
+    addresses: list[str] = resolver.cluster_spec().as_dict()[resolver.task_type]
+    return addresses
+
+
 def _refuse_dead_port(address: str, timeout: float, tried: list[str]) -> None:
     """TensorFlow itself would wait for a dead worker without end."""
-    host, _, port = address.removeprefix(_GRPC).rpartition(":")
-    host, port = (host, port) if host else (port, str(_TPU_PORT))
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=timeout).close()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         tried.append(f"{host}:{port} did not answer: {error}")
         raise ConnectError(
             f"The TPU worker at {address} does not answer ({error}).",

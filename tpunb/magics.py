@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import re
+import shlex
+from collections.abc import Callable
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from tpunb import displays
@@ -68,7 +71,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
     @argument(
         "--as", dest="name", default="strategy", help="the strategy's name (default: strategy)"
     )
-    @line_magic  # type: ignore[misc]
+    @line_magic
     def tpu_connect(self, line: str) -> Connection:
         """Connect to a TPU, or to a virtual one.
 
@@ -84,8 +87,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_connect local                   Colab, Kaggle, a TPU VM
             %tpu_connect my-tpu --zone us-central1-b
         """
-        args = parse_argstring(self.tpu_connect, line)
-        if not args.name.isidentifier():
+        args = _arguments(self.tpu_connect, line)
+        if not _is_name(args.name):
             raise UsageError(f"--as wants a Python name, not {args.name!r}")
         request = resolve(
             args.tpu,
@@ -125,7 +128,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
     )
     @argument("--time", action="store_true", help="say how long tracing and the step took")
     @argument("--verbose", action="store_true", help="say whether and why the cell was traced")
-    @cell_magic  # type: ignore[misc]
+    @cell_magic
     def tpu_run(self, line: str, cell: str) -> Any:
         """Run the cell's body on every replica.
 
@@ -150,7 +153,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         )
         if options.out is not None:
             self.shell.user_ns[options.out] = result.value
-        if options.timed:
+        if options.timed or options.verbose:
             display(displays.CellReport(result, verbose=options.verbose))
         if result.quiet or result.value is None:
             return None
@@ -160,22 +163,22 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
     def _read_run_options(self, line: str) -> _RunOptions:
         """The options of a `%%tpu_run` line, which are read once."""
-        args = parse_argstring(self.tpu_run, line)
-        if args.out is not None and not args.out.isidentifier():
+        args = _arguments(self.tpu_run, line)
+        if args.out is not None and not _is_name(args.out):
             raise UsageError(f"-o wants a Python name, not {args.out!r}")
         options = _RunOptions(
             out=args.out,
             targets=_targets(args.targets),
             reduce=_reductions(args.reduce),
             gather=_gathers(args.gather),
-            timed=args.time or args.verbose,
+            timed=args.time,
             verbose=args.verbose,
         )
         self._run_options[line] = options
         return options
 
     @magic_arguments()
-    @line_magic  # type: ignore[misc]
+    @line_magic
     def tpu_status(self, line: str) -> Any:
         """Say what is connected: replicas, uptime, memory, cells traced, the last error.
 
@@ -183,12 +186,12 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %tpu_status
         """
-        parse_argstring(self.tpu_status, line)
+        _arguments(self.tpu_status, line)
         return displays.StatusReport(self.session.status())
 
     @magic_arguments()
     @argument("type", nargs="?", help="a TPU type, such as v4-32; by default the connection's")
-    @line_magic  # type: ignore[misc]
+    @line_magic
     def tpu_topology(self, line: str) -> Any:
         """Show the topology of the connection, or of any TPU type without connecting.
 
@@ -199,13 +202,13 @@ class TpuMagics(Magics):  # type: ignore[misc]
         """
         from tpunb.describe import describe_accelerator
 
-        args = parse_argstring(self.tpu_topology, line)
+        args = _arguments(self.tpu_topology, line)
         if args.type:
             return displays.Described(describe_accelerator(accelerator(args.type)))
         return displays.Described(self.session.connection.describe().topology)
 
     @magic_arguments()
-    @line_magic  # type: ignore[misc]
+    @line_magic
     def tpu_disconnect(self, line: str) -> None:
         """Shut the TPU system down and remove what connecting made.
 
@@ -213,9 +216,20 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %tpu_disconnect
         """
-        parse_argstring(self.tpu_disconnect, line)
-        self.session.connection  # noqa: B018  raises where there is none
-        self.session.disconnect()
+        _arguments(self.tpu_disconnect, line)
+        try:
+            self.session.connection  # noqa: B018  raises where there is none
+        finally:
+            self.session.disconnect()  # names are left where Python closed the connection
+
+
+def _arguments(magic: Callable[..., Any], line: str) -> Any:
+    """A magic's arguments, split as a shell does: quotes are not part of a value."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{error} in: {line}") from None
+    return magic.parser.parse_args(words)  # type: ignore[attr-defined]
 
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
@@ -271,4 +285,4 @@ def _parts(options: list[str]) -> list[str]:
 
 
 def _is_name(text: str) -> bool:
-    return text.isidentifier()
+    return text.isidentifier() and not keyword.iskeyword(text)

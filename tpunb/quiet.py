@@ -14,6 +14,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from tpunb.errors import ConnectError
+
 __all__ = ["import_tensorflow", "quiet_start"]
 
 _NOISE = re.compile(
@@ -26,10 +28,23 @@ _STDERR = 2
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow, if that has not been done, without the noise."""
-    if "tensorflow" not in sys.modules:
+    """Imports TensorFlow, if that has not been done, without the noise.
+
+    Raises:
+        ConnectError: It is not installed.
+    """
+    if sys.modules.get("tensorflow") is not None:
+        return
+    try:
         with quiet_start():
             import tensorflow  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise ConnectError(
+            "TensorFlow is not installed here.",
+            mend='Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and connect again.',
+        ) from None
 
 
 @contextlib.contextmanager
@@ -38,6 +53,9 @@ def quiet_start() -> Iterator[None]:
 
     Everything else that was written appears when the block ends, also after an error.
     """
+    if sys.stderr is None:  # a process without a console: nobody reads it
+        yield
+        return
     sys.stderr.flush()
     with tempfile.TemporaryFile() as held:
         kept = os.dup(_STDERR)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "Status"]
 
+_AGAIN = "Already connected: the connection is used again."
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Status:
@@ -77,15 +79,20 @@ class Session:
         before = self._connection
         if before is not None and not before.closed and before.request == request:
             self._bind(before, strategy_name)
-            return before, "Already connected: the connection is used again."
+            return before, _AGAIN
         # Only a new connection that stands ends the old one.
         connection = make_connection(request)
         said = ""
         if before is not None and not before.closed:
+            if connection.request == before.request:  # again a virtual TPU has to stand in
+                self._bind(before, strategy_name)
+                return before, _AGAIN
             said = (
                 f"The connection to {before.tpu} is closed: models, variables and datasets made "
                 "for it have to be made again in the new strategy's scope."
             )
+            # The same TPU has just been initialised for the new connection.
+            before.close(shut_down=before.tpu != connection.tpu)
             self.disconnect()
         self._connection = connection
         self._since = time.monotonic()
@@ -94,13 +101,13 @@ class Session:
 
     def disconnect(self) -> None:
         """Closes the connection and removes the names that connecting made."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        connection, self._connection = self._connection, None
         for name, value in self._bound.items():
             if self.namespace.get(name) is value:
                 del self.namespace[name]
         self._bound = {}
+        if connection is not None:
+            connection.close()
 
     def run(
         self,
@@ -112,8 +119,9 @@ class Session:
         timed: bool,
     ) -> CellResult:
         """Runs a cell's body on every replica and binds the names it assigns."""
+        cells = self.connection.cells
         try:
-            result = self.connection.cells.run(
+            result = cells.run(
                 source,
                 self.namespace,
                 filename=filename,
@@ -170,9 +178,10 @@ def _variables(value: Any) -> list[Any]:
     if isinstance(value, type):
         return []
     try:
-        variables = list(getattr(value, "variables", None) or ())
+        variables = getattr(value, "variables", None)
     except Exception:  # a notebook's object may answer anything
         return []
+    variables = variables if isinstance(variables, list | tuple) else []
     # Keras 3 wraps TensorFlow's variables in its own.
     return [value, *(getattr(variable, "value", variable) for variable in variables)]
 

@@ -84,9 +84,17 @@ def _node_lines(error: BaseException, graph: Any, filename: str) -> list[int]:
     """The lines of the nodes that an error's message names."""
     lines: list[int] = []
     for name in dict.fromkeys(_NODE.findall(str(error))) if graph is not None else ():
-        try:
-            frames = graph.get_operation_by_name(name).traceback
-        except (KeyError, ValueError):  # of another graph: inside a loop, or renamed
-            continue
+        operation = _operation(graph, name)
+        frames = operation.traceback if operation is not None else ()
         lines += [frame.lineno for frame in frames or () if frame.filename == filename]
     return lines
+
+
+def _operation(graph: Any, name: str) -> Any:
+    """A graph's operation; for one inside of a loop or a branch, that loop or branch."""
+    while name:
+        try:
+            return graph.get_operation_by_name(name)
+        except (KeyError, ValueError):
+            name = name.rpartition("/")[0]
+    return None

@@ -213,12 +213,23 @@ class Program:
                 combined[index] = self._strategy.reduce(operator, combined[index], axis=None)
         for name, axis in self.options.gather:
             for index in record.slots(self._slot_name(name)):
-                combined[index] = self._strategy.gather(combined[index], axis=axis)
+                combined[index] = self._gathered(name, combined[index], axis)
         self._recorders.clear()
         self._fresh = record
         self.traced_at = time.perf_counter()
         once, record.places = _without_repeats(combined)
         return once
+
+    def _gathered(self, name: str, value: Any, axis: int) -> Any:
+        try:
+            return self._strategy.gather(value, axis=axis)
+        except ValueError:
+            # Kept, because AutoGraph raises another one in its place.
+            self.failure = CellError(
+                f"`{name}` cannot be gathered along axis {axis}: its shape is {_shape(value)}.",
+                mend="Name an axis that it has (scalars have none), or stack it first.",
+            )
+            raise self.failure from None
 
     def _restore(self, before: dict[str, Any]) -> None:
         """Takes back what a failed trace did to the notebook's lists and dicts."""
@@ -236,7 +247,8 @@ def _without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
     from the cores to the notebook costs a tenth of a millisecond.
     """
     found: dict[tuple[int, ...], int] = {}
-    once, places = [], []
+    once: list[Any] = []
+    places: list[int] = []
     for value in values:
         parts = getattr(value, "values", None)
         key = tuple(map(id, parts)) if isinstance(parts, tuple) else (id(value),)
@@ -245,6 +257,11 @@ def _without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
             once.append(value)
         places.append(found[key])
     return once, places
+
+
+def _shape(value: Any) -> Any:
+    """The shape of a tensor, or of the first of several replicas' tensors."""
+    return getattr(value, "values", (value,))[0].shape
 
 
 class _Watch:

@@ -1,0 +1,120 @@
+"""Tab completion of magics, as the kernel asks for it, in both of IPython's ways."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from test_magics_extension import Notebook
+
+from tpunb.accelerators import accelerator_types
+
+CONNECT = (
+    "--simulate --computation-shape --replicas --spmd --require-tpu --zone --project --timeout --as"
+).split()
+RUN = "--out --targets --reduce --gather --time --verbose".split()
+TYPES = list(accelerator_types())
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Notebook]:
+    notebook = Notebook(tmp_path)
+    notebook.shell.run_line_magic("load_ext", "tpunb")
+    yield notebook
+    notebook.close()
+
+
+def completed(book: Notebook, text: str) -> list[str]:
+    """The line after each completion at `|`; empty if none is of tpunb."""
+    cursor = text.index("|")
+    text = text.replace("|", "")
+    with provisionalcompleter():
+        found = list(book.shell.Completer.completions(text, cursor))
+    return [
+        text[: one.start] + one.text + text[one.end :] for one in found if one.type == "option"
+    ]
+
+
+def old_complete(book: Notebook, line: str) -> tuple[str, list[str]]:
+    """What a kernel calls where IPython's newer completion is switched off."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        token, matches = book.shell.complete("", line, len(line))
+    return token, matches
+
+
+def completed_the_old_way(book: Notebook, line: str) -> list[str]:
+    """The same by `shell.complete`, with one line."""
+    token, matches = old_complete(book, line)
+    assert line.endswith(token)
+    return [line[: len(line) - len(token)] + match for match in matches]
+
+
+CASES = [
+    ("%tpu_connect --s", ["--simulate", "--spmd"]),
+    ("%tpu_connect ", CONNECT),
+    ("%tpu_connect -", CONNECT),
+    ("%tpu_connect --simulate v3-8 --r", ["--replicas", "--require-tpu"]),
+    ("%tpu_connect --spmd --", [option for option in CONNECT if option != "--spmd"]),
+    ("%tpu_connect --simulate v5e-", [name for name in TYPES if name.startswith("v5e-")]),
+    ("%tpu_connect --simulate ", TYPES),
+    ("%tpu_connect --simulate --sp", ["--spmd"]),
+    ("%tpu_connect\t--s", ["--simulate", "--spmd"]),
+    ("%tpu_connect   --spmd   --sim", ["--simulate"]),
+    ("  %tpu_connect --sp", ["--spmd"]),
+    ("connection = %tpu_connect --sp", ["--spmd"]),
+    ("%tpu_topology v3-1", ["v3-128", "v3-1024"]),
+    ("%tpu_topology ", TYPES),
+    ("%%tpu_run --t", ["--targets", "--time"]),
+    ("%%tpu_run --time ", [option for option in RUN if option != "--time"]),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), CASES)
+def test_options_and_types(book: Notebook, line: str, words: list[str]) -> None:
+    start = line[: len(line) - len(line.split(" ")[-1].split("\t")[-1])]
+    expected = [start + word for word in words]
+    assert completed(book, line + "|") == expected
+    assert completed_the_old_way(book, line) == expected
+
+
+def test_in_a_cell_of_several_lines(book: Notebook) -> None:
+    lines = completed(book, "%%tpu_run --ti|\nx = 1\nx")
+    assert lines == ["%%tpu_run --time\nx = 1\nx"]
+    lines = completed(book, "y = 2\n%tpu_connect --sim|\nx = 1")
+    assert lines == ["y = 2\n%tpu_connect --simulate\nx = 1"]
+
+
+OTHER = (
+    "%timeit --s", "tpu_connect --s", "a.b --s", "x = 1 - tp", "%tpu_status --", "abs", "",
+    "%%tpu_run\nab", "%tpu_connect --zone ", "%tpu_connect --replicas ", "%tpu_conn", "%%tpu_ru",
+    "# %tpu_connect --s", "%tpu_connect --nothing", "'%tpu_connect --s",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", OTHER)
+def test_other_lines_are_untouched(book: Notebook, line: str) -> None:
+    matchers = book.shell.Completer.custom_matchers
+    with provisionalcompleter():
+        # What was completed before must not matter.
+        list(book.shell.Completer.completions("%tpu_connect --s", 16))
+        list(book.shell.Completer.completions("long_token", 10))
+        now = [(c.text, c.start, c.end) for c in book.shell.Completer.completions(line, len(line))]
+        kept = list(matchers)
+        matchers.clear()
+        try:
+            alone = book.shell.Completer.completions(line, len(line))
+            without = [(c.text, c.start, c.end) for c in alone]
+        finally:
+            matchers.extend(kept)
+    assert now == without
+
+
+def test_names_of_magics(book: Notebook) -> None:
+    _, matches = old_complete(book, "%tpu_")
+    assert set(matches) == {
+        f"%tpu_{name}" for name in ("connect", "disconnect", "status", "topology")
+    } | {"%%tpu_run"}

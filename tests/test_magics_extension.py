@@ -1,0 +1,318 @@
+"""`%load_ext tpunb` and how it is undone, on a real IPython shell."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+LINE_MAGICS = ("tpu_connect", "tpu_disconnect", "tpu_status", "tpu_topology")
+NAMED = (("builtins", "tuple"), ("builtins", "list"), ("builtins", "dict"))
+
+
+@dataclasses.dataclass
+class Ran:
+    """What the run of a cell left behind.
+
+    Attributes:
+        value: The cell's value.
+        error: What it raised.
+        shown: The mimebundles it displayed, its value's included.
+        text: What it wrote to the standard output and error.
+    """
+
+    value: Any
+    error: BaseException | None
+    shown: list[dict[str, Any]]
+    text: str
+
+    @property
+    def plain(self) -> str:
+        """Everything that a terminal would show."""
+        return "\n".join([*(bundle["text/plain"] for bundle in self.shown), self.text])
+
+
+class Notebook:
+    """An IPython shell, which is the process's own as in a kernel."""
+
+    def __init__(self, folder: Path) -> None:
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.cache_size = 0
+        self.before = (sys.modules["__main__"], sys.excepthook)
+        InteractiveShell.clear_instance()
+        self.shell = InteractiveShell.instance(config=config, ipython_dir=str(folder))
+
+    def run(self, source: str) -> Ran:
+        """Runs a cell, whatever comes of it."""
+        with capture_output() as captured:
+            result = self.shell.run_cell(source)
+        shown = [output.data for output in captured.outputs]
+        if result.result is not None:
+            shown.append(self.shell.display_formatter.format(result.result)[0])
+        error = result.error_before_exec or result.error_in_exec
+        return Ran(result.result, error, shown, captured.stdout + captured.stderr)
+
+    def good(self, source: str) -> Ran:
+        """Runs a cell that must not raise."""
+        ran = self.run(source)
+        assert ran.error is None, ran.text
+        return ran
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The notebook's namespace."""
+        found: dict[str, Any] = self.shell.user_ns
+        return found
+
+    @property
+    def session(self) -> Any:
+        return self.shell._tpunb_extension.magics.session
+
+    def close(self) -> None:
+        if hasattr(self.shell, "_tpunb_extension"):
+            self.shell.run_line_magic("unload_ext", "tpunb")
+        InteractiveShell.clear_instance()
+        sys.modules["__main__"], sys.excepthook = self.before
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    """A shell without the extension."""
+    for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
+        monkeypatch.delenv(variable, raising=False)
+    notebook = Notebook(tmp_path)
+    yield notebook
+    notebook.close()
+
+
+def magics(book: Notebook) -> dict[str, dict[str, Any]]:
+    return {kind: dict(table) for kind, table in book.shell.magics_manager.magics.items()}
+
+
+def formatters(book: Notebook) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    formatter = book.shell.display_formatter.mimebundle_formatter
+    return dict(formatter.deferred_printers), dict(formatter.type_printers)
+
+
+def state(book: Notebook) -> Any:
+    shell = book.shell
+    return (
+        magics(book),
+        dict(shell.magics_manager.registry),
+        formatters(book),
+        list(shell.Completer.custom_matchers),
+        set(book.names),
+        set(vars(shell)),
+        {event: list(calls) for event, calls in shell.events.callbacks.items()},
+    )
+
+
+def test_unloading_undoes_loading(book: Notebook) -> None:
+    book.good("1")
+    before = state(book)
+    book.good("%load_ext tpunb")
+    loaded = state(book)
+    assert set(LINE_MAGICS) <= set(magics(book)["line"])
+    assert "tpu_run" in magics(book)["cell"]
+    book.good("%load_ext tpunb")
+    book.shell.extension_manager.shell._tpunb_extension  # noqa: B018
+    book.good("[1], (2,), {3: 4}")
+    book.good("%unload_ext tpunb")
+    assert state(book) == before
+    assert "not found" in book.run("%tpu_status").text
+    book.good("%load_ext tpunb")
+    assert set(loaded[0]["line"]) == set(magics(book)["line"])
+    book.good("%unload_ext tpunb")
+    assert state(book) == before
+
+
+def test_unloading_after_the_types_have_been_met(book: Notebook) -> None:
+    before = formatters(book)
+    book.good("%load_ext tpunb")
+    for value in ("(1,)", "[1]", "{1: 1}"):
+        assert book.good(value).shown[0].keys() == {"text/plain"}
+    assert formatters(book)[1].keys() == {tuple, list, dict}
+    book.good("%unload_ext tpunb")
+    assert formatters(book) == before
+
+
+def test_reloading(book: Notebook) -> None:
+    book.good("%load_ext tpunb")
+    session = book.session
+    book.good("%reload_ext tpunb")
+    assert book.session is not session
+    assert "Not connected" in book.good("%tpu_status").plain
+
+
+def test_loading_twice_keeps_the_connection(book: Notebook, tf: Any) -> None:
+    book.good("%load_ext tpunb")
+    book.good("%tpu_connect --simulate 2")
+    connection = book.session.connection
+    tf.constant(1)
+    import tpunb
+
+    tpunb.load_ipython_extension(book.shell)
+    assert book.session.connection is connection
+    book.good("%reload_ext tpunb")
+    assert connection.closed
+    assert "strategy" not in book.names
+
+
+def test_unloading_closes_the_connection(book: Notebook, tf: Any) -> None:
+    before = set(book.names)
+    book.good("%load_ext tpunb\n%tpu_connect --simulate 2 --as s")
+    connection = book.session.connection
+    book.good("resolver = 'mine'")
+    book.good("%unload_ext tpunb")
+    assert connection.closed
+    assert set(book.names) - before == {"resolver"}
+    import tpunb
+
+    tpunb.unload_ipython_extension(book.shell)  # nothing is left to unload
+
+
+def test_magics_of_the_user_are_kept(book: Notebook) -> None:
+    book.good("%load_ext tpunb")
+    book.shell.register_magic_function(lambda line: "mine", "line", "tpu_status")
+    book.good("%unload_ext tpunb")
+    assert book.good("%tpu_status").value == "mine"
+    assert not set(LINE_MAGICS) - {"tpu_status"} & set(magics(book)["line"])
+
+
+def test_magics_from_before_come_back(book: Notebook) -> None:
+    book.shell.register_magic_function(lambda line: "before", "line", "tpu_status")
+    book.good("%load_ext tpunb")
+    assert book.good("%tpu_status").value != "before"
+    book.good("%unload_ext tpunb")
+    assert book.good("%tpu_status").value == "before"
+
+
+def before_bundle(value: Any, **_: Any) -> dict[str, str]:
+    return {"text/plain": "before"}
+
+
+def after_bundle(value: Any, **_: Any) -> dict[str, str]:
+    return {"text/plain": "after"}
+
+
+@pytest.mark.parametrize("met", [False, True])
+@pytest.mark.parametrize("kind", [tuple, list, dict])
+def test_formatters_from_before_come_back(book: Notebook, kind: type, met: bool) -> None:
+    formatter = book.shell.display_formatter.mimebundle_formatter
+    formatter.for_type_by_name("builtins", kind.__name__, before_bundle)
+    if met:
+        assert formatter(kind()) == {"text/plain": "before"}
+    before = formatters(book)
+    book.good("%load_ext tpunb")
+    book.good("[1], (2,), {3: 4}")
+    book.good("%unload_ext tpunb")
+    assert formatter(kind()) == {"text/plain": "before"}
+    formatter.pop(kind)
+    formatter(kind())
+    assert kind.__name__ not in str(formatters(book)[0]), "nothing of tpunb is left behind"
+    assert before
+
+
+@pytest.mark.parametrize("met", [False, True])
+@pytest.mark.parametrize("kind", [tuple, list, dict])
+def test_formatters_from_after_are_kept(book: Notebook, kind: type, met: bool) -> None:
+    formatter = book.shell.display_formatter.mimebundle_formatter
+    book.good("%load_ext tpunb")
+    if met:
+        formatter(kind())
+    formatter.for_type(kind, after_bundle)
+    book.good("%unload_ext tpunb")
+    assert formatter(kind()) == {"text/plain": "after"}
+    assert formatters(book) == ({}, {kind: after_bundle})
+
+
+def test_formatters_of_tensorflow_that_the_user_replaced(book: Notebook) -> None:
+    name = ("tensorflow.python.tpu.topology", "Topology")
+    formatter = book.shell.display_formatter.mimebundle_formatter
+    book.good("%load_ext tpunb")
+    formatter.for_type_by_name(*name, after_bundle)
+    book.good("%unload_ext tpunb")
+    assert formatters(book) == ({name: after_bundle}, {})
+
+
+def test_a_disconnect_that_fails_does_not_keep_the_extension(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = state(book)
+    book.good("%load_ext tpunb")
+
+    def fail() -> None:
+        raise RuntimeError("the TPU is gone")
+
+    monkeypatch.setattr(book.session, "disconnect", fail)
+    assert isinstance(book.run("%unload_ext tpunb").error, RuntimeError)
+    assert state(book) == before
+    from tpunb.extension import load
+
+    load(book.shell)
+    assert "Not connected" in book.good("%tpu_status").plain
+
+
+LOADING = """
+import sys, time
+start = time.process_time()
+from IPython.core.interactiveshell import InteractiveShell
+reference = time.process_time() - start
+shell = InteractiveShell.instance()
+start = time.process_time()
+shell.run_line_magic("load_ext", "tpunb")
+loading = time.process_time() - start
+heavy = {"tensorflow", "numpy", "matplotlib", "PIL", "keras", "pandas", "ipywidgets"} & set(sys.modules)
+assert not heavy, heavy
+shell.run_line_magic("tpu_status", "")
+assert "tensorflow" not in sys.modules
+print(loading, reference)
+"""
+
+
+def test_loading_is_quick(tmp_path: Path) -> None:
+    environment = {**os.environ, "IPYTHONDIR": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADING],
+        check=True, timeout=60, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    loading, reference = map(float, ran.stdout.split())
+    # Importing IPython takes three times as long, on any machine.
+    assert loading < reference
+
+
+@pytest.mark.parametrize("name", [*LINE_MAGICS, "tpu_run"])
+def test_help(book: Notebook, name: str) -> None:
+    book.good("%load_ext tpunb")
+    mark = "%%" if name == "tpu_run" else "%"
+    found = book.shell.object_inspect(mark + name)
+    assert found["found"]
+    text = found["docstring"]
+    assert f"{mark}{name}" in text
+    assert "Example" in text
+    magic = book.shell.find_magic(name, "cell" if name == "tpu_run" else "line")
+    for action in magic.parser._actions:
+        for option in action.option_strings:
+            assert option in text
+        assert action.help
+    book.good(f"{mark}{name}?") if name != "tpu_run" else None
+
+
+def test_the_package_is_lazy_and_says_what_it_has() -> None:
+    import tpunb
+
+    for name in tpunb.__all__:
+        assert getattr(tpunb, name) is not None
+    assert set(tpunb.__all__) <= set(dir(tpunb))
+    with pytest.raises(AttributeError, match="nothing"):
+        tpunb.nothing  # noqa: B018
