@@ -99,9 +99,7 @@ def _training_step(strategy: Any, model_name: str, global_batch: int) -> Callabl
     images = strategy.experimental_distribute_values_from_function(
         lambda _: tf.random.stateless_uniform((batch, 8, 8, 1), (1, 2))
     )
-    labels = strategy.experimental_distribute_values_from_function(
-        lambda _: tf.range(batch) % 10
-    )
+    labels = strategy.experimental_distribute_values_from_function(lambda _: tf.range(batch) % 10)
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor) -> None:
         with tf.GradientTape() as tape:

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "tpunb"
 
 STREAM = (
     {"errors"},
-    {"accelerators", "environment", "failures", "quiet"},
+    {"accelerators", "assignment", "environment", "failures", "quiet"},
     {"describe"},
     {"show", "widgets", "virtual"},
     # Cells know a strategy, not how it was connected to: a connection can run them.
@@ -28,7 +28,7 @@ STREAM = (
 )
 """Rooms from the spring down: each may import from those above it."""
 
-TENSORFLOW = {"quiet", "virtual", "cells", "hardware", "connection", "keras"}
+TENSORFLOW = {"assignment", "quiet", "virtual", "cells", "hardware", "connection", "keras"}
 IPYTHON = {"magics", "completion"}
 PRIVATE = "virtual._tensorflow"
 

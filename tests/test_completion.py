@@ -12,10 +12,18 @@ from test_magics_extension import Notebook
 
 from tpunb.accelerators import accelerator_types
 
-CONNECT = (
-    "--simulate --computation-shape --replicas --spmd --require-tpu --zone --project --timeout --as"
-).split()
-RUN = "--out --targets --reduce --gather --time --verbose".split()
+CONNECT = [
+    "--simulate",
+    "--computation-shape",
+    "--replicas",
+    "--spmd",
+    "--require-tpu",
+    "--zone",
+    "--project",
+    "--timeout",
+    "--as",
+]
+RUN = ["--out", "--targets", "--reduce", "--gather", "--time", "--verbose"]
 TYPES = list(accelerator_types())
 
 
@@ -33,9 +41,7 @@ def completed(book: Notebook, text: str) -> list[str]:
     text = text.replace("|", "")
     with provisionalcompleter():
         found = list(book.shell.Completer.completions(text, cursor))
-    return [
-        text[: one.start] + one.text + text[one.end :] for one in found if one.type == "option"
-    ]
+    return [text[: one.start] + one.text + text[one.end :] for one in found if one.type == "option"]
 
 
 def old_complete(book: Notebook, line: str) -> tuple[str, list[str]]:

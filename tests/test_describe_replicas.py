@@ -18,24 +18,8 @@ from tpunb.show import mimebundle
 
 
 @pytest.fixture(scope="session")
-def tf() -> Any:
-    """TensorFlow with several CPU devices, which must be set before it starts."""
-    tensorflow = pytest.importorskip("tensorflow")
-    cpu = tensorflow.config.list_physical_devices("CPU")[0]
-    try:
-        tensorflow.config.set_logical_device_configuration(
-            cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 4
-        )
-    except RuntimeError:
-        pass  # It has started: perhaps with several.
-    return tensorflow
-
-
-@pytest.fixture(scope="session")
 def strategy(tf: Any) -> Any:
     devices = tf.config.list_logical_devices("CPU")
-    if len(devices) < 2:
-        pytest.skip("TensorFlow has started with one CPU device")
     return tf.distribute.MirroredStrategy([device.name for device in devices[:4]])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,12 +84,10 @@ def test_descriptions_are_values() -> None:
     assert hash(first) == hash(second)
 
 
-def test_the_largest_is_fast() -> None:
-    acc = accelerator("v5p-17920")
-    describe_accelerator(acc)
-    begin = time.perf_counter()
-    describe_accelerator(acc)
-    assert time.perf_counter() - begin < 0.2  # 0.007 when nothing else runs
+def test_the_largest() -> None:
+    topology = describe_accelerator(accelerator("v5p-17920"))
+    assert (topology.num_chips, topology.num_cores) == (8960, 8960)
+    assert len(set(topology.coordinates)) == 8960
 
 
 def test_nothing_imports_tensorflow_or_matplotlib() -> None:

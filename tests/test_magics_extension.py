@@ -51,6 +51,8 @@ class Notebook:
         self.before = (sys.modules["__main__"], sys.excepthook)
         InteractiveShell.clear_instance()
         self.shell = InteractiveShell.instance(config=config, ipython_dir=str(folder))
+        # IPython makes its own magics when they are first used.
+        self.run("%load_ext nothing_of_this_name")
 
     def run(self, source: str) -> Ran:
         """Runs a cell, whatever comes of it."""
@@ -211,12 +213,12 @@ def test_formatters_from_before_come_back(book: Notebook, kind: type, met: bool)
     formatter = book.shell.display_formatter.mimebundle_formatter
     formatter.for_type_by_name("builtins", kind.__name__, before_bundle)
     if met:
-        assert formatter(kind()) == {"text/plain": "before"}
+        assert formatter(kind()) == ({"text/plain": "before"}, {})
     before = formatters(book)
     book.good("%load_ext tpunb")
     book.good("[1], (2,), {3: 4}")
     book.good("%unload_ext tpunb")
-    assert formatter(kind()) == {"text/plain": "before"}
+    assert formatter(kind()) == ({"text/plain": "before"}, {})
     formatter.pop(kind)
     formatter(kind())
     assert kind.__name__ not in str(formatters(book)[0]), "nothing of tpunb is left behind"
@@ -232,7 +234,7 @@ def test_formatters_from_after_are_kept(book: Notebook, kind: type, met: bool) -
         formatter(kind())
     formatter.for_type(kind, after_bundle)
     book.good("%unload_ext tpunb")
-    assert formatter(kind()) == {"text/plain": "after"}
+    assert formatter(kind()) == ({"text/plain": "after"}, {})
     assert formatters(book) == ({}, {kind: after_bundle})
 
 

@@ -25,9 +25,7 @@ def four() -> Any:
     return strategy_of(4)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "float64", "float16", "bfloat16", "int32", "uint32"]
-)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "uint32"])
 def test_all_reduce_sums_every_dtype_that_a_tpu_sums(four: Any, dtype: str) -> None:
     def step(x: Any) -> Any:
         return tf.cast(context().all_reduce(SUM, tf.cast(x, dtype)), tf.float64)
@@ -260,9 +258,7 @@ def test_collectives_in_one_branch_only(four: Any) -> None:
 
 def test_collectives_in_a_switch(four: Any) -> None:
     def step(x: Any, which: Any) -> Any:
-        return tf.switch_case(
-            which, [lambda: x, lambda: context().all_reduce(SUM, x), lambda: -x]
-        )
+        return tf.switch_case(which, [lambda: x, lambda: context().all_reduce(SUM, x), lambda: -x])
 
     values = each(four, [1.0, 2.0, 3.0, 4.0])
     assert run(four, step, values, tf.constant(1)) == [10.0] * 4
@@ -316,7 +312,12 @@ def test_collectives_in_a_compiled_function(four: Any) -> None:
     def inner(x: Any) -> Any:
         return context().all_reduce(SUM, x) + x
 
-    assert run(four, lambda x: inner(x), each(four, [1.0, 2.0, 3.0, 4.0])) == [11.0, 12.0, 13.0, 14.0]
+    assert run(four, lambda x: inner(x), each(four, [1.0, 2.0, 3.0, 4.0])) == [
+        11.0,
+        12.0,
+        13.0,
+        14.0,
+    ]
 
 
 def test_gradient_of_a_loop_with_collectives(four: Any) -> None:
@@ -340,9 +341,7 @@ def test_reduce_to_and_broadcast_inside_a_replica_function(four: Any) -> None:
     def step(x: Any) -> Any:
         extended = four.extended
         return (
-            extended._reduce_to(SUM, x, x, options=None)
-            if hasattr(extended, "_reduce_to")
-            else x
+            extended._reduce_to(SUM, x, x, options=None) if hasattr(extended, "_reduce_to") else x
         )
 
     assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [10.0] * 4

@@ -99,9 +99,7 @@ def test_tensor_arrays_in_a_loop_with_collectives(four: Any) -> None:
         return array.stack()
 
     results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
-    np.testing.assert_array_equal(
-        results, [[10 + k, 15 + k, 20 + k] for k in (1.0, 2.0, 3.0, 4.0)]
-    )
+    np.testing.assert_array_equal(results, [[10 + k, 15 + k, 20 + k] for k in (1.0, 2.0, 3.0, 4.0)])
 
 
 def test_map_fn_scan_and_vectorized_map(four: Any) -> None:

@@ -329,7 +329,9 @@ def test_variables_of_mixed_types() -> None:
         return [v.numpy().astype(np.float64) for v in variables]
 
     strategy = strategy_of(4)
-    for one, found, atol in zip(trained(None), trained(strategy), (1e-5, 1e-5, 0.1, 0.01), strict=True):
+    for one, found, atol in zip(
+        trained(None), trained(strategy), (1e-5, 1e-5, 0.1, 0.01), strict=True
+    ):
         np.testing.assert_allclose(found, one, rtol=0, atol=atol)
 
 

@@ -78,7 +78,12 @@ def test_copies_that_come_to_differ_after_a_function_was_traced(four: Any) -> No
         return four.run(replica)
 
     read = lambda: [four.experimental_local_results(part) for part in step()]  # noqa: E731
-    assert [[float(x) for x in part] for part in read()] == [[1.0] * 4, [4.0] * 4, [5.0] * 4, [5.0] * 4]
+    assert [[float(x) for x in part] for part in read()] == [
+        [1.0] * 4,
+        [4.0] * 4,
+        [5.0] * 4,
+        [5.0] * 4,
+    ]
     run(four, lambda: v.assign(rank()))
     expected = [[0.0, 1.0, 2.0, 3.0], [6.0] * 4, [6.0, 7.0, 8.0, 9.0], [6.0, 7.0, 8.0, 9.0]]
     assert [[float(x) for x in part] for part in read()] == expected

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpunb.accelerators import accelerator
+from tpunb.assignment import device_assignment, is_whole
 from tpunb.environment import default_tpu, find_tpu, requires_tpu
 from tpunb.errors import (
     AcceleratorTypeError,
@@ -143,7 +143,7 @@ def resolve(
     """
     require_tpu = require_tpu or requires_tpu()
     kind, target, fallback, notes = _target(tpu, simulate, require_tpu)
-    if replicas is not None and not (_is_whole(replicas) and replicas >= 1):
+    if replicas is not None and not (is_whole(replicas) and replicas >= 1):
         raise ComputationShapeError(
             f"The number of replicas is a positive whole number, not {reprlib.repr(replicas)}.",
             mend="Leave it out for as many replicas as fit.",
@@ -177,10 +177,6 @@ def _shape_as_given(shape: Sequence[int] | None) -> tuple[int, ...] | None:
             mend="Write them as a list, such as [1, 1, 1, 2].",
         )
     return tuple(shape)
-
-
-def _is_whole(number: object) -> bool:
-    return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
 _Target = tuple[Literal["virtual", "hardware"], str, bool, tuple[str, ...]]
@@ -286,64 +282,10 @@ def _virtual(request: Request) -> Connection:
 
     tpu = accelerator(request.tpu)
     topology = virtual_topology(tpu)
-    assignment = device_assignment(topology, request, tpu.name)
+    assignment = device_assignment(topology, request.computation_shape, request.replicas, tpu.name)
     resolver = VirtualTPUClusterResolver(tpu)
     strategy = VirtualTPUStrategy(resolver, device_assignment=assignment, spmd=request.spmd)
     return Connection(request, strategy, resolver, topology, assignment)
-
-
-def device_assignment(topology: Any, request: Request, name: str) -> Any:
-    """Which cores form which replica, or None where every core is a replica.
-
-    Raises:
-        ComputationShapeError: It does not fit.
-    """
-    if request.computation_shape is None and request.replicas is None:
-        return None
-    import tensorflow as tf
-
-    shape = (1, 1, 1, 1) if request.computation_shape is None else request.computation_shape
-    mesh = [int(size) for size in topology.mesh_shape]
-    _check_shape(shape, mesh, name)
-    fits = _replicas_that_fit(shape, mesh)
-    replicas = request.replicas or fits
-    if replicas > fits:
-        raise ComputationShapeError(
-            f"{replicas} replicas of {_times(shape)} cores do not fit on {name}, whose mesh is "
-            f"{_times(mesh)}.",
-            mend=f"At most {fits} fit.",
-        )
-    return tf.tpu.experimental.DeviceAssignment.build(
-        topology, computation_shape=list(shape), num_replicas=replicas
-    )
-
-
-def _check_shape(shape: Sequence[int], mesh: Sequence[int], name: str) -> None:
-    mend = (
-        f"The mesh of {name} is {_times(mesh)} (x, y, z, cores in a chip): each of the four "
-        "numbers must be at least 1 and at most that."
-    )
-    whole = all(map(_is_whole, shape))
-    if len(shape) != len(mesh) or not whole or min(shape) < 1:
-        raise ComputationShapeError(
-            f"A computation shape is four positive whole numbers, not {reprlib.repr(list(shape))}.",
-            mend=mend,
-        )
-    if any(size > most for size, most in zip(shape, mesh, strict=True)):
-        raise ComputationShapeError(
-            f"The computation shape {_times(shape)} does not fit on {name}.", mend=mend
-        )
-
-
-def _replicas_that_fit(shape: Sequence[int], mesh: Sequence[int]) -> int:
-    fits = 1
-    for size, most in zip(shape, mesh, strict=True):
-        fits *= most // size
-    return fits
-
-
-def _times(sizes: Sequence[int]) -> str:
-    return "×".join(map(str, sizes))
 
 
 class Connection:

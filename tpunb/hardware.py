@@ -6,6 +6,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
 
+from tpunb.assignment import device_assignment
 from tpunb.errors import ConnectError
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ def connect(request: Request) -> tuple[Any, Any, Any, Any]:
     """
     import tensorflow as tf
 
-    from tpunb.connection import device_assignment
-
     tried = [f"tensorflow {tf.__version__}"]
     if request.tpu == "local":
         _refuse_no_tpu(tf, tried)
@@ -44,7 +43,9 @@ def connect(request: Request) -> tuple[Any, Any, Any, Any]:
         if request.tpu != "local":
             tf.config.experimental_connect_to_cluster(resolver)
         topology = tf.tpu.experimental.initialize_tpu_system(resolver)
-    assignment = device_assignment(topology, request, f"the TPU {request.tpu}")
+    assignment = device_assignment(
+        topology, request.computation_shape, request.replicas, f"the TPU {request.tpu}"
+    )
     with _explained(request.tpu, tried):
         strategy = tf.distribute.TPUStrategy(
             resolver,

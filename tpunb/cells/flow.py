@@ -20,9 +20,11 @@ class Flow:
     dead: bool = False
 
     def bind(self, name: str) -> Flow:
+        """The same, after a name was bound."""
         return Flow(self.must | {name}, self.may | {name}, self.dead)
 
     def unbind(self, name: str) -> Flow:
+        """The same, after a name was deleted."""
         return Flow(self.must - {name}, self.may - {name}, self.dead)
 
     def unsure(self, unbound: set[str], bound: frozenset[str] = frozenset()) -> Flow:
@@ -31,6 +33,7 @@ class Flow:
 
 
 def join(*flows: Flow) -> Flow:
+    """Where several flows come together; dead ones add nothing that is sure."""
     may = frozenset().union(*(flow.may for flow in flows))
     alive = [flow.must for flow in flows if not flow.dead]
     if not alive:
@@ -62,6 +65,7 @@ def bound_by(statement: ast.stmt) -> list[str]:
 
 
 def import_name(alias: ast.alias) -> str:
+    """The name that an import binds."""
     return alias.asname or alias.name.partition(".")[0]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from collections.abc import Iterable, Iterator
 from types import CodeType
 
@@ -19,6 +20,9 @@ __all__ = ["FUNCTION", "RECORDER", "compile_function", "function_text"]
 
 FUNCTION = "tpu_cell"
 RECORDER = "__tpu__"
+# To Python, a form feed among a line's leading blanks starts the line anew.
+_RESET = re.compile(r"^[ \t\f]*\f")
+
 _LAST = "__tpu_last__"
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -42,7 +46,8 @@ def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[
     kept = _inside_strings(cell.body)
     header = f"def {FUNCTION}(*, {', '.join([*parameters, RECORDER])}):"
     body = [
-        line if number in kept else f" {line}" for number, line in enumerate(lines[1:], start=2)
+        line if number in kept else f" {_RESET.sub('', line)}"
+        for number, line in enumerate(lines[1:], start=2)
     ]
     results = ", ".join(f"{name!r}: {name}" for name in direct)
     last = _LAST if cell.last else "None"

@@ -483,7 +483,7 @@ def _images(
 def _packed(kind: PreviewKind, array: Array, steps: tuple[int, ...]) -> Preview:
     numbers = _computable(array)
     # Half precision is no dtype that a browser or Python's struct would know.
-    if numbers is None or numbers.dtype.kind == "f" and numbers.dtype.itemsize < 4:
+    if numbers is None or (numbers.dtype.kind == "f" and numbers.dtype.itemsize < 4):
         numbers = np.asarray(array, np.float32)
     little = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False)
     data = np.ascontiguousarray(little).tobytes()
@@ -614,5 +614,5 @@ def _guarded(call: Callable[[], _T], otherwise: _T) -> _T:
     """
     try:
         return call()
-    except Exception:  # noqa: BLE001
+    except Exception:
         return otherwise

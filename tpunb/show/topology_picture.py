@@ -41,10 +41,7 @@ def topology_png(topology: TopologyDescription) -> bytes:
     top = _MARGIN + 27 + 18 * (len(header) - 1) + 8
     least = 2 * _MARGIN + max(7.0 * len(line) for line in header)
     dots = _has_dots(topology)
-    if dots:
-        page = _dots_page(topology, top)
-    else:
-        page = _chips_page(topology, top)
+    page = _dots_page(topology, top) if dots else _chips_page(topology, top)
     with new_canvas(max(least, page.width), page.height) as canvas:
         _write_header(canvas, header)
         if dots:

@@ -56,7 +56,9 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
             f"({cores} cores, {hosts} host{'s' if hosts > 1 else ''}), and TensorFlow has "
             f"already started with {len(names)}.",
             mend="Restart the kernel and connect before anything else uses TensorFlow"
-            + (f", or connect to one of at most {len(names) - 1} cores." if len(names) > 1 else "."),
+            + (
+                f", or connect to one of at most {len(names) - 1} cores." if len(names) > 1 else "."
+            ),
         )
     per_host = accelerator.devices_per_host
     flat = names[hosts:needed]
@@ -84,4 +86,6 @@ def _configure(needed: int) -> None:
 
 def _full_name(name: str) -> str:
     """A device's name in the form that TensorFlow's runtime uses."""
-    return str(tf.DeviceSpec.from_string(name).replace(job="localhost", replica=0, task=0).to_string())
+    return str(
+        tf.DeviceSpec.from_string(name).replace(job="localhost", replica=0, task=0).to_string()
+    )

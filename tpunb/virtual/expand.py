@@ -174,9 +174,7 @@ class _Writer:
                 ]
             else:
                 continue
-            everywhere.update(
-                name for name in sources if self.found.kinds.get(name) is Kind.PLAIN
-            )
+            everywhere.update(name for name in sources if self.found.kinds.get(name) is Kind.PLAIN)
         return everywhere
 
     def _per_replica(self, name: str) -> bool:
@@ -280,9 +278,7 @@ class _Writer:
     def _is_shared_resource(self, name: str) -> bool:
         argument = self.found.arguments.get(name)
         return (
-            argument is not None
-            and not argument.per_replica
-            and self.types.get(name) == _RESOURCE
+            argument is not None and not argument.per_replica and self.types.get(name) == _RESOURCE
         )
 
     def _add(
@@ -487,9 +483,7 @@ class _Writer:
     ) -> None:
         functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
         for function in functions:
-            function.name = self._lifted_body(
-                function.name, key, path, sources, kinds, outputs
-            )
+            function.name = self._lifted_body(function.name, key, path, sources, kinds, outputs)
 
     def _lifted_body(
         self,

@@ -82,9 +82,7 @@ def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
     return result
 
 
-def _bypass(
-    identity: NodeDef, tensors: dict[str, str], controls: dict[str, list[str]]
-) -> None:
+def _bypass(identity: NodeDef, tensors: dict[str, str], controls: dict[str, list[str]]) -> None:
     """Notes that each output of an identity is its input."""
     sources = data_inputs(identity)
     for index, source in enumerate(sources):

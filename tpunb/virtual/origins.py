@@ -70,9 +70,7 @@ def _origins(
     for node in function.definition.node_def:
         for callee in called_functions(node):
             if callee in children:
-                yield from _origins(
-                    children[callee], f"{prefix}{node.name}/", gathered, children
-                )
+                yield from _origins(children[callee], f"{prefix}{node.name}/", gathered, children)
 
 
 def _append(added: GraphDebugInfo, gathered: GraphDebugInfo) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -101,12 +101,13 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             for host, cores in zip(devices.hosts, devices.cores, strict=True)
             for core in cores
         }
-        self._device_input_worker_devices = collections.OrderedDict()
-        self._host_input_worker_devices = collections.OrderedDict()
+        fed: collections.OrderedDict[str, list[str]] = collections.OrderedDict()
         for core in self._tpu_devices[:, 0]:
-            host = host_of[core]
-            self._device_input_worker_devices.setdefault(host, []).append(core)
-            self._host_input_worker_devices.setdefault(host, []).append(host)
+            fed.setdefault(host_of[core], []).append(core)
+        self._device_input_worker_devices = fed
+        self._host_input_worker_devices = collections.OrderedDict(
+            (host, [host] * len(cores)) for host, cores in fed.items()
+        )
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         return super()._experimental_distribute_dataset(without_tuning(dataset), options)
@@ -125,7 +126,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None
-    ) -> Callable[[Any, Any], Any]:
+    ) -> Any:
         """The function that calls `fn` on every replica; the counterpart of TPUExtended's."""
         del options
         if tf.executing_eagerly() and fn in self._tpu_function_cache:
@@ -146,9 +147,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 for replica in range(strategy.num_replicas_in_sync)
             ]
             with strategy.scope():
-                return distribute_utils.regroup(
-                    replicate(replica_function, inputs, self._options)
-                )
+                return distribute_utils.regroup(replicate(replica_function, inputs, self._options))
 
         if not tf.executing_eagerly():
             return tpu_function
@@ -177,9 +176,7 @@ def _replica_devices(
     )
 
 
-def _task(
-    assignment: tf.tpu.experimental.DeviceAssignment, replica: int, logical_core: int
-) -> int:
+def _task(assignment: tf.tpu.experimental.DeviceAssignment, replica: int, logical_core: int) -> int:
     device = assignment.host_device(replica=replica, logical_core=logical_core, job="worker")
     return int(tf.DeviceSpec.from_string(device).task)
 
@@ -191,5 +188,3 @@ def _without_operations(result: Any) -> Any:
     if isinstance(result, list):
         return [value for value in result if not isinstance(value, tf.Operation)]
     return result
-
-

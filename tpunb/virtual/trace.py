@@ -340,9 +340,7 @@ def _packed(
     return results
 
 
-def _on_cores(
-    traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]
-) -> list[Any]:
+def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[Any]:
     """One output of each replica, with what is known of it statically."""
     placed = []
     for tensor, core in zip(column, cores, strict=True):
