@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tpunb.completion import magic_matcher
 from tpunb.displays import FORMATTERS, nest_bundle
 from tpunb.magics import TpuMagics
 
@@ -31,10 +30,9 @@ class _Extension:
             (tables[kind], name, tables[kind].get(name)) for kind in named for name in named[kind]
         ]
         self.shell.register_magics(self.magics)
-        self.matcher = magic_matcher(
+        self._complete(
             {name: getattr(self.magics, name) for names in named.values() for name in names}
         )
-        self.shell.Completer.custom_matchers.append(self.matcher)
         formatter = self.shell.display_formatter.mimebundle_formatter
         nests = (("builtins", kind, nest_bundle) for kind in _NESTS)
         for module, name, function in (*FORMATTERS, *nests):
@@ -42,14 +40,21 @@ class _Extension:
             formatter.for_type_by_name(module, name, function)
             self.formatters.append((module, name, function, before))
 
+    def _complete(self, magics: dict[str, Any]) -> None:
+        try:
+            from tpunb.completion import magic_matcher
+        except ImportError:
+            return  # IPython before 8.6, which Colab has, knows no such matchers
+        self.matcher = magic_matcher(magics)
+        self.shell.Completer.custom_matchers.append(self.matcher)
+
     def unload(self) -> None:
         try:
             self.magics.session.disconnect()
         finally:
             self._restore_magics()
-            matchers = self.shell.Completer.custom_matchers
-            if self.matcher in matchers:
-                matchers.remove(self.matcher)
+            if self.matcher in self.shell.Completer.custom_matchers:
+                self.shell.Completer.custom_matchers.remove(self.matcher)
             self._restore_formatters()
 
     def _restore_magics(self) -> None:
