@@ -239,7 +239,9 @@ def _refuse_unknown(cell: CellSource, name: str) -> None:
     if name == "_":
         raise CellError("The cell's last line is not an expression.", mend="Name what to combine.")
     near = nearest(name, cell.names.assigned)
-    mend = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
+    mend = "Name one that it assigns."
+    if near:
+        mend = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?"
     raise CellError(f"The cell does not assign `{name}`.", mend=mend)
 
 
