@@ -52,7 +52,7 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
     names = [_full_name(name) for name in names]
     if len(names) < needed:
         raise VirtualDevicesError(
-            f"A virtual TPU {accelerator.name} needs {needed} logical CPU devices "
+            f"A virtual TPU {_called(accelerator)} needs {needed} logical CPU devices "
             f"({cores} cores, {hosts} host{'s' if hosts > 1 else ''}), and TensorFlow has "
             f"already started with {len(names)}.",
             mend="Restart the kernel and connect before anything else uses TensorFlow"
@@ -66,6 +66,10 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
         tuple(names[:hosts]),
         tuple(tuple(flat[k : k + per_host]) for k in range(0, cores, per_host)),
     )
+
+
+def _called(accelerator: Accelerator) -> str:
+    return f"of {accelerator.name}" if accelerator.family == "generic" else accelerator.name
 
 
 def _started() -> bool:
