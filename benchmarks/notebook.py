@@ -67,7 +67,7 @@ def tpu_run() -> dict[str, float]:
 
 _CELL = """
 y = tf.reduce_mean(x @ weights)
-for _ in range(12):
+for _ in range(15):
     y = y + tf.reduce_mean((x * y) @ weights)
 y;
 """
@@ -83,7 +83,7 @@ weights = tf.random.uniform((128, 128))
 def hand_written(x, weights):
     def replica(x, weights):
         y = tf.reduce_mean(x @ weights)
-        for _ in range(12):
+        for _ in range(15):
             y = y + tf.reduce_mean((x * y) @ weights)
         return y
 

@@ -153,7 +153,10 @@ class Capturer:
             if self._kinds.get(type(value)) is not kind:
                 return None
             self._take[kind](captured, name, value)
-        return captured if captured.signature == shortcut.signature else None
+        if captured.signature != shortcut.signature:
+            return None
+        captured.signature = shortcut.signature  # the very same: known by identity later on
+        return captured
 
     def kind(self, value: Any) -> Kind:
         """The kind of a value, remembered by its type."""

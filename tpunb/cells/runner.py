@@ -187,6 +187,8 @@ class CellRunner:
     def _remember(self, program: Program, captured: Captured) -> None:
         if not program.records:  # its trace has failed
             return
+        if self._is_unchanged(program, captured):
+            return
         self.traces += len(program.records) - program.counted
         program.counted = len(program.records)
         if program.shortcut is None or program.shortcut.signature != captured.signature:
@@ -198,6 +200,16 @@ class CellRunner:
             _, oldest = self._programs.popitem(last=False)
             if self._latest[oldest.cell.text] is oldest:
                 self._latest[oldest.cell.text] = None
+
+    def _is_unchanged(self, program: Program, captured: Captured) -> bool:
+        """Whether the last run's program has run again, as it did then."""
+        return (
+            program.shortcut is not None
+            and captured.signature is program.shortcut.signature
+            and program.counted == len(program.records)
+            and self._latest.get(program.cell.text) is program
+            and next(reversed(self._programs.values()), None) is program
+        )
 
     def _forget_replaced(self, cell: CellSource, captured: Captured) -> None:
         """Drops the cell's programs that hold an object which the notebook has replaced.
