@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import (
     FuncGraph,
-    FunctionDef,
     TPUReplicateContext,
     atomic_function,
     auto_control_deps_utils,
@@ -183,17 +182,11 @@ def _trace(
             return variable_utils.convert_variables_to_tensors(function(*arguments))
 
     graph = TracingGraph(replicas)
-    with _no_device():
+    # The replica function's nodes belong to a core, whatever stands around the call.
+    with ops.device(None):
         return func_graph_from_py_func(
             graph.name, call, args=tuple(specs), kwargs={}, func_graph=graph
         )
-
-
-@contextlib.contextmanager
-def _no_device() -> Iterator[None]:
-    """The replica function's nodes belong to a core, whatever stands around the call."""
-    with ops.device(None):
-        yield
 
 
 def _common_shape(column: Sequence[Any]) -> tf.TensorShape:
@@ -220,7 +213,8 @@ def _call(
 
     def write() -> Expansion:
         diverged = frozenset(name for name, key in keys.items() if key in options.diverged)
-        return expand(definition, arguments, _library(graph), options.cores, diverged)
+        library = functools.cache(context.context().get_function_def)
+        return expand(definition, arguments, library, options.cores, diverged)
 
     expansion = write()
     found = {keys[name] for name in expansion.diverged} - options.diverged
@@ -260,18 +254,6 @@ def _arguments(
             arguments[name] = Argument.SHARED
             values.append([external[id(placeholder)]])
     return values, arguments
-
-
-def _library(graph: FuncGraph) -> Callable[[str], FunctionDef]:
-    known: dict[str, FunctionDef] = {}
-
-    def find(name: str) -> FunctionDef:
-        if name not in known:
-            known[name] = context.context().get_function_def(name)
-        return known[name]
-
-    del graph
-    return find
 
 
 def _emit(
