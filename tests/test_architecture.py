@@ -14,21 +14,31 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "tpunb"
 
 STREAM = (
-    {"errors"},
-    {"accelerators", "assignment", "environment", "failures", "quiet"},
+    {"catalogue", "errors"},
+    {"accelerators", "assignment", "doctor", "environment", "failures", "quiet"},
     {"describe"},
     {"show", "widgets", "virtual"},
     # Cells know a strategy, not how it was connected to: a connection can run them.
+    {"checking"},
     {"cells", "hardware"},
     {"connection"},
-    {"displays", "keras", "session"},
+    {"displays", "explaining", "keras", "session"},
     {"cli", "completion", "kernels", "magics", "pytest_plugin"},
     {"extension"},
     {"__init__"},
 )
 """Rooms from the spring down: each may import from those above it."""
 
-TENSORFLOW = {"assignment", "quiet", "virtual", "cells", "hardware", "connection", "keras"}
+TENSORFLOW = {
+    "assignment",
+    "checking",
+    "quiet",
+    "virtual",
+    "cells",
+    "hardware",
+    "connection",
+    "keras",
+}
 IPYTHON = {"magics", "completion"}
 PRIVATE = "virtual._tensorflow"
 
