@@ -12,6 +12,7 @@ from benchmarks.report import Result, table
 
 _CORES = (8, 32, 128)
 _MODELS = ("mlp", "guide")
+_KINDS = ("notebook", "training", "strictness")
 _PEERS = {"mirrored": "MirroredStrategy", "one": "one device"}
 _LIMITS = {"load_ext": ("%load_ext tpunb", 0.1), "connect": ("connecting to v5e-8", 0.5)}
 
@@ -24,9 +25,7 @@ def main() -> int:
     parser.add_argument(
         "--cores", type=int, nargs="+", default=_CORES, help="sizes for training (8 32 128)"
     )
-    parser.add_argument(
-        "--only", choices=("training", "notebook"), help="only the cases of one kind"
-    )
+    parser.add_argument("--only", choices=_KINDS, help="only the cases of one kind")
     parser.add_argument(
         "--timeout", type=float, default=900, help="seconds for one measurement (default 900)"
     )
@@ -41,12 +40,14 @@ def main() -> int:
 
 
 def _results(args: argparse.Namespace) -> Iterator[Result]:
-    if args.only != "training":
+    kinds = _KINDS if args.only is None else (args.only,)
+    if "notebook" in kinds:
         yield from _notebook(args)
-    if args.only != "notebook":
-        for model in _MODELS:
-            for cores in args.cores:
-                yield from _training(model, cores, args)
+    for cores in args.cores:
+        for model in _MODELS if "training" in kinds else ():
+            yield from _training(model, cores, args)
+        for model in (*_MODELS, "lstm") if "strictness" in kinds else ():
+            yield from _strictness(model, cores, args)
 
 
 def _notebook(args: argparse.Namespace) -> Iterator[Result]:
@@ -78,6 +79,22 @@ def _training(model: str, cores: int, args: argparse.Namespace) -> Iterator[Resu
                 tuple(each[phase] for each in times[peer]),
                 _wanted(peer, phase, cores),
             )
+
+
+def _strictness(model: str, cores: int, args: argparse.Namespace) -> Iterator[Result]:
+    """First and steady step with all rules against the same without any."""
+    pairs = [
+        [_run(args, "training", name, str(cores), model) for name in ("virtual", "lenient")]
+        for _ in range(args.repeats)
+    ]
+    for phase, wanted in (("first", 1.3), ("steady", 1.0)):
+        yield Result(
+            f"{model}, {cores} cores, strict, {phase} step",
+            tuple(strict[phase] for strict, _ in pairs),
+            "lenient",
+            tuple(lenient[phase] for _, lenient in pairs),
+            wanted,
+        )
 
 
 def _wanted(peer: str, phase: str, cores: int) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -39,6 +40,19 @@ def logical_cpus() -> None:
 def tf() -> Any:
     """TensorFlow, with its logical CPUs, for tests in modules that do not import it."""
     return _start_tensorflow()
+
+
+@pytest.fixture
+def place_softly(tf: Any) -> Iterator[Callable[[bool], None]]:
+    """Sets soft device placement for one test.
+
+    A TPU tells what was set from what was not, and TensorFlow cannot unset it.
+    """
+    from tensorflow.python.eager import context
+
+    yield tf.config.set_soft_device_placement
+    tf.config.set_soft_device_placement(True)
+    context.context()._soft_device_placement = None
 
 
 def _start_tensorflow() -> Any:

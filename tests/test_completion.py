@@ -16,6 +16,7 @@ CONNECT = [
     "--simulate",
     "--computation-shape",
     "--replicas",
+    "--lenient",
     "--spmd",
     "--require-tpu",
     "--zone",
@@ -23,7 +24,7 @@ CONNECT = [
     "--timeout",
     "--as",
 ]
-RUN = ["--out", "--targets", "--reduce", "--gather", "--time", "--verbose"]
+RUN = ["--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"]
 TYPES = list(accelerator_types())
 
 
@@ -68,6 +69,7 @@ CASES = [
     ("%tpu_connect --simulate v5e-", [name for name in TYPES if name.startswith("v5e-")]),
     ("%tpu_connect --simulate ", TYPES),
     ("%tpu_connect --simulate --sp", ["--spmd"]),
+    ("%tpu_connect --lenient fl", ["float64-op", "float64"]),
     ("%tpu_connect\t--s", ["--simulate", "--spmd"]),
     ("%tpu_connect   --spmd   --sim", ["--simulate"]),
     ("  %tpu_connect --sp", ["--spmd"]),
@@ -123,4 +125,4 @@ def test_names_of_magics(book: Notebook) -> None:
     _, matches = old_complete(book, "%tpu_")
     assert set(matches) == {
         f"%tpu_{name}" for name in ("connect", "disconnect", "status", "topology")
-    } | {"%%tpu_run"}
+    } | {"%%tpu_check", "%%tpu_run"}

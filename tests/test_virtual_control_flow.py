@@ -19,6 +19,12 @@ def four() -> Any:
     return strategy_of(4)
 
 
+@pytest.fixture(scope="module")
+def lenient() -> Any:
+    """Lets pass what a TPU refuses: the engine's own tests go further than a TPU does."""
+    return strategy_of(4, strict=False)
+
+
 def test_loops_of_different_lengths(four: Any) -> None:
     def step(x: Any) -> Any:
         for _ in tf.range(replica_id()):
@@ -78,14 +84,14 @@ def test_a_branch_with_a_shared_condition(four: Any) -> None:
     assert run(four, step, each(four, [1, 2, 3, 4])) == [-1, -2, -3, -4]
 
 
-def test_tensor_arrays(four: Any) -> None:
+def test_tensor_arrays(lenient: Any) -> None:
     def step(x: Any) -> Any:
         array = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
         for i in tf.range(3):
             array = array.write(i, x * tf.cast(i, tf.float32))
         return array.stack()
 
-    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
+    results = run(lenient, step, each(lenient, [1.0, 2.0, 3.0, 4.0]))
     np.testing.assert_array_equal(results, [[0, k, 2 * k] for k in (1.0, 2.0, 3.0, 4.0)])
 
 
@@ -119,8 +125,8 @@ def test_map_fn_scan_and_vectorized_map(four: Any) -> None:
         np.testing.assert_array_equal(added, row + 1)
 
 
-def test_gradients_of_loops_of_different_lengths(four: Any) -> None:
-    with four.scope():
+def test_gradients_of_loops_of_different_lengths(lenient: Any) -> None:
+    with lenient.scope():
         v = tf.Variable(3.0)
 
     def step() -> Any:
@@ -132,7 +138,7 @@ def test_gradients_of_loops_of_different_lengths(four: Any) -> None:
         total = tf.distribute.get_replica_context().all_reduce(SUM, gradient)
         return gradient, total
 
-    assert run(four, step) == [(k, 34.0) for k in (0.0, 1.0, 6.0, 27.0)]
+    assert run(lenient, step) == [(k, 34.0) for k in (0.0, 1.0, 6.0, 27.0)]
 
 
 def test_lstm(four: Any) -> None:
@@ -191,14 +197,14 @@ def test_custom_gradients_and_recompute(four: Any) -> None:
     assert run(four, step, each(four, [0.25, 1.0, 2.0, 0.5])) == [0.75, 2.5, 4.5, 1.5]
 
 
-def test_outputs_that_are_inputs_and_constants(four: Any) -> None:
-    with four.scope():
+def test_outputs_that_are_inputs_and_constants(lenient: Any) -> None:
+    with lenient.scope():
         v = tf.Variable(5.0)
 
     def step(x: Any, shared: Any) -> Any:
         return x, x, shared, tf.constant(3), v.read_value(), tf.ones([2000])[0]
 
-    results = run(four, step, each(four, [1, 2, 3, 4]), tf.constant("text"))
+    results = run(lenient, step, each(lenient, [1, 2, 3, 4]), tf.constant("text"))
     assert results == [(k, k, b"text", 3, 5.0, 1.0) for k in (1, 2, 3, 4)]
 
 

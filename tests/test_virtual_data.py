@@ -21,6 +21,12 @@ def four() -> Any:
     return strategy_of(4)
 
 
+@pytest.fixture(scope="module")
+def lenient() -> Any:
+    """Lets pass what a TPU refuses: the engine's own tests go further than a TPU does."""
+    return strategy_of(4, strict=False)
+
+
 def test_a_batch_is_split_over_the_replicas(four: Any) -> None:
     dataset = tf.data.Dataset.range(16).batch(8, drop_remainder=True)
     rows = [local(four, batch) for batch in four.experimental_distribute_dataset(dataset)]
@@ -169,7 +175,7 @@ def test_variables_as_arguments(four: Any) -> None:
     assert local(four, call()) == [8.0] * 4
 
 
-def test_ragged_and_sparse_input_stays_on_the_host(four: Any) -> None:
+def test_ragged_and_sparse_input_stays_on_the_host(lenient: Any) -> None:
     ragged = tf.data.Dataset.from_tensor_slices(
         tf.ragged.constant([[1.0], [2.0, 3.0], [], [4.0, 5.0, 6.0]])
     ).batch(4, drop_remainder=True)
@@ -183,8 +189,8 @@ def test_ragged_and_sparse_input_stays_on_the_host(four: Any) -> None:
         return tf.reduce_sum(dense)
 
     for dataset, expected in ((ragged, [1.0, 5.0, 0.0, 15.0]), (sparse, [1.0, 2.0, 3.0, 4.0])):
-        batch = next(iter(four.experimental_distribute_dataset(dataset, options)))
-        assert run(four, step, batch) == expected
+        batch = next(iter(lenient.experimental_distribute_dataset(dataset, options)))
+        assert run(lenient, step, batch) == expected
 
 
 def test_ragged_input_prefetched_to_the_device_is_refused(four: Any) -> None:
@@ -193,29 +199,29 @@ def test_ragged_input_prefetched_to_the_device_is_refused(four: Any) -> None:
         four.experimental_distribute_dataset(dataset.batch(4, drop_remainder=True))
 
 
-def test_composite_results(four: Any) -> None:
+def test_composite_results(lenient: Any) -> None:
     def step() -> Any:
         row = tf.range(replica_id() + 1)
         return tf.RaggedTensor.from_row_lengths(row, [replica_id(), 1])
 
     @tf.function
     def call() -> Any:
-        return four.run(step)
+        return lenient.run(step)
 
-    rows = [part.to_list() for part in four.experimental_local_results(call())]
+    rows = [part.to_list() for part in lenient.experimental_local_results(call())]
     assert rows == [[[], [0]], [[0], [1]], [[0, 1], [2]], [[0, 1, 2], [3]]]
 
 
-def test_a_table_made_in_the_scope(four: Any) -> None:
-    with four.scope():
+def test_a_table_made_in_the_scope(lenient: Any) -> None:
+    with lenient.scope():
         table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
                 tf.constant([1, 2], tf.int64), tf.constant([10, 20], tf.int64)
             ),
             default_value=-1,
         )
-    ids = each(four, [np.int64(k) for k in (1, 2, 3, 1)])
-    assert run(four, lambda x: table.lookup(x), ids) == [10, 20, -1, 10]
+    ids = each(lenient, [np.int64(k) for k in (1, 2, 3, 1)])
+    assert run(lenient, lambda x: table.lookup(x), ids) == [10, 20, -1, 10]
 
 
 def test_shapes_that_differ_between_replicas(four: Any) -> None:

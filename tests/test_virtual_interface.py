@@ -295,7 +295,7 @@ def test_operations_as_results(four: Any) -> None:
             return v.assign_add(1.0, read_value=False)
 
         assert four.run(replica) is None
-        return four.run(lambda: [v.assign_add(1.0, read_value=False), tf.constant(3)])
+        return four.run(lambda: [tf.constant(3), v.assign_add(1.0, read_value=False)])
 
     assert local(four, step()[0]) == [3] * 4
     assert v.numpy() == 2.0

@@ -28,8 +28,12 @@ def start() -> None:
 
 
 def strategy_of(tpu: str | int, **options: Any) -> VirtualTPUStrategy:
-    """A new strategy; skips the test where TensorFlow has too few devices."""
+    """A new strategy; skips the test where TensorFlow has too few devices.
+
+    The tests of numbers use float64 to be exact, so that it is let pass without a warning.
+    """
     start()
+    options.setdefault("strict", {"float64": False})
     try:
         return VirtualTPUStrategy(tpu, **options)
     except VirtualDevicesError as error:

@@ -19,29 +19,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpunb.accelerators import Accelerator, accelerator, accelerator_types
-    from tpunb.connection import Connection, connect
+    from tpunb.checking import CheckReport, check
+    from tpunb.connection import Connection, TPUStrategy, connect
+    from tpunb.doctor import Explanation, explain
     from tpunb.errors import TpunbError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Accelerator",
+    "CheckReport",
     "Connection",
+    "Explanation",
+    "TPUStrategy",
     "TpunbError",
     "accelerator",
     "accelerator_types",
+    "check",
     "connect",
+    "explain",
     "load_ipython_extension",
     "unload_ipython_extension",
 ]
 
 _HOMES = {
     "Accelerator": "accelerators",
+    "CheckReport": "checking",
     "Connection": "connection",
+    "Explanation": "doctor",
+    "TPUStrategy": "connection",
     "TpunbError": "errors",
     "accelerator": "accelerators",
     "accelerator_types": "accelerators",
+    "check": "checking",
     "connect": "connection",
+    "explain": "doctor",
 }
 
 

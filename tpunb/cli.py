@@ -1,4 +1,4 @@
-"""The command line: execute a notebook, look at a TPU's topology."""
+"""The command line: execute a notebook, look at a TPU's topology, explain an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["main"]
 _TIMEOUT = 600
 _WIDTH = 60
 _ERROR_LINES = 4
-_EPILOG = "exit codes: 0 done; 1 a cell failed; 2 the command could not be carried out"
+_EPILOG = (
+    "exit codes: 0 done; 1 a cell failed, or the error is not a known one; 2 the command could "
+    "not be carried out"
+)
 
 
 class NotebookError(TpunbError):
@@ -27,6 +30,10 @@ class CellFailed(Exception):
     """A cell of the notebook failed; the message says which and how."""
 
 
+class NotKnown(Exception):
+    """An error is not in the catalogue."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command.
 
@@ -34,13 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; by default those of the process.
 
     Returns:
-        The exit code: 0 done, 1 a cell failed, 2 the command could not be
-        carried out.
+        The exit code: 0 done, 1 a cell failed or an error is not a known one,
+        2 the command could not be carried out.
     """
     args = _parser().parse_args(argv)
     try:
         args.command(args)
-    except CellFailed as error:
+    except (CellFailed, NotKnown) as error:
         print(error, file=sys.stderr)
         return 1
     except TpunbError as error:
@@ -56,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     _add_run(commands)
     _add_topology(commands)
+    _add_explain(commands)
     return parser
 
 
@@ -107,6 +115,25 @@ def _add_topology(commands: Any) -> None:
     topology.set_defaults(command=_topology)
 
 
+def _add_explain(commands: Any) -> None:
+    explain = commands.add_parser(
+        "explain",
+        help="explain an error that users of TPUs are known to meet",
+        description="Say why an error happens and what to do about it. TensorFlow is not needed.",
+        epilog=_EPILOG,
+    )
+    explain.add_argument(
+        "text",
+        nargs="*",
+        metavar="TEXT",
+        help="a message, a traceback or a log; - or nothing: what is piped or pasted in",
+    )
+    explain.add_argument(
+        "--all", action="store_true", help="print the whole catalogue, as Markdown"
+    )
+    explain.set_defaults(command=_explain)
+
+
 def _seconds(text: str) -> int:
     seconds = int(text)
     if seconds < 0:
@@ -120,6 +147,33 @@ def _topology(args: argparse.Namespace) -> None:
     from tpunb.show import topology_text
 
     print(topology_text(describe_accelerator(accelerator(args.type))))
+
+
+def _explain(args: argparse.Namespace) -> None:
+    from tpunb.doctor import explain
+
+    if args.all:
+        from tpunb.show.errors_page import errors_page
+
+        print(errors_page(), end="")
+        return
+    text = " ".join(args.text)
+    if text in ("", "-"):
+        if sys.stdin.isatty():
+            print("Paste the error, then press Ctrl-D on a line of its own.", file=sys.stderr)
+        text = _pasted(sys.stdin)
+    found = explain(text)
+    if found is None:
+        raise NotKnown("This is not an error that tpunb knows.")
+    print(found)
+    for address in found.links:
+        print(f"  {address}")
+
+
+def _pasted(stream: TextIO) -> str:
+    """All of a stream; logs may hold bytes that are no text."""
+    buffer = getattr(stream, "buffer", None)
+    return stream.read() if buffer is None else buffer.read().decode("utf-8", errors="replace")
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -204,7 +258,7 @@ def _execute(notebook: Any, path: Path, *, kernel: str | None, timeout: int) -> 
             mend="`jupyter kernelspec list` shows those that there are.",
         ) from error
     except CellExecutionError as error:
-        raise CellFailed(progress.failure(_shortly(error.ename, error.evalue))) from error
+        raise CellFailed(progress.failure(_explained(error))) from error
     except CellTimeoutError as error:
         raise CellFailed(progress.failure(f"it took longer than {timeout} s")) from error
     except DeadKernelError as error:
@@ -273,6 +327,18 @@ class _Progress:
 def _first_line(source: str) -> str:
     line = source.strip().partition("\n")[0].rstrip()
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
+
+
+def _explained(error: Any) -> str:
+    """What a cell raised, and the cause and the mend if it is a known error."""
+    from tpunb import errors
+    from tpunb.doctor import explain
+
+    said = _shortly(error.ename, error.evalue)
+    if hasattr(errors, error.ename):  # it names its mend
+        return said
+    found = explain(f"{error.traceback}\n{error.ename}: {error.evalue}")
+    return f"{said}\n{found}" if found else said
 
 
 def _shortly(name: str, message: str) -> str:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 
 from tpunb.accelerators import accelerator_types
+from tpunb.virtual.strict.rules import RULES
 
 __all__ = ["magic_matcher"]
 
 _LINE = re.compile(r"\s*(?:\w+\s*=\s*)?%%?(\w+)\s(.*)")
+
+_VALUES: dict[object, Callable[[], Iterable[str]]] = {
+    "TYPE": accelerator_types,
+    "RULE": lambda: (rule.name for rule in RULES),
+}
 
 
 def magic_matcher(magics: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -48,7 +54,7 @@ def _choices(magic: Callable[..., Any], before: list[str], start: str) -> list[s
     previous = before[-1] if before else ""
     asked = [action for action in actions if previous in action.option_strings]
     if asked and asked[0].nargs != 0 and not (asked[0].nargs == "?" and start.startswith("-")):
-        return list(accelerator_types()) if asked[0].metavar == "TYPE" else []
+        return list(_VALUES.get(asked[0].metavar, tuple)())
     options = [
         name for action in actions for name in action.option_strings if name.startswith("--")
     ]

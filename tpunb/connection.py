@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,12 +19,22 @@ from tpunb.errors import (
     NotConnectedError,
 )
 from tpunb.quiet import import_tensorflow
+from tpunb.virtual import latest
+from tpunb.virtual.strict.rules import STRICT, Strictness
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner
-    from tpunb.describe import ConnectionDescription
+    from tpunb.describe import Annotations, ConnectionDescription
 
-__all__ = ["DEFAULT_TYPE", "Connection", "Request", "connect", "make_connection", "resolve"]
+__all__ = [
+    "DEFAULT_TYPE",
+    "Connection",
+    "Request",
+    "TPUStrategy",
+    "connect",
+    "make_connection",
+    "resolve",
+]
 
 DEFAULT_TYPE = "v5e-8"
 """The virtual TPU that stands in where none is found."""
@@ -41,6 +52,7 @@ class Request:
         computation_shape: Cores of one replica along the topology's axes.
         replicas: How many replicas to use; None for as many as fit.
         spmd: Whether XLA partitions tensors over a replica's logical devices.
+        strictness: What a virtual TPU refuses.
         zone: The Cloud zone of a TPU given by name.
         project: The Cloud project of a TPU given by name.
         timeout: Seconds after which an unreachable worker is given up.
@@ -56,6 +68,7 @@ class Request:
     computation_shape: tuple[int, ...] | None = None
     replicas: int | None = None
     spmd: bool = False
+    strictness: Strictness = STRICT
     zone: str | None = None
     project: str | None = None
     timeout: float = dataclasses.field(default=60, compare=False)
@@ -70,6 +83,7 @@ def connect(
     computation_shape: Sequence[int] | None = None,
     replicas: int | None = None,
     spmd: bool = False,
+    strict: bool | Mapping[str, bool] = True,
     require_tpu: bool = False,
     zone: str | None = None,
     project: str | None = None,
@@ -91,6 +105,8 @@ def connect(
             replica.
         replicas: How many replicas; by default as many as fit.
         spmd: Whether XLA partitions tensors over a replica's logical devices.
+        strict: Whether a virtual TPU refuses what a TPU refuses: all rules (True),
+            none, or a mapping from a rule's name to whether it holds.
         require_tpu: Whether to fail rather than to simulate when there is no
             TPU; `TPUNB_REQUIRE_TPU=1` does the same for a whole process.
         zone: The Cloud zone of a TPU given by name.
@@ -114,12 +130,36 @@ def connect(
         computation_shape=computation_shape,
         replicas=replicas,
         spmd=spmd,
+        strict=strict,
         require_tpu=require_tpu,
         zone=zone,
         project=project,
         timeout=timeout,
     )
     return make_connection(request)
+
+
+def TPUStrategy(tpu: str = "") -> Any:
+    """A strategy on the TPU here, or on a virtual one, in one call.
+
+    In the manner of TF-GNN's `runner.TPUStrategy`: it finds the TPU, connects to
+    it, initialises it and makes the strategy, as `connect` does.
+
+    Args:
+        tpu: As `connect` takes it; by default what `TPUNB_TPU` says, else the TPU
+            of this machine, else a virtual v5e-8, with a warning that says why.
+
+    Returns:
+        A `tf.distribute.TPUStrategy`.
+
+    Raises:
+        ConnectError: There is no TPU where one is wanted, or it does not answer.
+        VirtualDevicesError: TensorFlow has started with too few devices.
+    """
+    connection = connect(tpu)
+    if connection.request.notes:
+        warnings.warn(" ".join(connection.request.notes), stacklevel=2)
+    return connection.strategy
 
 
 def resolve(
@@ -129,6 +169,7 @@ def resolve(
     computation_shape: Sequence[int] | None = None,
     replicas: int | None = None,
     spmd: bool = False,
+    strict: bool | Mapping[str, bool] = True,
     require_tpu: bool = False,
     zone: str | None = None,
     project: str | None = None,
@@ -159,6 +200,7 @@ def resolve(
         computation_shape=_shape_as_given(computation_shape),
         replicas=replicas,
         spmd=spmd,
+        strictness=Strictness.of(strict),
         zone=zone,
         project=project,
         timeout=timeout,
@@ -284,7 +326,13 @@ def _virtual(request: Request) -> Connection:
     topology = virtual_topology(tpu)
     assignment = device_assignment(topology, request.computation_shape, request.replicas, tpu.name)
     resolver = VirtualTPUClusterResolver(tpu)
-    strategy = VirtualTPUStrategy(resolver, device_assignment=assignment, spmd=request.spmd)
+    strategy = VirtualTPUStrategy(
+        resolver,
+        device_assignment=assignment,
+        spmd=request.spmd,
+        strict=request.strictness,
+    )
+    latest.remember(strategy)
     return Connection(request, strategy, resolver, topology, assignment)
 
 
@@ -386,6 +434,20 @@ class Connection:
             notes=self.request.notes,
         )
 
+    def annotations(self) -> Annotations:
+        """Which tensors and variables live on which logical device of a replica.
+
+        Raises:
+            ConnectError: A real TPU, whose strategy keeps no annotations.
+        """
+        kept: Annotations | None = getattr(self.strategy, "annotations", None)
+        if kept is None:
+            raise ConnectError(
+                "A real TPU's strategy keeps no annotations of logical devices.",
+                mend="Connect to a virtual TPU with --simulate to see them.",
+            )
+        return kept
+
     def close(self, *, shut_down: bool = True) -> None:
         """Ends the connection and forgets what was traced.
 
@@ -396,6 +458,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        latest.forget(self.strategy)
         if self._cells is not None:
             self._cells.close()
             self._cells = None

@@ -192,10 +192,12 @@ def _holds_distributed(value: Any, depth: int) -> bool:
     return any(kind.__name__ == name and kind.__module__ == module for kind in type(value).__mro__)
 
 
-FORMATTERS: tuple[tuple[str, str, Callable[..., Bundle]], ...] = tuple(
-    (module, name, functools.partial(_bundle_of, describe)) for module, name, describe in _TYPES
+FORMATTERS: tuple[tuple[str, str, Callable[..., Bundle]], ...] = (
+    *((module, name, functools.partial(_bundle_of, describe)) for module, name, describe in _TYPES),
+    # A description already, and a tuple, which IPython would show as one.
+    ("tpunb.describe.annotations", "Annotations", lambda value, **_: _bundle(value)),
 )
-"""Module, class and mimebundle of TensorFlow's types that get a display.
+"""Module, class and mimebundle of the types that get a display, TensorFlow's first.
 
 They are named rather than imported: TensorFlow may not be loaded yet.
 """

@@ -16,6 +16,7 @@ __all__ = [
     "ComputationShapeError",
     "ConnectError",
     "NotConnectedError",
+    "TpuWarning",
     "TpunbError",
     "VirtualDevicesError",
 ]
@@ -71,6 +72,10 @@ class NotConnectedError(TpunbError, RuntimeError):
 
 class CellError(TpunbError, ValueError):
     """A cell that cannot run on the replicas as it is written."""
+
+
+class TpuWarning(UserWarning):
+    """Something runs on a virtual TPU that is slow on a TPU, or comes out otherwise."""
 
 
 def nearest(word: str, choices: Iterable[str], *, most: int = 3) -> list[str]:

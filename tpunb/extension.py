@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tpunb.displays import FORMATTERS, nest_bundle
+from tpunb.explaining import Explaining
 from tpunb.magics import TpuMagics
 
 __all__ = ["load", "unload"]
@@ -19,6 +20,7 @@ class _Extension:
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.magics = TpuMagics(shell)
+        self.explaining = Explaining(shell, self.magics.session.remember)
         self.matcher: Any = None
         self.replaced: list[tuple[dict[str, Any], str, Any]] = []
         self.formatters: list[tuple[str, str, Any, Any]] = []
@@ -39,6 +41,7 @@ class _Extension:
             before = formatter.deferred_printers.get((module, name))
             formatter.for_type_by_name(module, name, function)
             self.formatters.append((module, name, function, before))
+        self.explaining.install()
 
     def _complete(self, magics: dict[str, Any]) -> None:
         try:
@@ -56,6 +59,7 @@ class _Extension:
             if self.matcher in self.shell.Completer.custom_matchers:
                 self.shell.Completer.custom_matchers.remove(self.matcher)
             self._restore_formatters()
+            self.explaining.remove()
 
     def _restore_magics(self) -> None:
         for table, name, before in self.replaced:

@@ -31,6 +31,7 @@ class _RunOptions:
     targets: list[slice]
     reduce: dict[str, str]
     gather: dict[str, int]
+    check: bool
     timed: bool
     verbose: bool
 
@@ -59,6 +60,13 @@ class TpuMagics(Magics):  # type: ignore[misc]
         help="cores of one replica along the topology's axes, such as 1,1,1,2",
     )
     @argument("--replicas", type=int, metavar="N", help="how many replicas; as many as fit")
+    @argument(
+        "--lenient",
+        nargs="?",
+        const="",
+        metavar="RULE",
+        help="let pass what a TPU refuses: these rules (a,b), or all",
+    )
     @argument("--spmd", action="store_true", help="partition tensors by XLA's SPMD partitioner")
     @argument(
         "--require-tpu", action="store_true", help="fail rather than simulate if there is no TPU"
@@ -96,6 +104,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             computation_shape=_shape(args.computation_shape),
             replicas=args.replicas,
             spmd=args.spmd,
+            strict=_strict(args.lenient),
             require_tpu=args.require_tpu,
             zone=args.zone,
             project=args.project,
@@ -126,6 +135,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         metavar="NAME[:AXIS]",
         help="concatenate a name over the replicas (axis 0)",
     )
+    @argument("--check", action="store_true", help="first check for the TPU, as %%%%tpu_check does")
     @argument("--time", action="store_true", help="say how long tracing and the step took")
     @argument("--verbose", action="store_true", help="say whether and why the cell was traced")
     @cell_magic
@@ -148,6 +158,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             loss, predictions = step(batch)
         """
         options = self._run_options.get(line) or self._read_run_options(line)
+        if options.check:
+            self._check_first(cell)
         result = self.session.run(
             cell, reduce=options.reduce, gather=options.gather, timed=options.timed
         )
@@ -161,6 +173,13 @@ class TpuMagics(Magics):  # type: ignore[misc]
             return displays.chosen_replicas(result.value, options.targets)
         return result.value
 
+    def _check_first(self, cell: str) -> None:
+        """Shows what a check finds, and raises where the cell would not compile."""
+        found = self.session.check(cell)
+        if found.errors or found.warnings:
+            display(found)
+        found.raise_if_refused()
+
     def _read_run_options(self, line: str) -> _RunOptions:
         """The options of a `%%tpu_run` line, which are read once."""
         args = _arguments(self.tpu_run, line)
@@ -171,11 +190,29 @@ class TpuMagics(Magics):  # type: ignore[misc]
             targets=_targets(args.targets),
             reduce=_reductions(args.reduce),
             gather=_gathers(args.gather),
+            check=args.check,
             timed=args.time,
             verbose=args.verbose,
         )
         self._run_options[line] = options
         return options
+
+    @magic_arguments()
+    @cell_magic
+    def tpu_check(self, line: str, cell: str) -> Any:
+        """Check whether the cell would compile for a TPU and run well; runs nothing.
+
+        Errors are what a TPU refuses, warnings what it is slow at, at the lines
+        of the cell. The cell is traced, as for its first run.
+
+        Example::
+
+            %%tpu_check
+            x = tf.random.normal([8, 128])
+            tf.boolean_mask(x, x > 0)
+        """
+        _arguments(self.tpu_check, line)
+        return self.session.check(cell)
 
     @magic_arguments()
     @line_magic
@@ -191,6 +228,11 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
     @magic_arguments()
     @argument("type", nargs="?", help="a TPU type, such as v4-32; by default the connection's")
+    @argument(
+        "--annotations",
+        action="store_true",
+        help="which tensors and variables are on which logical device of a replica",
+    )
     @line_magic
     def tpu_topology(self, line: str) -> Any:
         """Show the topology of the connection, or of any TPU type without connecting.
@@ -199,10 +241,13 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %tpu_topology
             %tpu_topology v4-32
+            %tpu_topology --annotations
         """
         from tpunb.describe import describe_accelerator
 
         args = _arguments(self.tpu_topology, line)
+        if args.annotations:
+            return displays.Described(self.session.connection.annotations())
         if args.type:
             return displays.Described(describe_accelerator(accelerator(args.type)))
         return displays.Described(self.session.connection.describe().topology)
@@ -242,6 +287,13 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
         raise UsageError(
             f"--computation-shape wants numbers such as 1,1,1,2, not {text!r}"
         ) from None
+
+
+def _strict(lenient: str | None) -> bool | dict[str, bool]:
+    """Reads `float64,scope` as rules that do not hold; nothing after `--lenient` is all."""
+    if not lenient:
+        return lenient is None
+    return dict.fromkeys(lenient.split(","), False)
 
 
 def _reductions(options: list[str]) -> dict[str, str]:

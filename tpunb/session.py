@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tpunb.connection import Connection, Request, make_connection
@@ -13,6 +14,8 @@ from tpunb.failures import first_line, show_shortly, syntax_error
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult
+    from tpunb.checking import CheckReport
+    from tpunb.doctor import Explanation
 
 __all__ = ["Session", "Status"]
 
@@ -43,11 +46,16 @@ class Session:
 
     Args:
         namespace: The shell's namespace, into which connecting puts the strategy.
+
+    Attributes:
+        last_error: The last error that a cell raised, in a line; or None.
+        last_explanation: The last explanation that was shown under an error; or None.
     """
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
         self.last_error: str | None = None
+        self.last_explanation: Explanation | None = None
         self._connection: Connection | None = None
         self._since = 0.0
         self._bound: dict[str, Any] = {}
@@ -120,7 +128,7 @@ class Session:
     ) -> CellResult:
         """Runs a cell's body on every replica and binds the names it assigns."""
         cells = self.connection.cells
-        try:
+        with self._short_errors(source):
             result = cells.run(
                 source,
                 self.namespace,
@@ -129,6 +137,20 @@ class Session:
                 gather=gather,
                 timed=timed,
             )
+        self.namespace.update(result.assigned)
+        return result
+
+    def check(self, source: str) -> CheckReport:
+        """Checks whether a cell's body would compile for a TPU; runs nothing."""
+        cells = self.connection.cells
+        with self._short_errors(source):
+            return cells.check(source, self.namespace)
+
+    @contextlib.contextmanager
+    def _short_errors(self, source: str) -> Iterator[None]:
+        """Errors of a cell are remembered, and shown by the cell's lines."""
+        try:
+            yield
         except SyntaxError as error:
             # IPython shows a SyntaxError with every frame that led to it.
             self.last_error = first_line(error)
@@ -137,8 +159,10 @@ class Session:
             self.last_error = first_line(error)
             show_shortly(error, source)
             raise
-        self.namespace.update(result.assigned)
-        return result
+
+    def remember(self, explanation: Explanation) -> None:
+        """Keeps the explanation of the last known error."""
+        self.last_explanation = explanation
 
     def status(self) -> Status:
         """How things stand."""

@@ -136,6 +136,15 @@ class Program:
             self.signature = signature
         return list(outputs), self._last_record, not known
 
+    def trace(self, captured: Captured) -> None:
+        """Traces as a run would, and leaves no trace of it."""
+        before = {name: copy.copy(value) for name, value in self._containers.items()}
+        try:
+            self._function.get_concrete_function(*captured.arguments)
+        finally:
+            self._fresh = None
+            self._restore(before)
+
     def graph(self, captured: Captured) -> Any:
         """The replica function's graph for these arguments, if it has been traced."""
         record = self.records.get(tuple(captured.signature))

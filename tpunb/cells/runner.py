@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..checking import CheckReport, innermost, refuse_other_strategies, report
 from ..errors import CellError, nearest
+from ..virtual.strict.examination import observed
+from ..virtual.strict.places import Place
 from .capture import Captured, Capturer, Kind
 from .lines import mark
 from .outputs import LAST, Record
@@ -131,6 +135,36 @@ class CellRunner:
             timings=_timings(started, ended, program.traced_at, traced) if timed else None,
         )
 
+    def check(
+        self, source: str, namespace: dict[str, Any], *, filename: str | None = None
+    ) -> CheckReport:
+        """Checks whether a cell would compile for a TPU, and run well; runs nothing.
+
+        Args:
+            source: The body, as for `run`.
+            namespace: Where the cell's names come from.
+            filename: What tracebacks call the cell.
+
+        Raises:
+            SyntaxError: The cell is not Python.
+            CheckError: The strategy is not a virtual TPU's.
+            Exception: What the cell raises when it is traced, as from `run`.
+        """
+        refuse_other_strategies(self._strategy)
+        cell = self._cell(source, filename)
+        captured = self._capturer.capture(cell, namespace)
+        program = Program(self._strategy, cell, namespace, captured, self._capturer, Options())
+        with observed() as found:
+            try:
+                program.trace(captured)
+            except Exception as error:
+                raised = _original(error, program.failure)
+                mark(raised, cell)
+                if raised is error:
+                    raise
+                raise raised from None
+        return report(found, line_of=functools.partial(_line_in, cell))
+
     def _execute(self, program: Program, captured: Captured) -> tuple[list[Any], Record, bool]:
         """Runs a program; errors say which line of the cell they come from."""
         try:
@@ -219,6 +253,15 @@ class CellRunner:
         for key, program in list(self._programs.items()):
             if program.cell is cell and _was_replaced(program.names, captured.key):
                 del self._programs[key]
+
+
+def _line_in(cell: CellSource, places: Sequence[Place]) -> tuple[str, int] | None:
+    """The innermost line of the cell that led to a place; else the place itself."""
+    inside = range(2, len(cell.lines) + 1)
+    for place in places:
+        if place.file == cell.filename and place.line in inside:
+            return "", cell.first_line(place.line)
+    return innermost(places)
 
 
 def _was_replaced(before: Mapping[str, Hashable], now: Mapping[str, Hashable]) -> bool:

@@ -4,6 +4,7 @@ An adapter fills a description once; text, picture, table and widget are drawn
 from it and never see the framework.
 """
 
+from tpunb.describe.annotations import Annotation, Annotations
 from tpunb.describe.connection import ConnectionDescription
 from tpunb.describe.replicas import (
     ReplicaValuesDescription,
@@ -18,6 +19,8 @@ from tpunb.describe.topology import (
 )
 
 __all__ = [
+    "Annotation",
+    "Annotations",
     "ConnectionDescription",
     "ReplicaValuesDescription",
     "TopologyDescription",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from tpunb.describe.annotations import Annotations
 from tpunb.describe.connection import ConnectionDescription
 from tpunb.describe.replicas import ReplicaValue, ReplicaValuesDescription
 from tpunb.describe.topology import TopologyDescription
 from tpunb.show import picture, table, text
+from tpunb.show.annotations import annotations_html, annotations_text
 
 __all__ = ["mimebundle"]
 
-Description = TopologyDescription | ReplicaValuesDescription | ConnectionDescription
+Description = TopologyDescription | ReplicaValuesDescription | ConnectionDescription | Annotations
 
 
 def mimebundle(description: Description) -> dict[str, str | bytes]:
@@ -19,7 +21,7 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
     HTML, and only what is small enough to be read as a table gets one.
 
     Args:
-        description: A topology, replica values or a connection.
+        description: A topology, replica values, a connection or annotations.
 
     Returns:
         `text/plain` and either `image/png` (as bytes) or `text/html`. The same
@@ -29,6 +31,11 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
         return {
             "text/plain": text.topology_text(description),
             "image/png": picture.topology_png(description),
+        }
+    if isinstance(description, Annotations):
+        return {
+            "text/plain": annotations_text(description),
+            "text/html": annotations_html(description),
         }
     if isinstance(description, ConnectionDescription):
         return {

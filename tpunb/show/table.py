@@ -15,7 +15,7 @@ from tpunb.describe.connection import ConnectionDescription
 from tpunb.describe.replicas import ReplicaValue, ReplicaValuesDescription, Section
 from tpunb.show import wording
 
-__all__ = ["connection_html", "facts_html", "replicas_html"]
+__all__ = ["connection_html", "facts_html", "replicas_html", "rows_html"]
 
 _MAX_ROWS = 64
 _LINE = "border-bottom:1px solid rgba(128,128,128,.35)"
@@ -58,6 +58,13 @@ def connection_html(connection: ConnectionDescription) -> str:
 def facts_html(headline: str, rows: Iterable[tuple[str, str]]) -> str:
     """Names and values in two columns under a headline."""
     return f"<div>{_line(headline, bold=True)}{_facts(rows)}</div>"
+
+
+def rows_html(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows of texts under a row of names; the texts are escaped."""
+    body = "".join(_row([_td(html.escape(cell)) for cell in row]) for row in rows)
+    names = _row([_th(name) for name in head])
+    return f'<table style="{_TABLE}"><thead>{names}</thead><tbody>{body}</tbody></table>'
 
 
 def _facts(rows: Iterable[tuple[str, str]]) -> str:

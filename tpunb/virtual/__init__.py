@@ -6,11 +6,20 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "TPUStrategy": "generations",
+    "TPUStrategyV1": "generations",
+    "TPUStrategyV2": "generations",
     "VirtualTPUClusterResolver": "resolver",
     "VirtualTPUStrategy": "strategy",
 }
 
-__all__ = ["VirtualTPUClusterResolver", "VirtualTPUStrategy"]
+__all__ = [
+    "TPUStrategy",
+    "TPUStrategyV1",
+    "TPUStrategyV2",
+    "VirtualTPUClusterResolver",
+    "VirtualTPUStrategy",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,11 @@ from __future__ import annotations
 # reductions and refusals the virtual TPU keeps.
 from tensorflow.python.distribute.tpu_strategy import (
     TPUExtended,
+    TPUStrategy,
+    TPUStrategyV1,
     TPUStrategyV2,
     _TPUReplicaContext,
+    _set_last_step_outputs,
 )
 
 # The TPU system's description as TPUExtended asks it of a resolver.
@@ -34,6 +37,7 @@ from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute import device_util
+from tensorflow.python.distribute import input_lib
 
 # Tracing the replica function into a graph of its own.
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
@@ -46,13 +50,36 @@ from tensorflow.python.ops import handle_data_util
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
+# Whether a function that is being traced will be compiled by XLA.
+from tensorflow.python.ops import control_flow_util
+
 # Where a tf.function keeps what it has traced, to make it trace anew.
 from tensorflow.core.function.polymorphism.function_cache import FunctionCache
+
+# "Am I compiled by XLA?" is answered by this context, and functions traced in it are its own.
+from tensorflow.python.ops.control_flow_ops import XLAControlFlowContext
+
+# Which operations XLA has kernels for.
+from tensorflow.python.framework.kernels import get_registered_kernels_for_op
+
+# Annotations of a tensor with a logical device or a partition, and variables that
+# every logical device of a replica holds.
+from tensorflow.python.compiler.xla.experimental.xla_sharding import xla_data_pb2
+from tensorflow.python.distribute.tpu_replicated_variable import TPUReplicatedVariable
+
+# What a TPU asks of arguments and results: padding, and what "flat" means.
+from tensorflow.python.compiler.xla.xla import is_flat
+from tensorflow.python.tpu import tpu
+
+# The names of old releases warn in TensorFlow's own way.
+from tensorflow.python.platform import tf_logging as logging
+from tensorflow.python.util import deprecation
 
 # Inputs that are variables are read before they reach the replicas.
 from tensorflow.python.util import variable_utils
 
 # The iterators that hand batches to single devices.
+from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
 # Protocol buffers of functions and their nodes.
@@ -65,6 +92,8 @@ from tensorflow.core.protobuf.tpu.topology_pb2 import TopologyProto
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 
+OpSharding = xla_data_pb2.OpSharding
+
 __all__ = [
     "AttrValue",
     "FuncGraph",
@@ -73,15 +102,23 @@ __all__ = [
     "GraphDebugInfo",
     "NodeDef",
     "OpDef",
+    "OpSharding",
     "TPUExtended",
     "TPUReplicateContext",
+    "TPUReplicatedVariable",
+    "TPUStrategy",
+    "TPUStrategyV1",
     "TPUStrategyV2",
     "TPUSystemMetadata",
     "TopologyProto",
+    "XLAControlFlowContext",
     "_TPUReplicaContext",
+    "_set_last_step_outputs",
     "atomic_function",
     "auto_control_deps_utils",
     "context",
+    "control_flow_util",
+    "deprecation",
     "device_util",
     "distribute_lib",
     "distribute_utils",
@@ -89,11 +126,17 @@ __all__ = [
     "dtypes",
     "enclosing_tpu_context",
     "func_graph_from_py_func",
+    "get_registered_kernels_for_op",
     "handle_data_util",
+    "input_lib",
+    "is_flat",
+    "iterator_ops",
+    "logging",
     "multi_device_iterator_ops",
     "op_def_registry",
     "ops",
     "tensor_util",
+    "tpu",
     "tpu_ops",
     "tpu_shard_context",
     "variable_utils",

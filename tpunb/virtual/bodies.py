@@ -1,6 +1,6 @@
 """Functions that a replica calls for itself: its loops, its branches, its compiled calls.
 
-They run as they were traced, except for two things. Each replica draws random
+They run as they were traced, except for three things. Each replica draws random
 numbers of its own, as each core of a TPU does. And each node says which function
 it comes from, so that an error in it leads back to a line of Python.
 """
@@ -13,6 +13,8 @@ from typing import Any
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
 from tpunb.virtual.graphs import Library, called_functions
+from tpunb.virtual.nodes import make_identity
+from tpunb.virtual.sharding import logical_core
 
 _names = itertools.count()
 
@@ -42,6 +44,8 @@ class Bodies:
             replica: The replica that it is for.
             path: The name of the node that was traced, with those around it.
         """
+        if node.op == "XlaSharding":
+            make_identity(node)
         if replica and _is_seeded(node):
             seed2 = node.attr["seed2"]
             seed2.i = (seed2.i + 0x9E3779B1 * replica) % (2**31 - 1)
@@ -65,6 +69,9 @@ class Bodies:
         made.signature.name = f"{body.signature.name}_in_{self._owner}_{next(_names)}"
         for node in made.node_def:
             origin = f"{path}/{node.name}"
+            if logical_core(node.device) is not None:
+                # The body runs where the replica's first core is.
+                node.device = ""
             self.sign(node, origin)
             self.give(node, replica, origin)
         self.made.append(made)

@@ -49,7 +49,7 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
     if not _started():
         _configure(max(needed, _LEAST_DEVICES))
     names = [device.name for device in tf.config.list_logical_devices("CPU")]
-    names = [_full_name(name) for name in names]
+    names = [full_name(name) for name in names]
     if len(names) < needed:
         raise VirtualDevicesError(
             f"A virtual TPU {_called(accelerator)} needs {needed} logical CPU devices "
@@ -88,7 +88,7 @@ def _configure(needed: int) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(_LEAST_THREADS)
 
 
-def _full_name(name: str) -> str:
+def full_name(name: str) -> str:
     """A device's name in the form that TensorFlow's runtime uses."""
     return str(
         tf.DeviceSpec.from_string(name).replace(job="localhost", replica=0, task=0).to_string()

@@ -80,6 +80,21 @@ def has_collectives(function: FunctionDef, library: Library) -> bool:
     )
 
 
+def needed(function: FunctionDef) -> set[str]:
+    """The nodes that a function's results and effects come from; others do not run."""
+    nodes = {node.name: node for node in function.node_def}
+    pending = [text.partition(":")[0] for text in function.ret.values()]
+    pending += function.control_ret.values()
+    pending += [name for name, node in nodes.items() if is_stateful(node)]
+    found: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in nodes and name not in found:
+            found.add(name)
+            pending += [text.lstrip("^").partition(":")[0] for text in nodes[name].input]
+    return found
+
+
 def in_topological_order(nodes: Iterable[NodeDef]) -> list[NodeDef]:
     """Nodes so ordered that each comes after all of its inputs."""
     by_name = {node.name: node for node in nodes}

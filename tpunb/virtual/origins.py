@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tpunb.virtual._tensorflow import FunctionDef, GraphDebugInfo, atomic_function, context
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import (
+    FuncGraph,
+    FunctionDef,
+    GraphDebugInfo,
+    atomic_function,
+    context,
+)
 from tpunb.virtual.graphs import called_functions
 
 
@@ -22,7 +30,7 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         bodies: The functions that were made for it.
     """
 
-    __slots__ = ["_bodies", "_traced"]
+    __slots__ = ["_bodies", "_graph", "_traced"]
 
     def __init__(
         self,
@@ -35,25 +43,48 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         super().__init__(definition.signature.name, runtime, function_type=None)
         self._traced = traced
         self._bodies = bodies
+        self._graph: FuncGraph | None = None
+
+    @property
+    def graph(self) -> FuncGraph:
+        """An empty graph in place of one that would take seconds to build in Python.
+
+        Saving a model looks for custom gradients here. Gradients are taken inside a
+        replica function, never through a function for all replicas.
+        """
+        if self._graph is None:
+            self._graph = FuncGraph(self.definition.signature.name)
+        return self._graph
 
     @property
     def graph_debug_info(self) -> GraphDebugInfo:
         """The stack traces of the nodes; gathered only when an error needs them."""
-        gathered = GraphDebugInfo()
         if self._traced is None:
-            return gathered
-        known = dict(_origins(self._traced, "", gathered, {}))
+            return GraphDebugInfo()
+        gathered, known = gathered_origins(self._traced)
         for definition in (self.definition, *self._bodies):
             for node in definition.node_def:
                 # A node of a body has signed with its name in the whole.
                 name = next(iter(node.experimental_debug_info.original_node_names), node.name)
-                trace = _nearest(name, known)
+                trace = nearest_trace(name, known)
                 if trace is not None:
                     gathered.name_to_trace_id[name] = trace
         for name, trace in known.items():
             if name not in gathered.name_to_trace_id:
                 gathered.name_to_trace_id[name] = trace
         return gathered
+
+
+def gathered_origins(
+    traced: atomic_function.AtomicFunction,
+) -> tuple[GraphDebugInfo, dict[str, int]]:
+    """The stack traces of a traced function's nodes and of those in what it calls.
+
+    Returns:
+        The traces, and the id of each node's trace by the node's inlined name.
+    """
+    gathered = GraphDebugInfo()
+    return gathered, dict(_origins(traced, "", gathered, {}))
 
 
 def _origins(
@@ -63,10 +94,12 @@ def _origins(
     outer: Mapping[str, atomic_function.AtomicFunction],
 ) -> Iterator[tuple[str, int]]:
     """The traces of a function's nodes and of those it calls, by their inlined names."""
+    if not isinstance(function, atomic_function.AtomicFunction):
+        return  # a function of TensorFlow 1's kind, which keeps no traces
     offset = _append(function._bound_context.get_graph_debug_info(function.name), gathered)
     yield from ((prefix + node, trace) for node, trace in offset.items())
     # The body of a loop or branch names no children: those around it know them.
-    children = {**outer, **{child.name.decode(): child for child in function.children}}
+    children = {**outer, **{tf.compat.as_str(child.name): child for child in function.children}}
     for node in function.definition.node_def:
         for callee in called_functions(node):
             if callee in children:
@@ -93,7 +126,7 @@ def _next(table: dict[int, object]) -> int:
     return max(table, default=-1) + 1
 
 
-def _nearest(name: str, known: dict[str, int]) -> int | None:
+def nearest_trace(name: str, known: dict[str, int]) -> int | None:
     """The trace of a node, or of the node that it was made for."""
     while name:
         if name in known:

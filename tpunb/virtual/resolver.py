@@ -10,6 +10,9 @@ from tpunb.accelerators import Accelerator, accelerator
 from tpunb.virtual._tensorflow import TPUSystemMetadata
 from tpunb.virtual.devices import VirtualDevices, virtual_devices
 
+DEFAULT_TPU = "v5e-8"
+"""The virtual TPU that stands in where none is named."""
+
 
 def virtual_topology(tpu: Accelerator) -> tf.tpu.experimental.Topology:
     """The topology that `initialize_tpu_system` would return for a TPU type."""

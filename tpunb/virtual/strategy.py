@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,16 +18,23 @@ from tpunb.virtual._tensorflow import (
     _TPUReplicaContext,
     distribute_lib,
     distribute_utils,
+    distribute_values,
     enclosing_tpu_context,
 )
+from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.collectives import broadcast_from_first
+from tpunb.virtual.contract import check_ranks, checked_result, padded
 from tpunb.virtual.devices import VirtualDevices
-from tpunb.virtual.pipelines import stop_tuning_cores, without_tuning
-from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+from tpunb.virtual.gathering import of_one_shape
+from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
+from tpunb.virtual.pipelines import share_iterators, without_tuning
+from tpunb.virtual.resolver import DEFAULT_TPU, VirtualTPUClusterResolver
+from tpunb.virtual.steps import run_steps
+from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.trace import ReplicateOptions, replicate
 
 
-class VirtualTPUStrategy(TPUStrategyV2):  # type: ignore[misc]
+class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
     """A `tf.distribute.TPUStrategy` whose TPU is made of virtual CPU cores.
 
     Everything that does not need a chip is TensorFlow's own: variables, input
@@ -39,6 +49,8 @@ class VirtualTPUStrategy(TPUStrategyV2):  # type: ignore[misc]
             is a replica.
         spmd: Whether tensors are partitioned over a replica's logical devices
             by XLA's SPMD partitioner.
+        strict: Whether what a TPU refuses is refused: all rules (True), none, or
+            a mapping from a rule's name to whether it holds.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
@@ -47,26 +59,22 @@ class VirtualTPUStrategy(TPUStrategyV2):  # type: ignore[misc]
 
     def __init__(
         self,
-        tpu: str | int | VirtualTPUClusterResolver = "v5e-8",
+        tpu: str | int | VirtualTPUClusterResolver = DEFAULT_TPU,
         *,
         device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
         spmd: bool = False,
+        strict: bool | Mapping[str, bool] | Strictness = True,
     ) -> None:
         # TPUStrategyV2's own __init__ makes a TPUExtended, hence its parent's.
         resolver = tpu if isinstance(tpu, VirtualTPUClusterResolver) else None
         resolver = resolver or VirtualTPUClusterResolver(tpu)
         super(TPUStrategyV2, self).__init__(
-            VirtualTPUExtended(self, resolver, device_assignment, spmd)
+            VirtualTPUExtended(self, resolver, device_assignment, spmd, Strictness.of(strict))
         )
         distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
         # Packed handles stand for one variable on several devices of one kind in
         # an eager call; the replica function takes a handle per core instead.
         self._enable_packed_variable_in_eager_mode = False
-
-    @property
-    def topology(self) -> tf.tpu.experimental.Topology:
-        """The TPU system's topology, as `initialize_tpu_system` returns it."""
-        return virtual_topology(self.cluster_resolver.accelerator)
 
 
 class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
@@ -78,20 +86,30 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         resolver: VirtualTPUClusterResolver,
         device_assignment: tf.tpu.experimental.DeviceAssignment | None,
         spmd: bool,
+        strictness: Strictness,
+        steps_per_run: int | None = None,
     ) -> None:
         super().__init__(
             strategy,
             tpu_cluster_resolver=resolver,
+            steps_per_run=steps_per_run,
             device_assignment=device_assignment,
             use_spmd_for_xla_partitioning=spmd,
         )
-        stop_tuning_cores()
         devices = resolver.devices
+        share_iterators([*devices.hosts, *itertools.chain(*devices.cores)])
         self._tpu_devices = _replica_devices(devices, device_assignment)
         self._host_device = devices.hosts[0]
         self._assign_input_workers(devices)
+        self.strictness = strictness
+        # The same function for all eager runs of one, so that it is traced once.
+        self.in_graph = functools.lru_cache(maxsize=64)(tf.function)
+        self.recorder = Recorder(self._tpu_devices.shape[1])
         self._options = ReplicateOptions(
-            cores=[list(cores) for cores in self._tpu_devices], diverged=set()
+            cores=[list(cores) for cores in self._tpu_devices],
+            diverged=set(),
+            strictness=strictness,
+            assigned=device_assignment is not None,
         )
 
     def _assign_input_workers(self, devices: VirtualDevices) -> None:
@@ -124,18 +142,51 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         # TPUExtended sends N copies around and keeps the first.
         return broadcast_from_first(tensor, self._num_replicas_in_sync)
 
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: Any, options: Any
+    ) -> Any:
+        if isinstance(value, distribute_values.PerReplica) and self.strictness.holds(
+            "gather-shapes"
+        ):
+            value = distribute_values.PerReplica(of_one_shape(value.values))
+        return super()._gather_to_implementation(value, destinations, axis, options)
+
+    @contextlib.contextmanager
+    def experimental_logical_device(self, logical_device_id: int) -> Iterator[None]:
+        """Places variables and operations on a logical device, and keeps which."""
+        with (
+            super().experimental_logical_device(logical_device_id),
+            self.recorder.operations(logical_device_id),
+        ):
+            yield
+
+    def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
+        variable = super()._create_variable(next_creator, **kwargs)
+        if self._tpu_devices.shape[1] > 1 and distribute_utils.is_distributed_variable(variable):
+            everywhere = self._use_spmd_for_xla_partitioning
+            device = None if everywhere else int(self._logical_device_stack[-1])
+            self.recorder.variable(variable, device)
+        return variable
+
+    def _experimental_run_steps_on_iterator(
+        self, fn: Any, multi_worker_iterator: Any, iterations: int, initial_loop_values: Any = None
+    ) -> Any:
+        # As TPUExtended, which asks no iterations of a strategy that runs one step.
+        steps = 1 if self.steps_per_run == 1 else iterations
+        return run_steps(fn, multi_worker_iterator, steps, initial_loop_values, self._options)
+
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None
     ) -> Any:
         """The function that calls `fn` on every replica; the counterpart of TPUExtended's."""
-        del options
+        options = options or tf.distribute.RunOptions()
         if tf.executing_eagerly() and fn in self._tpu_function_cache:
             return self._tpu_function_cache[fn]
         strategy = self._container_strategy()
 
         def replica_function(replica_id: tf.Tensor, args: Any, kwargs: Any) -> Any:
             with _TPUReplicaContext(strategy, replica_id_in_sync_group=replica_id):
-                return _without_operations(fn(*args, **kwargs))
+                return checked_result(fn(*args, **kwargs))
 
         def tpu_function(args: Any, kwargs: Any) -> Any:
             inputs = [
@@ -146,6 +197,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 ]
                 for replica in range(strategy.num_replicas_in_sync)
             ]
+            inputs = _prepared(inputs, options, self.strictness)
             with strategy.scope():
                 return distribute_utils.regroup(replicate(replica_function, inputs, self._options))
 
@@ -154,6 +206,20 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         compiled = tf.function(tpu_function, autograph=False)
         self._tpu_function_cache[fn] = compiled
         return compiled
+
+
+def _prepared(
+    inputs: list[Any], options: tf.distribute.RunOptions, strictness: Strictness
+) -> list[Any]:
+    """The replicas' arguments, checked and padded as the options of the run say."""
+    if not options.experimental_enable_dynamic_batch_size:
+        return inputs
+    if strictness.holds("unknown-rank"):
+        check_ranks(inputs[0])
+    # Some pass the class of the options in place of an instance, which TensorFlow lets pass.
+    if getattr(options.experimental_xla_options, "enable_xla_dynamic_padder", True):
+        return inputs
+    return padded(inputs, to_power_of_two=bool(options.experimental_bucketizing_dynamic_shape))
 
 
 def _replica_devices(
@@ -179,12 +245,3 @@ def _replica_devices(
 def _task(assignment: tf.tpu.experimental.DeviceAssignment, replica: int, logical_core: int) -> int:
     device = assignment.host_device(replica=replica, logical_core=logical_core, job="worker")
     return int(tf.DeviceSpec.from_string(device).task)
-
-
-def _without_operations(result: Any) -> Any:
-    """A replica's result without operations, which run but give nothing."""
-    if isinstance(result, tf.Operation):
-        return None
-    if isinstance(result, list):
-        return [value for value in result if not isinstance(value, tf.Operation)]
-    return result

@@ -17,16 +17,22 @@ from tpunb.virtual._tensorflow import (
     atomic_function,
     auto_control_deps_utils,
     context,
+    control_flow_util,
     func_graph_from_py_func,
     handle_data_util,
     ops,
     tpu_shard_context,
     variable_utils,
 )
+from tpunb.virtual.contract import columns_of
 from tpunb.virtual.expand import Expansion, expand
 from tpunb.virtual.origins import ReplicatedFunction
+from tpunb.virtual.placement import Components, components
 from tpunb.virtual.spread import Argument
 from tpunb.virtual.stale import Call, Calls
+from tpunb.virtual.strict.examination import enforce, is_observed
+from tpunb.virtual.strict.rules import Strictness
+from tpunb.virtual.strict.target import Target
 
 _names = itertools.count()
 
@@ -36,12 +42,12 @@ class _Variable:
     """A variable with a component on each replica.
 
     Attributes:
-        handles: The handle on each replica.
+        parts: Its components and where they are.
         mirrored: Whether the components are kept in sync.
         key: What stays the same for as long as the variable lives.
     """
 
-    handles: Sequence[Any]
+    parts: Components
     mirrored: bool
     key: str
 
@@ -53,9 +59,10 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     one input of the replica function.
     """
 
-    def __init__(self, graph: FuncGraph, num_replicas: int) -> None:
-        super().__init__(name="virtual_tpu", num_replicas=num_replicas, pivot=None)
+    def __init__(self, graph: FuncGraph, options: ReplicateOptions) -> None:
+        super().__init__(name="virtual_tpu", num_replicas=len(options.cores), pivot=None)
         self._traced = graph
+        self._options = options
         self.variables: dict[int, _Variable] = {}
 
     def get_replicated_var_handle(
@@ -73,9 +80,9 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             return known
         if is_packed:
             vars_ = vars_[0]._distributed_variables
-        handles = [getattr(variable, "handle", variable) for variable in vars_]
-        placeholder = self._traced.capture(handles[0])
-        self.variables[id(placeholder)] = _Variable(handles, is_mirrored, handle_id)
+        parts = components(vars_, self._options.cores, assigned=self._options.assigned)
+        placeholder = self._traced.capture(parts.handles[0])
+        self.variables[id(placeholder)] = _Variable(parts, is_mirrored, handle_id)
         self._replicated_vars[handle_id] = placeholder
         return placeholder
 
@@ -93,9 +100,9 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
 class TracingGraph(FuncGraph):  # type: ignore[misc]
     """The graph into which a replica function is traced."""
 
-    def __init__(self, num_replicas: int) -> None:
+    def __init__(self, options: ReplicateOptions) -> None:
         super().__init__(f"tpu_replica_{next(_names)}")
-        self.tracing = ReplicaTracingContext(self, num_replicas)
+        self.tracing = ReplicaTracingContext(self, options)
         self._set_control_flow_context(self.tracing)
 
 
@@ -106,12 +113,16 @@ class ReplicateOptions:
     Attributes:
         cores: The devices of each replica, its logical devices in order.
         diverged: Variables whose copies may differ; grows with what is traced.
+        assigned: Whether a device assignment says which cores form a replica.
         calls: The calls of what was traced.
+        strictness: What is refused because a TPU refuses it.
     """
 
     cores: Sequence[Sequence[str]]
     diverged: set[str]
+    assigned: bool = False
     calls: Calls = dataclasses.field(default_factory=Calls)
+    strictness: Strictness = dataclasses.field(default_factory=Strictness)
 
 
 def replicate(
@@ -133,39 +144,28 @@ def replicate(
     Raises:
         ValueError: The replicas' inputs differ in structure or type.
         TypeError: The function returns something that is not a tensor.
+        NotFoundError: A function around the call asks for XLA.
     """
+    if not is_observed():
+        _refuse_compilation_around()
     inputs = [variable_utils.convert_variables_to_tensors(list(one)) for one in inputs]
-    for other in inputs[1:]:
-        tf.nest.assert_same_structure(inputs[0], other)
-    columns = [_as_tensors(column) for column in zip(*map(_flat, inputs), strict=True)]
-    graph = _trace(function, inputs[0], columns, len(inputs))
+    columns = columns_of(inputs)
+    graph = _trace(function, inputs[0], columns, options)
     return _call(graph, columns, options)
 
 
-def _flat(nest: Any) -> list[Any]:
-    return list(tf.nest.flatten(nest, expand_composites=True))
-
-
-def _as_tensors(column: Sequence[Any]) -> list[Any]:
-    """One argument's value for each replica, as tensors of one type; None stays."""
-    if any(value is None for value in column):
-        if all(value is None for value in column):
-            return list(column)
-        raise ValueError("An argument is None on some replicas and a tensor on others.")
-    if all(value is column[0] for value in column):
-        return [tf.convert_to_tensor(column[0])] * len(column)
-    tensors = [tf.convert_to_tensor(value) for value in column]
-    for replica, tensor in enumerate(tensors):
-        if tensor.dtype != tensors[0].dtype:
-            raise ValueError(
-                "Replicas must have matching input types. Replica 0 had input type "
-                f"{tensors[0].dtype}, replica {replica} had input type {tensor.dtype}"
-            )
-    return tensors
+def _refuse_compilation_around() -> None:
+    """Fails as a TPU VM does, whose XLA has a compiler for its cores and none for its host."""
+    if control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
+        message = "could not find registered transfer manager for platform Host"
+        raise tf.errors.NotFoundError(None, None, f"{message} -- check target linkage")
 
 
 def _trace(
-    function: Callable[..., Any], structure: Any, columns: Sequence[Sequence[Any]], replicas: int
+    function: Callable[..., Any],
+    structure: Any,
+    columns: Sequence[Sequence[Any]],
+    options: ReplicateOptions,
 ) -> FuncGraph:
     """Traces the replica function with a placeholder for each argument."""
     specs = [
@@ -178,10 +178,10 @@ def _trace(
         values = iter(placeholders)
         flat = [None if column[0] is None else next(values) for column in columns]
         arguments = tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
-        with tpu_shard_context(replicas):
+        with tpu_shard_context(len(options.cores)):
             return variable_utils.convert_variables_to_tensors(function(*arguments))
 
-    graph = TracingGraph(replicas)
+    graph = TracingGraph(options)
     # The replica function's nodes belong to a core, whatever stands around the call.
     with ops.device(None):
         return func_graph_from_py_func(
@@ -201,20 +201,35 @@ def _call(
 ) -> list[Any]:
     """Writes the traced function out for all replicas and calls it."""
     traced = atomic_function.from_func_graph(graph.name, graph, {})
+    handles = {key: variable.parts.handles[0] for key, variable in graph.tracing.variables.items()}
+    enforce(Target(graph, traced, handles, options.cores[0][0]), options.strictness)
     definition = traced.cached_definition
     names = [argument.name for argument in definition.signature.input_arg]
     values, arguments = _arguments(graph, names, [c for c in columns if c[0] is not None])
     variables = graph.tracing.variables
-    keys = {
-        name: variables[id(placeholder)].key
+    held = {
+        name: variables[id(placeholder)]
         for name, placeholder in zip(names, graph.inputs, strict=True)
         if id(placeholder) in variables
+    }
+    keys = {name: variable.key for name, variable in held.items()}
+    homes = {name: variable.parts.home for name, variable in held.items() if variable.parts.home}
+    copies = {
+        name: variable.parts.dtype for name, variable in held.items() if variable.parts.copies
     }
 
     def write() -> Expansion:
         diverged = frozenset(name for name, key in keys.items() if key in options.diverged)
         library = functools.cache(context.context().get_function_def)
-        return expand(definition, arguments, library, options.cores, diverged)
+        return expand(
+            definition,
+            arguments,
+            library,
+            options.cores,
+            diverged,
+            homes=homes,
+            copies=copies,
+        )
 
     expansion = write()
     found = {keys[name] for name in expansion.diverged} - options.diverged
@@ -249,7 +264,7 @@ def _arguments(
             values.append(column[:1] if shared else column)
         elif variable is not None:
             arguments[name] = Argument.MIRRORED if variable.mirrored else Argument.LOCAL
-            values.append(list(variable.handles))
+            values.append([*variable.parts.handles, *variable.parts.copies])
         else:
             arguments[name] = Argument.SHARED
             values.append([external[id(placeholder)]])
@@ -326,7 +341,9 @@ def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]
     """One output of each replica, with what is known of it statically."""
     placed = []
     for tensor, core in zip(column, cores, strict=True):
-        tensor.set_shape(traced.shape)
+        # A loaded function may claim the shape that it was traced with, and be wrong here.
+        if tensor.shape.is_compatible_with(traced.shape):
+            tensor.set_shape(traced.shape)
         handle_data_util.copy_handle_data(traced, tensor)
         with ops.device(core[0]):
             placed.append(tf.identity(tensor))

@@ -1,0 +1,158 @@
+"""Keeps what a user says about logical devices, with the line that says it.
+
+Annotations belong to a traced replica function and are forgotten with it. They
+cost something only where they are made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.describe.annotations import Annotation, Annotations
+from tpunb.virtual._tensorflow import FuncGraph, ops
+from tpunb.virtual.sharding import LOGICAL_CORE
+from tpunb.virtual.trace import TracingGraph
+
+_GENERATED = "__autograph_generated_file"
+
+# Not worth a line: they compute nothing.
+_SILENT = frozenset({"Const", "Placeholder", "NoOp", "Identity", "ReadVariableOp", "XlaSharding"})
+
+
+class Recorder:
+    """Collects the annotations of one strategy.
+
+    Args:
+        logical_devices: How many logical devices a replica has.
+    """
+
+    def __init__(self, logical_devices: int) -> None:
+        self._logical_devices = logical_devices
+        self._tensors: weakref.WeakKeyDictionary[FuncGraph, dict[Annotation, None]]
+        self._tensors = weakref.WeakKeyDictionary()
+        self._variables: list[tuple[weakref.ref[Any], Annotation]] = []
+
+    def all(self) -> Annotations:
+        """The annotations of every function and variable that is still there."""
+        self._variables = [(ref, note) for ref, note in self._variables if ref() is not None]
+        found = dict.fromkeys(note for _, note in self._variables)
+        for notes in self._tensors.values():
+            found.update(notes)
+        return Annotations(found, self._logical_devices)
+
+    def tensor(
+        self,
+        tensor: Any,
+        annotated: Any,
+        *,
+        device: int | None = None,
+        tiling: Iterable[int] | None = None,
+    ) -> None:
+        """Keeps where a tensor lives; one outside a replica function is passed over.
+
+        Args:
+            tensor: What the user annotates.
+            annotated: What TensorFlow makes of it, on the user's line.
+            device: The logical device that it is assigned to.
+            tiling: Into how many parts each axis is split; without either, the
+                tensor is replicated.
+        """
+        notes = self._of_traced_function()
+        if notes is None:
+            return
+        kind = "split" if tiling is not None else "replicated" if device is None else "assigned"
+        note = Annotation(
+            name=_name(tensor),
+            shape=_shape(tensor.shape),
+            dtype=tensor.dtype.name,
+            kind=kind,  # type: ignore[arg-type]
+            device=None if device is None else int(device),
+            tiling=None if tiling is None else tuple(int(parts) for parts in tiling),
+            where=_where((f.filename, f.name, f.lineno) for f in annotated.op.traceback),
+        )
+        notes[note] = None
+
+    @contextlib.contextmanager
+    def operations(self, device: int) -> Iterator[None]:
+        """Keeps the operations that a replica function makes for a logical device."""
+        graph = ops.get_default_graph()
+        notes = self._of_traced_function()
+        if notes is None:
+            yield
+            return
+        before = len(graph.get_operations())
+        yield
+        for operation in graph.get_operations()[before:]:
+            if operation.type in _SILENT or LOGICAL_CORE not in operation.device:
+                continue
+            for tensor in operation.outputs:
+                self.tensor(tensor, tensor, device=device)
+
+    def variable(self, variable: Any, device: int | None) -> None:
+        """Keeps where a variable lives: on one logical device, or on each (None)."""
+        note = Annotation(
+            # Under SPMD a name ends in "/r:" and the number of a replica.
+            name=str(variable.name).partition(":")[0].removesuffix("/r"),
+            shape=_shape(variable.shape),
+            dtype=variable.dtype.name,
+            kind="replicated" if device is None else "assigned",
+            device=device,
+            where=_where(_calling()),
+            variable=True,
+        )
+        self._variables.append((weakref.ref(variable), note))
+
+    def _of_traced_function(self) -> dict[Annotation, None] | None:
+        graph = ops.get_default_graph()
+        while graph is not None and not isinstance(graph, TracingGraph):
+            graph = getattr(graph, "outer_graph", None)
+        return None if graph is None else self._tensors.setdefault(graph, {})
+
+
+def _name(tensor: Any) -> str:
+    """A tensor's name; the replica function's own arguments are counted from 1."""
+    graph = getattr(tensor, "graph", None)
+    if isinstance(graph, TracingGraph):
+        # The first of the graph's inputs is the replica's id.
+        for number, given in enumerate(graph.inputs):
+            if given is tensor:
+                return f"argument {number}"
+    return str(getattr(tensor, "name", "")).partition(":")[0]
+
+
+def _shape(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
+    return None if shape.rank is None else tuple(shape.as_list())
+
+
+def _calling() -> Iterator[tuple[str, str, int]]:
+    """The file, function and line of each caller, the outermost last."""
+    frame = sys._getframe(1)
+    found = []
+    while frame is not None:
+        found.append((frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return iter(reversed(found))
+
+
+def _where(frames: Iterable[tuple[str, str, int]]) -> str:
+    """The innermost line that is the user's own, as `"line 12 of step"`."""
+    libraries = _libraries()
+    for file, function, line in reversed(list(frames)):
+        if not file.startswith(libraries) and _GENERATED not in file:
+            return f"line {line}" + ("" if function == "<module>" else f" of {function}")
+    return ""
+
+
+def _libraries() -> tuple[str, ...]:
+    """The folders of the packages between the user and this module."""
+    modules = (sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras", "tpunb"))
+    files = (getattr(module, "__file__", None) for module in modules)
+    return tuple(f"{Path(file).parent}{os.sep}" for file in files if file)

@@ -1,0 +1,179 @@
+"""What a TPU asks of a replica function's arguments and results.
+
+The checks, their order and their messages are those of `TPUExtended` and
+`tpu.replicate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import is_flat, tensor_util, tpu, variable_utils
+
+# `tpu.replicate` passes this in place of an argument that is None.
+_NOTHING = tf.int32
+
+
+def check_ranks(inputs: Sequence[Any]) -> None:
+    """Refuses an argument whose rank is unknown when batches may be of any size.
+
+    Args:
+        inputs: The arguments of the first replica.
+
+    Raises:
+        ValueError: With TensorFlow's message.
+    """
+    for value in tf.nest.flatten(inputs):
+        rank = value.shape.rank if tensor_util.is_tf_type(value) else np.ndim(value)
+        if rank is None:
+            raise ValueError(
+                f"input tensor {value} to TPUStrategy.run() has unknown rank, which is not allowed"
+            )
+
+
+def padded(inputs: Sequence[Any], *, to_power_of_two: bool) -> list[Any]:
+    """Pads arguments whose shapes differ between replicas, or are not known, with zeros.
+
+    XLA's dynamic padder hides this from the replica function; without it the
+    function sees the padding.
+
+    Args:
+        inputs: The arguments of each replica.
+        to_power_of_two: Whether lengths are rounded up to a power of two, of
+            which 2 is the least; else to the longest of the replicas'.
+
+    Returns:
+        The same with shapes that are the same on each replica.
+    """
+    inputs = variable_utils.convert_variables_to_tensors(list(inputs))
+    flat = [_flat(one) for one in inputs]
+    tensors = [[tf.convert_to_tensor(0 if v is None else v) for v in one] for one in flat]
+    shapes = [
+        None if composite else tf.TensorShape([None] * tensor.shape.rank)
+        for composite, tensor in zip(_of_composites(inputs[0]), tensors[0], strict=True)
+    ]
+    spec = tpu.PaddingSpec.POWER_OF_TWO if to_power_of_two else None
+    # What follows the arguments are their sizes, for the padder that is off.
+    filled, _ = tpu._pad_all_input(tensors, shapes, spec)
+    return [
+        tf.nest.pack_sequence_as(
+            one,
+            [None if old is None else new for old, new in zip(before, after, strict=False)],
+            expand_composites=True,
+        )
+        for one, before, after in zip(inputs, flat, filled, strict=True)
+    ]
+
+
+def _of_composites(inputs: Any) -> list[bool]:
+    """For each tensor of a nest whether it is a part of a composite tensor."""
+    parts: list[bool] = []
+    for value in tf.nest.flatten(inputs):
+        inner = tf.nest.flatten(value, expand_composites=True)
+        composite = len(inner) != 1 or inner[0] is not value
+        parts.extend([composite] * len(inner))
+    return parts
+
+
+def columns_of(inputs: Sequence[Any]) -> list[list[Any]]:
+    """Each tensor of the arguments with its value on every replica; None stays.
+
+    Args:
+        inputs: The arguments of each replica, variables read.
+
+    Raises:
+        ValueError: The replicas' arguments differ in structure or in types.
+        TypeError: They differ in the types of their containers.
+    """
+    for other in inputs[1:]:
+        tf.nest.assert_same_structure(inputs[0], other)
+    columns = [_as_tensors(column) for column in zip(*map(_flat, inputs), strict=True)]
+    first = [_type(column[0]) for column in columns]
+    for replica in range(1, len(inputs)):
+        types = [_type(column[replica]) for column in columns]
+        if types != first:
+            raise ValueError(
+                "Replicas must have matching input types. Replica 0 had "
+                f"input types {first}, replica {replica} had input types {types}"
+            )
+    for column in columns:
+        if any(value is None for value in column) and column[0] is not None:
+            raise ValueError("An argument is None on some replicas and a tensor on others.")
+    return columns
+
+
+def _flat(nest: Any) -> list[Any]:
+    return list(tf.nest.flatten(nest, expand_composites=True))
+
+
+def _as_tensors(column: Sequence[Any]) -> list[Any]:
+    if all(value is column[0] for value in column):
+        one = None if column[0] is None else tf.convert_to_tensor(column[0])
+        return [one] * len(column)
+    return [None if value is None else tf.convert_to_tensor(value) for value in column]
+
+
+def _type(value: Any) -> tf.DType:
+    return _NOTHING if value is None else value.dtype
+
+
+def checked_result(result: Any) -> Any:
+    """A replica's result as tensors, without the operations that only run.
+
+    Args:
+        result: What the replica function returned.
+
+    Returns:
+        The same structure of tensors, composite tensors and None; None for an
+        operation.
+
+    Raises:
+        ValueError: With TensorFlow's message: something is not a tensor, or an
+            operation stands where none may.
+    """
+    if result is None or isinstance(result, tf.Operation):
+        return None
+    result = variable_utils.convert_variables_to_tensors(result)
+    flat = _flat(result)
+    if not is_flat(result):
+        _refuse_operations(flat)
+        return tf.nest.pack_sequence_as(
+            result, [_tensor(value, '"') for value in flat], expand_composites=True
+        )
+    flat = [value if isinstance(value, tf.Operation) else _tensor(value) for value in flat]
+    tensors = [value for value in flat if not isinstance(value, tf.Operation)]
+    if any(isinstance(value, tf.Operation) for value in flat[: len(tensors)]):
+        raise ValueError(
+            "TPU functions must return zero-or more Tensor values followed by "
+            "zero or more Operations."
+        )
+    if isinstance(result, list):
+        result = [value for value in result if not isinstance(value, tf.Operation)]
+    return tf.nest.pack_sequence_as(result, tensors, expand_composites=True)
+
+
+def _refuse_operations(flat: Sequence[Any]) -> None:
+    for value in flat:
+        if isinstance(value, tf.Operation):
+            raise ValueError(
+                "tpu.rewrite does not support Operation as return value in non-flat "
+                "output structure. You can set returned Operations as control "
+                "dependencies of returned Tensors so Operations are triggered when "
+                f'Tensors are evaluated. Operation found: "{value.name}"'
+            )
+
+
+def _tensor(value: Any, quote: str = "") -> Any:
+    if value is None or tf.is_tensor(value):
+        return value
+    try:
+        return tf.convert_to_tensor(value)
+    except Exception as error:
+        raise ValueError(
+            "TPU function return values must all either be Operations or "
+            f"convertible to Tensors. Got error: {quote}{error}{quote}"
+        ) from error

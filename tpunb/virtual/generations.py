@@ -1,0 +1,127 @@
+"""TensorFlow's three TPU strategies under their own names, on the virtual TPU.
+
+They take the arguments of the classes that they stand in for, and are subclasses
+of these: what asks `isinstance` gets the answer of a TPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual import _tensorflow as private
+from tpunb.virtual._tensorflow import distribute_lib
+from tpunb.virtual.interface import NumpyDatasets, VirtualTPU
+from tpunb.virtual.resolver import DEFAULT_TPU, VirtualTPUClusterResolver
+from tpunb.virtual.strategy import VirtualTPUExtended, VirtualTPUStrategy
+from tpunb.virtual.strict.rules import Strictness
+
+__all__ = ["TPUStrategy", "TPUStrategyV1", "TPUStrategyV2"]
+
+
+class TPUStrategyV2(VirtualTPUStrategy):
+    """`tf.distribute.TPUStrategy`, on a virtual TPU.
+
+    Args:
+        tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
+        experimental_device_assignment: Which cores form a replica; by default
+            every core is one.
+        experimental_spmd_xla_partitioning: Whether tensors are partitioned over
+            a replica's logical devices by XLA's SPMD partitioner.
+
+    Raises:
+        TypeError: The resolver is not one of a virtual TPU.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: VirtualTPUClusterResolver | None = None,
+        experimental_device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
+        experimental_spmd_xla_partitioning: bool = False,
+    ) -> None:
+        super().__init__(
+            _resolver(tpu_cluster_resolver),
+            device_assignment=experimental_device_assignment,
+            spmd=experimental_spmd_xla_partitioning,
+        )
+
+
+class TPUStrategy(VirtualTPU, NumpyDatasets, private.TPUStrategy):  # type: ignore[misc]
+    """`tf.distribute.experimental.TPUStrategy`, on a virtual TPU.
+
+    Args:
+        tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
+        device_assignment: Which cores form a replica; by default every core is one.
+
+    Raises:
+        TypeError: The resolver is not one of a virtual TPU.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: VirtualTPUClusterResolver | None = None,
+        device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
+    ) -> None:
+        private.logging.warning(
+            "`tf.distribute.experimental.TPUStrategy` is deprecated, please use "
+            "the non-experimental symbol `tf.distribute.TPUStrategy` instead."
+        )
+        resolver = _resolver(tpu_cluster_resolver)
+        super(private.TPUStrategy, self).__init__(_extended(self, resolver, device_assignment))
+        distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
+        self._enable_packed_variable_in_eager_mode = False
+
+
+class TPUStrategyV1(VirtualTPU, private.TPUStrategyV1):  # type: ignore[misc]
+    """`tf.compat.v1.distribute.experimental.TPUStrategy`, on a virtual TPU.
+
+    Args:
+        tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
+        steps_per_run: Steps between two returns to the host; 1 by default.
+        device_assignment: Which cores form a replica; by default every core is one.
+
+    Raises:
+        TypeError: The resolver is not one of a virtual TPU.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: VirtualTPUClusterResolver | None = None,
+        steps_per_run: int | None = None,
+        device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
+    ) -> None:
+        resolver = _resolver(tpu_cluster_resolver)
+        super(private.TPUStrategyV1, self).__init__(
+            _extended(self, resolver, device_assignment, steps_per_run)
+        )
+        distribute_lib.distribution_strategy_gauge.get_cell("V1").set("TPUStrategy")
+        self._enable_packed_variable_in_eager_mode = False
+
+
+def _extended(
+    strategy: Any,
+    resolver: VirtualTPUClusterResolver,
+    device_assignment: tf.tpu.experimental.DeviceAssignment | None,
+    steps_per_run: int | None = None,
+) -> VirtualTPUExtended:
+    return VirtualTPUExtended(
+        strategy,
+        resolver,
+        device_assignment,
+        spmd=False,
+        strictness=Strictness.of(True),
+        steps_per_run=steps_per_run,
+    )
+
+
+def _resolver(resolver: Any) -> VirtualTPUClusterResolver:
+    """The resolver of a virtual TPU, where None means the one that stands in."""
+    if resolver is None:
+        return VirtualTPUClusterResolver(DEFAULT_TPU)
+    if not isinstance(resolver, VirtualTPUClusterResolver):
+        raise TypeError(
+            "A strategy on the virtual TPU takes a tpunb.virtual.VirtualTPUClusterResolver, "
+            f"not a {type(resolver).__name__}."
+        )
+    return resolver

@@ -1,0 +1,204 @@
+"""Reads a replica function for what XLA on a CPU lets through and a TPU does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, tensor_util
+from tpunb.virtual.graphs import Library, called_functions, data_inputs, needed
+from tpunb.virtual.strict.findings import Finding
+from tpunb.virtual.strict.kernels import compiles, why_not
+from tpunb.virtual.strict.known import is_known
+
+__all__ = ["OUTSIDE", "lint"]
+
+_WHERE = (
+    "Work at a fixed shape: compute a mask and multiply, or give `tf.where` all three arguments."
+)
+_UNIQUE = (
+    "Find distinct values in the input pipeline (tf.data), or count into a fixed number of bins."
+)
+_PARTITION = "Work on all rows at a fixed shape and select with a mask."
+_SUPPRESSION = "Use `tf.image.non_max_suppression_padded(..., pad_to_max_output_size=True)`."
+
+# The size of what they give depends on the data.
+_DYNAMIC = {
+    "Where": ("`tf.where` with one argument or `tf.boolean_mask`", _WHERE),
+    "Unique": ("`tf.unique`", _UNIQUE),
+    "UniqueV2": ("`tf.unique`", _UNIQUE),
+    "UniqueWithCounts": ("`tf.unique_with_counts`", _UNIQUE),
+    "UniqueWithCountsV2": ("`tf.unique_with_counts`", _UNIQUE),
+    "ListDiff": ("`tf.setdiff1d`", _UNIQUE),
+    "DynamicPartition": ("`tf.dynamic_partition`", _PARTITION),
+    "NonMaxSuppressionV3": ("`tf.image.non_max_suppression`", _SUPPRESSION),
+    "NonMaxSuppressionV4": ("`tf.image.non_max_suppression`", _SUPPRESSION),
+}
+_PADDED = "pad_to_max_output_size"
+
+_LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
+_GROWS = "resize_if_index_out_of_bounds"
+_LIST_MEND = (
+    "Give the TensorArray its size and `dynamic_size=False`, and `tf.while_loop` constant "
+    "`maximum_iterations`."
+)
+_LIST_MESSAGE = (
+    "XLA compilation requires a fixed tensor list size. Set the max number of elements. This "
+    "could also happen if you're using a TensorArray in a while loop that does not have its "
+    "maximum_iteration set, you can fix this by setting maximum_iteration to a proper value."
+)
+
+_HEAVY = frozenset(
+    {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul", "Einsum", "XlaDotV2"}
+    | {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3D", "DepthwiseConv2dNative"}
+    | {"Cholesky", "MatrixInverse", "MatrixSolve", "MatrixTriangularSolve", "Qr", "Svd"}
+    | {"SelfAdjointEigV2", "FFT", "FFT2D", "FFT3D"}
+)
+# They say or move what is float64, and compute nothing.
+_LIGHT = frozenset(
+    {"Cast", "Const", "Identity", "IdentityN", "Reshape", "Shape", "XlaSharding", "ZerosLike"}
+    | {"AllToAll", "CollectivePermute", "CrossReplicaSum", "If", "StatelessIf", "Case"}
+    | {"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"}
+    | {"AssignVariableOp", "ReadVariableOp", "VariableShape"}
+)
+_FLOAT64_MEND = "Cast to float32 in the input pipeline; NumPy arrays are float64 by default."
+
+_SOFT_PLACEMENT = (
+    "One approach is to outside compile the unsupported ops to run on CPUs by enabling soft "
+    "placement `tf.config.set_soft_device_placement(True)`. This has a potential performance "
+    "penalty."
+)
+OUTSIDE = "_xla_outside_compilation"
+"""What `tf.compat.v1.tpu.outside_compilation` marks runs on the host, as it was asked to."""
+
+_HOST_MEND = (
+    "Do it in the input pipeline (tf.data) or after the step on what it returns; with "
+    "`tf.config.set_soft_device_placement(True)` it runs on the host, which the cores wait for."
+)
+
+
+def lint(function: FunctionDef, library: Library, name: str) -> list[Finding]:
+    """Looks at each node by itself.
+
+    Args:
+        function: The replica function, calls written out.
+        library: Finds the functions of its loops and branches.
+        name: What messages call the graph.
+
+    Returns:
+        What was found, in the order of the nodes; nodes in loops and branches
+        are named with what is around them.
+    """
+    return list(_lint(function, library, name, "", frozenset()))
+
+
+def _lint(
+    function: FunctionDef, library: Library, name: str, path: str, around: frozenset[str]
+) -> Iterator[Finding]:
+    nodes = {node.name: node for node in function.node_def}
+    examined = needed(function) - _serve_assertions(function)
+    for node in function.node_def:
+        if node.name in examined and OUTSIDE not in node.attr:
+            yield from _lint_node(node, nodes, name, path)
+        for callee in called_functions(node):
+            if callee not in around:
+                inner = f"{path}{node.name}/"
+                yield from _lint(library(callee), library, name, inner, around | {callee})
+
+
+def _lint_node(node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str) -> Iterator[Finding]:
+    if is_known(node):
+        return
+    if not compiles(node):
+        yield _unsupported(node, name, path)
+    elif node.op in _DYNAMIC and not (_PADDED in node.attr and node.attr[_PADDED].b):
+        yield _dynamic(node, path)
+    elif _is_unbounded(node, nodes):
+        reason = "The TensorArray or the loop has no fixed size, so that it cannot get memory."
+        yield Finding("list-size", path + node.name, node.op, reason, _LIST_MEND, _LIST_MESSAGE)
+    elif node.op not in _LIGHT and _computes_in(node, dtypes.float64):
+        yield _float64(node, path)
+
+
+def _unsupported(node: NodeDef, name: str, path: str) -> Finding:
+    place = f"{{{{node {path}{node.name}}}}}"
+    return Finding(
+        rule="unsupported-op",
+        node=path + node.name,
+        op=node.op,
+        reason=f"{node.op} {why_not(node)}.",
+        mend=_HOST_MEND,
+        message=(
+            f"Detected unsupported operations when trying to compile graph {name} on XLA_TPU_JIT: "
+            f"{node.op} (No registered '{node.op}' OpKernel for XLA_TPU_JIT devices compatible "
+            f"with node {place}){place}\n{_SOFT_PLACEMENT}"
+        ),
+    )
+
+
+def _dynamic(node: NodeDef, path: str) -> Finding:
+    called, mend = _DYNAMIC[node.op]
+    return Finding(
+        rule="dynamic-shape",
+        node=path + node.name,
+        op=node.op,
+        reason=f"{called} gives a tensor whose size depends on the data.",
+        mend=mend,
+        message=(
+            f"No registered '{node.op}' OpKernel for 'TPU' devices compatible with node "
+            f"{{{{node {path}{node.name}}}}}"
+        ),
+    )
+
+
+def _is_unbounded(node: NodeDef, nodes: dict[str, NodeDef]) -> bool:
+    """Whether a list may get any number of elements."""
+    if _GROWS in node.attr and node.attr[_GROWS].b:
+        return True
+    if node.op not in _LISTS:
+        return False
+    origin = nodes.get(data_inputs(node)[1].source)
+    if origin is None or origin.op != "Const":
+        return False  # a number that is passed in or computed: lowering knows
+    return int(tensor_util.MakeNdarray(origin.attr["value"].tensor)) < 0
+
+
+def _computes_in(node: NodeDef, kind: dtypes.DType) -> bool:
+    return any(
+        value.WhichOneof("value") == "type" and value.type == kind.as_datatype_enum
+        for value in node.attr.values()
+    )
+
+
+def _float64(node: NodeDef, path: str) -> Finding:
+    if node.op in _HEAVY:
+        return Finding(
+            rule="float64-op",
+            node=path + node.name,
+            op=node.op,
+            reason=f"{node.op} is computed in float64, which TPUs do not have.",
+            mend=_FLOAT64_MEND,
+            message=(
+                "While rewriting computation to not contain X64 element types, XLA encountered an "
+                f"HLO for which this rewriting is not implemented: {node.op} in f64 "
+                f"{{{{node {path}{node.name}}}}}"
+            ),
+        )
+    reason = f"{node.op} is computed in float64, which a TPU puts together from float32."
+    return Finding("float64", path + node.name, node.op, reason, _FLOAT64_MEND, reason)
+
+
+def _serve_assertions(function: FunctionDef) -> set[str]:
+    """Nodes that only feed an assertion: a TPU leaves assertions out."""
+    consumers: dict[str, set[str]] = {node.name: set() for node in function.node_def}
+    for node in function.node_def:
+        for text in node.input:
+            source = text.lstrip("^").partition(":")[0]
+            if source in consumers and not text.startswith("^"):
+                consumers[source].add(node.name)
+    returned = {text.partition(":")[0] for text in function.ret.values()}
+    serving = {node.name for node in function.node_def if node.op == "Assert"}
+    for node in reversed(function.node_def):
+        users = consumers[node.name]
+        if users and users <= serving and node.name not in returned:
+            serving.add(node.name)
+    return serving

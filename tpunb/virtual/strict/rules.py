@@ -1,0 +1,157 @@
+"""The rules of the virtual TPU: what it refuses or warns of, because a TPU does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from tpunb.errors import TpunbError, nearest
+
+__all__ = ["RULES", "STRICT", "Rule", "RuleError", "Strictness"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that a TPU does otherwise than a CPU.
+
+    Attributes:
+        name: By which it is switched off.
+        refuses: Whether it raises; otherwise it warns.
+        on_tpu: What a TPU does.
+    """
+
+    name: str
+    refuses: bool
+    on_tpu: str
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "eager-run",
+        True,
+        "`strategy.run` outside of a `tf.function` raises NotImplementedError.",
+    ),
+    Rule(
+        "unsupported-op",
+        True,
+        "An operation without a TPU kernel (Python, tables, strings, printing, sparse and ragged "
+        "tensors) stops the compilation, unless `tf.config.set_soft_device_placement(True)` was "
+        "called: then it runs on the host (see host-op).",
+    ),
+    Rule(
+        "unsupported-type",
+        True,
+        "A string or complex128 tensor cannot be put into a core's memory.",
+    ),
+    Rule(
+        "dynamic-shape",
+        True,
+        "An operation whose result's size depends on the data (`tf.where` with one argument, "
+        "`tf.boolean_mask`, `tf.unique`) does not compile.",
+    ),
+    Rule(
+        "constant-size",
+        True,
+        "A size, an axis or a number of elements must be a constant when the program is compiled.",
+    ),
+    Rule(
+        "list-size",
+        True,
+        "A loop or TensorArray without a bound cannot be given memory beforehand.",
+    ),
+    Rule(
+        "compile",
+        True,
+        "What XLA cannot compile for any other reason does not run.",
+    ),
+    Rule(
+        "float64-op",
+        True,
+        "Matrix products, convolutions and decompositions in float64 do not compile.",
+    ),
+    Rule(
+        "scope",
+        True,
+        "A variable made outside of the strategy's scope lies on the host: a core gets its value, "
+        "but what the replicas assign to it is not kept in sync.",
+    ),
+    Rule(
+        "unknown-rank",
+        True,
+        "An input of unknown rank is refused by `strategy.run`.",
+    ),
+    Rule(
+        "gather-shapes",
+        True,
+        "`gather` wants the same shape on all replicas.",
+    ),
+    Rule(
+        "host-op",
+        False,
+        "With soft device placement an operation without a TPU kernel runs on the host, and the "
+        "cores wait for it in every step.",
+    ),
+    Rule(
+        "float64",
+        False,
+        "float64 is put together from float32: slowly, and with less precision than on a CPU.",
+    ),
+)
+"""All rules; the catalogue of errors has the causes and the mends."""
+
+_NAMES = tuple(rule.name for rule in RULES)
+
+
+class RuleError(TpunbError, ValueError):
+    """There is no rule of this name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Strictness:
+    """Which rules hold.
+
+    Attributes:
+        off: The names of those that do not.
+    """
+
+    off: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, strict: bool | Mapping[str, bool] | Strictness) -> Strictness:
+        """Reads what a user gives as `strict`.
+
+        Args:
+            strict: True for all rules, False for none, or a mapping that says
+                of single rules whether they hold; the others do.
+
+        Raises:
+            RuleError: There is no such rule.
+        """
+        if isinstance(strict, Strictness):
+            return strict
+        if isinstance(strict, Mapping):
+            for name in strict:
+                _refuse_unknown(name)
+            return cls(frozenset(name for name, holds in strict.items() if not holds))
+        return cls() if strict else cls(frozenset(_NAMES))
+
+    def holds(self, name: str) -> bool:
+        """Whether a rule holds."""
+        return name not in self.off
+
+    @property
+    def any(self) -> bool:
+        """Whether any rule holds."""
+        return len(self.off) < len(_NAMES)
+
+
+STRICT = Strictness()
+"""All rules."""
+
+
+def _refuse_unknown(name: object) -> None:
+    if name in _NAMES:
+        return
+    near = nearest(str(name), _NAMES, most=1)
+    mend = f"Did you mean {near[0]!r}?" if near else f"The rules are {', '.join(_NAMES)}."
+    raise RuleError(f"There is no rule {name!r}.", mend=mend)

@@ -1,0 +1,218 @@
+"""A replica function with stand-ins for what is not the compiler's.
+
+Cross-replica operations give way to operations of the same shape, and what runs on
+the host by soft device placement to arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+from tpunb.virtual.graphs import (
+    COLLECTIVES,
+    Library,
+    called_functions,
+    has_collectives,
+    needed,
+)
+
+__all__ = ["CompilerFunctions", "Host", "Parameter"]
+
+_names = itertools.count()
+
+Host = Mapping[str, Mapping[str, tf.TensorSpec]]
+"""Nodes that run on the host; what each gives, by the end of the reference to it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument of the replica function.
+
+    Attributes:
+        spec: Its shape and type; sizes may be unknown. None for a variable.
+        handle: A variable's handle on the first core.
+    """
+
+    spec: tf.TensorSpec | None = None
+    handle: Any = None
+
+
+class CompilerFunctions:
+    """Writes functions with stand-ins for what is not the compiler's."""
+
+    def __init__(self, library: Library) -> None:
+        self.made: list[FunctionDef] = []
+        self._library = library
+
+    def write(
+        self,
+        function: FunctionDef,
+        parameters: Mapping[str, Parameter],
+        host: Host,
+    ) -> tuple[FunctionDef, list[tf.TensorSpec]]:
+        """Writes the replica function: tensors first among its arguments, then variables.
+
+        Returns:
+            The function and the specs of its tensors.
+        """
+        given = [_argument(f"host_{k}", spec) for k, spec in enumerate(_all(host))]
+        result = self._copy(function, host, [argument.name for argument in given])
+        arguments = list(function.signature.input_arg)
+        tensors = [a for a in arguments if parameters[a.name].spec is not None]
+        used = {text.partition(":")[0] for node in result.node_def for text in node.input}
+        variables = [a for a in arguments if parameters[a.name].spec is None and a.name in used]
+        kept = [*tensors, *given, *variables]
+        del result.signature.input_arg[:]
+        result.signature.input_arg.extend(kept)
+        result.arg_attr.clear()
+        specs = [spec for a in tensors if (spec := parameters[a.name].spec) is not None]
+        _drop_outputs(result, host)
+        return result, [*specs, *_all(host)]
+
+    def _copy(
+        self,
+        function: FunctionDef,
+        host: Host | None = None,
+        given: Sequence[str] = (),
+    ) -> FunctionDef:
+        host = host or {}
+        result = FunctionDef()
+        result.CopyFrom(function)
+        result.signature.name = f"{function.signature.name}_lowered_{next(_names)}"
+        tensors: dict[str, str] = {}
+        names = iter(given)
+        for name, specs in host.items():
+            tensors.update({name + suffix: next(names) for suffix in specs})
+        del result.node_def[:]
+        kept = needed(function) - host.keys()
+        for node in function.node_def:
+            if node.name in kept:
+                result.node_def.extend(self._stand_in(node))
+        for node in result.node_def:
+            _point(node, host, tensors)
+        _keep_effects(result, host)
+        self.made.append(result)
+        return result
+
+    def _stand_in(self, node: NodeDef) -> list[NodeDef]:
+        copy = NodeDef()
+        copy.CopyFrom(node)
+        copy.device = ""
+        if node.op == "AllToAll":
+            return _exchange(copy)
+        if node.op in COLLECTIVES or node.op == "XlaSharding":
+            _make_identity(copy)
+        for key in sorted(copy.attr):
+            value = copy.attr[key]
+            functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
+            for called in functions:
+                called.name = self._body(called.name)
+        return [copy]
+
+    def _body(self, name: str) -> str:
+        """A function that is called; a copy of it if anything in it has to be replaced."""
+        body = self._library(name)
+        if not _needs_copy(body, self._library):
+            return name
+        return str(self._copy(body).signature.name)
+
+
+def _drop_outputs(function: FunctionDef, host: Host) -> None:
+    """Leaves out what a compiler cannot return: what the host makes, and resources."""
+    for output in list(function.signature.output_arg):
+        source = function.ret[output.name].partition(":")[0]
+        kind = dtypes.as_dtype(output.type)
+        if source in host or kind in {dtypes.resource, dtypes.variant}:
+            function.signature.output_arg.remove(output)
+            del function.ret[output.name]
+
+
+def _needs_copy(function: FunctionDef, library: Library) -> bool:
+    if has_collectives(function, library) or len(needed(function)) < len(function.node_def):
+        return True
+    return any(
+        node.op == "XlaSharding"
+        or node.device
+        or any(_needs_copy(library(name), library) for name in called_functions(node))
+        for node in function.node_def
+    )
+
+
+def _make_identity(node: NodeDef) -> None:
+    kept = [text for text in node.input if not text.startswith("^")][:1]
+    controls = [text for text in node.input if text.startswith("^")]
+    node.op = "Identity"
+    del node.input[:]
+    node.input.extend([*kept, *controls])
+    for key in [key for key in node.attr if key != "T"]:
+        del node.attr[key]
+
+
+def _exchange(node: NodeDef) -> list[NodeDef]:
+    """An `AllToAll`'s shape without its partners: split, and joined along another axis."""
+    split, concat, count = (
+        node.attr[key].i for key in ("split_dimension", "concat_dimension", "split_count")
+    )
+    kind = node.attr["T"]
+    axes = [
+        _constant(f"{node.name}/{name}", value) for name, value in (("s", split), ("c", concat))
+    ]
+    parts = NodeDef(name=f"{node.name}/parts", op="Split")
+    parts.input.extend([f"{axes[0].name}:output:0", node.input[0]])
+    parts.attr["T"].CopyFrom(kind)
+    parts.attr["num_split"].i = count
+    joined = NodeDef(name=f"{node.name}/joined", op="ConcatV2")
+    joined.input.extend(f"{parts.name}:output:{k}" for k in range(count))
+    joined.input.append(f"{axes[1].name}:output:0")
+    joined.attr["T"].CopyFrom(kind)
+    joined.attr["N"].i = count
+    joined.attr["Tidx"].type = dtypes.int32.as_datatype_enum
+    result = NodeDef(name=node.name, op="Identity")
+    result.input.append(f"{joined.name}:output:0")
+    result.attr["T"].CopyFrom(kind)
+    return [*axes, parts, joined, result]
+
+
+def _constant(name: str, value: int) -> NodeDef:
+    node = NodeDef(name=name, op="Const")
+    node.attr["dtype"].type = dtypes.int32.as_datatype_enum
+    tensor = AttrValue()
+    tensor.tensor.dtype = dtypes.int32.as_datatype_enum
+    tensor.tensor.tensor_shape.SetInParent()
+    tensor.tensor.int_val.append(value)
+    node.attr["value"].CopyFrom(tensor)
+    return node
+
+
+def _all(host: Host) -> list[tf.TensorSpec]:
+    return [spec for specs in host.values() for spec in specs.values()]
+
+
+def _argument(name: str, spec: tf.TensorSpec) -> Any:
+    argument = FunctionDef().signature.input_arg.add()
+    argument.name, argument.type = name, spec.dtype.as_datatype_enum
+    return argument
+
+
+def _point(node: NodeDef, host: Host, tensors: Mapping[str, str]) -> None:
+    inputs = [
+        # What was a tensor of the host is an argument now.
+        tensors.get(text, text)
+        for text in node.input
+        if text.lstrip("^") not in host
+    ]
+    del node.input[:]
+    node.input.extend(inputs)
+
+
+def _keep_effects(function: FunctionDef, host: Collection[str]) -> None:
+    for key in [key for key, name in function.control_ret.items() if name in host]:
+        del function.control_ret[key]
+    del function.signature.control_output[:]
+    function.signature.control_output.extend(function.control_ret)
