@@ -112,6 +112,14 @@ def branches(x: Any) -> Any:
 
 
 @compiles(X)
+def slices_of_fixed_length(x: Any) -> Any:
+    total = 0.0
+    for i in tf.range(4):
+        total += tf.reduce_sum(tf.slice(x, [2 * i, 0], [2, 16])) + tf.reduce_sum(x[i])
+    return total
+
+
+@compiles(X)
 def where_with_three_arguments(x: Any) -> Any:
     return tf.where(x > 0, x, tf.zeros_like(x))
 
@@ -253,6 +261,19 @@ def distinct_values(ids: Any) -> Any:
 def parts(x: Any) -> Any:
     halves = tf.dynamic_partition(x, tf.cast(x > 0, tf.int32), 2)  # here
     return tf.reduce_sum(halves[0])
+
+
+@refused("bounded-shape", X, tf.TensorSpec([], tf.int32))
+def a_slice_of_any_length(x: Any, n: Any) -> Any:
+    return tf.reduce_sum(x[:n])  # here
+
+
+@refused("bounded-shape", X)
+def a_slice_in_a_loop(x: Any) -> Any:
+    total = 0.0
+    for i in tf.range(4):
+        total += tf.reduce_sum(x[2 * i : 2 * i + 2])  # here
+    return total
 
 
 @refused("constant-size", tf.TensorSpec([8], tf.int32))

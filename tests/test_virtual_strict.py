@@ -207,6 +207,17 @@ def test_what_is_compiled_outside_is_the_hosts(four: Any) -> None:
     assert run(four, step, each(four, [1.0, 10.0, 100.0, 1.0])) == [5, 6, 7, 5]
 
 
+def test_a_slice_of_a_size_that_is_only_bounded_warns() -> None:
+    strategy = strategy_of(4, strict=True)
+
+    def step(x: Any) -> Any:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return tf.reduce_sum(x[replica : replica + 1])
+
+    with pytest.warns(TpuWarning, match="The size of a slice depends on the data"):
+        assert run(strategy, step, tf.range(4)) == [0, 1, 2, 3]
+
+
 def test_float64_warns_once_a_line() -> None:
     strategy = strategy_of(4, strict=True)
 

@@ -47,8 +47,8 @@ class Located:
 
     @property
     def refuses(self) -> bool:
-        """Whether a TPU refuses it."""
-        return _REFUSES.get(self.finding.rule, False)
+        """Whether a TPU refuses it, or may."""
+        return _REFUSES.get(self.finding.rule, False) or self.finding.rule == "bounded-shape"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +174,8 @@ def examine(
 
 def _says_again(refused: Finding, found: list[Finding]) -> bool:
     """Whether what the compiler says was found already."""
-    return any(finding.rule == refused.rule for finding in found)
+    said = {finding.rule for finding in found}
+    return refused.rule in said or (refused.rule == "bounded-shape" and "dynamic-shape" in said)
 
 
 def _once_a_line(located: list[Located]) -> Iterator[Located]:

@@ -27,7 +27,7 @@ _BOUNDED = re.compile(r"<=\d+")
 _OF_THE_COMPILER = re.compile(
     r"\s*(?:Stack trace for op definition:|\[\[|tf2xla conversion failed)"
 )
-_METADATA = re.compile(r"op_name=\"[^\"]*?([^\"/]+(?:/[^\"/]+)*)\"")
+_METADATA = re.compile(r'op_type="([^"]*)" op_name="([^"]+)"')
 
 # What stands for a size that is known only when the step runs.
 _ANY_SIZE = 8
@@ -203,16 +203,14 @@ def _finding(message: str, unknown_sizes: bool) -> Finding | None:
 
 def _bounded(text: str) -> Finding | None:
     """Finds a size that is only bounded, which XLA on a CPU can do and a TPU cannot."""
-    for line in text.splitlines():
-        if _BOUNDED.search(line.partition("metadata=")[0]):
-            named = _METADATA.search(line)
-            node = named.group(1) if named else ""
-            return Finding(
-                "dynamic-shape",
-                node,
-                "",
-                "A tensor's size depends on the data.",
-                "Work at a fixed shape: compute a mask and multiply, or pad.",
-                f"TPU has inputs with dynamic shapes: {{{{node {node}}}}}",
-            )
-    return None
+    found = [line for line in text.splitlines() if _BOUNDED.search(line.partition("metadata=")[0])]
+    if not found:
+        return None
+    origin = next((match for match in map(_METADATA.search, found) if match), None)
+    op, node = origin.groups() if origin else ("", "")
+    reason, mend = "A tensor's size depends on the data.", "Work at a fixed shape: mask, or pad."
+    if op == "StridedSlice":
+        reason = "The size of a slice depends on the data: its begin or its end is a tensor."
+        mend = "Give `tf.slice` a size in numbers, or index a tensor of whole batches: `x[step]`."
+    message = f"TPU has inputs with dynamic shapes: {{{{node {node}}}}}"
+    return Finding("bounded-shape", node, op, reason, mend, message)

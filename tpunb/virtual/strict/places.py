@@ -50,7 +50,10 @@ class Places:
             path: The node's name, with those of the calls around it.
         """
         info, known = self._known
-        trace = nearest_trace(path, known)
+        # The compiler names a node of a body by its own name, without what is around it.
+        inner = (name for name in known if name.endswith(f"/{path}"))
+        name = path if path in known else next(inner, path)
+        trace = nearest_trace(name, known)
         if trace is None:
             return []
         return [_place(info, number) for number in reversed(info.traces_by_id[trace].frame_id)]

@@ -92,6 +92,12 @@ RULES: tuple[Rule, ...] = (
         "cores wait for it in every step.",
     ),
     Rule(
+        "bounded-shape",
+        False,
+        "A size of which only the bound is known, as of `x[:n]` with a tensor n, is padded where "
+        "the compiler can, and refused where it cannot; a check counts it as an error.",
+    ),
+    Rule(
         "float64",
         False,
         "float64 is put together from float32: slowly, and with less precision than on a CPU.",
