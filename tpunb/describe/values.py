@@ -1,0 +1,296 @@
+"""What the value on one replica looks like."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tpunb.describe import _tensors
+from tpunb.describe.previews import SMALL, Preview, Statistics, computable, preview_of
+
+__all__ = [
+    "ReplicaValue",
+    "guarded",
+    "replica_value",
+    "short_repr",
+]
+
+_MAX_TEXT = 200
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+Array = npt.NDArray[Any]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaValue:
+    """One leaf on one replica.
+
+    Attributes:
+        kind: `"numeric"`, `"string"`, `"ragged"`, `"sparse"`, `"slices"`,
+            `"none"` or `"object"` (anything else, shown by its repr).
+        dtype: Such as `"bfloat16"`; the type's name for an object.
+        shape: The shape, `None` for an axis of unequal lengths; `None` where
+            there is no shape.
+        statistics: Of a numeric value, or of the values of a composite one.
+        preview: Elements to draw, if they are numbers.
+        texts: Elements as text, for strings, composites and objects. It is the
+            data's own text: escape it.
+        omitted: How many texts were left out.
+        fingerprint: Equal for equal values; not for display.
+    """
+
+    kind: Literal["numeric", "string", "ragged", "sparse", "slices", "none", "object"]
+    dtype: str
+    shape: tuple[int | None, ...] | None = None
+    statistics: Statistics | None = None
+    preview: Preview | None = None
+    texts: tuple[str, ...] = ()
+    omitted: int = 0
+    fingerprint: tuple[Any, ...] = field(default=(), repr=False)
+
+
+def replica_value(value: Any, *, preview: bool) -> ReplicaValue:
+    """Describes one leaf on one replica; odd ones by their repr."""
+    return guarded(lambda: _described(value, preview=preview), None) or _object(value)
+
+
+def _described(value: Any, *, preview: bool) -> ReplicaValue | None:
+    if value is None:
+        return ReplicaValue("none", "None", texts=("None",), fingerprint=("none",))
+    if kind := _tensors.composite_kind(value):
+        return _composite(kind, value, preview=preview)
+    tensor = _tensors.as_tensor(value)
+    if tensor is not None:
+        return _tensor(tensor, preview=preview)
+    if isinstance(value, str | bytes):
+        return _strings(np.asarray(value, dtype=object), type(value).__name__)
+    if isinstance(value, np.ndarray | np.generic):
+        return _array(np.asarray(value), np.asarray(value).dtype.name, preview=preview)
+    if isinstance(value, bool | int | float | complex):
+        return _array(np.asarray(value), type(value).__name__, preview=preview)
+    return None
+
+
+def _tensor(tensor: Any, *, preview: bool) -> ReplicaValue | None:
+    dtype = _tensors.tensor_dtype(tensor)
+    if _tensors.is_symbolic(tensor):
+        shape = tuple(tensor.shape) if tensor.shape.rank is not None else None
+        text = "a symbolic tensor, without a value yet"
+        return ReplicaValue("object", dtype, shape, texts=(text,), fingerprint=(id(tensor),))
+    if not _tensors.is_large(tensor):
+        return _array(_tensors.as_array(tensor), dtype, preview=preview)
+    shape = tuple(int(size) for size in tensor.shape)
+    if dtype == "string":
+        head = _tensors.strided(tensor, (SMALL,), (1,))
+        return _strings(head, dtype, shape=shape)
+    if dtype.startswith("complex"):
+        text = "complex numbers, too many to show"
+        return ReplicaValue("object", dtype, shape, texts=(text,), fingerprint=(id(tensor),))
+    summary = _tensors.device_summary(tensor)
+    statistics = Statistics(
+        summary.minimum, summary.mean, summary.maximum, summary.nans, summary.infs
+    )
+
+    def sample(lengths: Sequence[int], steps: Sequence[int]) -> Array:
+        return _tensors.strided(tensor, lengths, steps)
+
+    return ReplicaValue(
+        "numeric",
+        dtype,
+        shape,
+        statistics,
+        preview_of(shape, dtype, statistics, sample) if preview else None,
+        fingerprint=(dtype, shape, summary.checksum),
+    )
+
+
+def _array(array: Array, dtype: str, *, preview: bool) -> ReplicaValue | None:
+    """Describes an array in the host's memory."""
+    if array.dtype.kind in "SU" or dtype == "string":
+        return _strings(array, dtype)
+    if array.dtype.kind == "c":
+        return _complex(array, dtype)
+    numbers = computable(array)
+    if numbers is None:
+        return None
+    statistics = _statistics(numbers)
+
+    def sample(lengths: Sequence[int], steps: Sequence[int]) -> Array:
+        flat = numbers.reshape(-1)[: math.prod(lengths)]
+        return flat.reshape(lengths)[tuple(slice(None, None, step) for step in steps)]
+
+    return ReplicaValue(
+        "numeric",
+        dtype,
+        array.shape,
+        statistics,
+        preview_of(array.shape, dtype, statistics, sample) if preview else None,
+        fingerprint=(dtype, array.shape, _checksum(numbers)),
+    )
+
+
+def _checksum(numbers: Array) -> bytes:
+    """A checksum that is equal for equal elements, NaN included."""
+    if numbers.dtype.kind == "f":
+        # Adding zero turns -0.0 into 0.0, which is equal to it.
+        numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0).astype(numbers.dtype)
+    return _digest(np.ascontiguousarray(numbers).tobytes())
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _statistics(numbers: Array) -> Statistics:
+    if numbers.size == 0:
+        return Statistics(None, None, None)
+    if numbers.dtype.kind != "f":
+        return Statistics(
+            int(numbers.min()),
+            float(numbers.mean(dtype=np.float64)),
+            int(numbers.max()),
+        )
+    nans = int(np.isnan(numbers).sum())
+    finite = numbers[np.isfinite(numbers)]
+    infs = numbers.size - nans - finite.size
+    if finite.size == 0:
+        return Statistics(None, None, None, nans, infs)
+    # Dividing first keeps the sum of very large numbers finite.
+    mean = float(np.sum(finite.astype(np.float64) / finite.size))
+    return Statistics(float(finite.min()), mean, float(finite.max()), nans, infs)
+
+
+def _strings(array: Array, dtype: str, shape: tuple[int, ...] | None = None) -> ReplicaValue:
+    """Describes text or bytes; `array` may be the head of what has the shape."""
+    shape = array.shape if shape is None else shape
+    items = array.reshape(-1).tolist()
+    texts = tuple(_string(item) for item in items[:SMALL])
+    return ReplicaValue(
+        "string",
+        dtype,
+        shape,
+        texts=texts,
+        omitted=math.prod(shape) - len(texts),
+        fingerprint=(dtype, shape, _digest(repr(items).encode("utf-8", "backslashreplace"))),
+    )
+
+
+def _string(item: Any) -> str:
+    """A string's repr, which has no control characters left in it."""
+    if isinstance(item, bytes):
+        item = item[: 4 * _MAX_TEXT].decode("utf-8", "backslashreplace")
+    return _shortened(repr(str(item)))
+
+
+def _complex(array: Array, dtype: str) -> ReplicaValue:
+    items = array.reshape(-1)
+    texts = tuple(f"{item.real:.4g}{item.imag:+.4g}j" for item in items[:SMALL].tolist())
+    return ReplicaValue(
+        "numeric",
+        dtype,
+        array.shape,
+        texts=texts,
+        omitted=items.size - len(texts),
+        fingerprint=(dtype, array.shape, _digest(np.ascontiguousarray(items).tobytes())),
+    )
+
+
+def _composite(kind: str, value: Any, *, preview: bool) -> ReplicaValue | None:
+    """Describes a ragged or sparse tensor or indexed slices by their values."""
+    names = {"ragged": "flat_values", "sparse": "values", "slices": "values"}
+    inner = _tensor(_tensors.as_tensor(getattr(value, names[kind])), preview=preview)
+    if inner is None:
+        return None
+    if kind == "ragged":
+        sides = tuple(None if side is None else int(side) for side in value.shape)
+        places = tuple(_fingerprint(splits) for splits in value.nested_row_splits)
+        return _with_values("ragged", inner, sides, _ragged_rows(value, inner), places)
+    dense = getattr(value, "dense_shape", None)
+    shape = None if dense is None else tuple(int(side) for side in _tensors.as_array(dense))
+    count = inner.shape[0] if inner.shape else 0
+    texts = (f"{count} values set" if kind == "sparse" else f"{count} slices",)
+    return _with_values(
+        "sparse" if kind == "sparse" else "slices",
+        inner,
+        shape,
+        texts,
+        (_fingerprint(value.indices),),
+    )
+
+
+def _with_values(
+    kind: Literal["ragged", "sparse", "slices"],
+    inner: ReplicaValue,
+    shape: tuple[int | None, ...] | None,
+    texts: tuple[str, ...],
+    places: tuple[Any, ...],
+) -> ReplicaValue:
+    return ReplicaValue(
+        kind,
+        inner.dtype,
+        shape,
+        inner.statistics,
+        inner.preview,
+        texts + (inner.texts if inner.kind == "string" else ()),
+        inner.omitted,
+        (kind, shape, inner.fingerprint, places),
+    )
+
+
+def _fingerprint(tensor: Any) -> tuple[Any, ...]:
+    described = _tensor(tensor, preview=False)
+    return described.fingerprint if described else ()
+
+
+def _ragged_rows(value: Any, inner: ReplicaValue) -> tuple[str, ...]:
+    """How many rows and values; row lengths of a small one."""
+    count = inner.shape[0] if inner.shape else 0
+    rows = int(value.nrows())
+    text = f"{count} values in {rows} rows"
+    if rows > 16 or value.ragged_rank != 1:
+        return (text,)
+    lengths = _tensors.as_array(value.row_lengths()).tolist()
+    return (f"{text} of {', '.join(map(str, lengths))}" if lengths else text,)
+
+
+def _object(value: Any) -> ReplicaValue:
+    """The last resort: a type's name and an abridged repr."""
+    name = type(value).__name__
+    text = short_repr(value)
+    # An abridged repr does not tell whether two objects are equal.
+    told = len(text) < _MAX_TEXT and not text.startswith("<")
+    return ReplicaValue(
+        "object", name, texts=(text,), fingerprint=(name, text if told else id(value))
+    )
+
+
+def short_repr(value: Any) -> str:
+    """A repr without addresses or control characters, that cannot fail."""
+    text = guarded(lambda: str(repr(value)), f"<{type(value).__name__}>")
+    text = _ADDRESS.sub("", text)
+    return _shortened("".join(char if char.isprintable() else " " for char in text))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+
+
+def guarded(call: Callable[[], _T], otherwise: _T) -> _T:
+    """What a call returns, or something else if it fails.
+
+    A display must show what it can: the values come from anywhere, and one that
+    cannot be read (a deleted buffer, an uninitialised variable, a repr with a
+    bug) must not hide the others.
+    """
+    try:
+        return call()
+    except Exception:
+        return otherwise
