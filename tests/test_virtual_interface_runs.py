@@ -237,7 +237,7 @@ def test_results_that_are_variables_numbers_and_operations(two: Any) -> None:
 
 def test_outside_compilation_runs_its_function(two: Any) -> None:
     def host(x: Any) -> Any:
-        return tf.numpy_function(lambda x: x * 2.0, [x], tf.float32)
+        return tf.numpy_function(lambda x: np.float32(x * 2), [x], tf.float32)
 
     def replica(x: Any) -> Any:
         y = tf.compat.v1.tpu.outside_compilation(host, x + 1.0)
