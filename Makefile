@@ -83,6 +83,8 @@ test-newest: setup
 test-notebooks: setup
 	$(STAGE) "notebooks, outputs compared"
 	$(BIN)/python -m pytest -q --nbval --nbval-current-env notebooks
+	$(STAGE) "a notebook as found, unmodified, on a virtual TPU"
+	$(BIN)/python -m pytest -q --nbval --tpu v3-8 notebooks/found
 
 test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests, oldest TensorFlow"

@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "tpunb"
 
 STREAM = (
-    {"catalogue", "errors"},
+    {"catalogue", "errors", "version"},
     {"accelerators", "assignment", "doctor", "environment", "failures", "quiet"},
     {"describe"},
     {"show", "widgets", "virtual"},
@@ -22,8 +22,9 @@ STREAM = (
     {"checking"},
     {"cells", "hardware"},
     {"connection"},
-    {"displays", "explaining", "keras", "session"},
-    {"cli", "completion", "kernels", "magics", "pytest_plugin"},
+    {"displays", "explaining", "keras", "saved_outputs", "session"},
+    {"kernels"},
+    {"cli", "completion", "kernel_launcher", "magics", "pytest_plugin"},
     {"extension"},
     {"__init__"},
 )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import dataset_options_pb2
 from test_virtual_support import local, strategy_of
 
 pytestmark = pytest.mark.timeout(60)
@@ -87,3 +88,37 @@ def test_devices_of_others_keep_tensorflows_iterators() -> None:
     assert len(iterator._iterators[0]._iterator._device_iterators) == 2
     step = tf.function(lambda iterator: mirrored.experimental_local_results(next(iterator)))
     assert [part.numpy().tolist() for part in step(iterator)] == [[0, 1], [2, 3]]
+
+
+# TensorFlow's own, of its own asking for options in a graph.
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
+@pytest.mark.parametrize("told", [None, True])
+def test_tensorflow_1_iterators_do_not_tune_themselves(four: Any, told: bool | None) -> None:
+    """Each would keep the closing of its session waiting, for up to a minute."""
+
+    def batches(_: Any = None) -> tf.data.Dataset:
+        options = tf.data.Options()
+        if told is not None:
+            options.autotune.enabled = told
+        return tf.data.Dataset.range(8).batch(8).with_options(options)
+
+    with tf.Graph().as_default() as graph, four.scope():
+        made = four.extended._make_dataset_iterator(batches())
+        called = four.extended._make_input_fn_iterator(batches)
+        if told is None:
+            with tf.compat.v1.Session() as session:
+                for iterator in (made, called):
+                    session.run(iterator.initializer)
+                    first = four.experimental_local_results(iterator.get_next())[0]
+                    assert session.run(first).tolist()[:2] == [0, 1]
+    untuned = [node for node in graph.get_operations() if _is_untuned(node)]
+    # Each core has an iterator of its own, over what the host's hands out.
+    assert len(untuned) == 2 * 4 + (2 if told is None else 0)
+
+
+def _is_untuned(node: tf.Operation) -> bool:
+    if node.type != "OptionsDataset":
+        return False
+    options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
+    tuning = options.autotune_options
+    return tuning.WhichOneof("optional_enabled") == "enabled" and not tuning.enabled

@@ -17,14 +17,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tpunb.version import __version__
+
 if TYPE_CHECKING:
     from tpunb.accelerators import Accelerator, accelerator, accelerator_types
     from tpunb.checking import CheckReport, check
     from tpunb.connection import Connection, TPUStrategy, connect
     from tpunb.doctor import Explanation, explain
     from tpunb.errors import TpunbError
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Accelerator",
@@ -33,6 +33,7 @@ __all__ = [
     "Explanation",
     "TPUStrategy",
     "TpunbError",
+    "__version__",
     "accelerator",
     "accelerator_types",
     "check",

@@ -19,7 +19,7 @@ from tpunb.errors import (
     NotConnectedError,
 )
 from tpunb.quiet import import_tensorflow
-from tpunb.virtual import latest
+from tpunb.virtual import installation, latest
 from tpunb.virtual.strict.rules import STRICT, Strictness
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Request:
         replicas: How many replicas to use; None for as many as fit.
         spmd: Whether XLA partitions tensors over a replica's logical devices.
         strictness: What a virtual TPU refuses.
+        patch: Whether TensorFlow's own names answer for the virtual TPU.
         zone: The Cloud zone of a TPU given by name.
         project: The Cloud project of a TPU given by name.
         timeout: Seconds after which an unreachable worker is given up.
@@ -69,6 +70,7 @@ class Request:
     replicas: int | None = None
     spmd: bool = False
     strictness: Strictness = STRICT
+    patch: bool = False
     zone: str | None = None
     project: str | None = None
     timeout: float = dataclasses.field(default=60, compare=False)
@@ -84,6 +86,7 @@ def connect(
     replicas: int | None = None,
     spmd: bool = False,
     strict: bool | Mapping[str, bool] = True,
+    patch: bool = False,
     require_tpu: bool = False,
     zone: str | None = None,
     project: str | None = None,
@@ -107,6 +110,8 @@ def connect(
         spmd: Whether XLA partitions tensors over a replica's logical devices.
         strict: Whether a virtual TPU refuses what a TPU refuses: all rules (True),
             none, or a mapping from a rule's name to whether it holds.
+        patch: Whether TensorFlow's own names answer for a virtual TPU until the
+            connection is closed, as `tpunb.virtual.install` makes them.
         require_tpu: Whether to fail rather than to simulate when there is no
             TPU; `TPUNB_REQUIRE_TPU=1` does the same for a whole process.
         zone: The Cloud zone of a TPU given by name.
@@ -131,6 +136,7 @@ def connect(
         replicas=replicas,
         spmd=spmd,
         strict=strict,
+        patch=patch,
         require_tpu=require_tpu,
         zone=zone,
         project=project,
@@ -170,6 +176,7 @@ def resolve(
     replicas: int | None = None,
     spmd: bool = False,
     strict: bool | Mapping[str, bool] = True,
+    patch: bool = False,
     require_tpu: bool = False,
     zone: str | None = None,
     project: str | None = None,
@@ -201,6 +208,7 @@ def resolve(
         replicas=replicas,
         spmd=spmd,
         strictness=Strictness.of(strict),
+        patch=patch,
         zone=zone,
         project=project,
         timeout=timeout,
@@ -234,10 +242,12 @@ def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: boo
         return "virtual", accelerator(wanted).name, False, ()
     if tpu is not None and tpu.strip():
         _refuse_type_as_name(tpu.strip())
-        return "hardware", tpu.strip(), False, ()
+        return _installed(require_tpu) or ("hardware", tpu.strip(), False, ())
     default = default_tpu()
     if default is not None:
         return _from_variable(default, require_tpu)
+    if (installed := _installed(require_tpu)) is not None:
+        return installed
     found = find_tpu()
     if found.tpu is not None:
         return "hardware", found.tpu, not require_tpu, ()
@@ -250,6 +260,21 @@ def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: boo
         )
     note = f"No TPU was found ({'; '.join(found.tried)}): this is a virtual {DEFAULT_TYPE}."
     return "virtual", DEFAULT_TYPE, False, (note,)
+
+
+def _installed(require_tpu: bool) -> _Target | None:
+    """The virtual TPU that TensorFlow's names answer for: what is meant by any name here."""
+    found = installation.current()
+    if found is None or found.lent:
+        return None
+    name = found.accelerator.name
+    if require_tpu:
+        raise ConnectError(
+            f"TensorFlow's names answer for a virtual {name} where a real one is required.",
+            mend="Choose a kernel without a virtual TPU, or leave out --require-tpu and unset "
+            "TPUNB_REQUIRE_TPU.",
+        )
+    return "virtual", name, False, (f"TensorFlow's names answer for a virtual {name} here.",)
 
 
 def _refuse_contradiction(tpu: str | None, require_tpu: bool) -> None:
@@ -333,7 +358,10 @@ def _virtual(request: Request) -> Connection:
         strict=request.strictness,
     )
     latest.remember(strategy)
-    return Connection(request, strategy, resolver, topology, assignment)
+    connection = Connection(request, strategy, resolver, topology, assignment)
+    if request.patch:
+        connection.lent = installation.lend(tpu, request.strictness)
+    return connection
 
 
 class Connection:
@@ -348,6 +376,7 @@ class Connection:
         tpu: The TPU type that is simulated, or what was connected to.
         request: What was asked for.
         closed: Whether `close` has been called.
+        lent: What makes TensorFlow's names answer for the connection's TPU, if asked for.
     """
 
     def __init__(
@@ -361,6 +390,7 @@ class Connection:
         self.topology = topology
         self.device_assignment = assignment
         self.closed = False
+        self.lent: installation.Installation | None = None
         self._cells: CellRunner | None = None
 
     @property
@@ -459,6 +489,7 @@ class Connection:
             return
         self.closed = True
         latest.forget(self.strategy)
+        installation.give_back(self.lent)
         if self._cells is not None:
             self._cells.close()
             self._cells = None

@@ -15,6 +15,7 @@ __all__ = [
     "CellError",
     "ComputationShapeError",
     "ConnectError",
+    "KernelError",
     "NotConnectedError",
     "TpuWarning",
     "TpunbError",
@@ -68,6 +69,10 @@ class ConnectError(TpunbError, RuntimeError):
 
 class NotConnectedError(TpunbError, RuntimeError):
     """Something needs a connection and there is none."""
+
+
+class KernelError(TpunbError, RuntimeError):
+    """A Jupyter kernel that cannot be installed, removed or started."""
 
 
 class CellError(TpunbError, ValueError):

@@ -67,6 +67,11 @@ class TpuMagics(Magics):  # type: ignore[misc]
         metavar="RULE",
         help="let pass what a TPU refuses: these rules (a,b), or all",
     )
+    @argument(
+        "--patch",
+        action="store_true",
+        help="TensorFlow's own names answer for the virtual TPU: unmodified notebooks",
+    )
     @argument("--spmd", action="store_true", help="partition tensors by XLA's SPMD partitioner")
     @argument(
         "--require-tpu", action="store_true", help="fail rather than simulate if there is no TPU"
@@ -92,6 +97,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_connect                         the TPU here, else a virtual one
             %tpu_connect --simulate v3-8         a virtual TPU v3-8
             %tpu_connect --simulate v3-8 --computation-shape 1,1,1,2
+            %tpu_connect --simulate v3-8 --patch   TensorFlow's own names find it
             %tpu_connect local                   Colab, Kaggle, a TPU VM
             %tpu_connect my-tpu --zone us-central1-b
         """
@@ -105,6 +111,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             replicas=args.replicas,
             spmd=args.spmd,
             strict=_strict(args.lenient),
+            patch=args.patch,
             require_tpu=args.require_tpu,
             zone=args.zone,
             project=args.project,

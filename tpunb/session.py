@@ -93,6 +93,7 @@ class Session:
         said = ""
         if before is not None and not before.closed:
             if connection.request == before.request:  # again a virtual TPU has to stand in
+                before.lent = connection.lent
                 self._bind(before, strategy_name)
                 return before, _AGAIN
             said = (

@@ -11,6 +11,10 @@ _HOMES = {
     "TPUStrategyV2": "generations",
     "VirtualTPUClusterResolver": "resolver",
     "VirtualTPUStrategy": "strategy",
+    "install": "installation",
+    "install_when_imported": "installation",
+    "installed": "installation",
+    "uninstall": "installation",
 }
 
 __all__ = [
@@ -19,11 +23,15 @@ __all__ = [
     "TPUStrategyV2",
     "VirtualTPUClusterResolver",
     "VirtualTPUStrategy",
+    "install",
+    "install_when_imported",
+    "installed",
+    "uninstall",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because these modules import TensorFlow.
+    # Late, because most of these modules import TensorFlow.
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

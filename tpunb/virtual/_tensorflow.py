@@ -82,6 +82,19 @@ from tensorflow.python.util import variable_utils
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
+# What install changes: TensorFlow's ways to a TPU and to its devices, and who tells their names.
+from tensorflow.python.client.session import BaseSession
+from tensorflow.python.client.session import _DeviceAttributes as DeviceAttributes
+from tensorflow.python.distribute import tpu_values
+from tensorflow.python.distribute.cluster_resolver.tpu.tpu_cluster_resolver import (
+    TPUClusterResolver,
+)
+from tensorflow.python.eager import remote
+from tensorflow.python.framework import config
+from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+from tensorflow.python.tpu import tpu_strategy_util
+
 # Protocol buffers of functions and their nodes.
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.function_pb2 import FunctionDef
@@ -93,9 +106,15 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 
 OpSharding = xla_data_pb2.OpSharding
+TPU_VARIABLES = (tpu_values.TPUVariableMixin, tpu_values.TPUMirroredVariable)
 
 __all__ = [
+    "TPU_VARIABLES",
     "AttrValue",
+    "BaseResourceVariable",
+    "BaseSession",
+    "DeviceAttributes",
+    "EagerTensor",
     "FuncGraph",
     "FunctionCache",
     "FunctionDef",
@@ -103,6 +122,8 @@ __all__ = [
     "NodeDef",
     "OpDef",
     "OpSharding",
+    "SymbolicTensor",
+    "TPUClusterResolver",
     "TPUExtended",
     "TPUReplicateContext",
     "TPUReplicatedVariable",
@@ -116,6 +137,7 @@ __all__ = [
     "_set_last_step_outputs",
     "atomic_function",
     "auto_control_deps_utils",
+    "config",
     "context",
     "control_flow_util",
     "deprecation",
@@ -135,9 +157,11 @@ __all__ = [
     "multi_device_iterator_ops",
     "op_def_registry",
     "ops",
+    "remote",
     "tensor_util",
     "tpu",
     "tpu_ops",
     "tpu_shard_context",
+    "tpu_strategy_util",
     "variable_utils",
 ]

@@ -46,10 +46,7 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
     """
     hosts, cores = accelerator.num_hosts, accelerator.num_devices
     needed = hosts + cores
-    if not _started():
-        _configure(max(needed, _LEAST_DEVICES))
-    names = [device.name for device in tf.config.list_logical_devices("CPU")]
-    names = [full_name(name) for name in names]
+    names = [full_name(f"/device:CPU:{number}") for number in range(_available(needed))]
     if len(names) < needed:
         raise VirtualDevicesError(
             f"A virtual TPU {_called(accelerator)} needs {needed} logical CPU devices "
@@ -70,6 +67,17 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
 
 def _called(accelerator: Accelerator) -> str:
     return f"of {accelerator.name}" if accelerator.family == "generic" else accelerator.name
+
+
+def _available(needed: int) -> int:
+    """How many logical CPU devices there are, or will be once TensorFlow starts."""
+    if _started():
+        # Not tf.config's list, which a virtual TPU that is installed has a say in.
+        devices = context.context().list_logical_devices("CPU")
+        return sum("/job:worker" not in device.name for device in devices)
+    _configure(max(needed, _LEAST_DEVICES))
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    return len(tf.config.get_logical_device_configuration(cpu))
 
 
 def _started() -> bool:

@@ -50,6 +50,7 @@ def expand(
     *,
     homes: Mapping[str, int] | None = None,
     copies: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Expansion:
     """Writes a replica function out for all replicas.
 
@@ -65,6 +66,8 @@ def expand(
             logical device, and the type of their values. After the handles of
             all replicas come those of the copies, for each replica in the order
             of its logical devices.
+        shapes: The convolutions of batches of unknown size, as `unknown_sizes` finds
+            them in the inlined function; None if all sizes are known.
 
     Returns:
         The function for all replicas. Its arguments are those of the replica
@@ -81,7 +84,17 @@ def expand(
     found = spread(flat, arguments, known, diverged)
     name = new_name(flat, cores)
     own_bodies = Bodies(known, name)
-    writer = Writer(flat, found, known, cores, name, own_bodies, homes=homes or {}, copies=copies)
+    writer = Writer(
+        flat,
+        found,
+        known,
+        cores,
+        name,
+        own_bodies,
+        homes=homes or {},
+        copies=copies,
+        shapes=shapes,
+    )
     outputs = [Kind.VARYING] * len(flat.signature.output_arg)
     definition = writer.write(outputs)
     bodies = (*own_bodies.made, *writer.bodies)

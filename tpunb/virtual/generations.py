@@ -15,7 +15,6 @@ from tpunb.virtual._tensorflow import distribute_lib
 from tpunb.virtual.interface import NumpyDatasets, VirtualTPU
 from tpunb.virtual.resolver import DEFAULT_TPU, VirtualTPUClusterResolver
 from tpunb.virtual.strategy import VirtualTPUExtended, VirtualTPUStrategy
-from tpunb.virtual.strict.rules import Strictness
 
 __all__ = ["TPUStrategy", "TPUStrategyV1", "TPUStrategyV2"]
 
@@ -40,10 +39,12 @@ class TPUStrategyV2(VirtualTPUStrategy):
         experimental_device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
         experimental_spmd_xla_partitioning: bool = False,
     ) -> None:
+        resolver = _resolver(tpu_cluster_resolver)
         super().__init__(
-            _resolver(tpu_cluster_resolver),
+            resolver,
             device_assignment=experimental_device_assignment,
             spmd=experimental_spmd_xla_partitioning,
+            strict=resolver.strictness,
         )
 
 
@@ -110,7 +111,7 @@ def _extended(
         resolver,
         device_assignment,
         spmd=False,
-        strictness=Strictness.of(True),
+        strictness=resolver.strictness,
         steps_per_run=steps_per_run,
     )
 

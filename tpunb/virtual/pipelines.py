@@ -16,6 +16,7 @@ processor.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ import tensorflow as tf
 from tpunb.virtual._tensorflow import iterator_ops, multi_device_iterator_ops
 
 _cores: set[str] = set()
+_device_dataset = multi_device_iterator_ops._create_device_dataset
 
 
 def without_tuning(dataset: Any) -> Any:
@@ -32,19 +34,28 @@ def without_tuning(dataset: Any) -> Any:
     Args:
         dataset: A `tf.data.Dataset`; anything else is given back as it is.
     """
-    if not isinstance(dataset, tf.data.Dataset) or dataset.options().autotune.enabled is not None:
+    if not isinstance(dataset, tf.data.Dataset) or _is_told(dataset):
         return dataset
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
 
 
+def _is_told(dataset: tf.data.Dataset) -> bool:
+    """Whether a dataset has been told to tune itself, or not to."""
+    with warnings.catch_warnings():
+        # In a graph, options that came out of a file are not known, of which it warns.
+        warnings.simplefilter("ignore", UserWarning)
+        return dataset.options().autotune.enabled is not None
+
+
 def share_iterators(devices: Iterable[str]) -> None:
     """Lets devices of one process take their batches from one iterator on their host.
 
     TensorFlow has no place to hand in an iterator of one's own: the two names by
-    which its distributed datasets know theirs are replaced, once. For any other
-    devices they do what they did.
+    which its distributed datasets know theirs are replaced, once, and the one by
+    which TensorFlow 1's make an iterator for a device. For any other devices they
+    do what they did.
 
     Args:
         devices: The full names of virtual cores and hosts.
@@ -52,6 +63,13 @@ def share_iterators(devices: Iterable[str]) -> None:
     _cores.update(devices)
     multi_device_iterator_ops.OwnedMultiDeviceIterator = SharedIterator
     multi_device_iterator_ops.MultiDeviceIteratorSpec = SharedIteratorSpec
+    multi_device_iterator_ops._create_device_dataset = _untuned_device_dataset
+
+
+def _untuned_device_dataset(*args: Any, **kwargs: Any) -> Any:
+    """What TensorFlow 1's iterator for a device goes over: it has nothing to tune."""
+    dataset = _device_dataset(*args, **kwargs)
+    return without_tuning(dataset) if dataset._variant_tensor.device in _cores else dataset
 
 
 def _are_cores(devices: Sequence[str]) -> bool:

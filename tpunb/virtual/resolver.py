@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb.accelerators import Accelerator, accelerator
-from tpunb.virtual._tensorflow import TPUSystemMetadata
+from tpunb.virtual._tensorflow import TPUClusterResolver, TPUSystemMetadata
 from tpunb.virtual.devices import VirtualDevices, virtual_devices
+from tpunb.virtual.strict.rules import Strictness
 
 DEFAULT_TPU = "v5e-8"
 """The virtual TPU that stands in where none is named."""
@@ -21,14 +23,17 @@ def virtual_topology(tpu: Accelerator) -> tf.tpu.experimental.Topology:
     )
 
 
-class VirtualTPUClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: ignore[misc]
+class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
     """Finds a virtual TPU, as `TPUClusterResolver` finds a real one.
 
     Args:
         tpu: A TPU type such as `"v5e-8"`, a number of cores, or an `Accelerator`.
+        strict: What a strategy made under TensorFlow's names refuses: all rules (True),
+            none, or a mapping from a rule's name to whether it holds.
 
     Attributes:
         accelerator: The TPU type.
+        strictness: What a strategy made under TensorFlow's names refuses.
         devices: The logical CPU devices that stand for its hosts and cores.
         task_type: `"worker"`, as on a TPU VM.
         task_id: 0.
@@ -38,22 +43,36 @@ class VirtualTPUClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
 
-    def __init__(self, tpu: str | int | Accelerator) -> None:
+    def __init__(
+        self,
+        tpu: str | int | Accelerator,
+        *,
+        strict: bool | Mapping[str, bool] | Strictness = True,
+    ) -> None:
+        # TPUClusterResolver's own __init__ looks for a TPU in Google's cloud.
         self.accelerator = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
+        self.strictness = Strictness.of(strict)
         self.devices: VirtualDevices = virtual_devices(self.accelerator)
         self.task_type = "worker"
         self.task_id = 0
         self.rpc_layer = None
+        self._tpu = "local"
+        self._tpu_topology = None
+
+    @staticmethod
+    def connect(
+        tpu: str | int | Accelerator | None = None,
+        zone: str | None = None,
+        project: str | None = None,
+    ) -> VirtualTPUClusterResolver:
+        """Makes the resolver; there is nothing to connect to."""
+        del zone, project
+        return VirtualTPUClusterResolver(DEFAULT_TPU if tpu is None else tpu)
 
     @property
     def environment(self) -> str:
         """Empty: not in Google's environment."""
         return ""
-
-    @property
-    def tpu_hardware_feature(self) -> None:
-        """None: there is no TPU hardware."""
-        return
 
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None

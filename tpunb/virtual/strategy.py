@@ -136,6 +136,20 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
         return super()._distribute_datasets_from_function(untuned, options)
 
+    def _make_dataset_iterator(self, dataset: Any) -> Any:
+        # TensorFlow 1's: closing a session waits for the tuning of each of its iterators.
+        return super()._make_dataset_iterator(without_tuning(dataset))
+
+    def _make_input_fn_iterator(
+        self,
+        input_fn: Any,
+        replication_mode: Any = tf.distribute.InputReplicationMode.PER_WORKER,
+    ) -> Any:
+        def untuned(context: Any) -> Any:
+            return without_tuning(input_fn(context))
+
+        return super()._make_input_fn_iterator(untuned, replication_mode)
+
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         if isinstance(tensor, (float, int)) or enclosing_tpu_context() is None:
             return super()._broadcast_to(tensor, destinations)

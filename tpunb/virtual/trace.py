@@ -25,6 +25,7 @@ from tpunb.virtual._tensorflow import (
     variable_utils,
 )
 from tpunb.virtual.contract import columns_of
+from tpunb.virtual.empty import unknown_sizes
 from tpunb.virtual.expand import Expansion, expand
 from tpunb.virtual.origins import ReplicatedFunction
 from tpunb.virtual.placement import Components, components
@@ -217,6 +218,7 @@ def _call(
     copies = {
         name: variable.parts.dtype for name, variable in held.items() if variable.parts.copies
     }
+    shapes = unknown_sizes(graph)
 
     def write() -> Expansion:
         diverged = frozenset(name for name, key in keys.items() if key in options.diverged)
@@ -229,6 +231,7 @@ def _call(
             diverged,
             homes=homes,
             copies=copies,
+            shapes=shapes,
         )
 
     expansion = write()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
 from tpunb.virtual.bodies import Bodies
+from tpunb.virtual.empty import guard
 from tpunb.virtual.exchange import write_collective
 from tpunb.virtual.graphs import (
     CONTROL_FLOW,
@@ -39,6 +40,7 @@ class Writer:
         copies: Arguments whose variables have a copy on every logical device,
             and the type of their values.
         path: The names of the nodes around a body, as a prefix.
+        shapes: The convolutions of unknown batches; None if all sizes are known.
 
     Attributes:
         result: The function for all replicas, as far as it is written.
@@ -60,11 +62,13 @@ class Writer:
         homes: Mapping[str, int],
         copies: Mapping[str, int] | None = None,
         path: str = "",
+        shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.function = function
         self.name = name
         self.homes = homes
         self.copies = copies or {}
+        self.shapes = shapes
         self.own_bodies = own_bodies
         self.path = path
         self.found = found
@@ -210,6 +214,8 @@ class Writer:
         self.own_bodies.give(copy, replica, self.path + node.name)
         if self.path:
             self.own_bodies.sign(copy, self.path + copy.name)
+        if self.shapes is not None:
+            guard(self, copy, node.name, replica)
         return copy
 
     def _device(self, node: NodeDef, replica: int) -> str:

@@ -16,6 +16,7 @@ from tpunb.virtual._tensorflow import (
     op_def_registry,
 )
 from tpunb.virtual.devices import full_name
+from tpunb.virtual.strict.stand_ins import RESIZES
 
 __all__ = ["compiles", "why_not"]
 
@@ -48,6 +49,8 @@ def compiles(node: NodeDef) -> bool:
     """Whether XLA has a kernel for a node and its types."""
     if op_def_registry.get(node.op) is None:
         return True  # the name of a function: the compiler opens it
+    if node.op in RESIZES:
+        return True
     kernels = _kernels(node.op)
     if not kernels:
         return node.op in _REPLACED or node.op.startswith(_TPUS_OWN)

@@ -22,9 +22,15 @@ from tpunb.virtual.graphs import (
     needed,
 )
 
-__all__ = ["CompilerFunctions", "Host", "Parameter"]
+__all__ = ["RESIZES", "CompilerFunctions", "Host", "Parameter"]
 
 _names = itertools.count()
+
+RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
+"""Gradients of resizing images, for which TPUs have kernels of their own and XLA has none.
+
+Source: tensorflow/core/tpu/kernels/image_resize_ops.cc, in TensorFlow since 2020.
+"""
 
 Host = Mapping[str, Mapping[str, tf.TensorSpec]]
 """Nodes that run on the host; what each gives, by the end of the reference to it."""
@@ -108,6 +114,11 @@ class CompilerFunctions:
             return _exchange(copy)
         if node.op in COLLECTIVES or node.op == "XlaSharding":
             _make_identity(copy)
+        if node.op == "ResizeBilinearGrad":
+            del copy.input[0]  # what is left has the shape and the type of the result
+            _make_identity(copy)
+        if node.op == "ResizeNearestNeighborGrad":
+            return _resized(copy)
         for key in sorted(copy.attr):
             value = copy.attr[key]
             functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
@@ -138,6 +149,7 @@ def _needs_copy(function: FunctionDef, library: Library) -> bool:
         return True
     return any(
         node.op == "XlaSharding"
+        or node.op in RESIZES
         or node.device
         or any(_needs_copy(library(name), library) for name in called_functions(node))
         for node in function.node_def
@@ -152,6 +164,17 @@ def _make_identity(node: NodeDef) -> None:
     node.input.extend([*kept, *controls])
     for key in [key for key in node.attr if key != "T"]:
         del node.attr[key]
+
+
+def _resized(node: NodeDef) -> list[NodeDef]:
+    """The shape that resizing's gradient has: that of a resizing back."""
+    back = NodeDef()
+    back.CopyFrom(node)
+    back.name, back.op = f"{node.name}/back", "ResizeNearestNeighbor"
+    del node.input[:]
+    node.input.append(f"{back.name}:resized_images:0")
+    _make_identity(node)
+    return [back, node]
 
 
 def _exchange(node: NodeDef) -> list[NodeDef]:

@@ -1,0 +1,65 @@
+"""The command line: notebooks, kernels, topologies and errors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tpunb.cli import errors, kernel, run, topology
+from tpunb.cli.outcome import Failed, Interrupted
+from tpunb.errors import TpunbError
+from tpunb.version import __version__
+
+__all__ = ["main"]
+
+_COMMANDS = (run, kernel, topology, errors)
+_EPILOG = """\
+examples:
+  tpunb run notebook.ipynb --tpu v3-8    execute a notebook on a virtual TPU
+  tpunb kernel install v5e-8             a virtual TPU in Jupyter's kernel picker
+  tpunb topology v4-32                   what a TPU type looks like
+  tpunb explain < training.log           why it failed, and what to do
+
+exit codes: 0 done; 1 a cell failed, or the error is not a known one; 2 the
+command could not be carried out; 130 interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        argv: The arguments; by default those of the process.
+
+    Returns:
+        The exit code: 0 done, 1 a cell failed or an error is not a known one,
+        2 the command could not be carried out, 130 it was interrupted.
+    """
+    args = _parser().parse_args(argv)
+    try:
+        args.command(args)
+    except Failed as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    except TpunbError as error:
+        print(f"tpunb: {error}", file=sys.stderr)
+        return 2
+    except (Interrupted, KeyboardInterrupt) as interrupt:
+        print(str(interrupt) or "Interrupted", file=sys.stderr)
+        return 130  # 128 + SIGINT, as shells have it
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tpunb",
+        description="TPUs in a notebook, with or without a TPU.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tpunb {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for command in _COMMANDS:
+        command.add_to(commands)
+    return parser

@@ -1,0 +1,136 @@
+"""`tpunb kernel`: virtual TPUs in Jupyter's kernel picker."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_to"]
+
+_EPILOG = """\
+examples:
+  tpunb kernel install v5e-8                for you, in every Jupyter of yours
+  tpunb kernel install v3-32 --sys-prefix   for this environment alone
+  tpunb kernel list
+  tpunb kernel remove tpunb-v3-32
+
+exit codes: 0 done; 2 the command could not be carried out
+"""
+_INSTALL_EPILOG = """\
+examples:
+  tpunb kernel install v5e-8
+  tpunb kernel install 16 --name sixteen-cores
+  tpunb kernel install v3-8 --sys-prefix
+
+Then choose "Python 3 (virtual TPU v5e-8)" in JupyterLab, Notebook or VS Code, or
+give its name:
+  jupyter nbconvert --execute --to notebook \\
+      --ExecutePreprocessor.kernel_name=tpunb-v5e-8 notebook.ipynb
+  papermill -k tpunb-v5e-8 notebook.ipynb out.ipynb
+TPUNB_TPU=v3-32 in the environment of Jupyter overrides the type.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command and its own commands to those of the parser."""
+    kernel = commands.add_parser(
+        "kernel",
+        help="install, list and remove Jupyter kernels with a virtual TPU",
+        description="Jupyter kernels in which any TPU notebook runs unmodified: TensorFlow's own "
+        "names answer for a virtual TPU.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = kernel.add_subparsers(required=True, metavar="ACTION", title="actions")
+    _add_install(actions)
+    listing = actions.add_parser(
+        "list",
+        help="show the kernels that tpunb has installed",
+        description="Show the kernels that tpunb has installed: name, TPU type and folder.",
+        epilog="example:\n  tpunb kernel list",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    listing.set_defaults(command=_list)
+    remove = actions.add_parser(
+        "remove",
+        help="remove kernels that tpunb has installed",
+        description="Remove kernels that tpunb has installed; others are left alone.",
+        epilog="example:\n  tpunb kernel remove tpunb-v5e-8",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    remove.add_argument("names", nargs="+", metavar="NAME", help="a name that list shows")
+    remove.set_defaults(command=_remove)
+
+
+def _add_install(actions: Any) -> None:
+    install = actions.add_parser(
+        "install",
+        help="add a kernel with a virtual TPU",
+        description="Add a kernel with a virtual TPU to Jupyter. It runs in the Python "
+        f"environment of this command ({sys.executable}).",
+        epilog=_INSTALL_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    install.add_argument(
+        "type", metavar="TYPE", help="a type such as v5e-8 or v3-32, or a number of cores"
+    )
+    install.add_argument(
+        "--name", metavar="NAME", help="the kernel's name (default: tpunb- and the type)"
+    )
+    where = install.add_mutually_exclusive_group()
+    where.add_argument(
+        "--user", action="store_true", help="for you, in your own Jupyter folder (the default)"
+    )
+    where.add_argument(
+        "--prefix",
+        metavar="PATH",
+        type=Path,
+        help="into an environment: PATH/share/jupyter/kernels",
+    )
+    where.add_argument(
+        "--sys-prefix",
+        dest="prefix",
+        action="store_const",
+        const=Path(sys.prefix),
+        help=f"into the environment of this command ({sys.prefix})",
+    )
+    install.set_defaults(command=_install)
+
+
+def _install(args: argparse.Namespace) -> None:
+    from tpunb.kernels import install_kernel, installed_kernels
+
+    kernel = install_kernel(args.type, name=args.name, prefix=args.prefix)
+    done = "Replaced" if kernel.replaced else "Installed"
+    print(f"{done} the kernel {kernel.name} (virtual TPU {kernel.tpu}) in {kernel.folder}")
+    found = {other.name: other.folder for other in installed_kernels()}
+    if found.get(kernel.name) != kernel.folder:
+        print(
+            "Jupyter does not look there now: it does in the Jupyter of that environment, or with "
+            f"JUPYTER_PATH={kernel.folder.parent.parent}",
+            file=sys.stderr,
+        )
+
+
+def _list(args: argparse.Namespace) -> None:
+    from tpunb.kernels import installed_kernels
+
+    del args
+    kernels = installed_kernels()
+    if not kernels:
+        print("No kernels. Add one with: tpunb kernel install v5e-8", file=sys.stderr)
+        return
+    names = max(len(kernel.name) for kernel in kernels)
+    types = max(len(kernel.tpu) for kernel in kernels)
+    for kernel in kernels:
+        print(f"{kernel.name:{names}}  {kernel.tpu:{types}}  {kernel.folder}")
+
+
+def _remove(args: argparse.Namespace) -> None:
+    from tpunb.kernels import remove_kernel
+
+    for name in args.names:
+        kernel = remove_kernel(name)
+        print(f"Removed the kernel {kernel.name} from {kernel.folder}")

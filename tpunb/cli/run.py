@@ -1,0 +1,256 @@
+"""`tpunb run`: execute a notebook and save it with its outputs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tpunb.cli.outcome import Failed, Interrupted
+from tpunb.cli.progress import Progress, explained
+from tpunb.errors import TpunbError
+
+__all__ = ["add_to"]
+
+_TIMEOUT = 600
+_EPILOG = """\
+examples:
+  tpunb run notebook.ipynb                          in the notebook's own kernel
+  tpunb run notebook.ipynb --tpu v3-8 -o out.ipynb  unmodified, on a virtual TPU
+  tpunb run notebook.ipynb --tpu v3-8 --keep-going  all cells, and which of them failed
+  tpunb run notebook.ipynb --kernel tpunb-v5e-8     in a kernel that is installed
+
+exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
+executed or written; 130 interrupted. The notebook is saved in any case.
+"""
+
+
+class NotebookError(TpunbError):
+    """A notebook that cannot be read, or nothing to execute it with."""
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to those of the parser."""
+    run = commands.add_parser(
+        "run",
+        help="execute a notebook and save it with its outputs",
+        description="Execute a notebook cell by cell and save it with its outputs, also when a "
+        "cell fails: execution ends there, and the error is in the saved notebook.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("notebook", metavar="NOTEBOOK", type=Path, help="the notebook to execute")
+    run.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        type=Path,
+        help="where to save the executed notebook (default: NOTEBOOK with the suffix "
+        ".executed.ipynb)",
+    )
+    run.add_argument(
+        "--timeout",
+        metavar="S",
+        type=_seconds,
+        default=_TIMEOUT,
+        help="the longest that one cell may take, in seconds; 0 for no limit (default: "
+        "%(default)s)",
+    )
+    run.add_argument(
+        "-k",
+        "--keep-going",
+        action="store_true",
+        help="run every cell, also after one that failed, and count those",
+    )
+    run.add_argument(
+        "-q", "--quiet", action="store_true", help="no lines about cells that pass, only failures"
+    )
+    _add_kernel(run)
+    run.set_defaults(command=_run)
+
+
+def _add_kernel(run: argparse.ArgumentParser) -> None:
+    kernel = run.add_mutually_exclusive_group()
+    kernel.add_argument(
+        "--tpu",
+        metavar="TYPE",
+        help="a virtual TPU: TensorFlow's own names answer for it; a type such as v5e-8 or v3-32, "
+        "or a number of cores",
+    )
+    kernel.add_argument(
+        "--kernel", metavar="NAME", help="the Jupyter kernel (default: the notebook's own)"
+    )
+
+
+def _seconds(text: str) -> int:
+    seconds = int(text)
+    if seconds < 0:
+        raise ValueError(text)
+    return seconds
+
+
+def _run(args: argparse.Namespace) -> None:
+    path: Path = args.notebook
+    output: Path = args.output or path.with_suffix(".executed.ipynb")
+    notebook = _read(path)
+    # Told now, not after an hour of training.
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotebookError(f"Cannot make the folder {output.parent}: {error.strerror}.") from error
+    progress = Progress(notebook.cells, None if args.quiet else sys.stdout, args.timeout)
+    begin = time.monotonic()
+    with _kernel(args) as kernel:
+        try:
+            _execute(notebook, path, progress, kernel=kernel, args=args)
+        finally:
+            _write(notebook, output)
+    if progress.failed:
+        print(f"{progress.summary()}; saved as {output}")
+        raise Failed(progress.failures())
+    if not args.quiet:
+        print(f"{progress.summary()} in {time.monotonic() - begin:.1f} s, saved as {output}")
+
+
+def _kernel(args: argparse.Namespace) -> contextlib.AbstractContextManager[str | None]:
+    if args.tpu is None:
+        return contextlib.nullcontext(args.kernel)
+    from tpunb.kernels import temporary_kernel
+
+    return temporary_kernel(args.tpu)
+
+
+def _read(path: Path) -> Any:
+    _require_packages()
+    import nbformat
+
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except OSError as error:
+        raise NotebookError(f"Cannot read {path}: {error.strerror}.") from error
+    except Exception as error:  # whatever JSON, Unicode and nbformat's versions raise
+        raise NotebookError(
+            f"{path} is not a Jupyter notebook ({type(error).__name__}).",
+            mend="Give the path of an .ipynb file.",
+        ) from error
+    return notebook
+
+
+def _write(notebook: Any, path: Path) -> None:
+    import nbformat
+
+    try:
+        nbformat.write(notebook, path)
+    except OSError as error:
+        raise NotebookError(f"Cannot write {path}: {error.strerror}.") from error
+
+
+def _require_packages() -> None:
+    import importlib.util
+
+    wanted = ("nbclient", "ipykernel", "nbformat")
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotebookError(
+            f"Executing a notebook needs {', '.join(missing)}.",
+            mend='Install what it takes: pip install "tpunb[run]".',
+        )
+
+
+def _client(
+    notebook: Any, path: Path, progress: Progress, kernel: str | None, args: argparse.Namespace
+) -> Any:
+    from nbclient import NotebookClient
+
+    client = NotebookClient(
+        notebook,
+        timeout=args.timeout or None,
+        resources={"metadata": {"path": str(path.parent)}},
+        # The same notebook twice is the same file: no dates.
+        record_timing=False,
+        # How the kernel's sockets are made, and that it was interrupted, is nobody's concern.
+        extra_arguments=["--log-level=50"],
+        allow_errors=args.keep_going,
+        interrupt_on_timeout=args.keep_going,
+        on_cell_execute=progress.start,
+        on_cell_executed=progress.finish,
+    )
+    if kernel:
+        client.kernel_name = kernel
+    return client
+
+
+def _execute(
+    notebook: Any,
+    path: Path,
+    progress: Progress,
+    *,
+    kernel: str | None,
+    args: argparse.Namespace,
+) -> None:
+    """Executes a notebook in place; `progress` knows the cells that failed."""
+    from jupyter_client.kernelspec import NoSuchKernel
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    client = _client(notebook, path, progress, kernel, args)
+    try:
+        _run_in_thread(client)
+    except KeyboardInterrupt:
+        raise Interrupted(f"Interrupted in {progress.where()}") from None
+    except NoSuchKernel as error:
+        raise NotebookError(
+            f"There is no Jupyter kernel named {error.name!r}.",
+            mend="`jupyter kernelspec list` shows those that there are.",
+        ) from error
+    except CellExecutionError as error:
+        progress.stop(explained(error.ename, error.evalue, error.traceback))
+    except CellTimeoutError:
+        progress.stop(f"it took longer than {args.timeout} s")
+    except DeadKernelError:
+        progress.stop("the kernel died, perhaps for lack of memory")
+    except RuntimeError as error:
+        if progress.begun:
+            raise
+        raise NotebookError(
+            f"The kernel does not start: {error}.", mend="Its own message is above."
+        ) from error
+
+
+def _run_in_thread(client: Any) -> None:
+    """Executes a notebook so that Ctrl-C ends the kernel, and then this.
+
+    In the main thread nbclient would answer Ctrl-C itself: it ends the kernel under the
+    cell that runs, and whatever that leads to is raised, or nothing.
+    """
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    stopped = threading.Event()
+
+    async def execute() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.append((asyncio.get_running_loop(), task))
+        if stopped.is_set():
+            return
+        # debugpy's warning about modules that CPython has frozen is of no use here.
+        await client.async_execute(env={**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
+        done = pool.submit(asyncio.run, execute())
+        try:
+            done.result()
+        except KeyboardInterrupt:
+            stopped.set()
+            for loop, task in running:
+                loop.call_soon_threadsafe(task.cancel)
+            raise
+        finally:
+            # Where the kernel did not start, nbclient would stumble over it at exit.
+            done.add_done_callback(lambda _: atexit.unregister(client._cleanup_kernel))

@@ -1,0 +1,44 @@
+"""`tpunb topology`: what a TPU type looks like."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+__all__ = ["add_to"]
+
+_EPILOG = """\
+examples:
+  tpunb topology           the virtual TPU that stands in by default, v5e-8
+  tpunb topology v3-32     hosts, chips and cores of a Pod slice
+  tpunb topology 12        a TPU of so many cores
+
+exit codes: 0 done; 2 there is no such type
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to those of the parser."""
+    topology = commands.add_parser(
+        "topology",
+        help="draw the topology of a TPU type",
+        description="Draw the hosts, chips and cores of a TPU type; no TPU is needed.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    topology.add_argument(
+        "type",
+        nargs="?",
+        default="v5e-8",
+        metavar="TYPE",
+        help="a type such as v5e-8 or v3-32, or a number of cores (default: %(default)s)",
+    )
+    topology.set_defaults(command=_topology)
+
+
+def _topology(args: argparse.Namespace) -> None:
+    from tpunb.accelerators import accelerator
+    from tpunb.describe import describe_accelerator
+    from tpunb.show import topology_text
+
+    print(topology_text(describe_accelerator(accelerator(args.type))))

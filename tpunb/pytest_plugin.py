@@ -1,0 +1,107 @@
+"""The pytest option `--tpu TYPE`: nbval runs notebooks on a virtual TPU, unmodified.
+
+Loaded into every run of pytest where this package is installed: nothing is imported
+and nothing happens unless the option is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_configure_node",
+    "pytest_report_header",
+]
+
+_NBVAL = "nbval"  # the name of its entry point
+_KERNEL = "tpunb_kernel"
+_SPLITTING = ("load", "worksteal")  # how xdist would tear a notebook's cells apart
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option."""
+    group = parser.getgroup("tpunb", "virtual TPUs (tpunb)")
+    group.addoption(
+        "--tpu",
+        metavar="TYPE",
+        default=None,
+        help="Run the notebooks of --nbval or --nbval-lax on a virtual TPU: a type such as v5e-8 "
+        "or v3-32, or a number of cores. No kernel has to be installed.",
+    )
+
+
+# nbval's own comes first: it settles its deprecated options.
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the kernel that nbval shall use, for the length of the run."""
+    tpu = config.option.tpu
+    if tpu is None:
+        return
+    workerinput = getattr(config, "workerinput", None)
+    if workerinput is not None:  # of xdist; the environment leads to the kernel
+        _use(config, workerinput[_KERNEL])
+        return
+    import contextlib
+
+    from tpunb.errors import TpunbError
+    from tpunb.kernels import temporary_kernel
+
+    _refuse_contradictions(config)
+    undo = contextlib.ExitStack()
+    try:
+        name = undo.enter_context(temporary_kernel(tpu))
+    except TpunbError as error:
+        raise pytest.UsageError(f"--tpu: {error}") from error
+    config.add_cleanup(undo.close)
+    _use(config, name)
+    if getattr(config.option, "dist", None) in _SPLITTING:
+        config.option.dist = "loadfile"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells a worker of xdist which kernel there is."""
+    if node.config.option.tpu is not None:
+        node.workerinput[_KERNEL] = node.config.option.nbval_kernel_name
+
+
+def _use(config: pytest.Config, kernel: str) -> None:
+    config.option.nbval_kernel_name = kernel
+    # It is a kernel of this environment, and nbval would take the plain one.
+    config.option.nbval_current_env = config.option.current_env = False
+
+
+def _refuse_contradictions(config: pytest.Config) -> None:
+    option = config.option
+    if not config.pluginmanager.has_plugin(_NBVAL):
+        raise pytest.UsageError("--tpu runs notebooks by nbval: pip install nbval")
+    if not (option.nbval or option.nbval_lax):
+        raise pytest.UsageError("--tpu is for notebooks: add --nbval or --nbval-lax.")
+    if option.nbval_kernel_name:
+        raise pytest.UsageError(
+            f"--tpu brings its own kernel: leave out --nbval-kernel-name={option.nbval_kernel_name}"
+        )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Says where the notebooks run."""
+    tpu = config.option.tpu
+    return [] if tpu is None else [f"tpunb: notebooks run on a virtual TPU, {tpu}"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[Any]) -> None:
+    """Lets cells be compared without what differs in every run on a TPU."""
+    if config.option.tpu is None:
+        return
+    from tpunb.saved_outputs import compare_without_logs
+
+    nbval: Any = config.pluginmanager.get_plugin(_NBVAL)
+    for item in items:
+        if isinstance(item, nbval.IPyNbCell):
+            compare_without_logs(item)
