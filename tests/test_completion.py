@@ -19,7 +19,6 @@ CONNECT = [
     "--lenient",
     "--patch",
     "--spmd",
-    "--patch",
     "--require-tpu",
     "--zone",
     "--project",
