@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "tpunb"
 STREAM = (
     {"catalogue", "errors", "version"},
     {"accelerators", "assignment", "doctor", "environment", "failures", "quiet"},
-    {"describe"},
+    {"describe", "machine"},
     {"show", "widgets", "virtual"},
     # Cells know a strategy, not how it was connected to: a connection can run them.
     {"checking"},

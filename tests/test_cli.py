@@ -305,6 +305,7 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
     [
         [],
         ["run"],
+        ["doctor"],
         ["topology"],
         ["explain"],
         ["kernel"],

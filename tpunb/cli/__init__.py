@@ -6,19 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tpunb.cli import errors, kernel, run, topology
+from tpunb.cli import doctor, errors, kernel, run, topology
 from tpunb.cli.outcome import Failed, Interrupted
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
 __all__ = ["main"]
 
-_COMMANDS = (run, kernel, topology, errors)
+_COMMANDS = (run, kernel, topology, doctor, errors)
 _EPILOG = """\
 examples:
   tpunb run notebook.ipynb --tpu v3-8    execute a notebook on a virtual TPU
   tpunb kernel install v5e-8             a virtual TPU in Jupyter's kernel picker
   tpunb topology v4-32                   what a TPU type looks like
+  tpunb doctor                           what of this machine matters for TPUs
   tpunb explain < training.log           why it failed, and what to do
 
 exit codes: 0 done; 1 a cell failed, or the error is not a known one; 2 the
