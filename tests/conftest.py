@@ -42,6 +42,16 @@ def tf() -> Any:
     return _start_tensorflow()
 
 
+@pytest.fixture(scope="module")
+def fresh_keras_names(tf: Any) -> Iterator[None]:
+    """Lets Keras count its names from the start, for a module's tests and after them."""
+    import keras
+
+    keras.backend.clear_session()
+    yield
+    keras.backend.clear_session()
+
+
 @pytest.fixture
 def place_softly(tf: Any) -> Iterator[Callable[[bool], None]]:
     """Sets soft device placement for one test.

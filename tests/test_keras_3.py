@@ -12,6 +12,7 @@ import tensorflow as tf
 from test_keras_support import (
     BATCH,
     CASES,
+    MARKS,
     ROWS,
     X,
     Y,
@@ -24,19 +25,7 @@ from test_keras_support import (
 )
 from test_virtual_support import copies, local, strategy_of
 
-pytestmark = [
-    pytest.mark.timeout(90),
-    pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed:UserWarning"),
-    # Keras turns variables into arrays in NumPy 1's way when it saves them.
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _names_start_anew() -> Iterator[None]:
-    keras.backend.clear_session()
-    yield
-    keras.backend.clear_session()
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

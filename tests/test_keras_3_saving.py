@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_keras_support import BATCH, ROWS, X, Y, assert_same, compiled, dense, keras
+from test_keras_support import BATCH, MARKS, ROWS, X, Y, assert_same, compiled, dense, keras
 from test_virtual_support import strategy_of
 
-pytestmark = [
-    pytest.mark.timeout(90),
-    pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed:UserWarning"),
-    # Keras turns variables into arrays in NumPy 1's way when it saves them.
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _names_start_anew() -> Iterator[None]:
-    keras.backend.clear_session()
-    yield
-    keras.backend.clear_session()
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,14 @@ import tensorflow as tf
 
 keras = pytest.importorskip("keras")
 
+MARKS = [
+    pytest.mark.timeout(90),
+    pytest.mark.usefixtures("fresh_keras_names"),
+    pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed:UserWarning"),
+    # Keras turns variables into arrays in NumPy 1's way when it saves them.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
 ROWS, BATCH = 24, 8
 random = np.random.default_rng(0)
 X = random.normal(size=[ROWS, 4]).astype(np.float32)

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _WIDTH = 92
+_MANY_TRACES = 5
 
 
 class CheckError(TpunbError, ValueError):
@@ -63,10 +64,14 @@ class Problem:
     mend: str
     entry: str | None = None
 
+    @property
+    def cause(self) -> str:
+        """The reason, with the entry in the catalogue."""
+        return f"{self.reason} (catalogue {self.entry})" if self.entry else self.reason
+
     def __str__(self) -> str:
         place = "" if self.line is None else f"line {self.line}: "
-        known = f" (catalogue {self.entry})" if self.entry else ""
-        return f"{place}{self.reason}{known}\n{self.mend}"
+        return f"{place}{self.cause}\n{self.mend}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,9 +300,6 @@ def _traces_of(fn: Any, args: Sequence[Any]) -> list[Problem]:
     return [Problem("retracing", None, "", reason, mend, "P6") for reason in found]
 
 
-_MANY_TRACES = 5
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -306,8 +308,7 @@ def _rows(found: CheckReport) -> Iterator[tuple[str, str, str, str]]:
     for kind, problems in (("error", found.errors), ("warning", found.warnings)):
         for problem in problems:
             place = "" if problem.line is None else f"line {problem.line}"
-            known = f" (catalogue {problem.entry})" if problem.entry else ""
-            yield place, f"{kind} {problem.code}", problem.reason + known, problem.mend
+            yield place, f"{kind} {problem.code}", problem.cause, problem.mend
 
 
 def _paragraph(row: tuple[str, str, str, str]) -> str:

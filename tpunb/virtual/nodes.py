@@ -36,6 +36,15 @@ def type_of(kind: dtypes.DType) -> AttrValue:
     return AttrValue(type=kind.as_datatype_enum)
 
 
+def int32_tensor(value: int) -> AttrValue:
+    """An attribute that is a scalar of type int32, as constants have it."""
+    tensor = AttrValue()
+    tensor.tensor.dtype = dtypes.int32.as_datatype_enum
+    tensor.tensor.tensor_shape.SetInParent()
+    tensor.tensor.int_val.append(value)
+    return tensor
+
+
 def types_of(kinds: Sequence[dtypes.DType]) -> AttrValue:
     """An attribute that is a list of types."""
     value = AttrValue()

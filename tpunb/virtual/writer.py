@@ -18,7 +18,7 @@ from tpunb.virtual.graphs import (
     reference,
 )
 from tpunb.virtual.lifted import write_lifted
-from tpunb.virtual.nodes import argument_name, instance, new_name, type_of
+from tpunb.virtual.nodes import argument_name, instance, int32_tensor, new_name, type_of
 from tpunb.virtual.sharding import assigned_device, logical_core
 from tpunb.virtual.spread import Argument, Kind, Role, Spread
 from tpunb.virtual.updates import copied, write_update
@@ -279,11 +279,8 @@ class Writer:
 
     def constant(self, name: str, device: str, value: int) -> str:
         """Writes a constant of type int32 and gives its tensor."""
-        tensor = AttrValue()
-        tensor.tensor.dtype = dtypes.int32.as_datatype_enum
-        tensor.tensor.tensor_shape.SetInParent()
-        tensor.tensor.int_val.append(value)
-        self.add("Const", name, device, [], dtype=type_of(dtypes.int32), value=tensor)
+        kind = type_of(dtypes.int32)
+        self.add("Const", name, device, [], dtype=kind, value=int32_tensor(value))
         return f"{name}:output:0"
 
     def text(self, name: str, device: str, text: str) -> str:

@@ -67,7 +67,11 @@ class Examination:
 
     def located(self, finding: Finding) -> Located:
         """A finding with its place."""
-        return Located(finding, tuple(self.places.own(finding.node)) if finding.node else ())
+        return _located(finding, self.places)
+
+
+def _located(finding: Finding, places: Places) -> Located:
+    return Located(finding, tuple(places.own(finding.node)) if finding.node else ())
 
 
 @contextlib.contextmanager
@@ -168,7 +172,7 @@ def examine(
     if refused is not None and wanted(refused) and not _says_again(refused, found):
         findings.append(refused)
     places = Places(target.traced)
-    located = [Located(finding, tuple(places.own(finding.node))) for finding in findings]
+    located = [_located(finding, places) for finding in findings]
     return Examination(target.graph, places, tuple(_once_a_line(located)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.graphs import (
     COLLECTIVES,
     Library,
@@ -21,6 +21,7 @@ from tpunb.virtual.graphs import (
     has_collectives,
     needed,
 )
+from tpunb.virtual.nodes import int32_tensor, make_identity
 
 __all__ = ["RESIZES", "CompilerFunctions", "Host", "Parameter"]
 
@@ -113,10 +114,10 @@ class CompilerFunctions:
         if node.op == "AllToAll":
             return _exchange(copy)
         if node.op in COLLECTIVES or node.op == "XlaSharding":
-            _make_identity(copy)
+            _pass_on(copy)
         if node.op == "ResizeBilinearGrad":
             del copy.input[0]  # what is left has the shape and the type of the result
-            _make_identity(copy)
+            _pass_on(copy)
         if node.op == "ResizeNearestNeighborGrad":
             return _resized(copy)
         for key in sorted(copy.attr):
@@ -156,14 +157,13 @@ def _needs_copy(function: FunctionDef, library: Library) -> bool:
     )
 
 
-def _make_identity(node: NodeDef) -> None:
+def _pass_on(node: NodeDef) -> None:
+    """Makes a node pass on the first of its inputs, which has the shape of its result."""
     kept = [text for text in node.input if not text.startswith("^")][:1]
     controls = [text for text in node.input if text.startswith("^")]
-    node.op = "Identity"
     del node.input[:]
     node.input.extend([*kept, *controls])
-    for key in [key for key in node.attr if key != "T"]:
-        del node.attr[key]
+    make_identity(node)
 
 
 def _resized(node: NodeDef) -> list[NodeDef]:
@@ -173,7 +173,7 @@ def _resized(node: NodeDef) -> list[NodeDef]:
     back.name, back.op = f"{node.name}/back", "ResizeNearestNeighbor"
     del node.input[:]
     node.input.append(f"{back.name}:resized_images:0")
-    _make_identity(node)
+    _pass_on(node)
     return [back, node]
 
 
@@ -205,11 +205,7 @@ def _exchange(node: NodeDef) -> list[NodeDef]:
 def _constant(name: str, value: int) -> NodeDef:
     node = NodeDef(name=name, op="Const")
     node.attr["dtype"].type = dtypes.int32.as_datatype_enum
-    tensor = AttrValue()
-    tensor.tensor.dtype = dtypes.int32.as_datatype_enum
-    tensor.tensor.tensor_shape.SetInParent()
-    tensor.tensor.int_val.append(value)
-    node.attr["value"].CopyFrom(tensor)
+    node.attr["value"].CopyFrom(int32_tensor(value))
     return node
 
 
