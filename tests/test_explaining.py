@@ -59,7 +59,7 @@ def shown(book: Notebook, source: str) -> str:
     """All that a failing cell writes, without what differs from run to run."""
     ran = book.run(source)
     text = re.sub(r"\x1b\[[0-9;]*m", "", ran.text)
-    return re.sub(r"0x[0-9a-f]+|\d+(\.\d+)? [nµum]?s\b", "...", text)
+    return re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]\d+)? [nµum]?s\b", "...", text)
 
 
 @pytest.mark.parametrize("mode", ["Plain", "Context", "Verbose", "Minimal"])
