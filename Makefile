@@ -48,7 +48,7 @@ endef
 .venv/.done: pyproject.toml Makefile
 	$(STAGE) ".venv: TensorFlow, JupyterLab and tools; some minutes, once"
 	$(call make_environment,.venv)
-	$(BIN)/python $(PIP_INSTALL) -e ".[cpu,lab,test,dev]"
+	$(BIN)/python $(PIP_INSTALL) -e ".[cpu,lab,test,browser,dev]"
 	$(BIN)/python $(TF_KERAS)
 	touch $@
 
@@ -88,7 +88,7 @@ test-notebooks: setup
 
 test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests, oldest TensorFlow"
-	$(OLDEST)/python -m pytest -q -p no:cacheprovider
+	$(OLDEST)/python -m pytest -q -p no:cacheprovider --ignore=tests/browser
 
 check: setup
 	$(STAGE) "lint"
@@ -100,7 +100,12 @@ check: setup
 	$(STAGE) "architecture, notebooks, wheel"
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py
 
-bench: setup
+.venv/.bench: .venv/.done
+	$(STAGE) ".venv: what the benchmarks compare with"
+	$(BIN)/python $(PIP_INSTALL) -e ".[bench]"
+	touch $@
+
+bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import tpunb
 from tpunb import environment
-from tpunb.connection import DEFAULT_TYPE, resolve
 from tpunb.errors import (
     AcceleratorTypeError,
     ComputationShapeError,
@@ -23,6 +22,7 @@ from tpunb.errors import (
     TpunbError,
     VirtualDevicesError,
 )
+from tpunb.request import DEFAULT_TYPE, resolve
 
 pytestmark = pytest.mark.usefixtures("tf")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tpunb.describe import describe_replica_values
 from tpunb.describe.replicas import MAX_SECTIONS, ReplicaValue, Section
-from tpunb.show import mimebundle
+from tpunb.draw import mimebundle
 
 
 @pytest.fixture(scope="session")
@@ -122,11 +122,17 @@ def test_ragged_rows_count_for_equality(tf: Any, strategy: Any) -> None:
     assert section.differs[1]
 
 
-def test_large_tensors_agree_with_numpy(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("here", [True, False], ids=["host", "device"])
+def test_large_tensors_agree_with_numpy(
+    tf: Any, here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers = np.random.default_rng(0).normal(size=(700, 800)).astype(np.float32)
     numbers[3, 4], numbers[5, 6], numbers[7, 8] = np.nan, np.inf, -np.inf
-    expected = leaf(numbers)
+    expected = leaf(numbers[:, ::-1][:, ::-1].T.copy().T)
     monkeypatch.setattr("tpunb.describe._tensors._CHUNK", 100_000)
+    monkeypatch.setattr("tpunb.describe._summary.PIECE", 100_000)
+    if not here:
+        monkeypatch.setattr("tpunb.describe._tensors.host_view", lambda tensor: None)
     found = leaf(tf.constant(numbers))
     assert found.statistics is not None
     assert expected.statistics is not None
@@ -140,11 +146,17 @@ def test_large_tensors_agree_with_numpy(tf: Any, monkeypatch: pytest.MonkeyPatch
     assert max(found.preview.shape) <= 96
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32", "int64", "uint8"])
+LARGE_DTYPES = ["float32", "bfloat16", "float16", "float64", "int32", "int64", "int8", "uint8"]
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["host", "device"])
+@pytest.mark.parametrize("dtype", LARGE_DTYPES)
 def test_large_tensors_are_compared_and_not_pulled(
-    tf: Any, strategy: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
+    tf: Any, strategy: Any, dtype: str, here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = np.arange(2**20 + 1).reshape(1, -1) % 100
+    if not here:
+        monkeypatch.setattr("tpunb.describe._tensors.host_view", lambda tensor: None)
+    numbers = np.arange(2**20 + 3).reshape(1, -1) % 100
 
     def make(replica: int, *, differing: bool) -> Any:
         changed = numbers.copy()
@@ -161,7 +173,7 @@ def test_large_tensors_are_compared_and_not_pulled(
     )
     assert only(equal).all_equal
     assert only(differs).differs[:2] == (False, True)
-    assert max(pulled) <= 512
+    assert max(pulled, default=0) <= 512
 
 
 def test_long_string_tensors(tf: Any) -> None:

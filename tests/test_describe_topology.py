@@ -92,7 +92,7 @@ def test_the_largest() -> None:
 
 def test_nothing_imports_tensorflow_or_matplotlib() -> None:
     code = (
-        "import sys, tpunb.describe, tpunb.show;"
+        "import sys, tpunb.describe, tpunb.draw;"
         "sys.exit(any(name in sys.modules for name in ('tensorflow', 'matplotlib')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,7 @@ import tpunb
 from tpunb import cli
 from tpunb.catalogue import CHAPTERS, ENTRIES, Clue, link
 from tpunb.doctor import Explanation, explain, explanation
-from tpunb.show.errors_page import errors_page
+from tpunb.draw.errors_page import errors_page
 
 PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
 

@@ -17,7 +17,7 @@ from tpunb.describe import (
     describe_accelerator,
     describe_replica_values,
 )
-from tpunb.show import mimebundle, replicas_html, replicas_png, replicas_text
+from tpunb.draw import mimebundle, replicas_html, replicas_png, replicas_text
 
 ATTACK = "<img src=x onerror=alert(1)>"
 

@@ -12,7 +12,7 @@ from PIL import Image
 from tpunb.accelerators import accelerator
 from tpunb.describe import TopologyDescription, describe_accelerator
 from tpunb.describe.topology import UNASSIGNED
-from tpunb.show import mimebundle, topology_png, topology_text
+from tpunb.draw import mimebundle, topology_png, topology_text
 
 
 def described(name: str) -> TopologyDescription:

@@ -12,7 +12,7 @@ from test_virtual_support import copies, each, run, start, strategy_of
 
 from tpunb.describe import Annotation, Annotations
 from tpunb.describe.annotations import Annotations as Same
-from tpunb.show import mimebundle
+from tpunb.draw import mimebundle
 from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy
 
 pytestmark = pytest.mark.timeout(90)

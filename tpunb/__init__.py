@@ -23,15 +23,22 @@ if TYPE_CHECKING:
     from tpunb.accelerators import Accelerator, accelerator, accelerator_types
     from tpunb.checking import CheckReport, check
     from tpunb.connection import Connection, TPUStrategy, connect
+    from tpunb.displays import show
     from tpunb.doctor import Explanation, explain
     from tpunb.errors import TpunbError
+    from tpunb.histories import History
+    from tpunb.widgets import CurvesWidget, ReplicasWidget, TopologyWidget
 
 __all__ = [
     "Accelerator",
     "CheckReport",
     "Connection",
+    "CurvesWidget",
     "Explanation",
+    "History",
+    "ReplicasWidget",
     "TPUStrategy",
+    "TopologyWidget",
     "TpunbError",
     "__version__",
     "accelerator",
@@ -40,6 +47,7 @@ __all__ = [
     "connect",
     "explain",
     "load_ipython_extension",
+    "show",
     "unload_ipython_extension",
 ]
 
@@ -47,14 +55,19 @@ _HOMES = {
     "Accelerator": "accelerators",
     "CheckReport": "checking",
     "Connection": "connection",
+    "CurvesWidget": "widgets",
     "Explanation": "doctor",
+    "History": "histories",
+    "ReplicasWidget": "widgets",
     "TPUStrategy": "connection",
+    "TopologyWidget": "widgets",
     "TpunbError": "errors",
     "accelerator": "accelerators",
     "accelerator_types": "accelerators",
     "check": "checking",
     "connect": "connection",
     "explain": "doctor",
+    "show": "displays",
 }
 
 

@@ -1,30 +1,28 @@
-"""What magics return: objects that show themselves in a notebook and a terminal."""
+"""How values are displayed: live where a front end runs widgets, else in their static form."""
 
 from __future__ import annotations
 
-import functools
 import itertools
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tpunb.errors import CellError
+from tpunb.errors import AcceleratorTypeError, CellError
 
 if TYPE_CHECKING:
-    from tpunb.cells import CellResult
-    from tpunb.session import Status
+    from tpunb.connection import Connection
+    from tpunb.widgets._base import LiveWidget
+    from tpunb.widgets.places import Places
 
 __all__ = [
-    "FORMATTERS",
-    "CellReport",
     "Described",
-    "Sentence",
-    "StatusReport",
+    "Displays",
     "chosen_replicas",
-    "nest_bundle",
+    "show",
 ]
 
 Bundle = dict[str, Any]
+Forms = Bundle | tuple[Bundle, Bundle]
+"""Forms by MIME type, alone or with their metadata."""
 
 
 class Described:
@@ -32,105 +30,19 @@ class Described:
 
     Args:
         description: One of those in `tpunb.describe`.
+        connection: The connection that it is of, if any.
     """
 
-    def __init__(self, description: Any) -> None:
+    def __init__(self, description: Any, connection: Connection | None = None) -> None:
         self.description = description
+        self.connection = connection
 
     def __repr__(self) -> str:
-        return str(_bundle(self.description)["text/plain"])
+        return str(_static(self.description)["text/plain"])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         del include, exclude
-        return _bundle(self.description)
-
-
-class Report:
-    """Facts in two columns, under a headline."""
-
-    def facts(self) -> tuple[str, list[tuple[str, str]]]:
-        """The headline and the rows."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        headline, rows = self.facts()
-        width = max((len(name) for name, _ in rows), default=0)
-        return "\n".join([headline, *(f"  {name:<{width}}  {value}" for name, value in rows)])
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        from tpunb.show.table import facts_html
-
-        del include, exclude
-        return {"text/plain": repr(self), "text/html": facts_html(*self.facts())}
-
-
-class StatusReport(Report):
-    """Shows how things stand.
-
-    Args:
-        status: The session's status.
-    """
-
-    def __init__(self, status: Status) -> None:
-        self.status = status
-
-    def facts(self) -> tuple[str, list[tuple[str, str]]]:
-        """What is connected, for how long, and what it holds."""
-        status = self.status
-        failed = [("last error", status.last_error)] if status.last_error else []
-        if status.connection is None:
-            return "Not connected: run %tpu_connect", failed
-        from tpunb.show.wording import counted
-
-        described = status.connection.describe()
-        headline = repr(status.connection).strip("<>")
-        return headline[0].upper() + headline[1:], [
-            ("replicas", str(described.replicas)),
-            ("cores", f"{described.cores} on {counted(described.hosts, 'host')}"),
-            ("connected for", _duration(status.uptime)),
-            ("variables", f"{_memory(status.bytes_per_core)} on each core"),
-            ("cells traced", str(status.cells_traced)),
-            *((name, version) for name, version in versions()),
-            *failed,
-        ]
-
-
-class CellReport(Report):
-    """Says how a cell ran, for `--time` and `--verbose`.
-
-    Args:
-        result: What the run left behind.
-        verbose: Whether to say why it was traced and what stayed inside.
-    """
-
-    def __init__(self, result: CellResult, *, verbose: bool) -> None:
-        self.result = result
-        self.verbose = verbose
-
-    def facts(self) -> tuple[str, list[tuple[str, str]]]:
-        """Times, and why the cell was traced."""
-        rows = []
-        timings = self.result.timings
-        if timings is not None:
-            if timings.trace is not None:
-                rows.append(("trace", _duration(timings.trace)))
-            what = "step" if timings.trace is None else "first step"
-            rows.append((what, _duration(timings.step)))
-        if self.verbose:
-            rows.append(("traced", self.result.trace_reason or "no, as before"))
-            if self.result.withheld:
-                rows.append(("stays in the cell", ", ".join(self.result.withheld)))
-        return "tpu_run", rows
-
-
-class Sentence:
-    """Shows a sentence as it is."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+        return _static(self.description)
 
 
 def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
@@ -147,38 +59,160 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
         raise CellError("-t names no replica that exists.", mend=str(error)) from None
 
 
-def versions() -> list[tuple[str, str]]:
-    """The versions of TensorFlow and of the Keras that the notebook uses."""
-    modules = [(name, sys.modules.get(name)) for name in ("tensorflow", "keras", "tf_keras")]
-    found = [(name, getattr(module, "__version__", None)) for name, module in modules]
-    return [(name, version) for name, version in found if isinstance(version, str)]
+def show(value: Any) -> LiveWidget:
+    """Shows a value live, whatever has become of its display before.
+
+    Args:
+        value: A distributed value, a variable, a tensor, or tuples, lists and
+            mappings of these; a topology, a device assignment, a connection or a
+            TPU type such as `"v4-32"`; a training history or a list of them; or
+            a widget of ours that is frozen.
+
+    Returns:
+        The widget that is shown; its `freeze` puts the static form in its place.
+        Where widgets cannot run, the static form is shown at once.
+    """
+    from tpunb.widgets._base import LiveWidget
+
+    widget = value if isinstance(value, LiveWidget) else _widget(value)
+    widget.show_once()
+    return widget
 
 
-def _bundle(description: Any) -> Bundle:
-    from tpunb.show import mimebundle
+def _widget(value: Any) -> LiveWidget:
+    """The widget that suits a value."""
+    from tpunb import widgets
+    from tpunb.connection import Connection, latest_connection
+
+    connection = value if isinstance(value, Connection) else latest_connection()
+    link = connection.link if connection is not None else ""
+    if _is_history(value):
+        return widgets.CurvesWidget(value, link=link)
+    if _is_topology(value):
+        memory = connection.memory_per_core if connection is value else None
+        return widgets.TopologyWidget(value, link=link, memory=memory)
+    return widgets.ReplicasWidget(value, link=link)
+
+
+def _is_history(value: Any) -> bool:
+    from tpunb.histories import History
+
+    several = isinstance(value, list | tuple) and value
+    return all(isinstance(item, History) for item in (value if several else [value]))
+
+
+def _is_topology(value: Any) -> bool:
+    from tpunb.accelerators import Accelerator, accelerator
+    from tpunb.connection import Connection
+    from tpunb.describe import TopologyDescription
+
+    if isinstance(value, str):
+        try:
+            accelerator(value)
+        except AcceleratorTypeError:
+            return False
+        return True
+    # TensorFlow's topology and device assignment, or what has their parts.
+    duck = hasattr(value, "device_coordinates") or hasattr(value, "core_assignment")
+    return duck or isinstance(value, Accelerator | TopologyDescription | Connection)
+
+
+class Displays:
+    """How one shell displays values: live where its front end runs widgets.
+
+    Args:
+        connection: Gives the open connection, or None.
+    """
+
+    def __init__(self, connection: Callable[[], Connection | None]) -> None:
+        self._connection = connection
+        self._places: Places | None = None
+
+    def formatters(self) -> tuple[tuple[str, str, Callable[..., Forms | None]], ...]:
+        """Module, class and mimebundle of the types that get a display.
+
+        They are named rather than imported: TensorFlow may not be loaded yet.
+        """
+        return (
+            (*_DISTRIBUTED, self.of_values),
+            ("tensorflow.python.tpu.topology", "Topology", self.of_topology),
+            ("tensorflow.python.tpu.device_assignment", "DeviceAssignment", self.of_topology),
+            ("tpunb.displays", "Described", self.of_described),
+            ("tpunb.histories", "History", self.of_history),
+            # A description already, and a tuple, which IPython would show as one.
+            ("tpunb.describe.annotations", "Annotations", lambda value, **_: _static(value)),
+            *(("builtins", kind, self.of_nest) for kind in ("tuple", "list", "dict")),
+        )
+
+    def of_values(self, value: Any, **_: Any) -> Forms:
+        """The display of a value with a part on each replica."""
+        from tpunb.describe import describe_replica_values
+
+        return self._live("ReplicasWidget", value) or _static(describe_replica_values(value))
+
+    def of_nest(self, value: Any, **_: Any) -> Forms | None:
+        """The display of a tuple, list or dict with distributed values in it; else None."""
+        return self.of_values(value) if _holds_distributed(value, depth=3) else None
+
+    def of_topology(self, value: Any, **_: Any) -> Forms:
+        """The display of TensorFlow's topology or device assignment."""
+        return self._live("TopologyWidget", value) or _static(_topology(value))
+
+    def of_described(self, value: Described, **_: Any) -> Forms:
+        """The display of a description."""
+        from tpunb.describe import ReplicaValuesDescription, TopologyDescription
+
+        live: Forms | None = None
+        if isinstance(value.description, TopologyDescription):
+            memory = value.connection.memory_per_core if value.connection is not None else None
+            live = self._live("TopologyWidget", value.description, memory=memory)
+        elif isinstance(value.description, ReplicaValuesDescription):
+            live = self._live("ReplicasWidget", value.description)
+        return live or _static(value.description)
+
+    def of_history(self, value: Any, **_: Any) -> Forms:
+        """The display of a training history."""
+        from tpunb.describe import describe_history
+
+        return self._live("CurvesWidget", value) or _static(describe_history(value))
+
+    def close(self) -> None:
+        """Lets go of the values that live displays hold."""
+        if self._places is not None:
+            self._places.close()
+
+    def _live(self, name: str, value: Any, **state: Any) -> Forms | None:
+        """The live form with the static ones; None where widgets are not shown."""
+        # Imported at the first display: NumPy alone would double the time of loading.
+        from tpunb.widgets import frontend
+
+        if not frontend.shows_widgets():
+            return None
+        import tpunb.widgets
+        from tpunb.widgets.places import Places
+
+        connection = self._connection()
+        link = connection.link if connection is not None else ""
+        kind = getattr(tpunb.widgets, name)
+        self._places = self._places or Places()
+        widget = self._places.widget(kind, value, lambda: kind(value, link=link, **state))
+        return widget.live_bundle() if widget is not None else None
+
+
+def _static(description: Any) -> Bundle:
+    from tpunb.draw import mimebundle
 
     return dict(mimebundle(description))
 
 
-def _bundle_of(describe: str, value: Any, **_: Any) -> Bundle:
-    # Imported at the first display: NumPy alone would double the time of loading.
-    from tpunb import describe as descriptions
+def _topology(value: Any) -> Any:
+    from tpunb.describe import describe_device_assignment, describe_topology
 
-    return _bundle(getattr(descriptions, describe)(value))
-
-
-_TYPES = (
-    ("tensorflow.python.distribute.values", "DistributedValues", "describe_replica_values"),
-    ("tensorflow.python.tpu.topology", "Topology", "describe_topology"),
-    ("tensorflow.python.tpu.device_assignment", "DeviceAssignment", "describe_device_assignment"),
-)
+    is_assignment = hasattr(value, "core_assignment")
+    return describe_device_assignment(value) if is_assignment else describe_topology(value)
 
 
-def nest_bundle(value: Any, **_: Any) -> Bundle | None:
-    """The display of a tuple, list or dict with distributed values in it; else None."""
-    if not _holds_distributed(value, depth=3):
-        return None
-    return _bundle_of("describe_replica_values", value)
+_DISTRIBUTED = ("tensorflow.python.distribute.values", "DistributedValues")
 
 
 def _holds_distributed(value: Any, depth: int) -> bool:
@@ -188,36 +222,4 @@ def _holds_distributed(value: Any, depth: int) -> bool:
         return depth > 0 and any(
             _holds_distributed(item, depth - 1) for item in itertools.islice(items, 64)
         )
-    module, name, _ = _TYPES[0]
-    return any(kind.__name__ == name and kind.__module__ == module for kind in type(value).__mro__)
-
-
-FORMATTERS: tuple[tuple[str, str, Callable[..., Bundle]], ...] = (
-    *((module, name, functools.partial(_bundle_of, describe)) for module, name, describe in _TYPES),
-    # A description already, and a tuple, which IPython would show as one.
-    ("tpunb.describe.annotations", "Annotations", lambda value, **_: _bundle(value)),
-)
-"""Module, class and mimebundle of the types that get a display, TensorFlow's first.
-
-They are named rather than imported: TensorFlow may not be loaded yet.
-"""
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes = int(seconds // 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _memory(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GiB"
+    return any((kind.__module__, kind.__name__) == _DISTRIBUTED for kind in type(value).__mro__)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tpunb.displays import FORMATTERS, nest_bundle
 from tpunb.explaining import Explaining
 from tpunb.magics import TpuMagics
 
 __all__ = ["load", "unload"]
 
-_NESTS = ("tuple", "list", "dict")
 _ATTRIBUTE = "_tpunb_extension"
 
 
@@ -36,8 +34,7 @@ class _Extension:
             {name: getattr(self.magics, name) for names in named.values() for name in names}
         )
         formatter = self.shell.display_formatter.mimebundle_formatter
-        nests = (("builtins", kind, nest_bundle) for kind in _NESTS)
-        for module, name, function in (*FORMATTERS, *nests):
+        for module, name, function in self.magics.displays.formatters():
             before = formatter.deferred_printers.get((module, name))
             formatter.for_type_by_name(module, name, function)
             self.formatters.append((module, name, function, before))
@@ -55,6 +52,7 @@ class _Extension:
         try:
             self.magics.session.disconnect()
         finally:
+            self.magics.displays.close()
             self._restore_magics()
             if self.matcher in self.shell.Completer.custom_matchers:
                 self.shell.Completer.custom_matchers.remove(self.matcher)

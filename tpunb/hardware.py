@@ -10,7 +10,7 @@ from tpunb.assignment import device_assignment
 from tpunb.errors import ConnectError
 
 if TYPE_CHECKING:
-    from tpunb.connection import Request
+    from tpunb.request import Request
 
 
 def connect(request: Request) -> tuple[Any, Any, Any, Any]:

@@ -15,9 +15,10 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from tpunb import displays
+from tpunb import displays, reports
 from tpunb.accelerators import accelerator
-from tpunb.connection import Connection, resolve
+from tpunb.connection import Connection
+from tpunb.request import resolve
 from tpunb.session import Session
 
 __all__ = ["TpuMagics"]
@@ -43,6 +44,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self.session = Session(shell.user_ns)
+        self.displays = displays.Displays(lambda: self.session.open_connection)
         self._run_options: dict[str, _RunOptions] = {}
 
     @magic_arguments()
@@ -119,8 +121,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
         )
         connection, said = self.session.connect(request, args.name)
         if said:
-            display(displays.Sentence(said))
-        display(displays.Described(connection.describe().topology))
+            display(reports.Sentence(said))
+        display(displays.Described(connection.describe().topology, connection))
         return connection
 
     @magic_arguments()
@@ -173,7 +175,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         if options.out is not None:
             self.shell.user_ns[options.out] = result.value
         if options.timed or options.verbose:
-            display(displays.CellReport(result, verbose=options.verbose))
+            display(reports.CellReport(result, verbose=options.verbose))
         if result.quiet or result.value is None:
             return None
         if options.targets:
@@ -231,7 +233,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_status
         """
         _arguments(self.tpu_status, line)
-        return displays.StatusReport(self.session.status())
+        return reports.StatusReport(self.session.status())
 
     @magic_arguments()
     @argument("type", nargs="?", help="a TPU type, such as v4-32; by default the connection's")
@@ -257,7 +259,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             return displays.Described(self.session.connection.annotations())
         if args.type:
             return displays.Described(describe_accelerator(accelerator(args.type)))
-        return displays.Described(self.session.connection.describe().topology)
+        connection = self.session.connection
+        return displays.Described(connection.describe().topology, connection)
 
     @magic_arguments()
     @line_magic
@@ -272,6 +275,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         try:
             self.session.connection  # noqa: B018  raises where there is none
         finally:
+            self.displays.close()
             self.session.disconnect()  # names are left where Python closed the connection
 
 

@@ -6,6 +6,7 @@ and nothing happens unless the option is there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the kernel that nbval shall use, for the length of the run."""
+    if getattr(config.option, "nbval", False) or getattr(config.option, "nbval_lax", False):
+        # No one looks at these kernels, even if pytest is itself run in a notebook.
+        os.environ.setdefault("TPUNB_WIDGETS", "never")
     tpu = config.option.tpu
     if tpu is None:
         return

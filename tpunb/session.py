@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tpunb.connection import Connection, Request, make_connection
+from tpunb.connection import Connection, make_connection
 from tpunb.errors import NotConnectedError
 from tpunb.failures import first_line, show_shortly, syntax_error
+from tpunb.request import Request
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult
@@ -30,7 +31,7 @@ class Status:
         connection: The connection, or None.
         uptime: Seconds since connecting.
         cells_traced: How many times a cell has been traced.
-        bytes_per_core: Memory that the notebook's variables hold on each core.
+        bytes_per_core: Memory that the strategy's variables hold on a core, the fullest one's.
         last_error: The last error that a cell raised, in a line.
     """
 
@@ -67,12 +68,18 @@ class Session:
         Raises:
             NotConnectedError: There is none.
         """
-        if self._connection is None or self._connection.closed:
+        if (connection := self.open_connection) is None:
             raise NotConnectedError(
                 "There is no connection to a TPU.",
                 mend="Run %tpu_connect first (or %tpu_connect --simulate v5e-8).",
             )
-        return self._connection
+        return connection
+
+    @property
+    def open_connection(self) -> Connection | None:
+        """The connection; None where there is none that is open."""
+        connection = self._connection
+        return None if connection is None or connection.closed else connection
 
     def connect(self, request: Request, strategy_name: str) -> tuple[Connection, str]:
         """Connects, or keeps the connection if it is what is asked for.
@@ -167,14 +174,13 @@ class Session:
 
     def status(self) -> Status:
         """How things stand."""
-        connection = self._connection
-        if connection is None or connection.closed:
+        if (connection := self.open_connection) is None:
             return Status(None, last_error=self.last_error)
         return Status(
             connection,
             time.monotonic() - self._since,
             connection.cells.traces,
-            _bytes_per_core(self.namespace),
+            max(connection.memory_per_core(), default=0),
             self.last_error,
         )
 
@@ -186,33 +192,3 @@ class Session:
         }
         self.namespace.update(names)
         self._bound.update(names)
-
-
-def _bytes_per_core(namespace: Mapping[str, Any]) -> int:
-    """Memory of the distributed variables that the notebook's names lead to."""
-    found: dict[int, int] = {}
-    for value in list(namespace.values()):
-        for variable in _variables(value):
-            components = getattr(variable, "values", None)
-            if isinstance(components, tuple | list) and components:
-                found[id(components[0])] = _size(components[0])
-    return sum(found.values())
-
-
-def _variables(value: Any) -> list[Any]:
-    if isinstance(value, type):
-        return []
-    try:
-        variables = getattr(value, "variables", None)
-    except Exception:  # a notebook's object may answer anything
-        return []
-    variables = variables if isinstance(variables, list | tuple) else []
-    # Keras 3 wraps TensorFlow's variables in its own.
-    return [value, *(getattr(variable, "value", variable) for variable in variables)]
-
-
-def _size(component: Any) -> int:
-    try:
-        return int(component.dtype.size * component.shape.num_elements())
-    except (AttributeError, TypeError):
-        return 0

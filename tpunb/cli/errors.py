@@ -45,7 +45,7 @@ def _explain(args: argparse.Namespace) -> None:
     from tpunb.doctor import explain
 
     if args.all:
-        from tpunb.show.errors_page import errors_page
+        from tpunb.draw.errors_page import errors_page
 
         print(errors_page(), end="")
         return

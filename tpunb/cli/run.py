@@ -239,8 +239,7 @@ def _run_in_thread(client: Any) -> None:
         running.append((asyncio.get_running_loop(), task))
         if stopped.is_set():
             return
-        # debugpy's warning about modules that CPython has frozen is of no use here.
-        await client.async_execute(env={**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
+        await client.async_execute(env=_environment())
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
         done = pool.submit(asyncio.run, execute())
@@ -254,3 +253,14 @@ def _run_in_thread(client: Any) -> None:
         finally:
             # Where the kernel did not start, nbclient would stumble over it at exit.
             done.add_done_callback(lambda _: atexit.unregister(client._cleanup_kernel))
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the notebook's kernel."""
+    return {
+        # A widget is nothing to save; and the command may itself be run in a notebook.
+        "TPUNB_WIDGETS": "never",
+        **os.environ,
+        # debugpy's warning about modules that CPython has frozen is of no use here.
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }

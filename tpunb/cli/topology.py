@@ -39,6 +39,6 @@ def add_to(commands: Any) -> None:
 def _topology(args: argparse.Namespace) -> None:
     from tpunb.accelerators import accelerator
     from tpunb.describe import describe_accelerator
-    from tpunb.show import topology_text
+    from tpunb.draw import topology_text
 
     print(topology_text(describe_accelerator(accelerator(args.type))))

@@ -6,6 +6,7 @@ from it and never see the framework.
 
 from tpunb.describe.annotations import Annotation, Annotations
 from tpunb.describe.connection import ConnectionDescription
+from tpunb.describe.history import HistoryDescription, describe_history
 from tpunb.describe.replicas import (
     ReplicaValuesDescription,
     describe_replica_values,
@@ -22,10 +23,12 @@ __all__ = [
     "Annotation",
     "Annotations",
     "ConnectionDescription",
+    "HistoryDescription",
     "ReplicaValuesDescription",
     "TopologyDescription",
     "describe_accelerator",
     "describe_device_assignment",
+    "describe_history",
     "describe_replica_values",
     "describe_topology",
     "only_replicas",

@@ -9,24 +9,28 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tpunb.describe._summary import ArraySummary
+
 __all__ = [
     "LARGE_BYTES",
-    "DeviceSummary",
     "as_array",
     "as_tensor",
+    "combined",
     "composite_kind",
+    "device_counts",
     "device_summary",
     "distributed_components",
+    "host_view",
     "is_large",
     "is_symbolic",
     "strided",
     "tensor_dtype",
+    "variable_name",
 ]
 
 LARGE_BYTES = 2**20
@@ -36,28 +40,6 @@ LARGE_BYTES = 2**20
 _CHUNK = 2**22
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSummary:
-    """What a device says about one of its tensors.
-
-    Attributes:
-        minimum: Of the finite elements; `None` when there are none.
-        mean: The same.
-        maximum: The same.
-        nans: How many elements are not a number.
-        infs: How many elements are infinite.
-        checksum: Differs between tensors that differ, but for bad luck of one
-            in 2**64; equal for tensors whose elements are equal, NaN included.
-    """
-
-    minimum: float | int | None
-    mean: float | None
-    maximum: float | int | None
-    nans: int
-    infs: int
-    checksum: tuple[int, ...]
 
 
 def _tensorflow() -> Any:
@@ -90,6 +72,15 @@ def as_tensor(value: Any) -> Any:
 def _is_keras_variable(value: Any) -> bool:
     """Whether a value is Keras 3's wrapper of a variable of TensorFlow's."""
     return type(value).__module__.partition(".")[0] == "keras" and hasattr(value, "assign")
+
+
+def variable_name(value: Any) -> str:
+    """What a variable is called; empty for any other value."""
+    tf = _tensorflow()
+    if tf is None or not (isinstance(value, tf.Variable) or _is_keras_variable(value)):
+        return ""
+    # Keras 3 has the whole path in a name of its own.
+    return str(getattr(value, "path", value.name)).removesuffix(":0")
 
 
 def composite_kind(value: Any) -> str:
@@ -126,6 +117,20 @@ def as_array(tensor: Any) -> Array:
     return np.asarray(tensor.numpy())
 
 
+def host_view(tensor: Any) -> Array | None:
+    """A large tensor's elements where they are, if that is the host's memory.
+
+    Nothing is copied. None where the elements are on another device, or are no
+    numbers.
+    """
+    if is_symbolic(tensor) or not str(tensor.device).rpartition("/")[2].startswith("device:CPU"):
+        return None
+    array = np.asarray(tensor)
+    plain = array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"
+    # A copy would not be where the tensor is: then its device computes as well.
+    return array if plain and not array.flags.owndata else None
+
+
 def strided(tensor: Any, lengths: Sequence[int], steps: Sequence[int]) -> Array:
     """A sample of a tensor, taken on its device.
 
@@ -138,17 +143,50 @@ def strided(tensor: Any, lengths: Sequence[int], steps: Sequence[int]) -> Array:
     Returns:
         The kept elements.
     """
+    wanted = math.prod(lengths)
+    every = tuple(slice(None, None, step) for step in steps)
+    if (view := host_view(tensor)) is not None:
+        return np.array(view.reshape(-1)[:wanted].reshape(lengths)[every])
     tf = _tensorflow()
     with tf.device(tensor.device):
-        wanted = math.prod(lengths)
         flat = tf.reshape(tensor, [-1])
         if wanted < math.prod(tensor.shape):
             flat = flat[:wanted]
-        sample = tf.reshape(flat, lengths)[tuple(slice(None, None, step) for step in steps)]
+        sample = tf.reshape(flat, lengths)[every]
     return as_array(sample)
 
 
-def device_summary(tensor: Any) -> DeviceSummary:
+def combined(tensors: Sequence[Any], mode: str) -> Any:
+    """Several tensors as one, computed on the first one's device.
+
+    Args:
+        tensors: Of one shape.
+        mode: `"difference"` of the first two, `"sum"` or `"mean"`.
+    """
+    tf = _tensorflow()
+    with tf.device(tensors[0].device):
+        parts = [tf.identity(tensor) for tensor in tensors]
+        wide = tf.float64 if parts[0].dtype in (tf.float64, tf.int64, tf.uint64) else tf.float32
+        numbers = [tf.cast(part, wide) for part in parts]
+        if mode == "difference":
+            first, second = numbers
+            same = (first == second) | (tf.math.is_nan(first) & tf.math.is_nan(second))
+            return tf.where(same, tf.zeros([], wide), first - second)
+        total = tf.add_n(numbers)
+        return total / len(numbers) if mode == "mean" else total
+
+
+def device_counts(tensor: Any, limits: tuple[float, float], bins: int) -> Array:
+    """How many finite elements lie in each of `bins` equal ranges between limits."""
+    tf = _tensorflow()
+    with tf.device(tensor.device):
+        numbers = tf.cast(tf.reshape(tensor, [-1]), tf.float32)
+        finite = tf.boolean_mask(numbers, tf.math.is_finite(numbers))
+        counts = tf.histogram_fixed_width(finite, list(limits), bins)
+    return as_array(counts)
+
+
+def device_summary(tensor: Any) -> ArraySummary:
     """Statistics of a numeric tensor, computed on its own device.
 
     Args:
@@ -162,7 +200,7 @@ def device_summary(tensor: Any) -> DeviceSummary:
         parts = [_chunk_facts(tf, chunk) for chunk in _chunks(tf, tensor)]
     finite = sum(part["finite"] for part in parts)
     held = [part for part in parts if part["finite"]]
-    return DeviceSummary(
+    return ArraySummary(
         minimum=min((part["min"] for part in held), default=None),
         mean=sum(part["sum"] for part in held) / finite if finite else None,
         maximum=max((part["max"] for part in held), default=None),

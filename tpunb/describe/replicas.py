@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from tpunb.describe import _tensors
 from tpunb.describe.previews import SMALL, Preview, Statistics
@@ -13,12 +17,14 @@ from tpunb.describe.values import ReplicaValue, guarded, replica_value, short_re
 __all__ = [
     "MAX_PREVIEWS",
     "SMALL",
+    "Leaf",
     "Preview",
     "ReplicaValue",
     "ReplicaValuesDescription",
     "Section",
     "Statistics",
     "describe_replica_values",
+    "leaves_of",
     "only_replicas",
 ]
 
@@ -45,6 +51,7 @@ class Section:
         differs: For each replica whether its value differs from the first one's,
             where NaN equals NaN.
         chosen: The ids of the replicas, where only some have been chosen.
+        name: Of a variable; empty for other values.
     """
 
     path: str
@@ -53,6 +60,7 @@ class Section:
     values: tuple[ReplicaValue, ...]
     differs: tuple[bool, ...]
     chosen: tuple[int, ...] = ()
+    name: str = ""
 
     def replica(self, place: int) -> int:
         """The id of the replica whose value stands at a place."""
@@ -97,15 +105,13 @@ def describe_replica_values(value: Any) -> ReplicaValuesDescription:
         The description. Whatever cannot be described is there by its repr: this
         never raises on a value's account.
     """
-    leaves: list[tuple[str, Any]] = []
-    _flatten("", value, leaves, depth=0)
-    sections = tuple(section for path, leaf in leaves for section in _sections(path, leaf))
-    shown = sections[:MAX_SECTIONS]
+    leaves, more = leaves_of(value)
+    sections = tuple(_section(leaf) for leaf in leaves)
     return ReplicaValuesDescription(
         type_name=type(value).__name__,
-        num_replicas=max((len(part.values) for part in shown if part.distributed), default=0),
-        sections=shown,
-        omitted=len(sections) - len(shown) + max(0, len(leaves) - MAX_SECTIONS),
+        num_replicas=max((len(part.values) for part in sections if part.distributed), default=0),
+        sections=sections,
+        omitted=more,
     )
 
 
@@ -142,11 +148,38 @@ def _only(section: Section, chosen: tuple[int, ...]) -> Section:
     return replace(section, values=values, differs=differs, chosen=chosen)
 
 
-def _sections(path: str, leaf: Any) -> list[Section]:
-    """The sections of a leaf, which may hold a structure on each replica."""
-    components = guarded(lambda: _tensors.distributed_components(leaf), None)
-    if components is None:
-        return [_section(path, leaf, (leaf,), distributed=False)]
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of a structure as it was found, before it is described.
+
+    Attributes:
+        path: Where it is.
+        type_name: The class that holds the replicas' values.
+        parts: What each replica holds.
+        distributed: Whether there is a part per replica.
+    """
+
+    path: str
+    type_name: str
+    parts: tuple[Any, ...]
+    distributed: bool
+
+
+def leaves_of(value: Any) -> tuple[list[Leaf], int]:
+    """The leaves that are described, and how many more there are, at least."""
+    found: list[tuple[str, Any]] = []
+    _flatten("", value, found, depth=0)
+    leaves = [leaf for path, item in found for leaf in _leaves(path, item)]
+    more = max(0, len(leaves) - MAX_SECTIONS) + max(0, len(found) - MAX_SECTIONS)
+    return leaves[:MAX_SECTIONS], more
+
+
+def _leaves(path: str, item: Any) -> list[Leaf]:
+    """The leaves of an item, which may hold a structure on each replica."""
+    name = type(item).__name__
+    components = guarded(lambda: _tensors.distributed_components(item), None)
+    if not components:
+        return [Leaf(path, name, (item,), distributed=False)]
     structures: list[list[tuple[str, Any]]] = []
     for component in components:
         inner: list[tuple[str, Any]] = []
@@ -154,24 +187,57 @@ def _sections(path: str, leaf: Any) -> list[Section]:
         structures.append(inner)
     paths = [[where for where, _ in inner] for inner in structures]
     if not paths or any(other != paths[0] for other in paths):
-        return [_section(path, leaf, components, distributed=True)]
+        return [Leaf(path, name, components, distributed=True)]
     return [
-        _section(where, leaf, tuple(inner[number][1] for inner in structures), distributed=True)
+        Leaf(where, name, tuple(inner[number][1] for inner in structures), distributed=True)
         for number, where in enumerate(paths[0])
     ]
 
 
-def _section(path: str, holder: Any, parts: tuple[Any, ...], *, distributed: bool) -> Section:
-    values = tuple(
-        replica_value(part, preview=number < MAX_PREVIEWS) for number, part in enumerate(parts)
-    )
+def _section(leaf: Leaf) -> Section:
+    values = tuple(_values(leaf.parts))
     return Section(
-        path=path,
-        type_name=type(holder).__name__,
-        distributed=distributed,
+        path=leaf.path,
+        type_name=leaf.type_name,
+        distributed=leaf.distributed,
         values=values,
         differs=tuple(value.fingerprint != values[0].fingerprint for value in values),
+        name=guarded(lambda: _tensors.variable_name(leaf.parts[0]), ""),
     )
+
+
+def _values(parts: tuple[Any, ...]) -> Iterable[ReplicaValue]:
+    """Describes what the replicas hold, large arrays of the host side by side."""
+    # Variables are read here: another thread would not be in the strategy's scope.
+    known = [_read(part) for part in parts]
+    if not any(map(_waits_for_memory, known)):
+        return map(_described, known, range(len(known)))
+    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
+        return list(pool.map(_described, known, range(len(known))))
+
+
+def _described(part: Any, place: int) -> ReplicaValue:
+    return replica_value(part, preview=place < MAX_PREVIEWS)
+
+
+def _read(part: Any) -> Any:
+    """The tensor of a tensor or variable; anything else as it is."""
+    tensor = guarded(lambda: _tensors.as_tensor(part), None)
+    return part if tensor is None else tensor
+
+
+def _waits_for_memory(part: Any) -> bool:
+    """Whether a part is an array that takes a while to read, without TensorFlow."""
+    if isinstance(part, np.ndarray):
+        return part.nbytes > _tensors.LARGE_BYTES
+    return guarded(lambda: _is_large_here(part), False)
+
+
+def _is_large_here(part: Any) -> bool:
+    tensor = _tensors.as_tensor(part)
+    if tensor is None or _tensors.is_symbolic(tensor) or not _tensors.is_large(tensor):
+        return False
+    return _tensors.host_view(tensor) is not None
 
 
 def _flatten(path: str, value: Any, leaves: list[tuple[str, Any]], depth: int) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpunb.describe import _tensors
+from tpunb.describe._summary import ArraySummary, array_summary
 from tpunb.describe.previews import SMALL, Preview, Statistics, computable, preview_of
 
 __all__ = [
@@ -23,9 +24,11 @@ __all__ = [
 ]
 
 _MAX_TEXT = 200
+_QUICK = ("float32", "float64", "float16", "bfloat16")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 Array = npt.NDArray[Any]
+Sampler = Callable[[Sequence[int], Sequence[int]], Array]
 _T = TypeVar("_T")
 
 
@@ -94,20 +97,28 @@ def _tensor(tensor: Any, *, preview: bool) -> ReplicaValue | None:
     if dtype.startswith("complex"):
         text = "complex numbers, too many to show"
         return ReplicaValue("object", dtype, shape, texts=(text,), fingerprint=(id(tensor),))
-    summary = _tensors.device_summary(tensor)
-    statistics = Statistics(
-        summary.minimum, summary.mean, summary.maximum, summary.nans, summary.infs
-    )
+    view = _tensors.host_view(tensor)
+    summary = _tensors.device_summary(tensor) if view is None else array_summary(view)
 
     def sample(lengths: Sequence[int], steps: Sequence[int]) -> Array:
         return _tensors.strided(tensor, lengths, steps)
 
+    return _large(summary, dtype, shape, sample if preview else None)
+
+
+def _large(
+    summary: ArraySummary, dtype: str, shape: tuple[int, ...], sample: Sampler | None
+) -> ReplicaValue:
+    """Describes numbers of which only a summary and samples are known."""
+    statistics = Statistics(
+        summary.minimum, summary.mean, summary.maximum, summary.nans, summary.infs
+    )
     return ReplicaValue(
         "numeric",
         dtype,
         shape,
         statistics,
-        preview_of(shape, dtype, statistics, sample) if preview else None,
+        preview_of(shape, dtype, statistics, sample) if sample else None,
         fingerprint=(dtype, shape, summary.checksum),
     )
 
@@ -118,15 +129,19 @@ def _array(array: Array, dtype: str, *, preview: bool) -> ReplicaValue | None:
         return _strings(array, dtype)
     if array.dtype.kind == "c":
         return _complex(array, dtype)
-    numbers = computable(array)
-    if numbers is None:
-        return None
-    statistics = _statistics(numbers)
 
     def sample(lengths: Sequence[int], steps: Sequence[int]) -> Array:
         flat = numbers.reshape(-1)[: math.prod(lengths)]
         return flat.reshape(lengths)[tuple(slice(None, None, step) for step in steps)]
 
+    quick = array.dtype.kind in "biu" or array.dtype.name in _QUICK
+    if quick and array.nbytes > _tensors.LARGE_BYTES and array.flags.c_contiguous:
+        numbers = array
+        return _large(array_summary(array), dtype, array.shape, sample if preview else None)
+    if (known := computable(array)) is None:
+        return None
+    numbers = known
+    statistics = _statistics(numbers)
     return ReplicaValue(
         "numeric",
         dtype,

@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tpunb.describe.topology import UNASSIGNED, TopologyDescription
-from tpunb.show import layout, wording
-from tpunb.show.canvas import HOST_COLOURS, INK, MUTED, Canvas, drawable, new_canvas
+from tpunb.draw import layout, wording
+from tpunb.draw.canvas import HOST_COLOURS, INK, MUTED, Canvas, drawable, new_canvas
+from tpunb.draw.topology_dots import dots_png
 
 __all__ = ["topology_png"]
 
@@ -38,14 +36,13 @@ def topology_png(topology: TopologyDescription) -> bytes:
         The PNG file; the same topology gives the same bytes.
     """
     header = _header(topology)
+    if _has_dots(topology):
+        return dots_png(topology, header)
     top = _MARGIN + 27 + 18 * (len(header) - 1) + 8
     least = 2 * _MARGIN + max(7.0 * len(line) for line in header)
-    dots = _has_dots(topology)
-    page = _dots_page(topology, top) if dots else _chips_page(topology, top)
+    page = _chips_page(topology, top)
     with new_canvas(max(least, page.width), page.height) as canvas:
         _write_header(canvas, header)
-        if dots:
-            return canvas.png(_dots(canvas, topology, page))
         _draw_chips(canvas, topology, page)
         return canvas.png()
 
@@ -307,59 +304,3 @@ def _tint(colour: str, strength: float) -> tuple[float, float, float]:
 
 def _rgb(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-
-
-def _dots_page(topology: TopologyDescription, top: float) -> _Page:
-    """Places the planes of a large mesh: the largest dots that fit a screen."""
-    width, height, depth = topology.mesh
-    title = 17 if depth > 1 else 0
-    for pitch in range(16, 2, -1):
-        plane_width, plane_height = width * pitch + 14, height * pitch + 12 + title
-        columns = min(depth, max(1, (_WIDTH - 2 * _MARGIN + 14) // plane_width))
-        rows = math.ceil(depth / columns)
-        if columns * plane_width <= _WIDTH and rows * plane_height <= 640:
-            break
-    origins = {
-        z: (
-            float(_MARGIN + (z % columns) * plane_width),
-            float(round(top) + title + (z // columns) * plane_height),
-        )
-        for z in range(depth)
-    }
-    return _Page(
-        2 * _MARGIN + columns * plane_width - 14,
-        round(top) + rows * plane_height - 12 + _MARGIN,
-        pitch,
-        origins,
-        (width, height),
-    )
-
-
-def _dots(canvas: Canvas, topology: TopologyDescription, page: _Page) -> npt.NDArray[np.uint8]:
-    """All chips as squares of one image, as there may be ten thousand."""
-    pixels = np.full((canvas.height, canvas.width, 3), 255, np.uint8)
-    places = np.asarray(topology.coordinates, np.int64)[:, :3]
-    shades = np.asarray(layout.host_shades(topology, len(HOST_COLOURS)))
-    palette = np.array([_rgb(colour) for colour in HOST_COLOURS], np.uint8)
-    colours = palette[shades[np.asarray(topology.hosts)]]
-    origins = np.array([page.origins[z] for z in range(topology.mesh[2])], np.int64)
-    pitch = int(page.pitch)
-    lefts = origins[places[:, 2], 0] + places[:, 0] * pitch
-    tops = origins[places[:, 2], 1] + places[:, 1] * pitch
-    _fill_squares(pixels, lefts, tops, pitch - 1, colours)
-    if topology.mesh[2] > 1:
-        for z, (left, top) in page.origins.items():
-            canvas.text(left, top - 3, f"z = {z}", size=10, colour=MUTED, down="baseline")
-    return pixels
-
-
-def _fill_squares(
-    pixels: npt.NDArray[np.uint8],
-    lefts: npt.NDArray[np.int64],
-    tops: npt.NDArray[np.int64],
-    side: int,
-    colours: npt.NDArray[np.uint8],
-) -> None:
-    for down in range(side):
-        for across in range(side):
-            pixels[tops + down, lefts + across] = colours

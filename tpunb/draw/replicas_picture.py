@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tpunb.describe.replicas import MAX_PREVIEWS, ReplicaValue, ReplicaValuesDescription, Section
-from tpunb.show import wording
-from tpunb.show.canvas import HOST_COLOURS, INK, MUTED, Canvas, drawable, new_canvas
+from tpunb.draw import wording
+from tpunb.draw.canvas import HOST_COLOURS, INK, MUTED, Canvas, drawable, new_canvas
 
 __all__ = ["replicas_png"]
 

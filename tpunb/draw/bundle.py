@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from tpunb.describe.annotations import Annotations
 from tpunb.describe.connection import ConnectionDescription
+from tpunb.describe.history import HistoryDescription
 from tpunb.describe.replicas import ReplicaValue, ReplicaValuesDescription
 from tpunb.describe.topology import TopologyDescription
-from tpunb.show import picture, table, text
-from tpunb.show.annotations import annotations_html, annotations_text
+from tpunb.draw import picture, table, text
+from tpunb.draw.annotations import annotations_html, annotations_text
+from tpunb.draw.curves_picture import curves_png
+from tpunb.draw.curves_text import curves_text
 
 __all__ = ["mimebundle"]
 
-Description = TopologyDescription | ReplicaValuesDescription | ConnectionDescription | Annotations
+Description = (
+    TopologyDescription
+    | ReplicaValuesDescription
+    | ConnectionDescription
+    | HistoryDescription
+    | Annotations
+)
 
 
 def mimebundle(description: Description) -> dict[str, str | bytes]:
@@ -21,7 +30,7 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
     HTML, and only what is small enough to be read as a table gets one.
 
     Args:
-        description: A topology, replica values, a connection or annotations.
+        description: A topology, replica values, a connection, histories or annotations.
 
     Returns:
         `text/plain` and either `image/png` (as bytes) or `text/html`. The same
@@ -32,6 +41,11 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
             "text/plain": text.topology_text(description),
             "image/png": picture.topology_png(description),
         }
+    if isinstance(description, HistoryDescription):
+        forms: dict[str, str | bytes] = {"text/plain": curves_text(description)}
+        if description.panels:  # nothing to draw before the first step
+            forms["image/png"] = curves_png(description)
+        return forms
     if isinstance(description, Annotations):
         return {
             "text/plain": annotations_text(description),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tpunb.describe.topology import TopologyDescription
 
-__all__ = ["Block", "Plane", "host_shades", "planes"]
+__all__ = ["Block", "Plane", "host_shades", "planes", "replica_shades"]
 
 Place = tuple[int, int]
 
@@ -101,17 +101,28 @@ def host_shades(topology: TopologyDescription, shades: int) -> list[int]:
     Returns:
         For each host id up to the largest one a number below `shades`.
     """
-    if max(topology.hosts, default=0) < shades:
+    return _shades(topology, topology.hosts, shades)
+
+
+def replica_shades(topology: TopologyDescription, shades: int) -> list[int]:
+    """A colour's number for each replica, as `host_shades` for hosts."""
+    return _shades(topology, topology.replicas, shades)
+
+
+def _shades(topology: TopologyDescription, groups: Sequence[int], shades: int) -> list[int]:
+    """Colours groups of cores by where the first core of each group is."""
+    if max(groups, default=0) < shades:
         return list(range(shades))
     origins: dict[int, tuple[int, int, int]] = {}
-    for host, (x, y, z, _) in zip(topology.hosts, topology.coordinates, strict=True):
-        origins.setdefault(host, (x, y, z))
+    for group, (x, y, z, core) in zip(groups, topology.coordinates, strict=True):
+        if group >= 0:
+            origins.setdefault(group, (x * topology.cores_per_chip + core, y, z))
     ranks = [
         {side: rank for rank, side in enumerate(sorted({at[axis] for at in origins.values()}))}
         for axis in range(3)
     ]
     numbers = [0] * (1 + max(origins, default=-1))
-    for host, (x, y, z) in origins.items():
+    for group, (x, y, z) in origins.items():
         # Steps of 1, 3 and 5 keep neighbours apart along each axis.
-        numbers[host] = (ranks[0][x] + 3 * ranks[1][y] + 5 * ranks[2][z]) % shades
+        numbers[group] = (ranks[0][x] + 3 * ranks[1][y] + 5 * ranks[2][z]) % shades
     return numbers

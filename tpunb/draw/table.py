@@ -13,7 +13,7 @@ import numpy as np
 
 from tpunb.describe.connection import ConnectionDescription
 from tpunb.describe.replicas import ReplicaValue, ReplicaValuesDescription, Section
-from tpunb.show import wording
+from tpunb.draw import wording
 
 __all__ = ["connection_html", "facts_html", "replicas_html", "rows_html"]
 

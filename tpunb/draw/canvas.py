@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 __all__ = ["HOST_COLOURS", "INK", "MUTED", "Canvas", "drawable", "new_canvas"]
 
@@ -179,23 +178,12 @@ class Canvas:
         self.axes.set_xlim(0, self.width)
         self.axes.set_ylim(self.height, 0)
 
-    def png(self, stamp: npt.NDArray[np.uint8] | None = None) -> bytes:
-        """The picture; the same drawing gives the same bytes.
-
-        Args:
-            stamp: Pixels `[height, width, 3]` to lay under the drawing, white where
-                there is nothing. Matplotlib would resample them, which takes longer
-                than all the rest.
-
-        Returns:
-            A PNG file without any metadata.
-        """
+    def png(self) -> bytes:
+        """The picture as a PNG file without any metadata; the same drawing gives the same bytes."""
         from PIL import Image
 
         self._agg.draw()
         pixels = np.asarray(self._agg.buffer_rgba())[:, :, :3]
-        if stamp is not None:
-            pixels = np.minimum(pixels, stamp)
         buffer = io.BytesIO()
         Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "png")
         return buffer.getvalue()

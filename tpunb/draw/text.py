@@ -10,7 +10,7 @@ import itertools
 from tpunb.describe.connection import ConnectionDescription
 from tpunb.describe.replicas import ReplicaValue, ReplicaValuesDescription, Section
 from tpunb.describe.topology import TopologyDescription
-from tpunb.show import layout, wording
+from tpunb.draw import layout, wording
 
 __all__ = ["connection_text", "replicas_text", "topology_text"]
 

@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 
 from tpunb.describe.annotations import Annotation, Annotations
-from tpunb.show import table, wording
+from tpunb.draw import table, wording
 
 __all__ = ["annotations_html", "annotations_text"]
 

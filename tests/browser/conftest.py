@@ -1,0 +1,154 @@
+"""Chromium for the tests of the widgets, and the front ends that it opens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosting import HERE, FakeComm, Hosted
+from jupyter import Book, Server, serving
+
+SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+MISSING = "The browser tests need {}: .ci/run installs it, and no widget was tested here."
+
+
+def missing(what: str) -> None:
+    """Fails in CI; elsewhere skips, and says so among the warnings as well."""
+    if os.environ.get("CI"):
+        pytest.fail(MISSING.format(what), pytrace=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn(MISSING.format(what), stacklevel=2)
+    pytest.skip(MISSING.format(what))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """Debian's Chromium, run by Playwright."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright")
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        missing("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watch:
+    """What a page logs and where it sends requests."""
+
+    def __init__(self, page: Any) -> None:
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", self._logged)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def _logged(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    @property
+    def foreign(self) -> list[str]:
+        """Requests that left the machine."""
+        own = ("http://127.0.0.1", "ws://127.0.0.1", "file:", "data:", "blob:", "about:")
+        return [url for url in self.requests if not url.startswith(own)]
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[Any]:
+    """An empty page, watched: `page.watch`."""
+    context = chromium.new_context(viewport={"width": 1100, "height": 900})
+    page = context.new_page()
+    page.watch = Watch(page)
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def host(
+    page: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Callable[[], Any]], Hosted]]:
+    """Shows a widget on a page without a Jupyter; takes a function that makes the widget."""
+    import comm
+
+    monkeypatch.setattr(comm, "create_comm", lambda *args, **kwargs: FakeComm(*args, **kwargs))
+    shown: dict[str, Hosted] = {}
+
+    def receive(source: Any, message: dict[str, Any]) -> None:
+        del source
+        shown[message["id"]].inbox.append(message)
+
+    page.expose_binding("toKernel", receive)
+    page.goto(f"file://{HERE / 'host.html'}")
+
+    def show(make: Callable[[], Any]) -> Hosted:
+        hosted = Hosted(page, make(), f"w{len(shown)}")
+        shown[hosted.name] = hosted
+        hosted.mount()
+        return hosted
+
+    yield show
+    assert page.watch.complaints == []
+    assert page.watch.foreign == []
+
+
+@pytest.fixture
+def screenshot(page: Any, request: pytest.FixtureRequest) -> Callable[..., Path]:
+    """Keeps a picture of the page, or of a part, under the test's name."""
+
+    def keep(part: Any = None, name: str = "") -> Path:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        stem = "-".join(filter(None, [request.node.name.replace("[", "-").rstrip("]"), name]))
+        path = SCREENSHOTS / f"{stem}.png"
+        (part or page).screenshot(path=str(path))
+        return path
+
+    return keep
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Jupyter server with JupyterLab and Notebook 7."""
+    with serving(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(params=["lab", "notebook"])
+def book(
+    page: Any, server: Server, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Book]]:
+    """Opens a notebook of these cells in JupyterLab and in Notebook 7, after the cells have been run."""
+
+    def open_book(*cells: str, run: bool = True) -> Book:
+        name = f"{request.node.originalname}-{request.param}.ipynb".replace("test_", "")
+        server.write(name, *cells)
+        opened = Book(page, server, request.param, name)
+        opened.open()
+        if run:
+            opened.run_all()
+        return opened
+
+    yield open_book
+    server.end_sessions()
+    assert page.watch.foreign == []
+    assert [text for text in page.watch.complaints if "tpunb" in text.lower()] == []

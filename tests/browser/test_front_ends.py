@@ -1,0 +1,101 @@
+"""Live displays in JupyterLab and Notebook 7: shown, updated, saved, reopened, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jupyter import Book, Server
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.timeout(240)
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+SETUP = "import tensorflow as tf, tpunb\n%load_ext tpunb\n%tpu_connect --simulate v3-8"
+VALUES = "%%tpu_run\ntf.random.stateless_normal([20, 20], [replica_id, 1])"
+CURVES = """\
+history = tpunb.History("run", total_steps=400)
+curves = tpunb.show(history)
+for step in range(200):
+    history.append(step, loss=1 / (1 + step), val_loss=2 / (1 + step))"""
+HOSTILE = """\
+text = "<img src=x onerror='document.title=1'>"
+with strategy.scope():
+    variable = tf.Variable(1.0, name="<b>name</b>")
+{text: {"</script>": tf.constant(text)}, "variable": variable}"""
+HOSTILE_CURVES = """\
+hostile = tpunb.History("<img src=x onerror='document.title=1'>")
+hostile.append(1, {"</script><b>loss</b>": 1.0})
+hostile"""
+
+
+def widget(page: Any, name: str) -> Any:
+    return page.locator(f'[data-testid="tpunb-{name}"]')
+
+
+def errors(book: Book) -> list[Any]:
+    outputs = [output for cell in book.save().cells for output in cell.outputs]
+    return [output for output in outputs if output.output_type == "error"]
+
+
+def test_all_displays_at_once(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
+    opened = book(SETUP, VALUES, CURVES, HOSTILE, HOSTILE_CURVES)
+    assert errors(opened) == []
+    expect(widget(page, "topology")).to_have_attribute("data-chips", "4")
+    expect(widget(page, "topology")).to_have_attribute("data-cores", "8")
+    expect(widget(page, "replicas").first).to_have_attribute("data-replicas", "8")
+    expect(widget(page, "curves").first).to_have_attribute("data-points", "200")
+    expect(widget(page, "curves").last).to_have_attribute("data-points", "1")
+    expect(widget(page, "replicas").last).to_contain_text("<img src=x")
+    expect(widget(page, "curves").last).to_contain_text("</script><b>loss</b>")
+    assert page.title() != "1"
+    for name in ("topology", "replicas", "curves"):
+        widget(page, name).first.scroll_into_view_if_needed()
+        screenshot(name=name)
+
+
+def test_saved_without_live_forms(book: Callable[..., Book], page: Any, server: Server) -> None:
+    opened = book(SETUP, VALUES, CURVES, "history")
+    expect(widget(page, "curves").first).to_have_attribute("data-points", "200")
+    saved = opened.save()
+    outputs = [output for cell in saved.cells for output in cell.outputs if "data" in output]
+    assert sum("image/png" in output.data for output in outputs) == 3
+    assert not any(VIEW in output.data for output in outputs)
+    # The kernel runs on: the page brings its displays back.
+    opened.open()
+    expect(widget(page, "topology")).to_have_attribute("data-chips", "4")
+    expect(widget(page, "replicas")).to_have_attribute("data-replicas", "8")
+    for number in range(2):
+        expect(widget(page, "curves").nth(number)).to_have_attribute("data-points", "200")
+    # The kernel is gone: what was saved is shown.
+    server.end_sessions()
+    opened.open()
+    expect(page.locator(".jp-OutputArea-output img")).to_have_count(3)
+    expect(page.get_by_text("Error displaying widget")).to_have_count(0)
+
+
+def test_a_cell_that_runs_again(book: Callable[..., Book], page: Any) -> None:
+    opened = book(SETUP, VALUES)
+    shown = widget(page, "replicas")
+    shown.get_by_role("button", name="Table").click()
+    expect(shown).to_have_attribute("data-view", "table")
+    opened.run_cell(1)
+    expect(widget(page, "replicas")).to_have_count(1)
+    expect(widget(page, "replicas")).to_have_attribute("data-view", "table")
+
+
+def test_freezing(book: Callable[..., Book], page: Any) -> None:
+    opened = book(SETUP, CURVES, "history.finish()\ncurves.freeze()")
+    expect(widget(page, "curves")).to_have_count(0)
+    expect(page.locator(".jp-Cell").nth(1).locator("img")).to_have_count(1)
+    assert errors(opened) == []
+
+
+def test_a_selection_is_shared(book: Callable[..., Book], page: Any) -> None:
+    book(SETUP, VALUES)
+    widget(page, "topology").locator("canvas").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(widget(page, "topology")).to_have_attribute("data-selected", "1")
+    expect(widget(page, "replicas")).to_have_attribute("data-selected", "1")

@@ -1,0 +1,634 @@
+"""The live topology in a browser: what is drawn, pointed at, selected and remembered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tpunb.accelerators import accelerator
+from tpunb.describe import TopologyDescription, describe_accelerator
+from tpunb.widgets.topology import TopologyWidget
+
+ROOT = '[data-testid="tpunb-topology"]'
+HOSTILE = "<img src=x onerror=alert(1)></script>"
+
+
+def described(name: str) -> TopologyDescription:
+    return describe_accelerator(accelerator(name))
+
+
+def assigned(name: str, parts: int, idle: int = 0) -> TopologyDescription:
+    topology = described(name)
+    used = topology.num_cores - idle
+    return replace(
+        topology,
+        replicas=tuple(core // parts if core < used else -1 for core in range(topology.num_cores)),
+        logical_devices=tuple(
+            core % parts if core < used else -1 for core in range(topology.num_cores)
+        ),
+    )
+
+
+def drawn(page: Any, number: int = 0) -> Any:
+    """The widget's root, once it has drawn."""
+    root = page.locator(ROOT).nth(number)
+    root.and_(page.locator("[data-level]")).wait_for()
+    return root
+
+
+SCAN = """([root, step]) => {
+  const canvas = root.querySelector("canvas");
+  const box = canvas.getBoundingClientRect();
+  const found = [];
+  canvas.blur();
+  for (let y = 1.5; y < box.height; y += step) {
+    for (let x = 1.5; x < box.width; x += step) {
+      canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + x, clientY: box.top + y }));
+      const core = root.getAttribute("data-hover");
+      if (core !== "") found.push([Number(core), x, y]);
+    }
+  }
+  canvas.dispatchEvent(new PointerEvent("pointerleave"));
+  return found;
+}"""
+
+PIXELS = """(root) => {
+  const canvas = root.querySelector("canvas");
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+  const counts = {};
+  for (let at = 0; at < data.length; at += 4) {
+    const key = [data[at], data[at + 1], data[at + 2]].map((part) => part.toString(16).padStart(2, "0")).join("");
+    counts[key] = (counts[key] ?? 0) + 1;
+  }
+  return counts;
+}"""
+
+PICTURE = "(root) => root.querySelector('canvas').toDataURL()"
+FRAME = (
+    "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
+)
+
+
+def places(page: Any, root: Any, step: float = 6) -> dict[int, tuple[float, float]]:
+    """A point of each core that can be pointed at, found by pointing everywhere."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for core, x, y in page.evaluate(SCAN, [root.element_handle(), step]):
+        found.setdefault(core, []).append((x, y))
+    return {core: points[len(points) // 2] for core, points in found.items()}
+
+
+def at(root: Any, place: tuple[float, float], **options: Any) -> None:
+    root.locator("canvas").click(position={"x": place[0] - 1, "y": place[1] - 1}, **options)
+
+
+def picture(page: Any, root: Any) -> str:
+    page.evaluate(FRAME)
+    return str(root.evaluate(PICTURE))
+
+
+SIZES = {
+    "v5e-1": ("chips", 1, 1, 1),
+    "v3-8": ("chips", 4, 8, 1),
+    "v6e-8": ("chips", 8, 8, 1),
+    "v4-32": ("chips", 16, 16, 4),
+    "v5e-256": ("chips", 256, 256, 32),
+    "v3-2048": ("cores", 1024, 2048, 256),
+    "v5p-17920": ("dots", 8960, 8960, 2240),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes(host: Any, page: Any, screenshot: Any, name: str) -> None:
+    level, chips, cores, hosts = SIZES[name]
+    host(lambda: TopologyWidget(name))
+    root = drawn(page)
+    for key, value in {
+        "level": level, "chips": chips, "cores": cores, "hosts": hosts, "replicas": 0,
+        "logical-devices": 0, "mode": "planes", "colour": "host", "selected": "", "hover": "", "zoom": "1.00",
+    }.items():  # fmt: skip
+        expect(root).to_have_attribute(f"data-{key}", str(value))
+    expect(root).to_contain_text(name)
+    box, canvas = root.bounding_box(), root.locator("canvas").bounding_box()
+    assert canvas["width"] <= box["width"] <= 1100
+    assert 130 <= canvas["height"] <= 560
+    points = page.evaluate(
+        SCAN, [root.element_handle(), {"chips": 7, "cores": 5, "dots": 4}[level]]
+    )
+    assert {core for core, _, _ in points} == set(range(cores))
+    # Centred: as much room to the left of the cores as to the right.
+    left, right = min(x for _, x, _ in points), max(x for _, x, _ in points)
+    assert abs(left - (canvas["width"] - right)) < 16
+    screenshot(root, "light")
+    page.evaluate("document.body.classList.add('dark')")
+    page.evaluate(FRAME)
+    screenshot(root, "dark")
+
+
+def test_colours_on_the_canvas(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget("v3-32"))
+    pixels = page.evaluate(PIXELS, drawn(page).element_handle())
+    for colour in ("0072b2", "d55e00", "008f68", "b3578c"):
+        assert pixels.get(colour, 0) > 2000, colour
+    assert pixels["ffffff"] > 10_000
+
+
+def test_dark_theme(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget("v3-32"))
+    root = drawn(page)
+    page.evaluate("document.body.classList.add('dark')")
+    page.wait_for_function(f"({PIXELS})(document.querySelector('{ROOT}'))['111111'] > 10000")
+    pixels = page.evaluate(PIXELS, root.element_handle())
+    assert pixels.get("ffffff", 0) < 2000
+    assert pixels["0072b2"] > 2000
+
+
+def test_the_largest_is_drawn_and_answers_at_once(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget("v5p-17920"))
+    root = drawn(page)
+    measured = page.evaluate(
+        """async () => {
+          const begin = performance.now();
+          await show("w0");
+          while (!document.querySelector("[data-level]")) await new Promise(requestAnimationFrame);
+          return performance.now() - begin;
+        }"""
+    )
+    assert measured < 600  # 70 to 100 when nothing else runs
+    hovering = page.evaluate(
+        """(root) => {
+          const canvas = root.querySelector("canvas");
+          const box = canvas.getBoundingClientRect();
+          const begin = performance.now();
+          for (let k = 0; k < 1000; k += 1) {
+            canvas.dispatchEvent(new PointerEvent("pointermove",
+              { clientX: box.left + (k * 37) % box.width, clientY: box.top + (k * 17) % box.height }));
+          }
+          return (performance.now() - begin) / 1000;
+        }""",
+        drawn(page).element_handle(),
+    )
+    assert hovering < 2  # 0.1 to 0.3
+    expect(root).to_have_attribute("data-cores", "8960")
+
+
+def test_hover_tells(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget(assigned("v3-32", 2, idle=2)))
+    root = drawn(page)
+    found = places(page, root)
+    x, y = found[13]
+    root.locator("canvas").hover(position={"x": x, "y": y})
+    expect(root).to_have_attribute("data-hover", "13")
+    tip = root.locator(".tpunb-tip")
+    expect(tip).to_be_visible()
+    for words in (
+        "Core 13",
+        "chip (2, 1, 0), core 1 of it",
+        "host 1, TPU:5",
+        "/job:worker/replica:0/task:1/device:TPU:5",
+        "replica 6, logical device 1",
+        "HBM 16 GiB",
+    ):
+        expect(tip).to_contain_text(words)
+        expect(root.locator("[aria-live]")).to_contain_text(words)
+    x, y = found[31]
+    root.locator("canvas").hover(position={"x": x, "y": y})
+    expect(tip).to_contain_text("in no replica")
+    box, inside = root.bounding_box(), tip.bounding_box()
+    assert inside["x"] >= box["x"]
+    assert inside["x"] + inside["width"] <= box["x"] + box["width"]
+    page.mouse.move(5, 5)
+    expect(root).to_have_attribute("data-hover", "")
+    expect(tip).to_be_hidden()
+
+
+def test_the_topology_says_nothing_of_replicas_without_an_assignment(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget("v5e-4"))
+    root = drawn(page)
+    root.locator("canvas").press("End")
+    expect(root).to_have_attribute("data-hover", "3")
+    assert "replica 3" not in root.locator(".tpunb-tip").inner_text()
+    expect(root.get_by_label("Colour by")).to_have_count(0)
+
+
+def test_the_keyboard(host: Any, page: Any) -> None:
+    h = host(lambda: TopologyWidget(assigned("v4-32", 2)))
+    root = drawn(page)
+    canvas = root.locator("canvas")
+    canvas.focus()
+    for key, core in [
+        ("ArrowRight", 1), ("ArrowRight", 1), ("ArrowDown", 3), ("PageDown", 7),
+        ("PageUp", 3), ("ArrowUp", 1), ("ArrowLeft", 0), ("End", 15), ("Home", 0),
+    ]:  # fmt: skip
+        canvas.press(key)
+        expect(root).to_have_attribute("data-hover", str(core))
+    canvas.press("Enter")
+    expect(root).to_have_attribute("data-selected", "0")
+    canvas.press("PageDown")
+    canvas.press("Shift+Enter")
+    expect(root).to_have_attribute("data-selected", "0,2")
+    h.deliver()
+    assert h.widget.selected == [0, 2]
+    canvas.press("Space")
+    expect(root).to_have_attribute("data-selected", "2")
+    canvas.press("Escape")
+    expect(root).to_have_attribute("data-selected", "")
+    expect(root).to_have_attribute("data-hover", "4")
+    canvas.press("Escape")
+    expect(root).to_have_attribute("data-hover", "")
+
+
+def test_a_focused_core_is_brought_into_sight(host: Any, page: Any) -> None:
+    h = host(lambda: TopologyWidget("v5e-256"))
+    root = drawn(page)
+    canvas = root.locator("canvas")
+    canvas.focus()
+    for _ in range(5):
+        canvas.press("+")
+    expect(root).to_have_attribute("data-zoom", "7.59")
+    canvas.press("Home")
+    assert 0 in places(page, root)
+    canvas.press("End")
+    expect(root).to_have_attribute("data-hover", "255")
+    assert 255 in places(page, root)
+    assert 0 not in places(page, root)
+    canvas.press("0")
+    expect(root).to_have_attribute("data-zoom", "1.00")
+    h.deliver()
+    assert h.widget.camera["planes"]["zoom"] == 1
+
+
+def test_selecting(host: Any, page: Any, screenshot: Any) -> None:
+    h = host(lambda: TopologyWidget(assigned("v3-8", 2)))
+    root = drawn(page)
+    found = places(page, root)
+    before = page.evaluate(PIXELS, root.element_handle())
+    at(root, found[2])
+    expect(root).to_have_attribute("data-selected", "1")
+    at(root, found[7], modifiers=["Shift"])
+    expect(root).to_have_attribute("data-selected", "1,3")
+    h.deliver()
+    assert h.widget.selected == [1, 3]
+    page.evaluate(FRAME)
+    after = page.evaluate(PIXELS, root.element_handle())
+    assert after["0072b2"] < before["0072b2"] * 0.7  # the others are dimmed
+    screenshot(root)
+    at(root, found[6], modifiers=["Shift"])
+    expect(root).to_have_attribute("data-selected", "1")
+    at(root, found[3])
+    expect(root).to_have_attribute("data-selected", "")
+    at(root, found[0])
+    root.get_by_test_id("tpunb-clear").click()
+    expect(root).to_have_attribute("data-selected", "")
+    expect(root.get_by_test_id("tpunb-clear")).to_be_hidden()
+    # From Python, and only what exists.
+    h.widget.selected = [2, 99]
+    expect(root).to_have_attribute("data-selected", "2")
+    expect(root.get_by_test_id("tpunb-clear")).to_have_text("Deselect replica 2")
+
+
+def test_idle_cores_cannot_be_selected(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget(assigned("v3-8", 2, idle=2), selected=[0]))
+    root = drawn(page)
+    expect(root).to_contain_text("unassigned")
+    at(root, places(page, root)[7])
+    expect(root).to_have_attribute("data-selected", "0")
+
+
+def test_the_selection_is_shared(host: Any, page: Any) -> None:
+    one = host(lambda: TopologyWidget(assigned("v3-8", 2), link="a"))
+    two = host(lambda: TopologyWidget(assigned("v4-32", 4), link="a"))
+    host(lambda: TopologyWidget("v5e-4", link="b"))
+    roots = [drawn(page, number) for number in range(3)]
+    at(roots[0], places(page, roots[0])[4])
+    expect(roots[1]).to_have_attribute("data-selected", "2")
+    expect(roots[2]).to_have_attribute("data-selected", "")
+    one.deliver()
+    two.deliver()
+    assert one.widget.selected == two.widget.selected == [2]
+
+
+def test_space(host: Any, page: Any, screenshot: Any) -> None:
+    h = host(lambda: TopologyWidget(assigned("v4-32", 4)))
+    root = drawn(page)
+    root.get_by_role("button", name="Show the mesh in space").click()
+    expect(root).to_have_attribute("data-mode", "3d")
+    h.deliver()
+    assert h.widget.mode == "3d"
+    page.evaluate(FRAME)
+    found = places(page, root)
+    assert {0, 1, 2, 3} <= set(found) <= set(range(16))  # the front is in sight, the rest in part
+    screenshot(root, "light")
+    before = picture(page, root)
+    canvas = root.locator("canvas")
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 30, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 230, box["y"] + 60, steps=4)
+    page.mouse.up()
+    assert picture(page, root) != before
+    expect(root).to_have_attribute("data-selected", "")  # a drag is no click
+    h.deliver()
+    assert h.widget.camera["3d"]["yaw"] == pytest.approx(-0.62 + 200 * 0.008)
+    turned = picture(page, root)
+    canvas.press("Shift+ArrowLeft")
+    assert picture(page, root) != turned
+    root.get_by_role("button", name="Show the whole mesh again").click()
+    page.mouse.move(2, 2)
+    found = places(page, root)
+    at(root, found[0])
+    expect(root).to_have_attribute("data-selected", "0")
+    page.mouse.move(2, 2)
+    page.evaluate("document.body.classList.add('dark')")
+    page.evaluate(FRAME)
+    screenshot(root, "dark")
+    root.get_by_role("button", name="Show the planes").click()
+    expect(root).to_have_attribute("data-mode", "planes")
+
+
+def test_space_from_behind(host: Any, page: Any) -> None:
+    """Turned around, the last plane is in front."""
+    camera = {"3d": {"zoom": 1, "x": 0, "y": 0, "yaw": 3.1415 - 0.3, "pitch": 0.2}}
+    host(lambda: TopologyWidget("v4-32", mode="3d", camera=camera))
+    assert {12, 13, 14, 15} <= set(places(page, drawn(page)))
+    page.evaluate("widgets.w0.model.update({ camera: { '3d': { yaw: 0, pitch: 0 } } }, {})")
+    page.evaluate(FRAME)
+    # Straight from the front nothing but the first plane can be seen.
+    assert set(places(page, drawn(page))) == {0, 1, 2, 3}
+
+
+def test_cores_of_a_chip_in_space(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget("tpu7x-16", mode="3d"))
+    assert set(range(8)) <= set(places(page, drawn(page), 4))
+
+
+def test_the_largest_in_space(host: Any, page: Any, screenshot: Any) -> None:
+    host(lambda: TopologyWidget("v5p-17920", mode="3d"))
+    root = drawn(page)
+    measured = page.evaluate(
+        """async () => {
+          const begin = performance.now();
+          await show("w0");
+          while (!document.querySelector("[data-level]")) await new Promise(requestAnimationFrame);
+          return performance.now() - begin;
+        }"""
+    )
+    assert measured < 900  # 100 to 150 when nothing else runs
+    root = drawn(page)
+    assert len(places(page, root, 7)) > 800  # three faces: 1328 chips
+    screenshot(root)
+    root.get_by_label("z", exact=True).fill("9")
+    expect(root).to_have_attribute("data-plane", "9")
+    page.evaluate(FRAME)
+    assert {core // 320 for core in places(page, root, 7)} == {9}
+    screenshot(root, "plane")
+
+
+def test_walking_through_z(host: Any, page: Any) -> None:
+    h = host(lambda: TopologyWidget("v4-128"))
+    root = drawn(page)
+    slider = root.get_by_label("z", exact=True)
+    expect(root.locator("output")).to_have_text("all")
+    slider.fill("2")
+    expect(root).to_have_attribute("data-plane", "2")
+    expect(root.locator("output")).to_have_text("2")
+    h.deliver()
+    assert h.widget.plane == 2
+    page.evaluate(FRAME)
+    seen = {
+        describe_accelerator(accelerator("v4-128")).coordinates[core][2]
+        for core in places(page, root)
+    }
+    assert seen == {2}
+    root.locator("canvas").press("Home")  # a core of another plane brings its plane
+    expect(root).to_have_attribute("data-plane", "0")
+    expect(root).to_have_attribute("data-hover", "0")
+    h.widget.plane = -1
+    expect(root).to_have_attribute("data-plane", "all")
+    expect(root.locator("output")).to_have_text("all")
+
+
+def test_zoom_and_pan(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget("v5p-17920"))
+    root = drawn(page)
+    canvas = root.locator("canvas")
+    plus = root.get_by_role("button", name="Zoom in")
+    minus = root.get_by_role("button", name="Zoom out")
+    expect(minus).to_be_disabled()
+    expect(root).to_have_attribute("data-level", "dots")
+    for _ in range(3):
+        plus.click()
+    expect(root).to_have_attribute("data-level", "cores")
+    for _ in range(3):
+        plus.click()
+    expect(root).to_have_attribute("data-level", "chips")
+    expect(minus).to_be_enabled()
+    before = set(places(page, root))
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 400, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 100, box["y"] + 100, steps=3)
+    page.mouse.up()
+    page.evaluate(FRAME)
+    assert set(places(page, root)) != before
+    expect(root).to_have_attribute("data-selected", "")
+    root.get_by_role("button", name="Show the whole mesh again").click()
+    expect(root).to_have_attribute("data-zoom", "1.00")
+
+
+def test_the_wheel_is_the_pages(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget("v5e-64"))
+    root = drawn(page)
+    prevented = """([root, ctrlKey]) => {
+      const event = new WheelEvent("wheel", { deltaY: -200, ctrlKey, cancelable: true, bubbles: true });
+      root.querySelector("canvas").dispatchEvent(event);
+      return event.defaultPrevented;
+    }"""
+    assert page.evaluate(prevented, [root.element_handle(), False]) is False
+    expect(root).to_have_attribute("data-zoom", "1.00")
+    assert page.evaluate(prevented, [root.element_handle(), True]) is True
+    expect(root).to_have_attribute("data-zoom", "1.65")
+
+
+def test_colouring(host: Any, page: Any) -> None:
+    h = host(lambda: TopologyWidget(assigned("v4-32", 4)))
+    root = drawn(page)
+    choice = root.get_by_label("Colour by")
+    assert choice.locator("option").all_inner_texts() == ["host", "replica", "logical device"]
+    seen = {picture(page, root)}
+    for value in ("replica", "logical"):
+        choice.select_option(value)
+        expect(root).to_have_attribute("data-colour", value)
+        seen.add(picture(page, root))
+    assert len(seen) == 3
+    expect(root.locator(".tpunb-legend")).to_contain_text("logical device 3")
+    h.deliver()
+    assert h.widget.colour == "logical"
+
+
+def test_memory(host: Any, page: Any, screenshot: Any) -> None:
+    sizes = [core * 2**24 for core in range(64)]
+    h = host(lambda: TopologyWidget("v5e-64", memory=lambda: sizes))
+    root = drawn(page)
+    expect(root).to_have_attribute("data-memory", "")
+    root.get_by_label("Colour by").select_option("memory")
+    expect(root).to_have_attribute("data-memory", "waiting")
+    expect(root.get_by_role("status")).to_have_text("Waiting for the kernel …")
+    waiting = picture(page, root)
+    h.deliver()
+    expect(root).to_have_attribute("data-memory", "ready")
+    expect(root.get_by_role("status")).to_have_count(0)
+    legend = root.locator(".tpunb-legend")
+    expect(legend).to_contain_text("1008 MiB · 6.15% of 16 GiB · least 0 B")
+    assert picture(page, root) != waiting
+    root.locator("canvas").press("End")
+    expect(root.locator(".tpunb-tip")).to_contain_text("variables 1008 MiB · 6.15% of 16 GiB")
+    root.locator("canvas").press("Escape")
+    screenshot(root, "light")
+    page.evaluate("document.body.classList.add('dark')")
+    page.evaluate(FRAME)
+    screenshot(root, "dark")
+    sizes[:] = [2**30] * 64
+    root.get_by_role("button", name="Ask again").click()
+    expect(root).to_have_attribute("data-memory", "waiting")
+    expect(legend).to_contain_text("least 0 B")  # the last answer stays meanwhile
+    h.deliver()
+    expect(legend).to_contain_text("1 GiB · 6.25% of 16 GiB · the same on every core")
+
+
+def test_memory_that_cannot_be_told(host: Any, page: Any) -> None:
+    def memory() -> list[int]:
+        raise RuntimeError(HOSTILE)
+
+    h = host(lambda: TopologyWidget("v5e-4", memory=memory, colour="memory"))
+    root = drawn(page)
+    expect(root).to_have_attribute("data-memory", "waiting")
+    h.deliver()
+    expect(root).to_have_attribute("data-memory", "failed")
+    expect(root.get_by_role("status")).to_have_text(f"No answer: RuntimeError: {HOSTILE}")
+    assert root.locator("img, script").count() == 0
+
+
+def test_memory_is_no_choice_without_a_source(host: Any, page: Any) -> None:
+    h = host(lambda: TopologyWidget("v5e-4", colour="memory"))
+    root = drawn(page)
+    expect(root).to_have_attribute("data-colour", "host")
+    assert not [message for message in h.inbox if "content" in message]
+
+
+def test_another_description(host: Any, page: Any) -> None:
+    h = host(lambda: TopologyWidget("v5e-8", memory=lambda: [1] * h_cores(), colour="memory"))
+
+    def h_cores() -> int:
+        return h.widget.description.num_cores
+
+    root = drawn(page)
+    h.deliver()
+    expect(root).to_have_attribute("data-memory", "ready")
+    h.widget.description = "v4-32"
+    expect(root).to_have_attribute("data-cores", "16")
+    expect(root).to_have_attribute("data-replicas", "16")
+    expect(root.locator("h3")).to_have_text("v4-32")
+    expect(root.get_by_role("button", name="Show the mesh in space")).to_be_visible()
+    expect(root).to_have_attribute("data-memory", "waiting")
+    h.deliver()
+    expect(root).to_have_attribute("data-memory", "ready")
+    page.evaluate(FRAME)
+    assert set(places(page, root)) == set(range(16))
+    h.widget.description = "v5e-1"
+    expect(root).to_have_attribute("data-cores", "1")
+    expect(root.get_by_role("button", name="Show the mesh in space")).to_have_count(0)
+
+
+def test_hostile_names(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget(replace(described("v5e-4"), name=HOSTILE)))
+    root = drawn(page)
+    expect(root.locator("h3")).to_have_text(HOSTILE)
+    assert root.locator("img, script").count() == 0
+
+
+def test_hosts_that_are_no_blocks_and_holes(host: Any, page: Any) -> None:
+    topology = described("v5e-16")
+    scattered = replace(topology, hosts=tuple(core * 7 % 3 for core in range(16)))
+    host(lambda: TopologyWidget(scattered))
+    assert set(places(page, drawn(page))) == set(range(16))
+    some = [0, 3, 5, 15]
+    holes = replace(
+        topology,
+        **{
+            name: tuple(getattr(topology, name)[core] for core in some)
+            for name in ("coordinates", "hosts", "ordinals", "replicas", "logical_devices")
+        },
+    )
+    host(lambda: TopologyWidget(holes))
+    root = drawn(page, 1)
+    assert set(places(page, root)) == {0, 1, 2, 3}
+    root.locator("canvas").press("Home")
+    root.locator("canvas").press("ArrowDown")  # nothing below: the focus stays
+    expect(root).to_have_attribute("data-hover", "0")
+
+
+def test_narrow_and_wide(host: Any, page: Any, screenshot: Any) -> None:
+    host(lambda: TopologyWidget("v4-128"))
+    root = drawn(page)
+    wide = root.locator("canvas").bounding_box()["width"]
+    page.set_viewport_size({"width": 380, "height": 900})
+    page.wait_for_function("document.querySelector('canvas').clientWidth < 360")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    assert set(places(page, root, 3)) == set(range(64))
+    screenshot(root)
+    page.set_viewport_size({"width": 1100, "height": 900})
+    page.wait_for_function(f"document.querySelector('canvas').clientWidth > {wide - 4}")
+
+
+def test_a_view_that_comes_back(host: Any, page: Any) -> None:
+    h = host(lambda: TopologyWidget(assigned("v4-32", 4)))
+    root = drawn(page)
+    root.get_by_role("button", name="Show the mesh in space").click()
+    root.get_by_label("Colour by").select_option("replica")
+    root.get_by_label("z", exact=True).fill("1")
+    root.get_by_role("button", name="Zoom in").click()
+    root.locator("canvas").focus()
+    root.locator("canvas").press("Enter")
+    kept = {key: root.get_attribute(f"data-{key}") for key in ("mode", "colour", "plane", "zoom")}
+    assert kept == {"mode": "3d", "colour": "replica", "plane": "1", "zoom": "1.50"}
+    page.evaluate("hide('w0')")
+    expect(page.locator(ROOT)).to_have_count(0)
+    listeners = "[...widgets.w0.model.listeners.values()].reduce((sum, set) => sum + set.size, 0)"
+    assert page.evaluate(listeners) == 0
+    h.widget.selected = [3]
+    page.evaluate("show('w0')")
+    root = drawn(page)
+    assert {key: root.get_attribute(f"data-{key}") for key in kept} == kept
+    expect(root).to_have_attribute("data-selected", "3")
+
+
+def test_two_views_of_one_model(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget("v4-32"))
+    drawn(page)
+    page.evaluate(
+        """async () => {
+          const el = document.createElement("div");
+          document.body.append(el);
+          await widgets.w0.definition.render({ model: widgets.w0.model, el });
+        }"""
+    )
+    first, second = drawn(page), drawn(page, 1)
+    first.get_by_role("button", name="Show the mesh in space").click()
+    expect(second).to_have_attribute("data-mode", "3d")
+    second.get_by_role("button", name="Zoom in").click()
+    expect(first).to_have_attribute("data-zoom", "1.50")
+
+
+@pytest.mark.parametrize(
+    "camera",
+    [{"planes": {"zoom": "x"}}, {"planes": None}, {"3d": {"yaw": []}}, {"planes": {"zoom": 1e9}}],
+)
+def test_cameras_from_elsewhere(host: Any, page: Any, camera: dict[str, Any]) -> None:
+    host(lambda: TopologyWidget("v4-32", camera=camera))
+    root = drawn(page)
+    assert float(root.get_attribute("data-zoom")) in (1, 40)

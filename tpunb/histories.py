@@ -1,0 +1,349 @@
+"""What a training run has measured, step by step: a plain object to append to."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from array import array
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tpunb.describe.history import describe_history
+from tpunb.describe.history_table import history_csv, history_table, write_whole
+from tpunb.describe.metrics import checked, goal_of, summary, whole
+
+__all__ = ["Columns", "History"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Columns(NamedTuple):
+    """A part of what one metric has measured, as arrays of its own.
+
+    Attributes:
+        start: The number of the first row, counted from 0.
+        steps: The step of each row.
+        values: Its value; the mean where replicas were logged one by one.
+        lows: The least of the replicas, or None where none were logged.
+        highs: The greatest of the replicas, or None.
+    """
+
+    start: int
+    steps: Ints
+    values: Floats
+    lows: Floats | None
+    highs: Floats | None
+
+
+class _Series:
+    """The columns of one metric, which grow in amortised constant time."""
+
+    __slots__ = ("highs", "last", "lows", "steps", "values")
+
+    def __init__(self) -> None:
+        self.steps, self.values = array("q"), array("d")
+        self.lows: array[float] | None = None
+        self.highs: array[float] | None = None
+        self.last: int | None = None
+
+    def put(self, step: int, value: float, low: float, high: float) -> None:
+        """Appends a row, or replaces the one of the same step."""
+        if step == self.last:
+            self.values[-1] = value
+            if self.lows is not None and self.highs is not None:
+                self.lows[-1], self.highs[-1] = low, high
+            return
+        if self.lows is not None and self.highs is not None:
+            self.lows.append(low)
+            self.highs.append(high)
+        self.values.append(value)
+        self.steps.append(step)
+        self.last = step
+
+    def spread(self) -> None:
+        """Starts to keep the spread; so far there was none."""
+        if self.lows is None:
+            self.highs = self.values[:]
+            self.lows = self.values[:]
+
+    def read(self, start: int) -> Columns:
+        """A copy of the rows from `start` on, while another thread may append."""
+        # Steps are appended last: what has a step has all the rest. Slicing copies
+        # in one go, and an array that others look into could not grow.
+        stop = len(self.steps)
+        lows, highs = self.lows, self.highs
+        return Columns(
+            start,
+            np.frombuffer(self.steps[start:stop], np.int64),
+            np.frombuffer(self.values[start:stop], np.float64),
+            None if lows is None else np.frombuffer(lows[start:stop], np.float64),
+            None if lows is None or highs is None else np.frombuffer(highs[start:stop], np.float64),
+        )
+
+
+class History:
+    """The metrics of a training run by step.
+
+    One thread may append while others read. Appending costs about a microsecond:
+    it can be done at each step of a training loop.
+
+        history = History("run 1", total_steps=1000)
+        history.append(1, loss=0.7, accuracy=0.5)
+        history.append(1, {"val_loss": 0.8})
+        history.finish()
+
+    Args:
+        name: What the run is called where several are compared.
+        total_steps: How many steps there will be, if known.
+
+    Attributes:
+        name: The run's name.
+        total_steps: How many steps there will be; None where unknown.
+        version: A number that grows with every change.
+    """
+
+    def __init__(self, name: str = "", total_steps: int | None = None) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a run is a string, not {type(name).__name__}")
+        self.name = name
+        self.total_steps = None if total_steps is None else whole(total_steps, "total_steps")
+        self.version = 0
+        self._series: dict[str, _Series] = {}
+        self._ended = ""
+        self._waiting: list[Callable[[], None]] = []
+
+    def append(self, step: int, metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Adds what was measured at a step.
+
+        Metrics may start late and come at steps of their own. A second value for a
+        metric's last step takes the place of the first.
+
+        Args:
+            step: The number of the step; it never falls within a metric.
+            metrics: Values by name. A value is a number, an array or tensor of one
+                number, or one number per replica: a sequence, or a distributed
+                value. Then their mean is kept, with the least and the greatest.
+                NaN and infinity are values like others.
+            more: The same, for names that are Python's.
+
+        Raises:
+            TypeError: If a name is no string, or a value or the step no number.
+            ValueError: If the step falls, or there are more axes than replicas.
+        """
+        if type(step) is not int:
+            step = whole(step, "the step")
+        if metrics is not None:
+            more = {**checked(metrics), **more}
+        series_of = self._series
+        for name, value in more.items():
+            series = series_of.get(name)
+            if series is None:
+                series = _Series()
+            elif series.last is not None and step <= series.last:
+                self._revise(series, step, name, value)
+                continue
+            if type(value) is float and series.lows is None:
+                series.values.append(value)
+                series.steps.append(step)
+                series.last = step
+            else:
+                self._put(series, step, name, value)
+            if series.last == step:
+                series_of[name] = series
+        self._changed()
+
+    def _changed(self) -> None:
+        self._ended = ""
+        self.version += 1
+        while self._waiting:
+            self._waiting.pop()()
+
+    def _revise(self, series: _Series, step: int, name: str, value: Any) -> None:
+        if series.last is not None and step < series.last:
+            raise ValueError(
+                f"the steps of {name!r} never fall, and step {step} comes after {series.last}: "
+                "use a History of its own for each run"
+            )
+        self._put(series, step, name, value)
+
+    def _put(self, series: _Series, step: int, name: str, value: Any) -> None:
+        """Adds a value of any kind."""
+        if isinstance(value, (float, int, np.floating, np.integer)):
+            mean = low = high = float(value)
+        else:
+            mean, low, high, spread = summary(name, value)
+            if spread:
+                series.spread()
+        series.put(step, mean, low, high)
+
+    def finish(self, *, stopped: bool = False) -> None:
+        """Says that the run is over; appending takes it up again.
+
+        Args:
+            stopped: Whether it ended before its time.
+        """
+        self._ended = "stopped" if stopped else "finished"
+        self.version += 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over."""
+        return bool(self._ended)
+
+    @property
+    def state(self) -> str:
+        """`waiting`, `running`, `finished` or `stopped`."""
+        return self._ended or ("running" if self._series else "waiting")
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics in the order in which they came."""
+        return list(self._series)
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The last value of each metric."""
+        return {name: series.values[-1] for name, series in list(self._series.items())}
+
+    @property
+    def last_step(self) -> int | None:
+        """The greatest step of any metric; None before the first."""
+        steps = [series.last for series in list(self._series.values())]
+        return max((step for step in steps if step is not None), default=None)
+
+    def __len__(self) -> int:
+        """How many values the longest of the metrics has."""
+        return max((len(series.steps) for series in list(self._series.values())), default=0)
+
+    def __bool__(self) -> bool:
+        """True: a history is something before it has values."""
+        return True
+
+    def __repr__(self) -> str:
+        name = f"{self.name!r}, " if self.name else ""
+        return f"History({name}{self.state}: {', '.join(self.metrics) or 'no metrics yet'})"
+
+    def columns(self, name: str, start: int = 0) -> Columns:
+        """What a metric has measured, from a row on, as a copy.
+
+        Raises:
+            KeyError: If there is no such metric.
+        """
+        if name not in self._series:
+            raise KeyError(f"no metric {name!r}; there are: {', '.join(self.metrics) or 'none'}")
+        return self._series[name].read(start)
+
+    def rows(self, name: str) -> int:
+        """How many values a metric has."""
+        return len(self._series[name].steps)
+
+    def steps(self, name: str) -> Ints:
+        """The steps at which a metric has values."""
+        return self.columns(name).steps
+
+    def values(self, name: str) -> Floats:
+        """A metric's values; means where replicas were logged one by one."""
+        return self.columns(name).values
+
+    def best(self, name: str, mode: str = "auto") -> tuple[int, float]:
+        """The step and the value of a metric at its best; the first of equals.
+
+        Args:
+            name: The metric.
+            mode: `min`, `max`, or `auto`: the least of a loss or an error, the
+                greatest of an accuracy or a score, by the metric's name.
+
+        Raises:
+            KeyError: If there is no such metric.
+            ValueError: If the name does not tell, or no value is finite.
+        """
+        goal = goal_of(name) if mode == "auto" else mode
+        if goal not in ("min", "max"):
+            raise ValueError(
+                f"whether the least or the greatest {name!r} is best is not clear from its name: "
+                f"say best({name!r}, mode='min') or mode='max'"
+            )
+        steps, values = self.columns(name)[1:3]
+        kept = np.flatnonzero(np.isfinite(values))
+        if not kept.size:
+            raise ValueError(f"{name!r} has no finite value yet")
+        pick = np.argmin if goal == "min" else np.argmax
+        at = kept[pick(values[kept])]
+        return int(steps[at]), float(values[at])
+
+    def first_nonfinite(self, name: str) -> int | None:
+        """The first step at which a metric was NaN or infinite; None if never."""
+        steps, values = self.columns(name)[1:3]
+        found = np.flatnonzero(~np.isfinite(values))
+        return int(steps[found[0]]) if found.size else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as lists and numbers of Python."""
+        metrics = {}
+        for name in self.metrics:
+            part = self.columns(name)
+            metrics[name] = {"steps": part.steps.tolist(), "values": part.values.tolist()}
+            if part.lows is not None and part.highs is not None:
+                metrics[name] |= {"min": part.lows.tolist(), "max": part.highs.tolist()}
+        return {
+            "name": self.name,
+            "total_steps": self.total_steps,
+            "state": self.state,
+            "metrics": metrics,
+        }
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with a row for each step and a column for each metric.
+
+        Spreads over replicas are columns `NAME min` and `NAME max`.
+
+        Raises:
+            ImportError: If pandas is not installed.
+        """
+        try:
+            pd = importlib.import_module("pandas")
+        except ImportError as error:
+            raise ImportError(
+                "to_pandas() needs pandas: pip install pandas; to_dict() and to_csv() do without"
+            ) from error
+        steps, columns = history_table(self)
+        return pd.DataFrame(columns, index=pd.Index(steps, name="step"))
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """A table with a row for each step and a column for each metric.
+
+        Args:
+            path: The file to write; it is there whole or not at all.
+
+        Returns:
+            The table as text where no path is given.
+        """
+        text = history_csv(self)
+        if path is None:
+            return text
+        write_whole(Path(path), text)
+        return None
+
+    def plot(self) -> Any:
+        """A `matplotlib.figure.Figure` in the style that matplotlib is set to.
+
+        It is not shown and not known to pyplot: display it, change it, save it.
+        """
+        from tpunb.draw.curves_figure import curves_figure
+
+        return curves_figure(describe_history(self))
+
+    def when_changed(self, callback: Callable[[], None]) -> None:
+        """Calls back once, at the next value, on the thread that appends it."""
+        if callback not in self._waiting:
+            self._waiting.append(callback)
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Takes a callback back."""
+        if callback in self._waiting:
+            self._waiting.remove(callback)

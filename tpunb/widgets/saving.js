@@ -1,0 +1,49 @@
+// What JupyterLab and Notebook 7 write into the notebook's file.
+//
+// A saved notebook outlives its kernel, and a live view without one is an error message in the
+// place of the picture beside it. So the file gets our displays' static forms, and the reference
+// to the live form goes into the output's metadata, from where a page that is opened while the
+// kernel still runs takes it back. Other front ends have no such notebook model: nothing happens.
+
+const VIEW = "application/vnd.jupyter.widget-view+json";
+const MARK = "tpunb";
+const WRAPPED = Symbol.for("tpunb.saving");
+
+/** Makes the page's notebook save static forms, and brings this model's displays back to life. */
+export function saveStatically(model) {
+  const notebook = model.widget_manager?.context?.model;
+  if (typeof notebook?.toJSON !== "function" || !notebook.cells) return;
+  if (!notebook[WRAPPED]) {
+    const toJSON = notebook.toJSON.bind(notebook);
+    notebook.toJSON = () => withoutViews(toJSON());
+    notebook[WRAPPED] = true;
+  }
+  revive(notebook, model.get("_live_id"));
+}
+
+/** A notebook whose outputs of ours have their live form in the metadata only. */
+function withoutViews(content) {
+  for (const cell of content.cells ?? []) {
+    for (const output of cell.outputs ?? []) {
+      const view = output.data?.[VIEW];
+      if (!view || !output.metadata?.[MARK]) continue;
+      const { [VIEW]: _, ...data } = output.data;
+      output.data = data;
+      output.metadata = { ...output.metadata, [MARK]: { view } };
+    }
+  }
+  return content;
+}
+
+/** Puts the live form back where a saved output remembers it. */
+function revive(notebook, id) {
+  for (const cell of notebook.cells) {
+    const outputs = cell.outputs;
+    for (let index = 0; index < (outputs?.length ?? 0); index += 1) {
+      const output = outputs.get(index);
+      const view = output.metadata?.[MARK]?.view;
+      if (view?.model_id !== id || output.data[VIEW]) continue;
+      output.setData({ data: { ...output.data, [VIEW]: view }, metadata: output.metadata });
+    }
+  }
+}
