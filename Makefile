@@ -27,7 +27,7 @@ help:
 	echo "make setup   the virtual environment .venv with everything (others do it when needed)"
 	echo "make demo    execute the quickstart notebook on a virtual TPU"
 	echo "make lab     open the notebooks in JupyterLab, on this machine only"
-	echo "make test    unit tests and notebooks on the newest TensorFlow, unit tests on the oldest"
+	echo "make test    unit tests and notebooks on the newest TensorFlow and on the oldest"
 	echo "make check   lint, format, types, notebooks, wheel"
 	echo "make bench   the benchmarks (make bench ARGS=--json for figures to keep)"
 	echo "make clean   remove environments, builds and caches"
@@ -89,6 +89,8 @@ test-notebooks: setup
 test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests, oldest TensorFlow"
 	$(OLDEST)/python -m pytest -q -p no:cacheprovider --ignore=tests/browser
+	$(STAGE) "notebooks, outputs compared, oldest TensorFlow"
+	$(OLDEST)/python -m pytest -q -p no:cacheprovider --nbval --nbval-current-env notebooks
 
 check: setup
 	$(STAGE) "lint"

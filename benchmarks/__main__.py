@@ -12,7 +12,7 @@ from benchmarks.report import Result, table
 
 _CORES = (8, 32, 128)
 _MODELS = ("mlp", "guide")
-_KINDS = ("notebook", "training", "strictness")
+_KINDS = ("notebook", "displays", "training", "strictness")
 _PEERS = {"mirrored": "MirroredStrategy", "one": "one device"}
 _LIMITS = {"load_ext": ("%load_ext tpunb", 0.1), "connect": ("connecting to v5e-8", 0.5)}
 
@@ -43,6 +43,8 @@ def _results(args: argparse.Namespace) -> Iterator[Result]:
     kinds = _KINDS if args.only is None else (args.only,)
     if "notebook" in kinds:
         yield from _notebook(args)
+    if "displays" in kinds:
+        yield from _displays(args)
     for cores in args.cores:
         for model in _MODELS if "training" in kinds else ():
             yield from _training(model, cores, args)
@@ -62,6 +64,15 @@ def _notebook(args: argparse.Namespace) -> Iterator[Result]:
         tuple(each["peer"] for each in rounds),
         wanted=1.05,
     )
+
+
+def _displays(args: argparse.Namespace) -> Iterator[Result]:
+    """An update of live curves, against a limit and against livelossplot in the same process."""
+    rounds = [_run(args, "curves") for _ in range(args.repeats)]
+    ours = tuple(each["ours"] for each in rounds)
+    yield Result("an update of live curves", ours, "limit", (2e-5,) * args.repeats, wanted=1.0)
+    peers = tuple(each["peer"] for each in rounds)
+    yield Result("an update of live curves", ours, "livelossplot", peers, wanted=1 / 5000)
 
 
 def _training(model: str, cores: int, args: argparse.Namespace) -> Iterator[Result]:

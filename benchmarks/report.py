@@ -60,10 +60,14 @@ def _row(result: Result) -> Sequence[str]:
         _time(statistics.median(result.ours)),
         _time(statistics.median(result.peer)),
         result.peer_name,
-        f"{result.ratio:.2f}",
-        f"{low:.2f} to {high:.2f}",
-        "" if result.wanted is None else f"≤ {result.wanted:.2f}",
+        _number(result.ratio),
+        f"{_number(low)} to {_number(high)}",
+        "" if result.wanted is None else f"≤ {_number(result.wanted)}",
     )
+
+
+def _number(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def _time(seconds: float) -> str:

@@ -108,12 +108,17 @@ def formatters(book: Notebook) -> tuple[dict[Any, Any], dict[Any, Any]]:
     return dict(formatter.deferred_printers), dict(formatter.type_printers)
 
 
+def printers(book: Notebook) -> dict[Any, Any]:
+    return dict(book.shell.display_formatter.formatters["text/plain"].type_printers)
+
+
 def state(book: Notebook) -> Any:
     shell = book.shell
     return (
         magics(book),
         dict(shell.magics_manager.registry),
         formatters(book),
+        printers(book),
         list(shell.Completer.custom_matchers),
         set(book.names),
         set(vars(shell)),

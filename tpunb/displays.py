@@ -154,6 +154,22 @@ class Displays:
         """The display of a tuple, list or dict with distributed values in it; else None."""
         return self.of_values(value) if _holds_distributed(value, depth=3) else None
 
+    def nest_printer(self, before: Callable[..., Any] | None) -> Callable[..., None]:
+        """A printer of IPython's for tuples, lists or dicts; others print as before."""
+
+        def print_nest(value: Any, printer: Any, cycle: bool) -> None:
+            if not cycle and _holds_distributed(value, depth=3):
+                from tpunb.describe import describe_replica_values
+                from tpunb.draw import replicas_text
+
+                printer.text(replicas_text(describe_replica_values(value)))
+            elif before is not None:
+                before(value, printer, cycle)
+            else:
+                printer.text(repr(value))
+
+        return print_nest
+
     def of_topology(self, value: Any, **_: Any) -> Forms:
         """The display of TensorFlow's topology or device assignment."""
         return self._live("TopologyWidget", value) or _static(_topology(value))

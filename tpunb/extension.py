@@ -22,6 +22,7 @@ class _Extension:
         self.matcher: Any = None
         self.replaced: list[tuple[dict[str, Any], str, Any]] = []
         self.formatters: list[tuple[str, str, Any, Any]] = []
+        self.printers: list[tuple[dict[Any, Any], type, Any, Any]] = []
 
     def load(self) -> None:
         tables = self.shell.magics_manager.magics
@@ -38,7 +39,16 @@ class _Extension:
             before = formatter.deferred_printers.get((module, name))
             formatter.for_type_by_name(module, name, function)
             self.formatters.append((module, name, function, before))
+        self._print_nests()
         self.explaining.install()
+
+    def _print_nests(self) -> None:
+        """IPython prints builtin types itself, whatever text their bundle brings."""
+        printers = self.shell.display_formatter.formatters["text/plain"].type_printers
+        for kind in (dict, list, tuple):
+            before = printers.get(kind)
+            printers[kind] = ours = self.magics.displays.nest_printer(before)
+            self.printers.append((printers, kind, ours, before))
 
     def _complete(self, magics: dict[str, Any]) -> None:
         try:
@@ -69,6 +79,9 @@ class _Extension:
             del registry["TpuMagics"]
 
     def _restore_formatters(self) -> None:
+        for table, kind, printer, before in self.printers:
+            if table.get(kind) is printer:
+                _put_back(table, kind, before)
         formatter = self.shell.display_formatter.mimebundle_formatter
         for module, name, function, before in self.formatters:
             places: list[tuple[Any, Any]] = [(formatter.deferred_printers, (module, name))]

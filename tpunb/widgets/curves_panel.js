@@ -102,6 +102,8 @@ export function curvePanel(view, title) {
 
   /** The nearest point of a line; of a smoothed one only the average has it. */
   function shownIndex(number, closest) {
+    // The steps are a series as well, the first one.
+    if (number === 0) return closest;
     const raw = number % 2 === 1;
     if (raw === view.weight() > 0) return null;
     const column = state.data[number];
