@@ -88,9 +88,11 @@ class Tally:
         self.infs += piece.size - nans - finite.size
         if finite.size:
             # Dividing first keeps the mean of very large numbers finite.
-            mean = float(np.sum(finite / finite.size))
-            self.means.append((mean, finite.size))
-            self._take(float(finite.min()), float(finite.max()), None, finite.size)
+            low, high = float(finite.min()), float(finite.max())
+            with np.errstate(over="ignore"):
+                mean = float(np.sum(finite / finite.size))
+            self.means.append((min(max(mean, low), high), finite.size))
+            self._take(low, high, None, finite.size)
 
     def _take(
         self, low: float | int, high: float | int, total: float | int | None, count: int

@@ -178,9 +178,11 @@ def _statistics(numbers: Array) -> Statistics:
     infs = numbers.size - nans - finite.size
     if finite.size == 0:
         return Statistics(None, None, None, nans, infs)
-    # Dividing first keeps the sum of very large numbers finite.
-    mean = float(np.sum(finite.astype(np.float64) / finite.size))
-    return Statistics(float(finite.min()), mean, float(finite.max()), nans, infs)
+    low, high = float(finite.min()), float(finite.max())
+    # Dividing first keeps the sum of very large numbers finite, up to a last digit.
+    with np.errstate(over="ignore"):
+        mean = float(np.sum(finite.astype(np.float64) / finite.size))
+    return Statistics(low, min(max(mean, low), high), high, nans, infs)
 
 
 def _strings(array: Array, dtype: str, shape: tuple[int, ...] | None = None) -> ReplicaValue:

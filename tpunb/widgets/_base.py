@@ -22,6 +22,7 @@ class LiveWidget(anywidget.AnyWidget):
     Attributes:
         link: Widgets with the same link share a selection: those of a connection.
         selected: Ids of the replicas that are selected, in any of them.
+        closed: Whether the widget has ended; its static form is there still.
     """
 
     _css = styles("style.css")
@@ -35,7 +36,22 @@ class LiveWidget(anywidget.AnyWidget):
         model_id = uuid.uuid4().hex
         self._displays: list[str] = []
         self._shown_in: int | None = None
+        self._plain = ""
+        self.closed = False
         super().__init__(model_id=model_id, _live_id=model_id, **state)
+
+    def open(self) -> None:
+        """Tells the front end of the widget, if there is one that shows widgets.
+
+        What programs execute stays free of it: they save the state of all that is open.
+        """
+        if not self.closed and not frontend.is_program():
+            super().open()
+
+    def close(self) -> None:
+        """Ends the widget, and its live displays with it."""
+        self.closed = True
+        super().close()
 
     def update(self, value: Any) -> bool:
         """Shows another value in place, if the widget can.
@@ -46,21 +62,33 @@ class LiveWidget(anywidget.AnyWidget):
         del value
         return False
 
+    def release(self) -> None:
+        """Lets go of the value; what is there already is shown still."""
+
     def static_bundle(self) -> Bundle:
         """The static forms of what the widget shows now, by MIME type."""
         raise NotImplementedError
 
     def live_bundle(self) -> tuple[Bundle, Bundle]:
         """The live form with the static ones beside it, and their metadata."""
-        live, metadata = anywidget.AnyWidget._repr_mimebundle_(self) or ({}, {})
+        static = self.static_bundle()
+        # It asks for the repr: what is drawn already need not be drawn again.
+        self._plain = str(static["text/plain"])
+        try:
+            live, metadata = anywidget.AnyWidget._repr_mimebundle_(self) or ({}, {})
+        finally:
+            self._plain = ""
         # The mark tells saving.js which outputs are ours.
-        return {**live, **self.static_bundle()}, {**metadata, "tpunb": {}}
+        return {**live, **static}, {**metadata, "tpunb": {}}
 
     def show(self) -> None:
         """Shows the widget, alive."""
         display_id = uuid.uuid4().hex
         self._displays.append(display_id)
-        live = self.live_bundle() if frontend.shows_widgets() else (self.static_bundle(), {})
+        is_live = frontend.shows_widgets() and not self.closed
+        if is_live:
+            self.open()
+        live = self.live_bundle() if is_live else (self.static_bundle(), {})
         frontend.publish(*live, display_id=display_id, update=False)
 
     def show_once(self) -> None:
@@ -84,4 +112,4 @@ class LiveWidget(anywidget.AnyWidget):
             self.show()
 
     def __repr__(self) -> str:
-        return str(self.static_bundle()["text/plain"])
+        return self._plain or str(self.static_bundle()["text/plain"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -86,6 +87,17 @@ class CurvesWidget(LiveWidget):
             if not history.finished:
                 history.finish(stopped=stopped)
         self._flush()
+
+    def update(self, value: Any) -> bool:
+        """Shows the same histories still: what is zoomed and hidden belongs to them.
+
+        Args:
+            value: As for the class.
+        """
+        several = (value,) if isinstance(value, History) else value
+        if not isinstance(several, list | tuple) or len(several) != len(self.histories):
+            return False
+        return all(map(operator.is_, several, self.histories))
 
     def freeze(self) -> None:
         """Puts the picture in the place of every live display."""

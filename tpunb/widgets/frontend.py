@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["VARIABLE", "cell_id", "execution", "publish", "shows_widgets"]
+__all__ = ["VARIABLE", "cell_id", "execution", "is_program", "publish", "shows_widgets"]
 
 VARIABLE = "TPUNB_WIDGETS"
 """The environment variable that settles whether displays are live: `always` or `never`."""
@@ -30,6 +30,11 @@ def shows_widgets() -> bool:
         return _WISHES[wish]
     shell = _shell()
     return hasattr(shell, "kernel") and _is_watched(shell)
+
+
+def is_program() -> bool:
+    """Whether cells run in a kernel that no person's front end is seen of."""
+    return hasattr(_shell(), "kernel") and not shows_widgets()
 
 
 def _is_watched(shell: Any) -> bool:

@@ -55,12 +55,17 @@ class Places:
             return make()
         place = (run[0], self._shown)
         known = self._widgets.get(place)
-        alive = isinstance(known, kind) and known.comm is not None
+        alive = isinstance(known, kind) and not known.closed
         if known is not None and alive and known.update(value):
             return known
+        if known is not None:
+            # Its display is gone; ipywidgets would keep it, and the value, for ever.
+            known.close()
         self._widgets[place] = made = make()
         return made
 
     def close(self) -> None:
         """Forgets the widgets and what they hold; their displays stay as they are."""
+        for widget in self._widgets.values():
+            widget.release()
         self._widgets.clear()

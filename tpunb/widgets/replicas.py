@@ -87,7 +87,13 @@ class ReplicasWidget(LiveWidget):
     def freeze(self) -> None:
         """Puts the static form in the widget's place, and lets go of the value."""
         super().freeze()
-        self._release()
+        self.release()
+
+    def release(self) -> None:
+        """Lets go of the value: from now on there are samples only."""
+        if self._leaves:
+            self._leaves = []
+            self.header = {**self.header, "live": False}
 
     def close(self) -> None:
         """Ends the widget, and lets go of the value."""
@@ -104,12 +110,6 @@ class ReplicasWidget(LiveWidget):
     def _payload(self) -> tuple[dict[str, Any], bytes]:
         header, data = payload(self.description)
         return {**header, "live": bool(self._leaves)}, data
-
-    def _release(self) -> None:
-        """Lets go of the value: from now on there are samples only."""
-        if self._leaves:
-            self._leaves = []
-            self.header = {**self.header, "live": False}
 
     def _keep_settings(self, before: list[str]) -> None:
         """Follows the leaf that was shown, and drops places that are no more."""

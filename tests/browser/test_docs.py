@@ -1,0 +1,185 @@
+"""The pictures of docs/displays.md, in both themes: what they show, and that they are there.
+
+Each is written to build/screenshots/docs-NAME.png; docs/images has copies. After a change
+that is seen: `cp build/screenshots/docs-*.png docs/images/`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("playwright")
+from conftest import SCREENSHOTS
+from hosting import Hosted
+from playwright.sync_api import expect
+from test_curves import by_hand, noise, trained
+from test_replicas import Values, distributed, structure, with_nan  # noqa: F401
+from test_topology import assigned, drawn, places
+
+from tpunb.histories import History
+from tpunb.widgets.curves import CurvesWidget
+from tpunb.widgets.replicas import ReplicasWidget
+from tpunb.widgets.topology import TopologyWidget
+
+DOCS = Path(__file__).parents[2] / "docs"
+WIDTH = 960
+MOST_BYTES, MOST_WIDTH = 120_000, 1000
+THEMES = ("light", "dark")
+
+Host = Callable[[Callable[[], Any]], Hosted]
+Scene = Callable[[Any, Any], Any]
+FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def topology(host: Host, page: Any) -> Any:
+    """Planes side by side; a core is pointed at, and its replica selected."""
+    host(lambda: TopologyWidget(assigned("v4-64", 2), selected=[5]))
+    root = drawn(page)
+    page.wait_for_function(FRAMES)
+    x, y = places(page, root)[10]
+    root.locator("canvas").hover(position={"x": x, "y": y})
+    expect(root).to_have_attribute("data-hover", "10")
+    expect(root).to_have_attribute("data-selected", "5")
+    expect(root.locator(".tpunb-tip")).to_contain_text("replica 5, logical device 0")
+    return root
+
+
+def topology_3d(host: Host, page: Any) -> Any:
+    """The mesh in space."""
+    host(lambda: TopologyWidget("v4-128", mode="3d"))
+    root = drawn(page)
+    expect(root).to_have_attribute("data-mode", "3d")
+    expect(root).to_have_attribute("data-chips", "64")
+    return root
+
+
+def replicas(host: Host, page: Any) -> Any:
+    """A structure; one element is pointed at on all panels."""
+    host(lambda: ReplicasWidget(structure(), section=1))
+    root = page.locator("[data-testid=tpunb-replicas]")
+    root.locator("[role=option] canvas").nth(1).hover(position={"x": 40, "y": 60})
+    expect(root).to_have_attribute("data-sections", "6")
+    expect(root).to_have_attribute("data-view", "heat")
+    expect(root.locator(".tpunb-tip")).to_contain_text("replica 7")
+    return root
+
+
+def replicas_difference(host: Host, page: Any) -> Any:
+    """What one of the replicas has that the first has not."""
+    values = [with_nan(2 if replica == 2 else 0) for replica in range(4)]
+    host(lambda: ReplicasWidget(Values(*values), mode="difference", selected=[2]))
+    root = page.locator("[data-testid=tpunb-replicas]")
+    expect(root).to_have_attribute("data-mode", "difference")
+    expect(root.locator(".tpunb-replicas-legend")).to_contain_text("NaN")
+    expect(root.locator("[role=option]").nth(2)).to_contain_text("60 NaN")
+    expect(root.locator("[role=option]").nth(3)).to_contain_text("equal")
+    return root
+
+
+def curves(host: Host, page: Any) -> Any:
+    """A run of 8 replicas that trains, with the cursor on it."""
+    history = trained(steps=320, total=1000)
+    spread = History("mnist", total_steps=1000)
+    for step, loss, accuracy in zip(
+        history.steps("loss"), history.values("loss"), history.values("accuracy"), strict=True
+    ):
+        losses = [loss * (1 + 0.3 * noise(int(step) // 3, core)) for core in range(8)]
+        spread.append(int(step), loss=losses, accuracy=float(accuracy))
+        if step % 50 == 0:
+            row = int(step) // 50 - 1
+            spread.append(
+                int(step),
+                {name: history.values(name)[row] for name in ("val_loss", "val_accuracy")},
+            )
+    host(lambda: by_hand(CurvesWidget(spread, smoothing=60)))
+    root = page.locator("[data-testid=tpunb-curves]")
+    expect(root).to_have_attribute("data-points", "320")
+    expect(root).to_have_attribute("data-state", "running")
+    expect(root.locator("canvas")).to_have_count(2)
+    root.locator("[data-panel=loss] .u-over").hover(position={"x": 160, "y": 80})
+    expect(root.locator(".tpunb-curves-where").first).to_contain_text("step ")
+    return root
+
+
+def curves_runs(host: Host, page: Any) -> Any:
+    """Three runs to compare."""
+    runs = [trained("baseline"), trained("lr 3e-4", speed=1.4), trained("dropout", speed=0.7)]
+    for run in runs:
+        run.finish()
+    host(lambda: by_hand(CurvesWidget(runs, smoothing=80, scale="log")))
+    root = page.locator("[data-testid=tpunb-curves]")
+    expect(root).to_have_attribute("data-runs", "3")
+    expect(root).to_have_attribute("data-state", "finished")
+    expect(root.locator("canvas")).to_have_count(2)
+    return root
+
+
+SCENES: dict[str, Scene] = {
+    "topology": topology,
+    "topology-3d": topology_3d,
+    "replicas": replicas,
+    "replicas-difference": replicas_difference,
+    "curves": curves,
+    "curves-runs": curves_runs,
+}
+
+
+def shoot(page: Any, root: Any, path: Path) -> tuple[int, int]:
+    """A picture of a part with the page's margin around it; its sides."""
+    page.evaluate(FRAMES)
+    box = root.bounding_box()
+    clip = {"x": 0, "y": 0, "width": page.viewport_size["width"]}
+    page.screenshot(
+        path=str(path), clip={**clip, "height": math.ceil(box["y"] + box["height"]) + 16}
+    )
+    return sides(path)
+
+
+def sides(path: Path) -> tuple[int, int]:
+    """Width and height of a PNG."""
+    width, height = struct.unpack(">II", path.read_bytes()[16:24])
+    return width, height
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("name", SCENES)
+def test_scene(name: str, theme: str, host: Host, page: Any) -> None:
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.set_viewport_size({"width": WIDTH, "height": 1000})
+    if theme == "dark":
+        page.evaluate("document.body.classList.add('dark')")
+    root = SCENES[name](host, page)
+    path = SCREENSHOTS / f"docs-{name}-{theme}.png"
+    width, height = shoot(page, root, path)
+    kept = DOCS / "images" / path.name
+    assert kept.exists(), f"Look at {path}, and copy it to docs/images"
+    # The picture in the page is of the same scene: other fonts make a few pixels.
+    assert sides(kept)[0] == width
+    assert abs(sides(kept)[1] - height) < 60
+
+
+def test_the_page_shows_all_pictures() -> None:
+    text = (DOCS / "displays.md").read_text()
+    named = set(re.findall(r'"images/([^"]+)"', text))
+    kept = {path.name for path in (DOCS / "images").glob("*.png")}
+    assert named == kept == {f"docs-{name}-{theme}.png" for name in SCENES for theme in THEMES}
+    for name in kept:
+        path = DOCS / "images" / name
+        assert path.stat().st_size < MOST_BYTES, name
+        assert sides(path)[0] <= MOST_WIDTH, name
+    for name in SCENES:
+        light, dark = (DOCS / "images" / f"docs-{name}-{theme}.png" for theme in THEMES)
+        assert light.read_bytes() != dark.read_bytes()
+    pictures = re.findall(r"<picture>(.*?)</picture>", text, re.DOTALL)
+    assert len(pictures) == len(SCENES)
+    for picture in pictures:
+        assert 'media="(prefers-color-scheme: dark)"' in picture
+        (alternative,) = re.findall(r'alt="([^"]*)"', picture)
+        assert len(alternative) > 40
