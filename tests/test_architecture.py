@@ -15,14 +15,15 @@ PACKAGE = Path(__file__).parent.parent / "tpunb"
 
 STREAM = (
     {"catalogue", "errors", "version"},
-    {"accelerators", "assignment", "doctor", "environment", "failures", "quiet"},
+    {"accelerators", "assignment", "doctor", "environment", "failures", "interrupts", "quiet"},
     {"describe", "machine"},
     {"draw", "virtual"},
     {"checking", "histories", "request"},
     # Cells know a strategy, not how it was connected to: a connection can run them.
     {"cells", "hardware", "widgets"},
     {"connection"},
-    {"displays", "explaining", "keras", "reports", "saved_outputs", "session"},
+    {"displays", "explaining", "keras", "progress", "reports", "saved_outputs"},
+    {"session"},
     {"kernels"},
     {"cli", "completion", "kernel_launcher", "magics", "pytest_plugin"},
     {"extension"},

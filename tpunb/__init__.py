@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tpunb.doctor import Explanation, explain
     from tpunb.errors import TpunbError
     from tpunb.histories import History
+
+    history: History | None
+    """What the last run has measured, by `%%tpu_run`, `Connection.run` or `LiveCurves`."""
     from tpunb.widgets import CurvesWidget, ReplicasWidget, TopologyWidget
 
 __all__ = [
@@ -46,6 +49,7 @@ __all__ = [
     "check",
     "connect",
     "explain",
+    "history",
     "load_ipython_extension",
     "show",
     "unload_ipython_extension",
@@ -72,6 +76,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "history":  # of the last run, whichever that is by now
+        return importlib.import_module(f"{__name__}.histories").latest()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -5,22 +5,30 @@ from __future__ import annotations
 import dataclasses
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tpunb.accelerators import accelerator
 from tpunb.assignment import device_assignment
 from tpunb.errors import ConnectError, NotConnectedError
+from tpunb.histories import History, remember
 from tpunb.quiet import import_tensorflow
 from tpunb.request import DEFAULT_TYPE, Request, resolve
 from tpunb.virtual import installation, latest
 
 if TYPE_CHECKING:
-    from tpunb.cells import CellResult, CellRunner
+    from tpunb.cells import CellResult, CellRunner, LoopTimings
     from tpunb.describe import Annotations, ConnectionDescription
 
-__all__ = ["Connection", "TPUStrategy", "connect", "latest_connection", "make_connection"]
+__all__ = [
+    "Connection",
+    "RunResult",
+    "TPUStrategy",
+    "connect",
+    "latest_connection",
+    "make_connection",
+]
 
 
 def connect(
@@ -161,6 +169,25 @@ def _virtual(request: Request) -> Connection:
     return connection
 
 
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """What a run of many steps leaves behind.
+
+    Attributes:
+        value: What the last step returned: per-replica values where it is made of tensors.
+        history: What was plotted.
+        steps: How many steps were made.
+        stopped: Whether an interrupt ended the run before its time.
+        timings: What it has taken.
+    """
+
+    value: Any
+    history: History
+    steps: int
+    stopped: bool
+    timings: LoopTimings
+
+
 _opened: list[weakref.ref[Connection]] = []
 
 
@@ -182,6 +209,7 @@ class Connection:
         tpu: The TPU type that is simulated, or what was connected to.
         request: What was asked for.
         closed: Whether `close` has been called.
+        timings: What the last run of many steps has taken; None before the first.
         lent: What makes TensorFlow's names answer for the connection's TPU, if asked for.
     """
 
@@ -196,6 +224,7 @@ class Connection:
         self.topology = topology
         self.device_assignment = assignment
         self.closed = False
+        self.timings: LoopTimings | None = None
         self.lent: installation.Installation | None = None
         self._cells: CellRunner | None = None
         _opened.append(weakref.ref(self))
@@ -256,6 +285,65 @@ class Connection:
         result = self.cells.run(source, namespace, reduce=reduce, gather=gather)
         bind(result, namespace)
         return result
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        data: Any = None,
+        *,
+        steps: int | None = None,
+        steps_per_loop: int | None = None,
+        plot: str | Sequence[str] = (),
+        reduce: Mapping[str, str] | None = None,
+        gather: Mapping[str, int] | None = None,
+    ) -> RunResult:
+        """Runs a function on every replica, step after step, as `%%tpu_run` does with a cell.
+
+        Steps are made in loops inside of one `tf.function`, so that the host pays once
+        for many. The first interrupt ends the run between two loops, with everything
+        kept; the result says so.
+
+        Args:
+            fn: The step of one replica. It takes a batch, or the parts of one if it has
+                several parameters; without data it takes nothing.
+            data: A `tf.data.Dataset` of global batches, a `DistributedDataset`, an
+                iterator over either, a dataset function, arrays, or an iterable of
+                global batches.
+            steps: How many; None to the end of the data.
+            steps_per_loop: How many to make in one call; None to choose by measuring.
+            plot: Keys of the dict that `fn` returns, whose numbers to keep of every step.
+            reduce: Keys to combine over the replicas, by `"mean"` or `"sum"`.
+            gather: Keys to concatenate over the replicas, with the axis.
+
+        Returns:
+            What the last step returned, and the history of what was plotted.
+
+        Raises:
+            CellError: What is asked for contradicts itself, the function or the data.
+            NotConnectedError: The connection is closed.
+            Exception: What the function or the data raises; what was done is kept.
+        """
+        from tpunb.cells.functions import run_of_function
+
+        names = (plot,) if isinstance(plot, str) else tuple(plot)
+        run = run_of_function(
+            self.cells,
+            fn,
+            data,
+            steps=steps,
+            steps_per_loop=steps_per_loop,
+            plot=names,
+            reduce=reduce,
+            gather=gather,
+        )
+        try:
+            run.go()
+        finally:
+            self.timings = run.timings
+            run.history.finish(stopped=run.stopped)
+            remember(run.history)
+        run.refuse_early_end()
+        return RunResult(run.value, run.history, run.done, run.stopped, run.timings)
 
     def describe(self) -> ConnectionDescription:
         """What the connection consists of, for displays and for programs."""

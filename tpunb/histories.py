@@ -16,7 +16,7 @@ from tpunb.describe.history import describe_history
 from tpunb.describe.history_table import history_csv, history_table, write_whole
 from tpunb.describe.metrics import checked, goal_of, summary, whole
 
-__all__ = ["Columns", "History"]
+__all__ = ["Columns", "History", "latest", "remember"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -64,6 +64,17 @@ class _Series:
         self.values.append(value)
         self.steps.append(step)
         self.last = step
+
+    def extend(self, steps: Ints, values: Floats, lows: Any = None, highs: Any = None) -> None:
+        """Appends rows."""
+        if lows is not None:
+            self.spread()
+        if self.lows is not None and self.highs is not None:
+            self.lows.frombytes((values if lows is None else lows).tobytes())
+            self.highs.frombytes((values if highs is None else highs).tobytes())
+        self.values.frombytes(values.tobytes())
+        self.steps.frombytes(steps.tobytes())
+        self.last = int(steps[-1])
 
     def spread(self) -> None:
         """Starts to keep the spread; so far there was none."""
@@ -155,6 +166,43 @@ class History:
                 self._put(series, step, name, value)
             if series.last == step:
                 series_of[name] = series
+        self._changed()
+
+    def extend(
+        self,
+        name: str,
+        steps: npt.ArrayLike,
+        values: npt.ArrayLike,
+        lows: npt.ArrayLike | None = None,
+        highs: npt.ArrayLike | None = None,
+    ) -> None:
+        """Adds many values of one metric at once.
+
+        Args:
+            name: The metric.
+            steps: The step of each value; they rise, and come after those there are.
+            values: The values; means where replicas were measured one by one.
+            lows: The least of the replicas, if so.
+            highs: The greatest.
+
+        Raises:
+            TypeError: If the name is no string.
+            ValueError: If the steps do not rise, or the columns differ in length.
+        """
+        checked({name: values})
+        rows = np.asarray(steps, np.int64)
+        columns = [
+            np.asarray(column, np.float64) for column in (values, lows, highs) if column is not None
+        ]
+        if any(column.shape != rows.shape for column in columns) or rows.ndim != 1:
+            raise ValueError(f"the columns of {name!r} differ in length")
+        series = self._series.get(name) or _Series()
+        before = np.concatenate([[] if series.last is None else [series.last], rows])
+        if not (np.diff(before) > 0).all():
+            raise ValueError(f"the steps of {name!r} do not rise")
+        if rows.size:
+            series.extend(rows, *columns)
+            self._series[name] = series
         self._changed()
 
     def _changed(self) -> None:
@@ -347,3 +395,17 @@ class History:
         """Takes a callback back."""
         if callback in self._waiting:
             self._waiting.remove(callback)
+
+
+_latest: History | None = None
+
+
+def remember(history: History) -> None:
+    """Makes a history that of the last run."""
+    global _latest
+    _latest = history
+
+
+def latest() -> History | None:
+    """The history of the last run; None before the first."""
+    return _latest

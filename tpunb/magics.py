@@ -19,7 +19,7 @@ from tpunb import displays, reports
 from tpunb.accelerators import accelerator
 from tpunb.connection import Connection
 from tpunb.request import resolve
-from tpunb.session import Session
+from tpunb.session import Session, StepsRequest
 
 __all__ = ["TpuMagics"]
 
@@ -35,6 +35,17 @@ class _RunOptions:
     check: bool
     timed: bool
     verbose: bool
+    data: tuple[str, ...]
+    names: tuple[str, ...]
+    steps: int | None
+    steps_per_loop: int | None
+    plot: tuple[str, ...]
+    restart: bool
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether the cell is run step after step."""
+        return bool(self.data or self.plot or self.steps or self.steps_per_loop)
 
 
 @magics_class
@@ -126,6 +137,36 @@ class TpuMagics(Magics):  # type: ignore[misc]
         return connection
 
     @magic_arguments()
+    @argument(
+        "-d",
+        "--data",
+        metavar="NAME",
+        help="take a batch for each step from this dataset, iterator, function or arrays (x,y)",
+    )
+    @argument("-n", "--steps", type=int, metavar="N", help="make N steps; else to the data's end")
+    @argument(
+        "-k",
+        "--steps-per-loop",
+        type=int,
+        metavar="K",
+        help="steps inside one tf.function; chosen by measuring unless given",
+    )
+    @argument(
+        "--as",
+        dest="names",
+        default="batch",
+        metavar="NAMES",
+        help="what a batch is called in the cell; x,y for its parts (default: batch)",
+    )
+    @argument(
+        "-p",
+        "--plot",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="draw curves of these numbers while it runs",
+    )
+    @argument("--restart", action="store_true", help="do not take up the run that was stopped")
     @argument("-o", "--out", metavar="NAME", help="keep the displayed result under a name")
     @argument("-t", "--targets", metavar="0,2:4", help="show only these replicas")
     @argument(
@@ -165,22 +206,69 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %%tpu_run -r loss=mean -g predictions --time
             loss, predictions = step(batch)
+
+            %%tpu_run -d train_ds -n 1000 --as images,labels -p loss
+            with tf.GradientTape() as tape:
+                loss = compute_loss(labels, model(images, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+        Interrupting a run of many steps keeps all that was done; the same cell run
+        again goes on.
         """
         options = self._run_options.get(line) or self._read_run_options(line)
         if options.check:
             self._check_first(cell)
+        value, quiet = (
+            self._run_steps(cell, options) if options.is_stepped else self._run_once(cell, options)
+        )
+        if options.out is not None:
+            self.shell.user_ns[options.out] = value
+        if quiet or value is None:
+            return None
+        if options.targets:
+            return displays.chosen_replicas(value, options.targets)
+        return value
+
+    def _run_once(self, cell: str, options: _RunOptions) -> tuple[Any, bool]:
         result = self.session.run(
             cell, reduce=options.reduce, gather=options.gather, timed=options.timed
         )
-        if options.out is not None:
-            self.shell.user_ns[options.out] = result.value
         if options.timed or options.verbose:
             display(reports.CellReport(result, verbose=options.verbose))
-        if result.quiet or result.value is None:
+        return result.value, result.quiet
+
+    def _run_steps(self, cell: str, options: _RunOptions) -> tuple[Any, bool]:
+        request = StepsRequest(
+            source=cell,
+            data=self._data(options.data),
+            names=options.names,
+            steps=options.steps,
+            steps_per_loop=options.steps_per_loop,
+            plot=options.plot,
+            reduce=options.reduce,
+            gather=options.gather,
+            timed=options.timed,
+        )
+        run = self.session.run_steps(request, restart=options.restart)
+        if options.timed or options.verbose:
+            display(reports.StepsReport(run))
+        return run.value, run.cell.quiet
+
+    def _data(self, names: tuple[str, ...]) -> Any:
+        """What the notebook has under the names that `-d` gives."""
+        found = []
+        for name in names:
+            first, *rest = name.split(".")
+            if first not in self.shell.user_ns:
+                raise UsageError(f"-d: there is no {first!r} in the notebook")
+            value = self.shell.user_ns[first]
+            for part in rest:
+                value = getattr(value, part)
+            found.append(value)
+        if not found:
             return None
-        if options.targets:
-            return displays.chosen_replicas(result.value, options.targets)
-        return result.value
+        return found[0] if len(found) == 1 else tuple(found)
 
     def _check_first(self, cell: str) -> None:
         """Shows what a check finds, and raises where the cell would not compile."""
@@ -202,7 +290,16 @@ class TpuMagics(Magics):  # type: ignore[misc]
             check=args.check,
             timed=args.time,
             verbose=args.verbose,
+            data=_names(args.data or "", "-d", dotted=True),
+            names=_names(args.names, "--as"),
+            steps=args.steps,
+            steps_per_loop=args.steps_per_loop,
+            plot=_names(",".join(args.plot), "-p"),
+            restart=args.restart,
         )
+        for option, count in (("-n", options.steps), ("-k", options.steps_per_loop)):
+            if count is not None and count < 1:
+                raise UsageError(f"{option} wants a number of at least 1, not {count}")
         self._run_options[line] = options
         return options
 
@@ -341,6 +438,15 @@ def _targets(text: str | None) -> list[slice]:
         start = int(first)
         slices.append(slice(start, (int(last) if last else None) if colon else start + 1))
     return slices
+
+
+def _names(text: str, option: str, *, dotted: bool = False) -> tuple[str, ...]:
+    """Reads `x,y` as names."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if not all(_is_name(part) for part in (name.split(".") if dotted else [name])):
+            raise UsageError(f"{option} wants names such as x,y, not {text!r}")
+    return names
 
 
 def _parts(options: list[str]) -> list[str]:

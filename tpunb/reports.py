@@ -6,10 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpunb.cells import CellResult
+    from tpunb.cells import CellResult, Steps
     from tpunb.session import Status
 
-__all__ = ["CellReport", "Sentence", "StatusReport"]
+__all__ = ["CellReport", "Sentence", "StatusReport", "StepsReport"]
 
 Bundle = dict[str, Any]
 
@@ -89,6 +89,35 @@ class CellReport(Report):
             rows.append(("traced", self.result.trace_reason or "no, as before"))
             if self.result.withheld:
                 rows.append(("stays in the cell", ", ".join(self.result.withheld)))
+        return "tpu_run", rows
+
+
+class StepsReport(Report):
+    """Says what a run of many steps has taken, for `--time`.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Steps) -> None:
+        self.run = run
+
+    def facts(self) -> tuple[str, list[tuple[str, str]]]:
+        """Times, and where they went."""
+        times = self.run.timings
+        rows = []
+        if times.trace is not None:
+            rows.append(("trace", _duration(times.trace)))
+        if times.first_step is not None:
+            rows.append(("first step", _duration(times.first_step)))
+        if times.steady_step is not None:
+            rows.append(("steady step", _duration(times.steady_step)))
+        rows.append(("steps per loop", str(times.steps_per_loop)))
+        rows.append(("in all", f"{times.steps:,} steps in {_duration(times.seconds)}"))
+        if times.input_wait is not None:
+            share = f"{times.input_wait:.0%} of the time"
+            bound = ": prefetch, parallelise or cache the dataset" if times.input_wait > 0.2 else ""
+            rows.append(("waiting for data", share + bound))
         return "tpu_run", rows
 
 

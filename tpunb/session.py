@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 from tpunb.connection import Connection, make_connection
 from tpunb.errors import NotConnectedError
 from tpunb.failures import first_line, show_shortly, syntax_error
+from tpunb.histories import remember
+from tpunb.interrupts import Stopped
+from tpunb.progress import RunDisplay
 from tpunb.request import Request
 
 if TYPE_CHECKING:
-    from tpunb.cells import CellResult
+    from tpunb.cells import CellResult, CellRunner, Steps
     from tpunb.checking import CheckReport
     from tpunb.doctor import Explanation
 
-__all__ = ["Session", "Status"]
+__all__ = ["Session", "Status", "StepsRequest"]
 
 _AGAIN = "Already connected: the connection is used again."
 
@@ -42,6 +45,45 @@ class Status:
     last_error: str | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class StepsRequest:
+    """What a run of many steps is to be.
+
+    Attributes:
+        source: The cell's body.
+        data: Where the batches come from; None for steps without data.
+        names: What a batch, or its parts, are called in the cell.
+        steps: How many; None to the end of the data.
+        steps_per_loop: How many to make in one call; None to choose by measuring.
+        plot: Names whose values make curves.
+        reduce: Names to combine over the replicas.
+        gather: Names to concatenate over the replicas.
+        timed: Whether to measure how long steps wait for batches.
+    """
+
+    source: str
+    data: Any = None
+    names: tuple[str, ...] = ("batch",)
+    steps: int | None = None
+    steps_per_loop: int | None = None
+    plot: tuple[str, ...] = ()
+    reduce: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    gather: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    timed: bool = False
+
+    def is_same(self, other: StepsRequest) -> bool:
+        """Whether this is the same request, of the very same data."""
+        mine, theirs = (
+            each.data if isinstance(each.data, tuple) else (each.data,) for each in (self, other)
+        )
+        same_data = len(mine) == len(theirs) and all(
+            a is b for a, b in zip(mine, theirs, strict=True)
+        )
+        return same_data and dataclasses.replace(self, data=None) == dataclasses.replace(
+            other, data=None
+        )
+
+
 class Session:
     """One shell's connection.
 
@@ -60,6 +102,8 @@ class Session:
         self._connection: Connection | None = None
         self._since = 0.0
         self._bound: dict[str, Any] = {}
+        self._runs = 0
+        self._paused: tuple[StepsRequest, CellRunner, Steps] | None = None
 
     @property
     def connection(self) -> Connection:
@@ -148,6 +192,59 @@ class Session:
         self.namespace.update(result.assigned)
         return result
 
+    def run_steps(self, request: StepsRequest, *, restart: bool) -> Steps:
+        """Runs a cell's body step after step, and binds the names it assigns.
+
+        A run of the same cell on the same data that the stop button has ended is taken
+        up where it stopped.
+
+        Raises:
+            Stopped: The stop button has ended it; what was done is bound.
+        """
+        cells = self.connection.cells
+        with self._short_errors(request.source):
+            run = None if restart else self._resumed(request, cells)
+            if run is None:
+                run = self._new_run(request, cells)
+            plotted = run.history if request.plot else None
+            try:
+                with RunDisplay(plotted, run.total, run.done, self.connection.link) as shown:
+                    run.watcher = shown
+                    run.go()
+            finally:
+                self.namespace.update(run.assigned)
+                self.connection.timings = run.timings
+            self._paused = (request, cells, run) if run.stopped else None
+            if run.stopped:
+                raise Stopped(_stopped(run))
+            run.refuse_early_end()
+        return run
+
+    def _resumed(self, request: StepsRequest, cells: CellRunner) -> Steps | None:
+        """The run that was stopped, if this is the same again."""
+        if self._paused is None:
+            return None
+        before, runner, run = self._paused
+        return run if runner is cells and before.is_same(request) else None
+
+    def _new_run(self, request: StepsRequest, cells: CellRunner) -> Steps:
+        self._runs += 1
+        run = cells.steps(
+            request.source,
+            self.namespace,
+            data=request.data,
+            names=request.names,
+            steps=request.steps,
+            steps_per_loop=request.steps_per_loop,
+            plot=request.plot,
+            reduce=request.reduce,
+            gather=request.gather,
+            timed=request.timed,
+        )
+        run.history.name = f"run {self._runs}"
+        remember(run.history)
+        return run
+
     def check(self, source: str) -> CheckReport:
         """Checks whether a cell's body would compile for a TPU; runs nothing."""
         cells = self.connection.cells
@@ -192,3 +289,12 @@ class Session:
         }
         self.namespace.update(names)
         self._bound.update(names)
+
+
+def _stopped(run: Steps) -> str:
+    """What was done when the stop button was pressed, and how to go on."""
+    of = "" if run.total is None else f" of {run.total:,}"
+    return (
+        f"after {run.done:,}{of} steps. Variables, curves and the place in the data are kept: run "
+        "the cell again to go on, or with --restart to begin anew."
+    )

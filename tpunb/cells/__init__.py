@@ -13,13 +13,25 @@ if TYPE_CHECKING:
     from .capture import CellNameError
     from .lines import cell_lines
     from .runner import CellResult, CellRunner, Timings, bind
+    from .steps import LoopTimings, Steps
 
-__all__ = ["CellNameError", "CellResult", "CellRunner", "Timings", "bind", "cell_lines"]
+__all__ = [
+    "CellNameError",
+    "CellResult",
+    "CellRunner",
+    "LoopTimings",
+    "Steps",
+    "Timings",
+    "bind",
+    "cell_lines",
+]
 
 _HOMES = {
     "CellNameError": "capture",
     "CellResult": "runner",
     "CellRunner": "runner",
+    "LoopTimings": "steps",
+    "Steps": "steps",
     "Timings": "runner",
     "bind": "runner",
     "cell_lines": "lines",

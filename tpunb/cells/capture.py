@@ -10,7 +10,7 @@ import builtins
 import enum
 import functools
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from .symbolic import is_composite
 __all__ = ["Captured", "Capturer", "CellNameError", "Kind", "Shortcut"]
 
 _MISSING = object()
+_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 _LARGE = 1000  # leaves: beyond, a list without tensors counts as one object
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...), range)
 
@@ -60,6 +61,7 @@ class Captured:
         owners: The name to which each argument belongs.
         closed: What is closed over, and what functions among it read: held, so
             that no other object can take an id that a key speaks of.
+        local: Names whose values hide the notebook's.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class Captured:
     signature: list[Hashable] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)
     closed: dict[str, Any] = field(default_factory=dict)
+    local: frozenset[str] = frozenset()
 
     def add_argument(self, name: str, value: Any, signature: Hashable) -> None:
         """Appends one flat argument."""
@@ -106,18 +109,26 @@ class Capturer:
             Kind.STREAM: self._stream,
         }
 
-    def capture(self, cell: CellSource, namespace: dict[str, Any]) -> Captured:
+    def capture(
+        self, cell: CellSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
+    ) -> Captured:
         """Looks up what a cell reads.
+
+        Args:
+            cell: The cell.
+            namespace: The notebook's.
+            bound: Values that hide the notebook's: a step's batch, and what the step
+                before has left.
 
         Raises:
             CellError: A name is not defined, or is something that cannot be
                 passed to the replicas.
         """
-        captured = Captured()
+        captured = Captured(local=frozenset(bound))
         for name in (*cell.names.reads, *cell.later):
-            value = namespace.get(name, _MISSING)
             if name in PROVIDED:
                 continue
+            value = bound[name] if name in bound else namespace.get(name, _MISSING)
             if value is _MISSING:
                 value = self._not_in_notebook(cell, name, namespace)
             if value is not _MISSING:
@@ -141,9 +152,14 @@ class Capturer:
         arguments = tuple((name, self.kind(captured.values[name])) for name in captured.owners)
         return Shortcut(tuple(closed.items()), arguments, captured.signature)
 
-    def again(self, shortcut: Shortcut, namespace: dict[str, Any]) -> Captured | None:
+    def again(
+        self,
+        shortcut: Shortcut,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any] = _NOTHING,
+    ) -> Captured | None:
         """The arguments of another run; None if anything else differs from the last."""
-        get = namespace.get
+        get = {**namespace, **bound}.get if bound else namespace.get
         for name, value in shortcut.closed:
             if get(name, _MISSING) is not value:
                 return None

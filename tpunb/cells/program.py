@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -20,8 +20,9 @@ from .outputs import LAST, Record, Recorder, Slot
 from .source import CellSource
 from .symbolic import holds_symbolic
 
-__all__ = ["Options", "Program", "program_key"]
+__all__ = ["Options", "Program", "named", "program_key"]
 
+_L = TypeVar("_L")
 _REDUCTIONS = {"mean": tf.distribute.ReduceOp.MEAN, "sum": tf.distribute.ReduceOp.SUM}
 
 
@@ -32,13 +33,15 @@ class Options:
     Attributes:
         reduce: Names with `mean` or `sum`.
         gather: Names with an axis.
+        plot: Names whose values are numbers to be kept of every step.
     """
 
     reduce: tuple[tuple[str, str], ...] = ()
     gather: tuple[tuple[str, int], ...] = ()
+    plot: tuple[str, ...] = ()
 
 
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function with code of its own.
 
     TensorFlow counts the traces of a function by its code, and warns of the fifth:
@@ -74,7 +77,10 @@ class Program:
         records: By signature of the arguments, what the traces leave behind.
         signature: That of the last run.
         counted: How many of the records somebody has counted.
+        strategy: Where it runs.
         failure: What the cell raised in its last trace.
+        replica: What each replica runs, with the captured arguments: a tuple of the
+            tensors that `traced_record` tells of.
         traced_at: When the last trace was complete.
     """
 
@@ -101,13 +107,14 @@ class Program:
         self.counted = 0
         self.failure: BaseException | None = None
         self.traced_at = 0.0
-        self._strategy = strategy
+        self.strategy = strategy
+        self._loops: dict[Hashable, Any] = {}
         self._recorders: list[Recorder] = []
         self._fresh: Record | None = None
         self._held = [list(leaves(value)) for value in captured.closed.values()]
         self._containers = {n: v for n, v in captured.closed.items() if isinstance(v, (list, dict))}
         self._inputs = _inputs(cell, captured, capturer)
-        self._function = tf.function(_named(self._step(), f"tpu_run_{id(self):x}"))
+        self._function = tf.function(named(self._step(), f"tpu_run_{id(self):x}"))
 
     def run(self, captured: Captured) -> tuple[list[Any], Record, bool]:
         """Runs once.
@@ -145,6 +152,13 @@ class Program:
             self._fresh = None
             self._restore(before)
 
+    def loop(self, captured: Captured, key: Hashable, make: Callable[..., _L]) -> tuple[_L, bool]:
+        """The loop form for a layout of arguments, and whether it was there before."""
+        known = key in self._loops
+        if not known:
+            self._loops[key] = make(self, captured, key)
+        return self._loops[key], known
+
     def graph(self, captured: Captured) -> Any:
         """The replica function's graph for these arguments, if it has been traced."""
         record = self.records.get(tuple(captured.signature))
@@ -153,13 +167,15 @@ class Program:
     def _step(self) -> Callable[..., Any]:
         """What the `tf.function` traces: just what one would write by hand."""
         unconverted = tf.autograph.experimental.do_not_convert
-        strategy, cell, begin = self._strategy, self._replica_function(), unconverted(self._begin)
+        strategy, cell, begin = self.strategy, self._replica_function(), unconverted(self._begin)
         start, combine = unconverted(self._start), unconverted(self._combine)
         watch = _Watch(self)
 
         def replica(*arguments: Any) -> Any:
             with watch:
                 return cell(**begin(arguments))
+
+        self.replica = replica
 
         def step(*arguments: Any) -> Any:
             start()
@@ -185,10 +201,16 @@ class Program:
 
     def _wanted(self) -> set[str]:
         named = {name for name, _ in (*self.options.reduce, *self.options.gather)}
-        return {self._slot_name(name) for name in named}
+        return {self._slot_name(name) for name in (*named, *self.options.plot)}
 
     def _slot_name(self, name: str) -> str:
         return LAST if name == "_" and self.cell.last else name
+
+    def traced_record(self) -> Record:
+        """What the replica function has left behind in the trace that has just been made."""
+        record = self._recorders[0].record
+        self._recorders.clear()
+        return record
 
     def _start(self) -> None:
         self._recorders.clear()
@@ -216,21 +238,20 @@ class Program:
     def _provided(self) -> dict[str, Any]:
         context = tf.distribute.get_replica_context()
         replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
-        count = self._strategy.num_replicas_in_sync
+        count = self.strategy.num_replicas_in_sync
         return {"ctx": context, "num_replicas": count, "replica_id": replica}
 
     def _combine(self, outputs: Any) -> list[Any]:
         """Reduces and gathers; the trace is complete with it."""
-        record = self._recorders[0].record
+        record = self.traced_record()
         combined = list(outputs or ())
         for name, operation in self.options.reduce:
             for index in record.slots(self._slot_name(name)):
                 operator = _REDUCTIONS[operation]
-                combined[index] = self._strategy.reduce(operator, combined[index], axis=None)
+                combined[index] = self.strategy.reduce(operator, combined[index], axis=None)
         for name, axis in self.options.gather:
             for index in record.slots(self._slot_name(name)):
                 combined[index] = self._gathered(name, combined[index], axis)
-        self._recorders.clear()
         self._fresh = record
         self.traced_at = time.perf_counter()
         once, record.places = _without_repeats(combined)
@@ -238,7 +259,7 @@ class Program:
 
     def _gathered(self, name: str, value: Any, axis: int) -> Any:
         try:
-            return self._strategy.gather(value, axis=axis)
+            return self.strategy.gather(value, axis=axis)
         except ValueError:
             # Kept, because AutoGraph raises another one in its place.
             self.failure = CellError(
@@ -301,7 +322,8 @@ def _inputs(cell: CellSource, captured: Captured, capturer: Capturer) -> dict[st
     """The function's parameters by name, with slots for the tensors among their values.
 
     Besides the arguments, these are names that are closed over and assigned as
-    well, which are local to the function and need a value to begin with.
+    well, which are local to the function and need a value to begin with, and those
+    that the notebook does not have.
     """
     numbers = itertools.count()
 
@@ -310,8 +332,8 @@ def _inputs(cell: CellSource, captured: Captured, capturer: Capturer) -> dict[st
 
     owners = dict.fromkeys(captured.owners)
     inputs = {name: substitute(captured.values[name], slot) for name in owners}
-    assigned = set(cell.names.assigned)
-    local = {n: v for n, v in captured.values.items() if n in assigned and n not in owners}
+    own = {*cell.names.assigned, *captured.local}
+    local = {n: v for n, v in captured.values.items() if n in own and n not in owners}
     return {**inputs, **local}
 
 

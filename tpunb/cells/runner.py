@@ -5,26 +5,34 @@ from __future__ import annotations
 import functools
 import linecache
 import time
+import types
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from ..assignment import is_whole
 from ..checking import CheckReport, innermost, refuse_other_strategies, report
 from ..errors import CellError, nearest
+from ..histories import History
 from ..virtual.strict.examination import observed
 from ..virtual.strict.places import Place
 from .capture import Captured, Capturer, Kind
+from .feed import Feed, open_feed
 from .lines import mark
 from .outputs import LAST, Record
+from .pace import Pace
 from .program import Options, Program, program_key
 from .reasons import FIRST_RUN, FORGOTTEN, why_new_arguments, why_new_program
 from .source import CellSource, parse_cell
+from .steps import Steps
 
 __all__ = ["CellResult", "CellRunner", "Timings", "bind"]
 
 _MOST_PROGRAMS = 64
 _REDUCTIONS = ("mean", "sum")
+_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -79,11 +87,12 @@ class CellRunner:
 
     Attributes:
         traces: How many times a cell has been traced.
+        strategy: The strategy.
     """
 
     def __init__(self, strategy: Any) -> None:
         self.traces = 0
-        self._strategy = strategy
+        self.strategy = strategy
         self._capturer = Capturer(strategy)
         self._cells: dict[str, CellSource] = {}
         self._programs: OrderedDict[Hashable, Program] = OrderedDict()
@@ -120,8 +129,8 @@ class CellRunner:
         started = time.perf_counter()
         cell = self._cell(source, filename)
         options = _options(cell, reduce, gather) if reduce or gather else Options()
-        program, captured, reason = self._program(cell, options, namespace)
-        outputs, record, traced = self._execute(program, captured)
+        program, captured, reason = self.program(cell, options, namespace)
+        outputs, record, traced = self.execute(program, captured)
         ended = time.perf_counter()
         values = record.values(outputs)
         value = values.pop(LAST, None)
@@ -150,10 +159,10 @@ class CellRunner:
             CheckError: The strategy is not a virtual TPU's.
             Exception: What the cell raises when it is traced, as from `run`.
         """
-        refuse_other_strategies(self._strategy)
+        refuse_other_strategies(self.strategy)
         cell = self._cell(source, filename)
         captured = self._capturer.capture(cell, namespace)
-        program = Program(self._strategy, cell, namespace, captured, self._capturer, Options())
+        program = Program(self.strategy, cell, namespace, captured, self._capturer, Options())
         with observed() as found:
             try:
                 program.trace(captured)
@@ -165,18 +174,82 @@ class CellRunner:
                 raise raised from None
         return report(found, line_of=functools.partial(_line_in, cell))
 
-    def _execute(self, program: Program, captured: Captured) -> tuple[list[Any], Record, bool]:
-        """Runs a program; errors say which line of the cell they come from."""
+    def steps(
+        self,
+        source: str,
+        namespace: dict[str, Any],
+        *,
+        data: Any = None,
+        names: Sequence[str] = ("batch",),
+        steps: int | None = None,
+        steps_per_loop: int | None = None,
+        plot: Sequence[str] = (),
+        reduce: Mapping[str, str] | None = None,
+        gather: Mapping[str, int] | None = None,
+        history: History | None = None,
+        filename: str | None = None,
+        timed: bool = False,
+        bound: Mapping[str, Any] = _NOTHING,
+    ) -> Steps:
+        """A run of many steps of a cell; its `go` makes them.
+
+        Args:
+            source: The body, as for `run`.
+            namespace: Where the cell's names come from.
+            data: Where the batches come from, as `open_feed` takes it; None for
+                steps without data.
+            names: What a batch is called in the cell; several for its parts.
+            steps: How many; with data and None, to its end.
+            steps_per_loop: How many to make in one call; None to choose by measuring.
+            plot: Names whose values to keep of every step.
+            reduce: Names to combine over the replicas, as for `run`.
+            gather: Names to concatenate over the replicas.
+            history: Takes what is plotted; a new one by default.
+            filename: What tracebacks call the cell.
+            timed: Whether to measure in the loop how long steps wait for batches.
+            bound: Values that hide the namespace's.
+
+        Raises:
+            SyntaxError: The cell is not Python.
+            CellError: What is asked for contradicts itself, the cell or the data.
+        """
+        cell = self._cell(source, filename)
+        _refuse_counts(steps, steps_per_loop)
+        feed = None if data is None else open_feed(self.strategy, data, repeat=steps is not None)
+        total = _total(steps, feed)
+        options = _options(cell, reduce, gather, tuple(plot))
+        loopable = feed is None or (feed.distributed and feed.left is not None)
+        return Steps(
+            runner=self,
+            cell=cell,
+            namespace=namespace,
+            feed=feed,
+            names=tuple(names) if feed is not None else (),
+            total=total,
+            options=options,
+            pace=Pace(steps_per_loop, loopable=loopable),
+            history=history if history is not None else History(total_steps=total),
+            timed=timed,
+            bound=dict(bound),
+        )
+
+    def execute(self, program: Program, captured: Captured) -> tuple[list[Any], Record, bool]:
+        """Runs a program once: its tensors, what they are, and whether it was traced."""
         try:
-            return program.run(captured)
+            return self.guarded(program, captured, lambda: program.run(captured))
+        finally:
+            self._remember(program, captured)
+
+    def guarded(self, program: Program, captured: Captured, call: Callable[[], _T]) -> _T:
+        """What a call returns; its errors say which line of the cell they come from."""
+        try:
+            return call()
         except Exception as error:
             raised = _original(error, program.failure)
             mark(raised, program.cell, program.graph(captured))
             if raised is error:
                 raise
             raise raised from None
-        finally:
-            self._remember(program, captured)
 
     def close(self) -> None:
         """Forgets every cell and every trace."""
@@ -192,21 +265,32 @@ class CellRunner:
             cell = self._cells[source] = parse_cell(source, filename)
         return cell
 
-    def _program(
-        self, cell: CellSource, options: Options, namespace: dict[str, Any]
+    def program(
+        self,
+        cell: CellSource,
+        options: Options,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any] = _NOTHING,
     ) -> tuple[Program, Captured, str]:
-        """The program that fits, what to run it with, and why it would have to trace."""
+        """The program that fits, what to run it with, and why it would have to trace.
+
+        Args:
+            cell: The cell.
+            options: How results are combined.
+            namespace: The notebook's.
+            bound: Values that hide the notebook's.
+        """
         last = self._latest.get(cell.text)
         if last and last.shortcut and last.options == options and last.namespace is namespace:
-            captured = self._capturer.again(last.shortcut, namespace)
+            captured = self._capturer.again(last.shortcut, namespace, bound)
             if captured is not None:
                 return last, captured, FIRST_RUN
-        captured = self._capturer.capture(cell, namespace)
+        captured = self._capturer.capture(cell, namespace, bound)
         program = self._programs.get(program_key(cell, captured.key, options, namespace))
         if program is None:
             reason = self._reason(cell, captured, options)
             self._forget_replaced(cell, captured)
-            program = Program(self._strategy, cell, namespace, captured, self._capturer, options)
+            program = Program(self.strategy, cell, namespace, captured, self._capturer, options)
             return program, captured, reason
         if tuple(captured.signature) in program.records:
             return program, captured, FIRST_RUN
@@ -271,10 +355,49 @@ def _was_replaced(before: Mapping[str, Hashable], now: Mapping[str, Hashable]) -
     )
 
 
+def _refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
+    for name, count in (("steps", steps), ("steps per loop", steps_per_loop)):
+        if count is not None and not (is_whole(count) and count >= 1):
+            raise CellError(
+                f"The number of {name} is a positive whole number, not {count!r}.",
+                mend="Leave it out to take the data to its end."
+                if name == "steps"
+                else "Leave it out to have it chosen by measuring.",
+            )
+    if steps is not None and steps_per_loop is not None and steps_per_loop > steps:
+        raise CellError(
+            f"Loops of {steps_per_loop} steps are longer than the {steps} steps that there are.",
+            mend="Choose at most as many, or leave it out.",
+        )
+
+
+def _total(steps: int | None, feed: Feed | None) -> int | None:
+    """How many steps there will be, as far as it is known."""
+    if steps is not None:
+        return int(steps)
+    if feed is None:
+        raise CellError(
+            "How many steps there are to be is not said.",
+            mend="Say it with -n, or give data with -d.",
+        )
+    if feed.left == float("inf"):
+        raise CellError(
+            "The data never ends, and how many steps to make is not said.",
+            mend="Say it: -n 1000.",
+        )
+    return None if feed.left is None else int(feed.left)
+
+
 def _options(
-    cell: CellSource, reduce: Mapping[str, str] | None, gather: Mapping[str, int] | None
+    cell: CellSource,
+    reduce: Mapping[str, str] | None,
+    gather: Mapping[str, int] | None,
+    plot: tuple[str, ...] = (),
 ) -> Options:
-    options = Options(tuple((reduce or {}).items()), tuple((gather or {}).items()))
+    options = Options(tuple((reduce or {}).items()), tuple((gather or {}).items()), plot)
+    for name in dict.fromkeys(plot):
+        if cell.last is None or name in cell.names.assigned:
+            _refuse_unknown(cell, name)
     for name, operation in options.reduce:
         if operation not in _REDUCTIONS:
             raise CellError(

@@ -1,0 +1,384 @@
+"""Many steps of a cell: fed with batches, in loops, until they are done or stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ..errors import CellError
+from ..histories import History
+from ..interrupts import StopButton
+from .batches import Batches
+from .capture import Captured
+from .feed import Feed
+from .loop import Kept, Loop, bound_to, plotted_slots
+from .nests import substitute
+from .outputs import LAST, Record, Slot
+from .pace import Pace
+from .program import Options, Program
+from .readiness import make_ready
+
+if TYPE_CHECKING:
+    from .runner import CellRunner
+    from .source import CellSource
+
+__all__ = ["LoopTimings", "Steps", "Watcher"]
+
+_READING = 2e-3
+"""Seconds that reading a single batch may take without having waited for it."""
+
+_FLUSH = 0.1
+"""Seconds for which single steps' plotted values stay on the devices."""
+
+
+@dataclass
+class LoopTimings:
+    """What a run of many steps has taken, in seconds.
+
+    Attributes:
+        trace: Tracing, of the single step and of the loop; None if nothing was traced.
+        first_step: The first step, with tracing and compiling.
+        steady_step: A step at its best, with its share of the host's part.
+        input_wait: The share of the time that steps wait for batches, 0 to 1; None without data.
+        steps_per_loop: How many steps are made in one call.
+        steps: How many were made.
+        seconds: The whole run.
+    """
+
+    trace: float | None = None
+    first_step: float | None = None
+    steady_step: float | None = None
+    input_wait: float | None = None
+    steps_per_loop: int = 1
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class Watcher(Protocol):
+    """Is told how a run goes."""
+
+    def tracing(self, what: str) -> None:
+        """TensorFlow begins to trace."""
+
+    def made(self, steps: int, examples: int | None) -> None:
+        """So many steps have been made in all, of so many examples each."""
+
+
+class _NoWatcher:
+    def tracing(self, what: str) -> None:
+        del what
+
+    def made(self, steps: int, examples: int | None) -> None:
+        del steps, examples
+
+
+@dataclass
+class _Waits:
+    """How long steps have waited for their batches, of how long they were looked at."""
+
+    waited: float = 0.0
+    looked: float = 0.0
+
+    def add(self, waited: float, looked: float) -> None:
+        self.waited += waited
+        self.looked += looked
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, self.waited / self.looked) if self.looked > 0 else None
+
+
+@dataclass
+class Steps:
+    """A run of many steps, which can be ended and taken up again.
+
+    Attributes:
+        runner: Runs the cell.
+        cell: What each step runs.
+        namespace: The notebook's.
+        feed: Where the batches come from; None for steps without data.
+        names: What a batch, or its parts, are called in the cell.
+        total: How many steps there are to be; None until the data ends.
+        options: What is reduced, gathered and plotted.
+        pace: Chooses the steps of a loop.
+        history: Takes what is plotted.
+        timed: Whether to measure in the loop how long steps wait.
+        watcher: Is told how it goes.
+        done: Steps made so far.
+        stopped: Whether the stop button has ended the run.
+        ended: Whether the data has ended.
+        timings: What it has taken.
+        bound: Values that hide the notebook's: the batch, and what steps hand on.
+    """
+
+    runner: CellRunner
+    cell: CellSource
+    namespace: dict[str, Any]
+    feed: Feed | None
+    names: tuple[str, ...]
+    total: int | None
+    options: Options
+    pace: Pace
+    history: History
+    timed: bool = False
+    watcher: Watcher = field(default_factory=_NoWatcher)
+    done: int = 0
+    stopped: bool = False
+    ended: bool = False
+    timings: LoopTimings = field(default_factory=LoopTimings)
+    bound: dict[str, Any] = field(default_factory=dict)
+    _values: dict[str, Any] = field(default_factory=dict)
+    _pending: list[tuple[int, list[Any]]] = field(default_factory=list)
+    _flushed: float = 0.0
+    _waits: _Waits = field(default_factory=_Waits)
+    _record: Record | None = None
+    _batches: Batches | None = None
+
+    @property
+    def left(self) -> float:
+        """How many steps are to be made still."""
+        return float("inf") if self.total is None else self.total - self.done
+
+    @property
+    def value(self) -> Any:
+        """The last expression's value in the last step; None if there is none."""
+        return self._values.get(LAST)
+
+    @property
+    def assigned(self) -> dict[str, Any]:
+        """What the cell's names stand for after the last step."""
+        return {name: value for name, value in self._values.items() if name != LAST}
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Names that stay in the cell."""
+        return tuple(n for n in self._record.withheld if n != LAST) if self._record else ()
+
+    def go(self) -> None:
+        """Makes the steps that are left.
+
+        The first interrupt ends the run between two calls, with everything kept;
+        then `stopped` is true and `go` can be called again.
+
+        Raises:
+            CellError: The data or a name do not fit; what was done is kept.
+            Exception: What the cell or the data raises, marked with its lines and step.
+        """
+        started = time.perf_counter()
+        self.stopped = False
+        if self._batches is None and self.feed is not None:
+            self._batches = Batches(self.runner.strategy, self.feed)
+        try:
+            with StopButton() as button:
+                while self.left > 0 and not self.ended:
+                    if button.pressed:
+                        self.stopped = True
+                        break
+                    self._call(self.pace.choose(self.left))
+                    # After a loop, the names have the values of a step before it.
+                    if button.pressed and self.left > 0 and not self.ended and self._is_stale:
+                        self._call(1)
+        except Exception as error:
+            self._annotate(error)
+            raise
+        finally:
+            self._flush()
+            self._note_times(time.perf_counter() - started)
+
+    def refuse_early_end(self) -> None:
+        """Says that the data has ended before its time.
+
+        Raises:
+            CellError: It has; what was done is kept.
+        """
+        if self.ended and self.total is not None and self.done < self.total:
+            raise CellError(
+                f"The data ended after {self.done} of {self.total} steps; what they have done is "
+                "kept.",
+                mend="Repeat it (`.repeat()`), or leave out the number of steps.",
+            )
+
+    _is_stale = False
+
+    def _call(self, count: int) -> None:
+        """Makes one step, or a loop of them."""
+        if count > 1 and self._looped(count):
+            self._is_stale = True
+        elif self._single():
+            self._is_stale = False
+        examples = self._batches.examples if self._batches else None
+        self.watcher.made(self.done, examples)
+        if time.perf_counter() - self._flushed > _FLUSH:
+            self._flush()
+
+    def _single(self) -> bool:
+        """Makes one step by itself; false if there is no batch for it."""
+        began = time.perf_counter()
+        if self._batches is not None:
+            batch = self._batches.next()
+            if batch is None:
+                self.ended = True
+                return False
+            self.bound.update(bound_to(self.names, batch.value))
+        waited = time.perf_counter() - began
+        program, captured, _ = self.runner.program(
+            self.cell, self.options, self.namespace, self.bound
+        )
+        known = tuple(captured.signature) in program.records
+        if not known:
+            self.watcher.tracing("step")
+            make_ready(self.cell, captured, self.namespace, self.runner.strategy)
+        outputs, record, traced = self.runner.execute(program, captured)
+        plotted = self._plotted(record, outputs)
+        ended = time.perf_counter()
+        self._record, self._values = record, record.values(outputs)
+        self._hand_on(self._values)
+        self.done += 1
+        if plotted:
+            self._pending.append((self.done, plotted))
+        trace = program.traced_at - began if traced else None
+        self._took(1, ended - began, trace)
+        if not traced and self.feed is not None:
+            # Reading a batch alone costs something even where it is there already.
+            self._waits.add(max(0.0, waited - _READING), ended - began)
+        return True
+
+    def _looped(self, count: int) -> bool:
+        """Makes steps in one call; false if the loop's form is not known yet."""
+        program, captured, _ = self.runner.program(
+            self.cell, self.options, self.namespace, self.bound
+        )
+        if tuple(captured.signature) not in program.records:
+            return False
+        loop, known = program.loop(captured, self._loop_key(captured, program), self._make_loop)
+        if not known:
+            self.watcher.tracing("loop")
+        began = time.perf_counter()
+        try:
+            kept = self.runner.guarded(program, captured, lambda: self._run(loop, count, captured))
+        except Exception:
+            self.done += loop.done
+            self._took_batches(loop.done)
+            raise
+        seconds = time.perf_counter() - began
+        self._keep(kept, count, captured, program)
+        self._took(count, seconds, None if known else seconds)
+        if kept.waited is not None and known:
+            self._waits.add(kept.waited, seconds)
+        return True
+
+    def _run(self, loop: Loop, count: int, captured: Captured) -> Kept:
+        return loop.run(self.feed.iterator if self.feed else None, count, captured)
+
+    def _loop_key(self, captured: Captured, program: Program) -> tuple[Any, ...]:
+        carried = tuple(sorted(self._carried(captured, program)))
+        return (tuple(captured.signature), self._fed(captured), carried, self.timed)
+
+    def _make_loop(self, program: Program, captured: Captured, key: tuple[Any, ...]) -> Loop:
+        _, fed, carried, timed = key
+        return Loop(program, captured, self.names if fed else (), carried, timed=timed)
+
+    def _fed(self, captured: Captured) -> bool:
+        return self.feed is not None
+
+    def _carried(self, captured: Captured, program: Program) -> set[str]:
+        """Names that a step takes from the step before."""
+        record = program.records[tuple(captured.signature)]
+        return {n for n in captured.owners if n in record.nests and n not in self.names}
+
+    def _keep(self, kept: Kept, count: int, captured: Captured, program: Program) -> None:
+        """Takes in what a loop has left behind."""
+        record = program.records[tuple(captured.signature)]
+        self._flush()
+        names = self.options.plot
+        steps = np.arange(self.done + 1, self.done + count + 1)
+        for number, name in enumerate(names):
+            self._extend(name, steps, kept.plots[:, number, :])
+        tensors = iter(kept.carried)
+        owners = [o for o in captured.owners if o in self._carried(captured, program)]
+        parts: dict[str, list[Any]] = {}
+        for owner in owners:
+            parts.setdefault(owner, []).append(next(tensors))
+        for name, found in parts.items():
+            self.bound[name] = _filled(record.nests[name], iter(found))
+        self.done += count
+        self._took_batches(count)
+
+    def _took_batches(self, count: int) -> None:
+        if self.feed is not None:
+            self.feed.took(count)
+
+    def _extend(self, name: str, steps: Any, values: Any) -> None:
+        """Adds a loop's values of a name to the history, `[steps, replicas]`."""
+        operation = dict(self.options.reduce).get(name)
+        if operation is not None or values.shape[1] == 1:
+            combined = values.sum(1) if operation == "sum" else values.mean(1)
+            self.history.extend(name, steps, combined)
+            return
+        self.history.extend(name, steps, values.mean(1), values.min(1), values.max(1))
+
+    def _plotted(self, record: Record, outputs: Sequence[Any]) -> list[Any]:
+        """The plotted values of a single step, where they are; refuses what is no number."""
+        values = [outputs[record.places[i]] for i in plotted_slots(record, self.options.plot)]
+        for name, value in zip(self.options.plot, values, strict=True):
+            shape = getattr(value, "values", (value,))[0].shape
+            if shape.rank != 0:
+                raise CellError(
+                    f"`{name}` cannot be plotted: its shape is {list(shape)}, and a curve has one "
+                    "number for each step.",
+                    mend=f"Reduce it in the cell: `{name} = tf.reduce_mean({name})`.",
+                )
+        return values
+
+    def _hand_on(self, values: Mapping[str, Any]) -> None:
+        for name in (*self.cell.names.reads, *self.cell.later):
+            if name in values and name not in self.names:
+                self.bound[name] = values[name]
+
+    def _flush(self) -> None:
+        """Fetches the plotted values of single steps."""
+        pending, self._pending = self._pending, []
+        for step, values in pending:
+            found = {n: _numbers(v) for n, v in zip(self.options.plot, values, strict=True)}
+            self.history.append(step, found)
+        self._flushed = time.perf_counter()
+
+    def _took(self, count: int, seconds: float, trace: float | None) -> None:
+        self.pace.took(count, seconds, trace=trace)
+        times = self.timings
+        if trace is not None:
+            times.trace = (times.trace or 0.0) + trace
+        if times.first_step is None:
+            times.first_step = seconds
+
+    def _note_times(self, seconds: float) -> None:
+        times = self.timings
+        times.steady_step, times.steps_per_loop = self.pace.step, self.pace.steps_per_loop
+        times.input_wait = self._waits.share
+        times.steps, times.seconds = self.done, times.seconds + seconds
+
+    def _annotate(self, error: BaseException) -> None:
+        """Tells an error at which step it came, and with which batch."""
+        notes = [f"at step {self.done + 1}" if self.done else "in the first step"]
+        if self._batches is not None and (batch := self._batches.described()):
+            notes.append(f"with a batch of {batch}")
+        if hasattr(error, "add_note"):
+            error.add_note(" ".join(notes))
+        error.tpunb_step = self.done + 1  # type: ignore[attr-defined]
+
+
+def _filled(nest: Any, tensors: Iterator[Any]) -> Any:
+    """A nest with tensors in the place of its slots."""
+    return substitute(nest, lambda leaf: next(tensors) if type(leaf) is Slot else leaf)
+
+
+def _numbers(value: Any) -> Any:
+    """A plotted value as a number, or as one for each replica."""
+    parts = getattr(value, "values", None)
+    if isinstance(parts, tuple):
+        return [float(part) for part in parts]
+    return float(value)
