@@ -25,7 +25,10 @@ CONNECT = [
     "--timeout",
     "--as",
 ]
-RUN = ["--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"]
+RUN = [
+    *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),
+    *("--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"),
+]
 TYPES = list(accelerator_types())
 
 

@@ -56,13 +56,15 @@ def show_shortly(error: BaseException, source: str) -> None:
     """Makes IPython show an error by the lines of its cell.
 
     Args:
-        error: An error raised by a cell; `tpunb_lines` says where in it.
+        error: An error raised by a cell; `tpunb_lines` says where in it, and
+            `tpunb_where` in which of many steps.
         source: The cell's body, whose first line is line 2 of the cell.
     """
     lines = getattr(error, "tpunb_lines", None)
     if not lines:
         return
-    shown = [*_excerpt(lines[-1], source), "", *_said(error)]
+    where = getattr(error, "tpunb_where", None)
+    shown = [*_excerpt(lines[-1], source), "", *_said(error), *([where] if where else [])]
     error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from ..errors import CellError
+from ..errors import CellError, nearest
 from .capture import Captured
 from .nests import leaves
 from .outputs import LAST, Record, Slot
@@ -215,9 +215,11 @@ def _slot(record: Record, name: str) -> int:
     if type(found) is Slot:
         return found.index
     if found is None:
+        near = nearest(name, [word for word in record.nests if word])
+        mend = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
         raise CellError(
             f"`{name}` cannot be plotted: the cell does not assign it in every step.",
-            mend="Name a number that each step assigns.",
+            mend=mend or "Name a number that each step assigns.",
         )
     raise CellError(f"`{name}` cannot be plotted: it is not one number.", mend="Plot its parts.")
 

@@ -144,6 +144,12 @@ class Steps:
         return float("inf") if self.total is None else self.total - self.done
 
     @property
+    def _room(self) -> float:
+        """How many steps there is data for, as far as is known."""
+        there = self.feed.left if self.feed is not None else None
+        return self.left if there is None else min(self.left, max(there, 1))
+
+    @property
     def value(self) -> Any:
         """The last expression's value in the last step; None if there is none."""
         return self._values.get(LAST)
@@ -178,7 +184,7 @@ class Steps:
                     if button.pressed:
                         self.stopped = True
                         break
-                    self._call(self.pace.choose(self.left))
+                    self._call(self.pace.choose(self._room))
                     # After a loop, the names have the values of a step before it.
                     if button.pressed and self.left > 0 and not self.ended and self._is_stale:
                         self._call(1)
@@ -363,12 +369,13 @@ class Steps:
 
     def _annotate(self, error: BaseException) -> None:
         """Tells an error at which step it came, and with which batch."""
-        notes = [f"at step {self.done + 1}" if self.done else "in the first step"]
+        where = f"At step {self.done + 1}" if self.done else "In the first step"
         if self._batches is not None and (batch := self._batches.described()):
-            notes.append(f"with a batch of {batch}")
-        if hasattr(error, "add_note"):
-            error.add_note(" ".join(notes))
+            where += f", with a batch of {batch}"
         error.tpunb_step = self.done + 1  # type: ignore[attr-defined]
+        error.tpunb_where = f"{where}."  # type: ignore[attr-defined]
+        if hasattr(error, "add_note"):
+            error.add_note(f"{where}.")
 
 
 def _filled(nest: Any, tensors: Iterator[Any]) -> Any:
