@@ -341,7 +341,8 @@ class Connection:
         finally:
             self.timings = run.timings
             run.history.finish(stopped=run.stopped)
-            remember(run.history)
+            if names:
+                remember(run.history)
         run.refuse_early_end()
         return RunResult(run.value, run.history, run.done, run.stopped, run.timings)
 

@@ -228,7 +228,6 @@ class Session:
         return run if runner is cells and before.is_same(request) else None
 
     def _new_run(self, request: StepsRequest, cells: CellRunner) -> Steps:
-        self._runs += 1
         run = cells.steps(
             request.source,
             self.namespace,
@@ -241,8 +240,10 @@ class Session:
             gather=request.gather,
             timed=request.timed,
         )
-        run.history.name = f"run {self._runs}"
-        remember(run.history)
+        if request.plot:
+            self._runs += 1
+            run.history.name = f"run {self._runs}"
+            remember(run.history)
         return run
 
     def check(self, source: str) -> CheckReport:
