@@ -23,7 +23,7 @@ STREAM = (
     {"cells", "hardware", "widgets"},
     {"connection"},
     {"displays", "explaining", "keras", "progress", "reports", "saved_outputs"},
-    {"session"},
+    {"run_options", "session"},
     {"kernels"},
     {"cli", "completion", "kernel_launcher", "magics", "pytest_plugin"},
     {"extension"},
@@ -41,7 +41,7 @@ TENSORFLOW = {
     "connection",
     "keras",
 }
-IPYTHON = {"magics", "completion"}
+IPYTHON = {"completion", "magics", "run_options"}
 PRIVATE = "virtual._tensorflow"
 
 MODULES = {

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import keyword
-import re
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -19,33 +16,10 @@ from tpunb import displays, reports
 from tpunb.accelerators import accelerator
 from tpunb.connection import Connection
 from tpunb.request import resolve
+from tpunb.run_options import RunOptions, is_name
 from tpunb.session import Session, StepsRequest
 
 __all__ = ["TpuMagics"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _RunOptions:
-    """What a `%%tpu_run` line says."""
-
-    out: str | None
-    targets: list[slice]
-    reduce: dict[str, str]
-    gather: dict[str, int]
-    check: bool
-    timed: bool
-    verbose: bool
-    data: tuple[str, ...]
-    names: tuple[str, ...]
-    steps: int | None
-    steps_per_loop: int | None
-    plot: tuple[str, ...]
-    restart: bool
-
-    @property
-    def is_stepped(self) -> bool:
-        """Whether the cell is run step after step."""
-        return bool(self.data or self.plot or self.steps or self.steps_per_loop)
 
 
 @magics_class
@@ -56,7 +30,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         super().__init__(shell)
         self.session = Session(shell.user_ns)
         self.displays = displays.Displays(lambda: self.session.open_connection)
-        self._run_options: dict[str, _RunOptions] = {}
+        self._run_options: dict[str, RunOptions] = {}
 
     @magic_arguments()
     @argument("tpu", nargs="?", help="local, the name of a Cloud TPU, or grpc://host:port")
@@ -115,7 +89,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_connect my-tpu --zone us-central1-b
         """
         args = _arguments(self.tpu_connect, line)
-        if not _is_name(args.name):
+        if not is_name(args.name):
             raise UsageError(f"--as wants a Python name, not {args.name!r}")
         request = resolve(
             args.tpu,
@@ -230,7 +204,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             return displays.chosen_replicas(value, options.targets)
         return value
 
-    def _run_once(self, cell: str, options: _RunOptions) -> tuple[Any, bool]:
+    def _run_once(self, cell: str, options: RunOptions) -> tuple[Any, bool]:
         result = self.session.run(
             cell, reduce=options.reduce, gather=options.gather, timed=options.timed
         )
@@ -238,7 +212,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             display(reports.CellReport(result, verbose=options.verbose))
         return result.value, result.quiet
 
-    def _run_steps(self, cell: str, options: _RunOptions) -> tuple[Any, bool]:
+    def _run_steps(self, cell: str, options: RunOptions) -> tuple[Any, bool]:
         request = StepsRequest(
             source=cell,
             data=self._data(options.data),
@@ -277,30 +251,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
             display(found)
         found.raise_if_refused()
 
-    def _read_run_options(self, line: str) -> _RunOptions:
+    def _read_run_options(self, line: str) -> RunOptions:
         """The options of a `%%tpu_run` line, which are read once."""
-        args = _arguments(self.tpu_run, line)
-        if args.out is not None and not _is_name(args.out):
-            raise UsageError(f"-o wants a Python name, not {args.out!r}")
-        options = _RunOptions(
-            out=args.out,
-            targets=_targets(args.targets),
-            reduce=_reductions(args.reduce),
-            gather=_gathers(args.gather),
-            check=args.check,
-            timed=args.time,
-            verbose=args.verbose,
-            data=_names(args.data or "", "-d", dotted=True),
-            names=_names(args.names, "--as"),
-            steps=args.steps,
-            steps_per_loop=args.steps_per_loop,
-            plot=_names(",".join(args.plot), "-p"),
-            restart=args.restart,
-        )
-        for option, count in (("-n", options.steps), ("-k", options.steps_per_loop)):
-            if count is not None and count < 1:
-                raise UsageError(f"{option} wants a number of at least 1, not {count}")
-        self._run_options[line] = options
+        options = self._run_options[line] = RunOptions.of(_arguments(self.tpu_run, line))
         return options
 
     @magic_arguments()
@@ -402,56 +355,3 @@ def _strict(lenient: str | None) -> bool | dict[str, bool]:
     if not lenient:
         return lenient is None
     return dict.fromkeys(lenient.split(","), False)
-
-
-def _reductions(options: list[str]) -> dict[str, str]:
-    """Reads `loss=mean,total=sum`."""
-    found = {}
-    for part in _parts(options):
-        name, equals, operation = part.partition("=")
-        if not equals or operation not in {"mean", "sum"} or not _is_name(name):
-            raise UsageError(f"-r wants NAME=mean or NAME=sum, not {part!r}")
-        found[name] = operation
-    return found
-
-
-def _gathers(options: list[str]) -> dict[str, int]:
-    """Reads `logits,labels:1`."""
-    found = {}
-    for part in _parts(options):
-        name, _, axis = part.partition(":")
-        if not _is_name(name) or not re.fullmatch(r"-?\d*", axis):
-            raise UsageError(f"-g wants NAME or NAME:AXIS, not {part!r}")
-        found[name] = int(axis) if axis else 0
-    return found
-
-
-def _targets(text: str | None) -> list[slice]:
-    """Reads `0,2:4` as slices of replicas."""
-    if text is None:
-        return []
-    if not re.fullmatch(r"\d+(:\d*)?(,\d+(:\d*)?)*", text):
-        raise UsageError(f"-t wants replicas such as 0,2:4, not {text!r}")
-    slices = []
-    for part in text.split(","):
-        first, colon, last = part.partition(":")
-        start = int(first)
-        slices.append(slice(start, (int(last) if last else None) if colon else start + 1))
-    return slices
-
-
-def _names(text: str, option: str, *, dotted: bool = False) -> tuple[str, ...]:
-    """Reads `x,y` as names."""
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
-    for name in names:
-        if not all(_is_name(part) for part in (name.split(".") if dotted else [name])):
-            raise UsageError(f"{option} wants names such as x,y, not {text!r}")
-    return names
-
-
-def _parts(options: list[str]) -> list[str]:
-    return [part for option in options for part in option.split(",") if part]
-
-
-def _is_name(text: str) -> bool:
-    return text.isidentifier() and not keyword.iskeyword(text)

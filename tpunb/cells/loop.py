@@ -63,7 +63,7 @@ class Loop:
         self._fed, self._carried, self._timed = tuple(fed), tuple(carried), timed
         self._owners = tuple(captured.owners)
         self._record = program.records[tuple(captured.signature)]
-        self._plotted = [slot for slot in plotted_slots(self._record, program.options.plot)]
+        self._plotted = plotted_slots(self._record, program.options.plot)
         with tf.device("CPU:0"):
             self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._before = 0
@@ -157,7 +157,7 @@ class Loop:
         handed, kept = iter(state), iter(rest)
         parts = {n: leaves(v) for n, v in bound_to(self._fed, batch).items()} if self._fed else {}
         return tuple(
-            next(parts[owner] if owner in parts else handed if owner in self._carried else kept)
+            next(parts.get(owner, handed if owner in self._carried else kept))
             for owner in self._owners
         )
 

@@ -11,14 +11,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..assignment import is_whole
 from ..checking import CheckReport, innermost, refuse_other_strategies, report
-from ..errors import CellError, nearest
 from ..histories import History
 from ..virtual.strict.examination import observed
 from ..virtual.strict.places import Place
+from .asking import checked_options, refuse_counts, total_steps
 from .capture import Captured, Capturer, Kind
-from .feed import Feed, open_feed
+from .feed import open_feed
 from .lines import mark
 from .outputs import LAST, Record
 from .pace import Pace
@@ -30,7 +29,6 @@ from .steps import Steps
 __all__ = ["CellResult", "CellRunner", "Timings", "bind"]
 
 _MOST_PROGRAMS = 64
-_REDUCTIONS = ("mean", "sum")
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 _T = TypeVar("_T")
 
@@ -128,7 +126,7 @@ class CellRunner:
         """
         started = time.perf_counter()
         cell = self._cell(source, filename)
-        options = _options(cell, reduce, gather) if reduce or gather else Options()
+        options = checked_options(cell, reduce, gather) if reduce or gather else Options()
         program, captured, reason = self.program(cell, options, namespace)
         outputs, record, traced = self.execute(program, captured)
         ended = time.perf_counter()
@@ -214,10 +212,10 @@ class CellRunner:
             CellError: What is asked for contradicts itself, the cell or the data.
         """
         cell = self._cell(source, filename)
-        _refuse_counts(steps, steps_per_loop)
+        refuse_counts(steps, steps_per_loop)
         feed = None if data is None else open_feed(self.strategy, data, repeat=steps is not None)
-        total = _total(steps, feed)
-        options = _options(cell, reduce, gather, tuple(plot))
+        total = total_steps(steps, feed)
+        options = checked_options(cell, reduce, gather, tuple(plot))
         loopable = feed is None or (feed.distributed and feed.left is not None)
         return Steps(
             runner=self,
@@ -353,74 +351,6 @@ def _was_replaced(before: Mapping[str, Hashable], now: Mapping[str, Hashable]) -
         isinstance(key, tuple) and key[0] is Kind.OBJECT and now.get(name) != key
         for name, key in before.items()
     )
-
-
-def _refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
-    for name, count in (("steps", steps), ("steps per loop", steps_per_loop)):
-        if count is not None and not (is_whole(count) and count >= 1):
-            raise CellError(
-                f"The number of {name} is a positive whole number, not {count!r}.",
-                mend="Leave it out to take the data to its end."
-                if name == "steps"
-                else "Leave it out to have it chosen by measuring.",
-            )
-    if steps is not None and steps_per_loop is not None and steps_per_loop > steps:
-        raise CellError(
-            f"Loops of {steps_per_loop} steps are longer than the {steps} steps that there are.",
-            mend="Choose at most as many, or leave it out.",
-        )
-
-
-def _total(steps: int | None, feed: Feed | None) -> int | None:
-    """How many steps there will be, as far as it is known."""
-    if steps is not None:
-        return int(steps)
-    if feed is None:
-        raise CellError(
-            "How many steps there are to be is not said.",
-            mend="Say it with -n, or give data with -d.",
-        )
-    if feed.left == float("inf"):
-        raise CellError(
-            "The data never ends, and how many steps to make is not said.",
-            mend="Say it: -n 1000.",
-        )
-    return None if feed.left is None else int(feed.left)
-
-
-def _options(
-    cell: CellSource,
-    reduce: Mapping[str, str] | None,
-    gather: Mapping[str, int] | None,
-    plot: tuple[str, ...] = (),
-) -> Options:
-    options = Options(tuple((reduce or {}).items()), tuple((gather or {}).items()), plot)
-    for name in dict.fromkeys(plot):
-        if cell.last is None or name in cell.names.assigned:
-            _refuse_unknown(cell, name)
-    for name, operation in options.reduce:
-        if operation not in _REDUCTIONS:
-            raise CellError(
-                f"`{name}` cannot be reduced by `{operation}`.", mend="Use `mean` or `sum`."
-            )
-    named = [name for name, _ in (*options.reduce, *options.gather)]
-    for name in named:
-        _refuse_unknown(cell, name)
-        if named.count(name) > 1:
-            raise CellError(f"`{name}` is reduced and gathered.", mend="Choose one of them.")
-    return options
-
-
-def _refuse_unknown(cell: CellSource, name: str) -> None:
-    if name in cell.names.assigned or (name == "_" and cell.last):
-        return
-    if name == "_":
-        raise CellError("The cell's last line is not an expression.", mend="Name what to combine.")
-    near = nearest(name, cell.names.assigned)
-    mend = "Name one that it assigns."
-    if near:
-        mend = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?"
-    raise CellError(f"The cell does not assign `{name}`.", mend=mend)
 
 
 def _original(error: Exception, failure: BaseException | None) -> BaseException:
