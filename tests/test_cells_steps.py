@@ -341,6 +341,20 @@ def test_an_error_in_a_step(connection: Any, tf: Any) -> None:
     assert caught.value.tpunb_step == 6
 
 
+def test_nan_is_warned_of_once(connection: Any, tf: Any) -> None:
+    data = tf.data.Dataset.range(80).map(lambda n: tf.cast(n, tf.float32)).batch(4, True)
+    source = "loss = tf.reduce_mean(tf.math.log(30.0 - batch))\n"
+    for steps_per_loop in (1, 5):
+        run = connection.cells.steps(
+            source, {"tf": tf}, data=data, steps_per_loop=steps_per_loop, plot=["loss"]
+        )
+        with pytest.warns(RuntimeWarning, match="`loss` is not finite from step 8 on") as caught:
+            run.go()
+        assert len(caught) == 1
+        assert run.done == 20
+        assert run.history.first_nonfinite("loss") == 8
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no steps": ({"steps": 0}, "positive whole number"),
     "half a step": ({"steps": 1.5}, "positive whole number"),

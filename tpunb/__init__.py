@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     history: History | None
     """What the last run has measured, by `%%tpu_run`, `Connection.run` or `LiveCurves`."""
+    from tpunb.keras import LiveCurves
     from tpunb.widgets import CurvesWidget, ReplicasWidget, TopologyWidget
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "CurvesWidget",
     "Explanation",
     "History",
+    "LiveCurves",
     "ReplicasWidget",
     "TPUStrategy",
     "TopologyWidget",
@@ -62,6 +64,7 @@ _HOMES = {
     "CurvesWidget": "widgets",
     "Explanation": "doctor",
     "History": "histories",
+    "LiveCurves": "keras",
     "ReplicasWidget": "widgets",
     "TPUStrategy": "connection",
     "TopologyWidget": "widgets",

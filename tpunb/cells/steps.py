@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -134,6 +135,7 @@ class Steps:
     _values: dict[str, Any] = field(default_factory=dict)
     _pending: list[tuple[int, list[Any]]] = field(default_factory=list)
     _flushed: float = 0.0
+    _warned: set[str] = field(default_factory=set)
     _waits: _Waits = field(default_factory=_Waits)
     _record: Record | None = None
     _batches: Batches | None = None
@@ -318,8 +320,18 @@ class Steps:
         if self.feed is not None:
             self.feed.took(count)
 
+    def _warn_of_nan(self, name: str, steps: Sequence[int], values: Any) -> None:
+        """Says once at which step a plotted value has stopped being a number."""
+        odd = ~np.isfinite(np.asarray(values).reshape(len(steps), -1)).all(1)
+        if name in self._warned or not odd.any():
+            return
+        self._warned.add(name)
+        first = int(steps[int(odd.argmax())])
+        warnings.warn(f"`{name}` is not finite from step {first} on", RuntimeWarning, stacklevel=2)
+
     def _extend(self, name: str, steps: Any, values: Any) -> None:
         """Adds a loop's values of a name to the history, `[steps, replicas]`."""
+        self._warn_of_nan(name, steps, values)
         operation = dict(self.options.reduce).get(name)
         if operation is not None or values.shape[1] == 1:
             combined = values.sum(1) if operation == "sum" else values.mean(1)
@@ -351,6 +363,8 @@ class Steps:
         for step, values in pending:
             found = {n: _numbers(v) for n, v in zip(self.options.plot, values, strict=True)}
             self.history.append(step, found)
+            for name, numbers in found.items():
+                self._warn_of_nan(name, [step], numbers)
         self._flushed = time.perf_counter()
 
     def _took(self, count: int, seconds: float, trace: float | None) -> None:

@@ -51,7 +51,10 @@ class LiveWidget(anywidget.AnyWidget):
     def close(self) -> None:
         """Ends the widget, and its live displays with it."""
         self.closed = True
+        layout = self.layout if self.comm is not None else None
         super().close()
+        if layout is not None:  # a model of its own
+            layout.close()
 
     def update(self, value: Any) -> bool:
         """Shows another value in place, if the widget can.

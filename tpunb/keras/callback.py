@@ -1,0 +1,295 @@
+"""Live training curves of `fit`, for Keras 3 and tf_keras."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tpunb.describe.history import is_wanted
+from tpunb.histories import History, remember
+from tpunb.interrupts import Stopped
+from tpunb.keras.rates import RATE, RATE_NAMES
+from tpunb.keras.recorder import Recorder
+from tpunb.keras.screen import Screen
+from tpunb.keras.watch import Watch, callback_list
+
+__all__ = ["LiveCurves"]
+
+_PER = ("auto", "batch", "epoch")
+
+
+class _Fit(NamedTuple):
+    """What lives as long as one training."""
+
+    curves: Recorder
+    screen: Screen
+    watch: Watch
+
+
+def _ignored(self: Any, *_: Any, **__: Any) -> None:
+    """A hook that has nothing to do; Keras knows it by the mark."""
+
+
+_ignored._is_default = True  # type: ignore[attr-defined]
+
+
+class LiveCurves:
+    """A callback that draws the curves of `fit` while it trains.
+
+        model.fit(x, y, epochs=5, callbacks=[tpunb.LiveCurves()])
+
+    The same class serves Keras 3 and tf_keras. Where widgets can run the curves grow
+    live, and a picture takes their place at the end; elsewhere the picture is shown once
+    at the end. Each `fit` with the same callback is a run of its own, drawn over the
+    runs before it. A copy of the callback starts without runs.
+
+    Steps count batches, over all epochs; with `initial_epoch` they go on where that epoch
+    begins. With `steps_per_execution` there is a point for each execution, at its last
+    step. Within an epoch Keras logs the mean since the epoch's start, and so it is drawn.
+    The learning rate is a metric, `learning_rate`, once it changes. Values are fetched
+    after later batches have been started, so that training does not wait for them.
+
+    The stop button ends training between two executions with `tpunb.interrupts.Stopped`:
+    weights and curves are kept. A second press is an ordinary interrupt.
+
+    Args:
+        metrics: Names of metrics to show, or of panels: `loss` is also `val_loss`; None
+            for all. The history keeps all of them.
+        per: `batch` for a point per batch, or per execution; `epoch` for a point at each
+            epoch's end, with validation; `auto` for both.
+
+    Attributes:
+        runs: The history of each run, the last one at the end.
+
+    Raises:
+        TypeError: If `metrics` is no name and no iterable of names.
+        ValueError: If `per` is none of the three.
+    """
+
+    # Keras 3 calls the end of a batch on another thread, then, and waits for no value
+    # before it starts the next batch.
+    async_safe = True
+    # tf_keras leaves it to us to fetch the values from the devices.
+    _supports_tf_logs = True
+    _chief_worker_only = None
+
+    def __init__(self, metrics: Iterable[str] | None = None, per: str = "auto") -> None:
+        if per not in _PER:
+            raise ValueError(f"per is 'auto', 'batch' or 'epoch', not {per!r}")
+        self._metrics = None if metrics is None else _names(metrics)
+        self._per = per
+        self._reset()
+
+    def _reset(self) -> None:
+        self.runs: list[History] = []
+        self.params: dict[str, Any] = {}
+        self.model: Any = None
+        self._fit: _Fit | None = None
+        self._early: Any = None
+        self._warned = False
+        self._epoch_ends: dict[int, int] = {}
+
+    # A copy, as tuners make them, is for another model.
+    def __getstate__(self) -> dict[str, Any]:
+        return {"metrics": self._metrics, "per": self._per}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._metrics, self._per = state["metrics"], state["per"]
+        self._reset()
+
+    def __repr__(self) -> str:
+        shown = "" if self._metrics is None else f"metrics={list(self._metrics)!r}, "
+        return f"LiveCurves({shown}per={self._per!r})"
+
+    @property
+    def history(self) -> History | None:
+        """The history of the last run; None before the first."""
+        return self.runs[-1] if self.runs else None
+
+    @property
+    def summary(self) -> str:
+        """What the last run has come to, with its best epoch, in a line."""
+        history = self.history
+        if history is None:
+            return "no run yet"
+        text = f"{history.name}: {history.state} at step {history.last_step or 0}"
+        best = self._best()
+        return f"{text}; {best}" if best else text
+
+    def _best(self) -> str:
+        history, early = self.history, self._early
+        if history is None:
+            return ""
+        wished = getattr(early, "monitor", None) or "val_loss"
+        name = next((each for each in (wished, "val_loss", "loss") if each in history.metrics), "")
+        if not name:
+            return ""
+        if early is not None and name == wished and getattr(early, "best_epoch", None) is not None:
+            epoch = early.best_epoch
+            step = self._epoch_ends.get(epoch)
+            kept = ", whose weights are restored" if _restores(early) else ""
+            return f"best {name} in epoch {epoch + 1} (step {step}){kept}"
+        try:
+            step, value = history.best(name)
+        except ValueError:
+            return ""
+        return f"best {name} {value:.4g} at step {step}"
+
+    # What Keras sets.
+    def set_params(self, params: dict[str, Any] | None) -> None:
+        """Takes what is known of the training: epochs and steps."""
+        self.params = params or {}
+
+    def set_model(self, model: Any) -> None:
+        """Takes the model that is trained, evaluated or asked."""
+        self.model = model
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
+    on_batch_begin = on_batch_end = on_test_batch_end = on_test_end = _ignored
+    on_predict_begin = on_predict_end = _ignored
+    on_predict_batch_begin = on_predict_batch_end = _ignored
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Starts a run, and shows its curves where widgets can run."""
+        self._abandon()
+        owner = callback_list(self, sys._getframe(1))
+        steps, epochs = self.params.get("steps"), self.params.get("epochs")
+        history = History(
+            f"run {len(self.runs) + 1}", total_steps=steps * epochs if steps and epochs else None
+        )
+        self.runs.append(history)
+        remember(history)
+        callbacks = getattr(owner, "callbacks", None) or ()
+        self._early = next((each for each in callbacks if hasattr(each, "stopped_epoch")), None)
+        rate = self._metrics is not None and RATE in self._metrics
+        self._warned = False
+        self._fit = _Fit(
+            Recorder(history, self.model, self.params, self._per, rate=rate),
+            Screen(self.runs, self._metrics),
+            Watch(owner, self._abandon),
+        )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Finds the step at which the epoch begins."""
+        if self._fit is None:
+            return
+        self._stop_if_pressed()
+        self._fit.curves.begin_epoch(epoch, self._epoch_ends.get(epoch - 1))
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Takes what has come of earlier batches; here training can be stopped."""
+        fit = self._fit
+        if fit is None:
+            return
+        if fit.watch.button.pressed:
+            self._stop_if_pressed()
+        fit.curves.begin_batch(batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes the batch's logs; with Keras 3 this may be on another thread."""
+        if self._fit is not None:
+            self._fit.curves.arrived.append((batch, logs or {}))
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Shows what the epoch has come to while validation goes on."""
+        if self._fit is not None:
+            self._fit.curves.collect()
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Lets training be stopped during validation."""
+        if self._fit is not None and self._fit.watch.button.pressed:
+            self._stop_if_pressed()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Adds what is known once in an epoch, such as validation."""
+        if self._fit is None:
+            return
+        curves = self._fit.curves
+        self._epoch_ends[epoch] = curves.end_epoch(logs or {})
+        self._warn_of_names(curves, final=False)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Puts the picture in place of the live curves."""
+        if self._fit is None:
+            return
+        curves, pressed = self._fit.curves, self._fit.watch.button.pressed
+        self._finish(stopped=False)
+        self._warn_of_names(curves, final=True)
+        if pressed:  # too late to stop anything here, but not what comes after
+            raise Stopped("Training was done when the stop button was noticed; nothing is lost.")
+
+    def _stop_if_pressed(self) -> None:
+        fit = self._fit
+        if fit is None or not fit.watch.button.pressed:
+            return
+        fit.curves.wait()
+        self._finish(stopped=True)
+        raise Stopped(_account(fit.curves))
+
+    def _finish(self, *, stopped: bool) -> None:
+        fit, self._fit = self._fit, None
+        if fit is None:
+            return
+        fit.watch.leave()
+        fit.curves.collect()
+        fit.curves.history.finish(stopped=stopped)
+        fit.screen.close()
+
+    def _abandon(self) -> None:
+        """Ends a run that an error has ended: Keras says nothing then."""
+        self._finish(stopped=True)
+
+    def _warn_of_names(self, curves: Recorder, *, final: bool) -> None:
+        """Warns of metrics that were asked for and do not come, as soon as that is clear."""
+        there = curves.history.metrics
+        # Validation may be seldom, and the rate may change late.
+        missing = [
+            name
+            for name in self._metrics or ()
+            if (final or not (name in RATE_NAMES or name.startswith("val_")))
+            and not any(is_wanted(each, frozenset([name])) for each in there)
+        ]
+        if missing and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"LiveCurves: nothing is logged as {', '.join(map(repr, missing))}; "
+                f"there are: {', '.join(there) or 'no metrics'}",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def _names(metrics: Iterable[str]) -> tuple[str, ...]:
+    """Names of metrics, checked."""
+    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a metric is a string, not {name!r}")
+    return names
+
+
+def _account(curves: Recorder) -> str:
+    """What a training that was stopped has done, and how to go on."""
+    done = "1 step" if curves.done == 1 else f"{curves.done} steps"
+    epoch = curves.epoch + curves.epoch_is_done
+    return (
+        f"Training was stopped after {done}, in epoch {curves.epoch + 1}. The model keeps its "
+        f"weights and the history its curves; fit(..., initial_epoch={epoch}) goes on with "
+        f"epoch {epoch + 1}."
+    )
+
+
+def _restores(early: Any) -> bool:
+    """Whether early stopping has brought the best weights back."""
+    stopped = getattr(early, "stopped_epoch", 0) > 0
+    return stopped and bool(getattr(early, "restore_best_weights", False))
