@@ -7,12 +7,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from benchmarks.report import Result, table
 
 _CORES = (8, 32, 128)
 _MODELS = ("mlp", "guide")
-_KINDS = ("notebook", "displays", "training", "strictness")
+_KINDS = ("notebook", "displays", "loops", "keras", "training", "strictness")
 _PEERS = {"mirrored": "MirroredStrategy", "one": "one device"}
 _LIMITS = {"load_ext": ("%load_ext tpunb", 0.1), "connect": ("connecting to v5e-8", 0.5)}
 
@@ -45,6 +46,10 @@ def _results(args: argparse.Namespace) -> Iterator[Result]:
         yield from _notebook(args)
     if "displays" in kinds:
         yield from _displays(args)
+    if "loops" in kinds:
+        yield from _loops(args)
+    if "keras" in kinds:
+        yield from _keras(args)
     for cores in args.cores:
         for model in _MODELS if "training" in kinds else ():
             yield from _training(model, cores, args)
@@ -73,6 +78,29 @@ def _displays(args: argparse.Namespace) -> Iterator[Result]:
     yield Result("an update of live curves", ours, "limit", (2e-5,) * args.repeats, wanted=1.0)
     peers = tuple(each["peer"] for each in rounds)
     yield Result("an update of live curves", ours, "livelossplot", peers, wanted=1 / 5000)
+
+
+def _loops(args: argparse.Namespace) -> Iterator[Result]:
+    """Steps of under a millisecond in loops, each kind in turns with the others."""
+    times = {name: tuple(each) for name, each in _run(args, "loops").items()}
+    for name, ours, peer, wanted in (
+        ("a run of 1000 steps", "ours", "best", 1 / 0.98),
+        ("a run of 1000 steps", "ours", "single", 1 / 1.3),
+        ("the same with two curves", "plotted", "ours", 1.01),
+    ):
+        label = {"best": "by hand, best", "single": "by hand, one by one", "ours": "without"}
+        yield Result(name, times[ours], label[peer], times[peer], wanted)
+
+
+def _keras(args: argparse.Namespace) -> Iterator[Result]:
+    """A batch of `fit` with live curves, against none and against others' callbacks."""
+    rounds = [_run(args, "keras_curves") for _ in range(args.repeats)]
+    ours = tuple(each["ours"] for each in rounds)
+    for peer in ("without", "livelossplot", "fastprogress"):
+        if all(isinstance(each.get(peer), float) for each in rounds):
+            peers = tuple(each[peer] for each in rounds)
+            wanted = 1.01 if peer == "without" else 1.0
+            yield Result("a batch of fit with LiveCurves", ours, peer, peers, wanted)
 
 
 def _training(model: str, cores: int, args: argparse.Namespace) -> Iterator[Result]:
@@ -114,7 +142,7 @@ def _wanted(peer: str, phase: str, cores: int) -> float | None:
     return 0.25 if phase == "first" and cores >= 128 else 1.0
 
 
-def _run(args: argparse.Namespace, module: str, *words: str) -> dict[str, float]:
+def _run(args: argparse.Namespace, module: str, *words: str) -> dict[str, Any]:
     """A measurement in a fresh process."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *words]
     done = subprocess.run(
@@ -122,7 +150,7 @@ def _run(args: argparse.Namespace, module: str, *words: str) -> dict[str, float]
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    measured: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    measured: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return measured
 
 
