@@ -102,6 +102,15 @@ def test_bad_input(book: Notebook, cell: str, kind: type[Exception], message: st
     assert book.good("total.numpy()").error is None
 
 
+def test_checked_first(book: Notebook) -> None:
+    ran = book.run("%%tpu_run --check -d ds\ny = tf.boolean_mask(batch, batch > 3.0)")
+    assert "boolean_mask" in ran.text
+    assert ran.error is not None
+    good = book.good(f"%%tpu_run --check -d ds -p mean{STEP}")
+    assert good.plain.endswith("8 steps\n")
+    assert float(book.names["total"].numpy()) == sum(range(64)) / 8
+
+
 def test_an_early_end_keeps_what_was_done(book: Notebook) -> None:
     book.names.pop("mean", None)
     assert book.run(f"%%tpu_run -d ds -n 20 -p mean{STEP}").error is not None

@@ -14,6 +14,7 @@ from IPython.display import display
 
 from tpunb import displays, reports
 from tpunb.accelerators import accelerator
+from tpunb.checking import CheckReport
 from tpunb.connection import Connection
 from tpunb.request import resolve
 from tpunb.run_options import RunOptions, is_name
@@ -191,8 +192,6 @@ class TpuMagics(Magics):  # type: ignore[misc]
         again goes on.
         """
         options = self._run_options.get(line) or self._read_run_options(line)
-        if options.check:
-            self._check_first(cell)
         value, quiet = (
             self._run_steps(cell, options) if options.is_stepped else self._run_once(cell, options)
         )
@@ -205,6 +204,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
         return value
 
     def _run_once(self, cell: str, options: RunOptions) -> tuple[Any, bool]:
+        if options.check:
+            _inspect(self.session.check(cell))
         result = self.session.run(
             cell, reduce=options.reduce, gather=options.gather, timed=options.timed
         )
@@ -224,7 +225,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             gather=options.gather,
             timed=options.timed,
         )
-        run = self.session.run_steps(request, restart=options.restart)
+        inspect = _inspect if options.check else None
+        run = self.session.run_steps(request, restart=options.restart, inspect=inspect)
         if options.timed or options.verbose:
             display(reports.StepsReport(run))
         return run.value, run.cell.quiet
@@ -243,13 +245,6 @@ class TpuMagics(Magics):  # type: ignore[misc]
         if not found:
             return None
         return found[0] if len(found) == 1 else tuple(found)
-
-    def _check_first(self, cell: str) -> None:
-        """Shows what a check finds, and raises where the cell would not compile."""
-        found = self.session.check(cell)
-        if found.errors or found.warnings:
-            display(found)
-        found.raise_if_refused()
 
     def _read_run_options(self, line: str) -> RunOptions:
         """The options of a `%%tpu_run` line, which are read once."""
@@ -327,6 +322,13 @@ class TpuMagics(Magics):  # type: ignore[misc]
         finally:
             self.displays.close()
             self.session.disconnect()  # names are left where Python closed the connection
+
+
+def _inspect(found: CheckReport) -> None:
+    """Shows what a check has found, and raises where the cell would not compile."""
+    if found.errors or found.warnings:
+        display(found)
+    found.raise_if_refused()
 
 
 def _arguments(magic: Callable[..., Any], line: str) -> Any:

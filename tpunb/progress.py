@@ -30,11 +30,15 @@ class RunDisplay:
         total: How many steps there are to be; None where unknown.
         begin: How many were made in earlier parts of the run.
         link: The connection's, for the curves.
+
+    Attributes:
+        stopped: Whether the run has ended before its time.
     """
 
     def __init__(
         self, history: History | None, total: int | None, begin: int = 0, link: str = ""
     ) -> None:
+        self.stopped = False
         self._history, self._total, self._link = history, total, link
         self._begin = self._steps = begin
         self._examples: int | None = None
@@ -61,12 +65,12 @@ class RunDisplay:
         self._ticker.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._ended.set()
         if self._ticker is not None:
             self._ticker.join(timeout=5)
         if self._history is not None:
-            self._history.finish(stopped=self._total is not None and self._steps < self._total)
+            self._history.finish(stopped=self.stopped or kind is not None)
         if self._curves is not None:
             self._curves.freeze()
             self._curves.close()

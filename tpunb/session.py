@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tpunb.connection import Connection, make_connection
@@ -161,7 +161,7 @@ class Session:
 
     def disconnect(self) -> None:
         """Closes the connection and removes the names that connecting made."""
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._paused = self._connection, None, None
         for name, value in self._bound.items():
             if self.namespace.get(name) is value:
                 del self.namespace[name]
@@ -192,11 +192,22 @@ class Session:
         self.namespace.update(result.assigned)
         return result
 
-    def run_steps(self, request: StepsRequest, *, restart: bool) -> Steps:
+    def run_steps(
+        self,
+        request: StepsRequest,
+        *,
+        restart: bool,
+        inspect: Callable[[CheckReport], None] | None = None,
+    ) -> Steps:
         """Runs a cell's body step after step, and binds the names it assigns.
 
         A run of the same cell on the same data that the stop button has ended is taken
         up where it stopped.
+
+        Args:
+            request: What to run.
+            restart: Whether to begin anew all the same.
+            inspect: Is shown, before the first step, what a check for the TPU finds.
 
         Raises:
             Stopped: The stop button has ended it; what was done is bound.
@@ -206,11 +217,14 @@ class Session:
             run = None if restart else self._resumed(request, cells)
             if run is None:
                 run = self._new_run(request, cells)
+            if inspect is not None:
+                inspect(run.check())
             plotted = run.history if request.plot else None
             try:
                 with RunDisplay(plotted, run.total, run.done, self.connection.link) as shown:
                     run.watcher = shown
                     run.go()
+                    shown.stopped = run.stopped
             finally:
                 self.namespace.update(run.assigned)
                 self.connection.timings = run.timings

@@ -43,6 +43,12 @@ class Batches:
         self._last: Any = None
         self._first = True
         self._structure: Any = None
+        self._peeked: Batch | None = None
+
+    def peek(self) -> Batch | None:
+        """The next batch, which `next` will give once more."""
+        self._peeked = self._peeked or self.next()
+        return self._peeked
 
     def next(self) -> Batch | None:
         """The next batch; None at the end of the data.
@@ -50,6 +56,9 @@ class Batches:
         Raises:
             CellError: It cannot be divided, or is unlike the batches before.
         """
+        if self._peeked is not None:
+            peeked, self._peeked = self._peeked, None
+            return peeked
         try:
             value = next(self._feed.iterator)
         except (StopIteration, tf.errors.OutOfRangeError):

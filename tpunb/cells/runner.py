@@ -157,9 +157,14 @@ class CellRunner:
             CheckError: The strategy is not a virtual TPU's.
             Exception: What the cell raises when it is traced, as from `run`.
         """
+        return self.check_cell(self._cell(source, filename), namespace)
+
+    def check_cell(
+        self, cell: CellSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
+    ) -> CheckReport:
+        """The same for a cell that has been parsed, with values that hide the notebook's."""
         refuse_other_strategies(self.strategy)
-        cell = self._cell(source, filename)
-        captured = self._capturer.capture(cell, namespace)
+        captured = self._capturer.capture(cell, namespace, bound)
         program = Program(self.strategy, cell, namespace, captured, self._capturer, Options())
         with observed() as found:
             try:

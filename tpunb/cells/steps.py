@@ -24,6 +24,7 @@ from .program import Options, Program
 from .readiness import make_ready
 
 if TYPE_CHECKING:
+    from ..checking import CheckReport
     from .runner import CellRunner
     from .source import CellSource
 
@@ -166,6 +167,22 @@ class Steps:
         """Names that stay in the cell."""
         return tuple(n for n in self._record.withheld if n != LAST) if self._record else ()
 
+    def check(self) -> CheckReport:
+        """Checks with the first batch whether a step would compile for a TPU; runs nothing.
+
+        Raises:
+            CheckError: The strategy is not a virtual TPU's.
+            Exception: What the cell raises when it is traced.
+        """
+        if (batches := self._opened()) is not None and (batch := batches.peek()) is not None:
+            self.bound.update(bound_to(self.names, batch.value))
+        return self.runner.check_cell(self.cell, self.namespace, self.bound)
+
+    def _opened(self) -> Batches | None:
+        if self._batches is None and self.feed is not None:
+            self._batches = Batches(self.runner.strategy, self.feed)
+        return self._batches
+
     def go(self) -> None:
         """Makes the steps that are left.
 
@@ -178,8 +195,7 @@ class Steps:
         """
         started = time.perf_counter()
         self.stopped = False
-        if self._batches is None and self.feed is not None:
-            self._batches = Batches(self.runner.strategy, self.feed)
+        self._opened()
         try:
             with StopButton() as button:
                 while self.left > 0 and not self.ended:
