@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from tpunb.accelerators import accelerator
 from tpunb.assignment import device_assignment
 from tpunb.errors import ConnectError, NotConnectedError
-from tpunb.histories import History, remember
 from tpunb.quiet import import_tensorflow
 from tpunb.request import DEFAULT_TYPE, Request, resolve
 from tpunb.virtual import installation, latest
@@ -20,6 +19,7 @@ from tpunb.virtual import installation, latest
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner, LoopTimings
     from tpunb.describe import Annotations, ConnectionDescription
+    from tpunb.histories import History
 
 __all__ = [
     "Connection",
@@ -324,6 +324,7 @@ class Connection:
             Exception: What the function or the data raises; what was done is kept.
         """
         from tpunb.cells.functions import run_of_function
+        from tpunb.histories import remember
 
         names = (plot,) if isinstance(plot, str) else tuple(plot)
         run = run_of_function(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
@@ -14,11 +14,13 @@ from IPython.display import display
 
 from tpunb import displays, reports
 from tpunb.accelerators import accelerator
-from tpunb.checking import CheckReport
 from tpunb.connection import Connection
 from tpunb.request import resolve
 from tpunb.run_options import RunOptions, is_name
 from tpunb.session import Session, StepsRequest
+
+if TYPE_CHECKING:
+    from tpunb.checking import CheckReport
 
 __all__ = ["TpuMagics"]
 

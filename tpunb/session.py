@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from tpunb.connection import Connection, make_connection
 from tpunb.errors import NotConnectedError
 from tpunb.failures import first_line, show_shortly, syntax_error
-from tpunb.histories import remember
 from tpunb.interrupts import Stopped
 from tpunb.progress import RunDisplay
 from tpunb.request import Request
@@ -242,6 +241,8 @@ class Session:
         return run if runner is cells and before.is_same(request) else None
 
     def _new_run(self, request: StepsRequest, cells: CellRunner) -> Steps:
+        from tpunb.histories import remember
+
         run = cells.steps(
             request.source,
             self.namespace,
