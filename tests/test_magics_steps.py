@@ -127,6 +127,12 @@ def test_an_error_says_where(book: Notebook) -> None:
     assert "tpunb" not in ran.text.replace("tpunb_", "")
 
 
+def test_an_error_says_on_which_replicas(book: Notebook) -> None:
+    ran = book.run("%%tpu_run\ntf.debugging.assert_less(replica_id, 2, 'high')")
+    assert "On replica" in ran.text
+    assert set(ran.error.tpunb_replicas) <= {2, 3}
+
+
 class Pressed:
     """Presses the stop button once a run has made some steps."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 import traceback
+from collections.abc import Sequence
 
 from tpunb.errors import CellError
 
@@ -56,16 +57,25 @@ def show_shortly(error: BaseException, source: str) -> None:
     """Makes IPython show an error by the lines of its cell.
 
     Args:
-        error: An error raised by a cell; `tpunb_lines` says where in it, and
-            `tpunb_where` in which of many steps.
+        error: An error raised by a cell; `tpunb_lines` says where in it, `tpunb_replicas`
+            on which replicas, if known, and `tpunb_where` in which of many steps.
         source: The cell's body, whose first line is line 2 of the cell.
     """
     lines = getattr(error, "tpunb_lines", None)
     if not lines:
         return
-    where = getattr(error, "tpunb_where", None)
-    shown = [*_excerpt(lines[-1], source), "", *_said(error), *([where] if where else [])]
+    where = [_on(getattr(error, "tpunb_replicas", ())), getattr(error, "tpunb_where", "")]
+    shown = [*_excerpt(lines[-1], source), "", *_said(error), *filter(None, where)]
     error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
+
+
+def _on(replicas: Sequence[int]) -> str:
+    """The replicas that failed, at most four of them by name."""
+    if not replicas:
+        return ""
+    named = ", ".join(map(str, replicas[:4]))
+    more = f" and {len(replicas) - 4} more" if len(replicas) > 4 else ""
+    return f"On replica{'s' if len(replicas) > 1 else ''} {named}{more}."
 
 
 def syntax_error(error: SyntaxError) -> CellError:

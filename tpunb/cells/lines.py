@@ -13,6 +13,7 @@ __all__ = ["cell_lines", "mark"]
 
 _DEFAULT = re.compile(r"<tpu_run cell [0-9a-f]+>$")
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
+_REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 
@@ -38,7 +39,7 @@ def cell_lines(error: BaseException, filename: str | None = None) -> list[int]:
 def mark(error: BaseException, cell: CellSource, graph: Any = None) -> None:
     """Tells an error which line of the cell it came from.
 
-    Sets `tpunb_lines`, and adds a note where Python has notes (3.11).
+    Sets `tpunb_lines`, and `tpunb_replicas` where the message tells them, and adds a note where Python has notes (3.11).
 
     Args:
         error: The error.
@@ -52,6 +53,9 @@ def mark(error: BaseException, cell: CellSource, graph: Any = None) -> None:
     inside = range(2, len(cell.lines) + 1)  # without what is generated around the body
     numbers = list(dict.fromkeys(cell.first_line(line) for line in found if line in inside))
     error.tpunb_lines = numbers  # type: ignore[attr-defined]
+    # Replica 0's nodes have the plain names, and so has all that is inside of functions.
+    replicas = {int(number) for number in _REPLICA.findall(str(error))}
+    error.tpunb_replicas = sorted(replicas)  # type: ignore[attr-defined]
     if numbers and hasattr(error, "add_note"):
         number = numbers[-1]
         error.add_note(f"line {number} of the cell: {cell.line(number)}")
