@@ -39,7 +39,8 @@ def cell_lines(error: BaseException, filename: str | None = None) -> list[int]:
 def mark(error: BaseException, cell: CellSource, graph: Any = None) -> None:
     """Tells an error which line of the cell it came from.
 
-    Sets `tpunb_lines`, and `tpunb_replicas` where the message tells them, and adds a note where Python has notes (3.11).
+    Sets `tpunb_lines`, and `tpunb_replicas` where the message tells them, and adds
+    a note where Python has notes (3.11).
 
     Args:
         error: The error.
