@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -136,14 +134,6 @@ def test_left_on_another_thread() -> None:
     thread.join()
     with pytest.raises(KeyboardInterrupt):
         press()
-
-
-def test_a_button_that_was_left_is_forgotten() -> None:
-    with StopButton() as button:
-        known = weakref.ref(button)
-    del button
-    gc.collect()
-    assert known() is None
 
 
 def test_how_stopped_shows_itself() -> None:
