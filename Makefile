@@ -14,6 +14,9 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
 TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
 STAGE := printf '==> %s\n'
 
+# Files in two processes: TensorFlow's devices are set once for each.
+UNIT_TESTS := -m pytest -q -n 2 --dist loadfile
+
 # Recorded and compared outputs must not hold TensorFlow's own log.
 export TF_CPP_MIN_LOG_LEVEL := 3
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
@@ -78,7 +81,7 @@ test-newest test-notebooks test-oldest: export TF_ENABLE_ONEDNN_OPTS := 0
 
 test-newest: setup
 	$(STAGE) "unit tests, newest TensorFlow"
-	$(BIN)/python -m pytest -q
+	$(BIN)/python $(UNIT_TESTS)
 
 test-notebooks: setup
 	$(STAGE) "notebooks, outputs compared"
@@ -88,7 +91,7 @@ test-notebooks: setup
 
 test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests, oldest TensorFlow"
-	$(OLDEST)/python -m pytest -q -p no:cacheprovider --ignore=tests/browser
+	$(OLDEST)/python $(UNIT_TESTS) -p no:cacheprovider --ignore=tests/browser
 	$(STAGE) "notebooks, outputs compared, oldest TensorFlow"
 	$(OLDEST)/python -m pytest -q -p no:cacheprovider --nbval --nbval-current-env notebooks
 
