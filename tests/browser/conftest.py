@@ -37,9 +37,13 @@ def missing(what: str) -> None:
     pytest.skip(MISSING.format(what))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """Debian's Chromium, run by Playwright."""
+    """Debian's Chromium, run by Playwright.
+
+    Not for the whole session: while Playwright runs, the thread has a running event
+    loop, which other tests (IPython's shells) would find.
+    """
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
