@@ -137,7 +137,9 @@ def test_best() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["0.3", None, {}, object(), [], ["a"], [[1.0], [2.0]], 1j, b"1"], ids=repr
+    "value",
+    ["0.3", None, {}, pytest.param(object(), id="object"), [], ["a"], [[1.0], [2.0]], 1j, b"1"],
+    ids=repr,
 )
 def test_what_is_no_number_is_refused_by_name(value: Any) -> None:
     history = filled()

@@ -574,7 +574,7 @@ def test_narrow_and_wide(host: Host, page: Any, screenshot: Any) -> None:
         [],
         np.zeros((0, 4)),
         1 + 2j,
-        object(),
+        pytest.param(object(), id="object"),
         ReplicaValuesDescription("x", 0, ()),
         np.array("x"),
     ],
