@@ -64,3 +64,11 @@ def test_shows_no_error(notebook: Any) -> None:
         expected = "raises-exception" in cell.metadata.get("tags", [])
         errors = [output for output in cell.outputs if output.output_type == "error"]
         assert expected or not errors, cell.source
+
+
+def test_holds_no_widgets(notebook: Any) -> None:
+    """A saved widget hides the picture beside it, and wants its front end's CDN."""
+    assert "widgets" not in notebook.metadata
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            assert not any("widget" in kind for kind in output.get("data", {}))
