@@ -210,6 +210,25 @@ def test_data_of_all_kinds(
     check(names, by_hand(tf, batches, steps)[0])
 
 
+def test_other_names_for_the_same_batch(tf: Any, connection: Any) -> None:
+    numbers = tf.data.Dataset.range(64)
+    pairs = tf.data.Dataset.zip((numbers, numbers.map(tf.negative)))
+    data = pairs.batch(8, drop_remainder=True)
+    names = {"tf": tf}
+    for given, sign in ((("a", "b"), 1), (("b", "a"), -1)):
+        run = connection.cells.steps(
+            "loss = tf.reduce_sum(a)\n",
+            names,
+            data=data,
+            names=given,
+            steps_per_loop=3,
+            plot=["loss"],
+        )
+        run.go()
+        assert (run.history.values("loss") * sign >= 0).all()
+        assert run.history.values("loss").sum() * 4 == sign * sum(range(64))
+
+
 def test_the_odd_last_batch(tf: Any, connection: Any) -> None:
     odd = tf.data.Dataset.range(22).batch(8)
     names = {"tf": tf}

@@ -35,10 +35,6 @@ class Pace:
         self._loop_step: float | None = None
         self._traced_loop = False
 
-    def begin(self, *, known: bool) -> None:
-        """Says whether the loop form has been traced before."""
-        self._traced_loop = known
-
     def choose(self, left: float) -> int:
         """The steps of the next call; the last step of a run is always made alone.
 

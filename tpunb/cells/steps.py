@@ -136,6 +136,7 @@ class Steps:
     _values: dict[str, Any] = field(default_factory=dict)
     _pending: list[tuple[int, list[Any]]] = field(default_factory=list)
     _flushed: float = 0.0
+    _is_stale: bool = False  # whether the names' values are those of a step before the last
     _warned: set[str] = field(default_factory=set)
     _waits: _Waits = field(default_factory=_Waits)
     _record: Record | None = None
@@ -226,8 +227,6 @@ class Steps:
                 mend="Repeat it (`.repeat()`), or leave out the number of steps.",
             )
 
-    _is_stale = False
-
     def _call(self, count: int) -> None:
         """Makes one step, or a loop of them."""
         if count > 1 and self._looped(count):
@@ -300,14 +299,12 @@ class Steps:
 
     def _loop_key(self, captured: Captured, program: Program) -> tuple[Any, ...]:
         carried = tuple(sorted(self._carried(captured, program)))
-        return (tuple(captured.signature), self._fed(captured), carried, self.timed)
+        # The names too: other parts of a batch may have the same shapes.
+        return (tuple(captured.signature), self.names, carried, self.timed)
 
     def _make_loop(self, program: Program, captured: Captured, key: tuple[Any, ...]) -> Loop:
-        _, fed, carried, timed = key
-        return Loop(program, captured, self.names if fed else (), carried, timed=timed)
-
-    def _fed(self, captured: Captured) -> bool:
-        return self.feed is not None
+        _, names, carried, timed = key
+        return Loop(program, captured, names, carried, timed=timed)
 
     def _carried(self, captured: Captured, program: Program) -> set[str]:
         """Names that a step takes from the step before."""
@@ -318,15 +315,14 @@ class Steps:
         """Takes in what a loop has left behind."""
         record = program.records[tuple(captured.signature)]
         self._flush()
-        names = self.options.plot
         steps = np.arange(self.done + 1, self.done + count + 1)
-        for number, name in enumerate(names):
+        for number, name in enumerate(self.options.plot):
             self._extend(name, steps, kept.plots[:, number, :])
-        tensors = iter(kept.carried)
-        owners = [o for o in captured.owners if o in self._carried(captured, program)]
+        carried = self._carried(captured, program)
+        owners = [owner for owner in captured.owners if owner in carried]
         parts: dict[str, list[Any]] = {}
-        for owner in owners:
-            parts.setdefault(owner, []).append(next(tensors))
+        for owner, tensor in zip(owners, kept.carried, strict=True):
+            parts.setdefault(owner, []).append(tensor)
         for name, found in parts.items():
             self.bound[name] = _filled(record.nests[name], iter(found))
         self.done += count
@@ -338,8 +334,10 @@ class Steps:
 
     def _warn_of_nan(self, name: str, steps: Sequence[int], values: Any) -> None:
         """Says once at which step a plotted value has stopped being a number."""
+        if name in self._warned:
+            return
         odd = ~np.isfinite(np.asarray(values).reshape(len(steps), -1)).all(1)
-        if name in self._warned or not odd.any():
+        if not odd.any():
             return
         self._warned.add(name)
         first = int(steps[int(odd.argmax())])
