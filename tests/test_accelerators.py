@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpunb.accelerators import Accelerator, accelerator, accelerator_types
+from tpunb.accelerators import Accelerator, accelerator, accelerator_types, generic_accelerator
 from tpunb.errors import AcceleratorTypeError
 
 GIB = 2**30
@@ -201,7 +200,11 @@ def test_any_size(family: str, size: int) -> None:
     assert found.name in accelerator_types()
 
 
-def test_the_largest_is_fast() -> None:
-    begin = time.perf_counter()
-    accelerator("v5p-17920").device_coordinates()
-    assert time.perf_counter() - begin < 0.2
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 6])
+def test_cores_on_so_many_hosts(hosts: int, cores: int) -> None:
+    found = generic_accelerator(hosts, cores)
+    assert (found.num_hosts, found.devices_per_host) == (hosts, cores)
+    coordinates = [tuple(place) for host in found.device_coordinates() for place in host]
+    assert len(set(coordinates)) == found.num_devices == hosts * cores
+    assert math.prod(found.mesh) == found.chips

@@ -14,19 +14,22 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "tpunb"
 
 STREAM = (
-    {"catalogue", "errors", "version"},
-    {"accelerators", "assignment", "doctor", "environment", "failures", "interrupts", "quiet"},
+    {"catalogue", "chips", "errors", "masking", "version"},
+    {"metadata", "place"},
+    {"slices"},
+    {"accelerators", "assignment", "diagnosis", "environment", "failures", "interrupts", "quiet"},
     {"describe", "machine"},
     {"draw", "virtual"},
-    {"checking", "histories", "request"},
+    {"checking", "histories", "processes", "reaching", "worker"},
+    {"request"},
     # Cells know a strategy, not how it was connected to: a connection can run them.
-    {"cells", "hardware", "widgets"},
+    {"cells", "checkup", "hardware", "pods", "widgets"},
     {"connection"},
     {"displays", "explaining", "keras", "progress", "reports", "saved_outputs"},
     {"run_options", "session"},
     {"kernels"},
     {"cli", "completion", "kernel_launcher", "magics", "pytest_plugin"},
-    {"extension"},
+    {"__main__", "extension"},
     {"__init__"},
 )
 """Rooms from the spring down: each may import from those above it."""
@@ -38,6 +41,8 @@ TENSORFLOW = {
     "virtual",
     "cells",
     "hardware",
+    "pods",
+    "worker",
     "connection",
     "keras",
 }

@@ -20,6 +20,8 @@ CONNECT = [
     "--patch",
     "--spmd",
     "--require-tpu",
+    "--workers",
+    "--local-workers",
     "--zone",
     "--project",
     "--timeout",
@@ -128,5 +130,5 @@ def test_other_lines_are_untouched(book: Notebook, line: str) -> None:
 def test_names_of_magics(book: Notebook) -> None:
     _, matches = old_complete(book, "%tpu_")
     assert set(matches) == {
-        f"%tpu_{name}" for name in ("connect", "disconnect", "status", "topology")
+        f"%tpu_{name}" for name in ("connect", "disconnect", "doctor", "status", "topology")
     } | {"%%tpu_check", "%%tpu_run"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tpunb
-from tpunb import environment
+from tpunb import chips
 from tpunb.errors import (
     AcceleratorTypeError,
     ComputationShapeError,
@@ -33,7 +34,7 @@ def no_tpu() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
             patch.delenv(variable, raising=False)
-        patch.setattr(environment, "_DEVICE_FILES", ())
+        patch.setattr(chips, "ROOT", Path("/nowhere"))
         patch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
         patch.setenv("no_proxy", "*")
         yield

@@ -1,248 +1,323 @@
-"""The catalogue of known errors: how it is searched, its page, its display, the command."""
+"""`tpunb.doctor()`, `%tpu_doctor` and `tpunb doctor`: one report, three ways to it."""
 
 from __future__ import annotations
 
-import html
-import re
+import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from test_doctor_recorded import NO_TPU_IN_COLAB, ORDINARY, RECORDED, number
+from counterparts.machines import accel, lock_table, pci, process, vfio
+from counterparts.metadata import MetadataServer, tpu_vm
+from test_magics_extension import Notebook
 
 import tpunb
-from tpunb import cli
-from tpunb.catalogue import CHAPTERS, ENTRIES, Clue, link
-from tpunb.doctor import Explanation, explain, explanation
-from tpunb.draw.errors_page import errors_page
+from tpunb import chips, cli, metadata
+from tpunb.machine import software
+from tpunb.machine.variables import SHOWN
 
-PAGE = Path(__file__).parent.parent / "docs" / "errors.md"
+SECRETS = {
+    "GOOGLE_API_KEY": "AIzaSyD-planted1234567890abcdefghijklmn",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+    "HF_TOKEN": "hf_plantedplantedplantedplantedplant",
+    "KAGGLE_KEY": "0123456789abcdef0123456789abcdef",
+    "OPENAI_API_KEY": "sk-proj-planted-planted-planted",
+    "DB_PASSWORD": "correct horse battery staple",
+    "COLAB_JUPYTER_TOKEN": "planted-jupyter-token",
+}
+"""Planted in the environment, and shown nowhere."""
 
-
-def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
-    try:
-        raise error from cause
-    except BaseException as caught:
-        return caught
-
-
-def test_exceptions_and_what_is_behind_them() -> None:
-    known = KeyError("COLAB_TPU_ADDR")
-    assert number(known) == 2
-    assert number(raised(RuntimeError("mine"), known)) == 2
-    assert number(raised(RuntimeError("mine"), raised(OSError("other"), known))) == 2
-    beside = RuntimeError("mine")
-    beside.__context__ = known
-    assert number(beside) == 2
-    beside.__suppress_context__ = True  # as `raise ... from None` does
-    assert explain(beside) is None
-    outer = raised(ValueError("Please provide a TPU Name to connect to."), known)
-    assert number(outer) == 1
-
-
-def test_notes_and_groups() -> None:
-    error: Any = ValueError("mine")
-    error.__notes__ = ["KeyError: 'COLAB_TPU_ADDR'"]
-    assert number(error) == 2
-    group: Any = ValueError("several")
-    group.exceptions = (OSError("a"), error)
-    assert number(group) == 2
-
-
-def test_the_traceback_counts() -> None:
-    def fail() -> None:
-        raise AssertionError
-
-    def _distributed_tf_update_step() -> None:
-        fail()
-
-    for function, expected in ((fail, None), (_distributed_tf_update_step, 34)):
-        with pytest.raises(AssertionError) as caught:
-            function()
-        assert number(caught.value) == expected
-
-
-class Hostile(Exception):
-    """An exception whose every part raises."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    @property
-    def exceptions(self) -> Any:
-        raise RuntimeError("no group")
-
-    @property
-    def __notes__(self) -> Any:
-        raise RuntimeError("no notes")
-
-
-def test_it_never_raises() -> None:
-    circle = ValueError("a")
-    circle.__cause__ = other = ValueError("b")
-    other.__cause__ = circle
-    long: BaseException = ValueError("end")
-    for _ in range(3_000):
-        long = raised(ValueError("x"), long)
-    odd: Any = ValueError("odd")
-    odd.exceptions = odd.__notes__ = 3
-    for value in (Hostile(), circle, long, odd, None, 3, object(), Hostile, [Hostile()], b"\xff"):
-        assert explain(value) is None
-
-
-TEXTS = st.one_of(
-    st.text(), st.sampled_from([text for _, text in RECORDED]), st.sampled_from(ORDINARY)
+HIDDEN = (
+    *SECRETS.values(),
+    "planted",
+    "s3cr3t",
+    "hunter2",
+    "abcdefplant",
+    "correct horse",
 )
+LEAKS = {
+    **SECRETS,
+    "TPU_NAME": "grpc://user:s3cr3t-of-the-tpu@10.0.0.2:8470",
+    "https_proxy": "http://me:hunter2@proxy.example:3128",
+    "XLA_FLAGS": "--xla_dump_to=/tmp/x --api_token=abcdefplant --y=" + SECRETS["HF_TOKEN"],
+    "LIBTPU_INIT_ARGS": f"--a={SECRETS['KAGGLE_KEY']} --b={SECRETS['DB_PASSWORD']}",
+    "TPU_CONFIG": json.dumps({"tpu_node_name": "n", "token": "planted-in-json"}),
+    "GCE_METADATA_HOST": "user:s3cr3t-of-metadata@127.0.0.1",
+    "KERAS_BACKEND": SECRETS["HF_TOKEN"],
+    "TPUNB_TPU": "grpc://user:s3cr3t-default@host:1",
+}
 
 
-@given(st.one_of(st.binary(), TEXTS, st.lists(TEXTS).map("".join), st.integers(), st.none()))
-def test_whatever_it_is_given(value: object) -> None:
-    found = explain(value)
-    assert found is None or found.code in ENTRIES
+@pytest.fixture(autouse=True)
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine of which nothing is known, without TPUs."""
+    for name in (*SHOWN, "KAGGLE_URL_BASE"):
+        monkeypatch.delenv(name, raising=False)
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setattr(chips, "ROOT", root)
+    metadata.forget()
+    yield root
+    metadata.forget()
 
 
-@given(st.lists(TEXTS, min_size=1), st.sampled_from([Exception, KeyError, KeyboardInterrupt]))
-def test_whatever_exception_it_is_given(texts: list[str], kind: type[BaseException]) -> None:
-    error = kind(texts[0])
-    for text in texts[1:]:
-        error = raised(kind(text), error)
-    found = explain(error)
-    assert found is None or found.code in ENTRIES
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The versions of what is installed, which a test may change."""
+    versions = {"tensorflow-tpu": "2.20.0", "keras": "3.12.0"}
+    monkeypatch.setattr(software, "_version", versions.get)
+    monkeypatch.setattr(software, "_unmet", lambda versions: ())
+    monkeypatch.setattr(software, "_pythons", lambda versions: ())
+    monkeypatch.setattr(software, "_is_there", lambda module: False)
+    # What the tests themselves have imported may be another version.
+    monkeypatch.setattr(software, "_imported", lambda module: None)
+    return versions
 
 
-REPEATED = [
-    "a", "\n", "[0", "\x1b[0", "AssertionError ", "Input 1 to node a with op ", "TPU system ",
-    "5 out of the last 5 calls to ", "Attempting to reserve ", "KeyboardInterrupt ",
-    "IndexError: index 0 is out of bounds for axis 0 with size 0\n", "UnavailableError: ",
-    "No registered '_Arg' OpKernel for XLA", "Invalid reduction dimension 0 for input with 0 dimension",
-    "Retrying (1/2) ", "Cannot install tensorflow-tpu", "computation footprint ",
-]  # fmt: skip
+KEYS = {
+    "connect", "devices", "environment", "findings", "holding", "memory", "next", "ok", "place", "software", "tpu", "tpunb",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("part", REPEATED)
-def test_a_megabyte_takes_no_longer_than_it_should(part: str) -> None:
-    def seconds(size: int) -> float:
-        text = (part * (size // len(part) + 1))[:size]
-        begin = time.process_time()
-        explain(text)
-        return time.process_time() - begin
-
-    # Anything worse than linear would take minutes for the longer one.
-    assert seconds(1_000_000) < 40 * max(seconds(100_000), 0.05)
-
-
-def test_the_catalogue_is_whole() -> None:
-    codes = [*(str(n) for n in range(1, 47)), *(f"P{n}" for n in range(1, 11))]
-    assert list(ENTRIES) == codes
-    assert sum(map(len, CHAPTERS.values())) == len(codes)
-    for entry in ENTRIES.values():
-        assert entry.title
-        assert not entry.title.endswith(".")
-        assert entry.cause.endswith(".")
-        assert entry.mend.endswith(".")
-        assert entry.sources
-        assert entry.clues or entry.number is None
-        for clue in entry.clues:
-            message = clue.message if isinstance(clue, Clue) else clue
-            assert re.compile(message)
-            assert not re.search(r"(?<![\\\]])[.)\]][*+]", message), f"unbounded: {message}"
+def test_a_plain_machine(installed: dict[str, str]) -> None:
+    report = tpunb.doctor()
+    assert isinstance(report, tpunb.DoctorReport)
+    assert report.ok
+    assert report.next_step == "%tpu_connect --simulate v5e-8"
+    assert report.prospect.kind == "virtual"
+    found = report.as_dict()
+    assert found.keys() == KEYS
+    assert json.loads(json.dumps(found)) == found
+    assert found["tpu"]["found"] is None
+    assert found["tpu"]["tried"][0] == "no TPU device in /dev"
+    assert found["connect"]["says"] == "simulate a v5e-8, because no TPU was found"
+    assert found["software"]["versions"] == installed
+    text = str(report)
+    assert text == repr(report)
+    assert text.startswith("TPU doctor: all is in order\n\nWhere\n")
+    assert text.endswith("Next\n  %tpu_connect --simulate v5e-8")
+    # Names are in one column, values in another, and lines are not too long.
+    values = {line.index("3.12.0") for line in text.splitlines() if "keras" in line}
+    values |= {line.index("2.20.0") for line in text.splitlines() if "tensorflow-tpu" in line}
+    assert len(values) == 1
+    assert max(map(len, text.splitlines())) <= 96
 
 
-def test_an_explanation_is_not_an_error_itself() -> None:
-    for code in ENTRIES:
-        assert explain(str(explanation(code))) is None, code
+def test_what_has_to_be_mended(bare: Path, installed: dict[str, str]) -> None:
+    vfio(bare, [0], "0x0063")
+    installed.clear()
+    installed["tensorflow-cpu"] = "2.21.0"
+    report = tpunb.doctor()
+    assert not report.ok
+    assert report.headline == "TPU doctor: 1 thing to mend first"
+    assert report.next_step == 'pip uninstall -y tensorflow-cpu && pip install "tpunb[tpu]"'
+    assert report.prospect.kind == "hardware"
+    assert "as things stand it cannot" in report.prospect.says
+    assert "and simulate a v5e-8" in report.prospect.says
+    installed.clear()
+    nothing = tpunb.doctor()
+    assert nothing.next_step == 'pip install "tpunb[tpu]"'
+    assert nothing.prospect.kind == "error"
+    assert "TensorFlow is not installed" in str(nothing)
 
 
-def test_the_magics_that_it_names_exist() -> None:
-    from tpunb.magics import TpuMagics
-
-    names = {name for kind in TpuMagics.magics.values() for name in kind}
-    for entry in ENTRIES.values():
-        assert set(re.findall(r"%(tpu_\w+)", entry.cause + entry.mend)) <= names
-
-
-def test_links() -> None:
-    assert link("tensorflow/tpu#609") == "https://github.com/tensorflow/tpu/issues/609"
-    assert link("https://www.tensorflow.org/guide/tpu") == "https://www.tensorflow.org/guide/tpu"
-    assert link("tensorflow: tpu_strategy.py") is None
-    found = explanation("1")
-    assert found.links == (
-        "https://github.com/googlecolab/colabtools/issues/5194",
-        "https://github.com/googlecolab/colabtools/issues/4699",
+def test_a_tpu_that_is_held(bare: Path, installed: dict[str, str]) -> None:
+    accel(bare, 1)
+    lock = bare / "tmp/libtpu_lockfile"
+    lock.parent.mkdir()
+    lock.touch()
+    process(
+        bare,
+        4711,
+        ["/opt/python3", "-m", "ipykernel_launcher", "--token=hunter2"],
+        [str(bare / "dev/accel0")],
     )
-    assert found.source == "googlecolab/colabtools#5194, googlecolab/colabtools#4699"
+    lock_table(bare, (4711, lock))
+    report = tpunb.doctor()
+    assert report.next_step.endswith("kill 4711")
+    text = str(report)
+    assert "process 4711 (a Jupyter kernel)" in text
+    assert "Shut that kernel down in Jupyter" in text
+    assert "hunter2" not in text + json.dumps(report.as_dict())
 
 
-def test_it_shows_itself() -> None:
-    for code in ENTRIES:
-        found = explanation(code)
-        lines = str(found).splitlines()
-        assert lines[0] == found.headline
-        assert [line.split()[0] for line in lines if line[2] != " "][1:] == ["Cause:", "Mend:", "Source:"]  # fmt: skip
-        markup = found._repr_html_()
-        for text in (found.cause, found.title):
-            assert html.escape(text) in re.sub("</?code>", "`", markup)
-    odd = Explanation("1", "<b>&", "`<i>`", "\"'", ("<a>",))
-    assert "<b>" not in odd._repr_html_()
-    assert "<code>&lt;i&gt;</code>" in odd._repr_html_()
-
-
-def test_in_ipython() -> None:
-    from IPython.lib.pretty import pretty
-
-    found = explanation("34")
-    assert pretty(found) == str(found)
-    assert pretty([found]).startswith("[Known error 34: Made outside strategy.scope()\n")
-
-
-def test_unknown_codes() -> None:
-    with pytest.raises(KeyError):
-        explanation("47")
-
-
-def test_public_names() -> None:
-    assert tpunb.explain is explain
-    assert tpunb.Explanation is Explanation
-
-
-def test_the_page_says_what_the_catalogue_says() -> None:
-    assert PAGE.read_text(encoding="utf-8") == errors_page(), "tpunb explain --all > docs/errors.md"
-
-
-def test_without_tensorflow() -> None:
-    code = (
-        "import sys, tpunb\n"
-        "assert tpunb.explain(KeyError('COLAB_TPU_ADDR')).number == 2\n"
-        "assert not {'tensorflow', 'numpy', 'IPython'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_on_the_command_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_worker_of_a_slice(
+    bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli.main(["explain", "KeyError:", "'COLAB_TPU_ADDR'"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(str(explanation("2")))
-    assert shown.endswith("  https://github.com/googlecolab/colabtools/issues/4481\n")
-    assert cli.main(["explain", "KeyError: 'loss'"]) == 1
-    assert capsys.readouterr() == ("", "This is not an error that tpunb knows.\n")
-    assert cli.main(["explain", "--all"]) == 0
-    assert capsys.readouterr().out == errors_page()
+    accel(bare)
+    with MetadataServer(tpu_vm("v3-32", workers=("10.0.0.2", "10.0.0.3"), worker=1)) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.host)
+        report = tpunb.doctor()
+    assert report.prospect.tpu == "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"
+    assert "v3-32, number 1 of 2 workers" in str(report)
+    assert report.as_dict()["tpu"]["slice"]["workers"] == ["10.0.0.2", "10.0.0.3"]
+    assert report.next_step == "%tpu_connect"
 
 
-@pytest.mark.parametrize("arguments", [[], ["-"]])
-def test_from_a_pipe(arguments: list[str]) -> None:
-    code = "import sys; from tpunb.cli import main; sys.exit(main())"
-    for text, exit_code in ((b"\xff\n" + NO_TPU_IN_COLAB.encode(), 0), (b"\xff", 1), (b"", 1)):
-        ran = subprocess.run(
-            [sys.executable, "-c", code, "explain", *arguments],
-            input=text, capture_output=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert ran.returncode == exit_code, ran.stderr
-        assert (b"Known error 5" in ran.stdout) == (exit_code == 0)
+@pytest.mark.parametrize(
+    ("variables", "kind", "says"),
+    [
+        ({"TPUNB_TPU": "v3-8"}, "virtual", "simulate a v3-8, which TPUNB_TPU names"),
+        ({"TPUNB_TPU": "grpc://h:1"}, "hardware", "connect to grpc://h:1, which TPUNB_TPU names"),
+        (
+            {"TPU_NAME": "my-tpu"},
+            "hardware",
+            "connect to my-tpu, and simulate a v5e-8 if it cannot be used",
+        ),
+        ({"TPUNB_REQUIRE_TPU": "1"}, "error", "fail: There is no TPU here"),
+        (
+            {"TPUNB_TPU": "v3-8", "TPUNB_REQUIRE_TPU": "1"},
+            "error",
+            "fail: TPUNB_TPU asks for a virtual TPU",
+        ),
+    ],
+    ids=["type", "address", "name", "required", "contradiction"],
+)
+def test_what_connecting_would_do(
+    installed: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    kind: str,
+    says: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    report = tpunb.doctor()
+    assert report.prospect.kind == kind
+    assert says in report.prospect.says
+    assert report.ok is (kind != "error")
+    if kind == "error":
+        assert report.findings[0].mend
+        assert report.next_step == report.findings[0].mend
+    else:
+        assert report.next_step == "%tpu_connect"
+
+
+def test_secrets_are_nowhere(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in LEAKS.items():
+        monkeypatch.setenv(name, value)
+    accel(bare, 1)
+    process(
+        bare,
+        4711,
+        [f"/opt/{SECRETS['HF_TOKEN']}", "--key", SECRETS["GOOGLE_API_KEY"]],
+        [str(bare / "dev/accel0")],
+    )
+    for omitted in ((), ("TPUNB_TPU",), ("TPUNB_TPU", "TPU_NAME")):
+        for name in omitted:
+            monkeypatch.delenv(name, raising=False)
+        report = tpunb.doctor()
+        cli.main(["doctor"])
+        cli.main(["doctor", "--json"])
+        out = capsys.readouterr()
+        outputs = [
+            str(report), report._repr_html_(), repr(vars(report)), repr(report.findings), json.dumps(report.as_dict()), report.next_step, report.headline,
+            *report.machine.search.tried, *report.machine.search.notes, out.out, out.err,
+        ]  # fmt: skip
+        for output in outputs:
+            for secret in HIDDEN:
+                assert secret not in output
+    assert "TPU_NAME" not in report.as_dict()["environment"]
+    assert report.as_dict()["environment"]["https_proxy"] == "http://***@proxy.example:3128"
+
+
+class Table(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_html(bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "<script>alert('x')</script>\" onload=\"y")
+    pci(bare, "0x0063")
+    page = tpunb.doctor()._repr_html_()
+    table = Table(page)
+    assert set(table.tags) == {"div", "span", "table", "tbody", "tr", "th", "td", "code"}
+    assert "<script>alert('x')</script>\" onload=\"y" in table.texts
+    assert "TPU doctor: 1 thing to mend first" in table.texts
+    assert "Software" in table.texts
+    assert page.count("color:") == page.count("color:inherit") > 0  # light or dark
+
+
+def test_the_command(installed: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tpunb.doctor()}\n"
+    assert not said.err
+    assert cli.main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    installed.clear()
+    assert cli.main(["doctor", "--json"]) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["next"] == 'pip install "tpunb[cpu]"'
+    assert "1 thing to mend first" in said.err
+
+
+def test_the_magic(tmp_path: Path) -> None:
+    book = Notebook(tmp_path)
+    try:
+        book.good("%load_ext tpunb")
+        ran = book.good("report = %tpu_doctor\nreport")
+        assert isinstance(ran.value, tpunb.DoctorReport)
+        assert "TPU doctor:" in ran.plain
+        assert json.loads(repr(book.good("%tpu_doctor --json").value)).keys() == KEYS
+        assert repr(book.good("%tpu_doctor --last").value) == "No known error so far."
+        book.run("raise RuntimeError('Please provide a TPU Name to connect to')")
+        assert book.good("%tpu_doctor --last").value.code == "1"
+        assert book.run("%tpu_doctor --wrong").error is not None
+    finally:
+        book.close()
+
+
+ALONE = """
+import json, sys, time
+began = time.monotonic()
+import tpunb
+report = tpunb.doctor()
+text, found = str(report), report.as_dict()
+seconds = time.monotonic() - began
+print(json.dumps([seconds, sorted({"tensorflow", "numpy", "grpc", "IPython"} & set(sys.modules)), found["ok"]]))
+"""
+
+
+def test_time_and_imports(tmp_path: Path) -> None:
+    """On a machine without network, and without a word to anybody."""
+    environment = {k: v for k, v in os.environ.items() if k not in SHOWN}
+    began = time.monotonic()
+    ran = subprocess.run(
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert time.monotonic() - began < 30
+    assert not ran.stderr
+    seconds, imported, _ = json.loads(ran.stdout)
+    assert seconds < 2
+    assert imported == []
+
+
+def test_a_slow_metadata_server_in_time(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accel(bare)
+    with MetadataServer(tpu_vm(), "trickles") as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.host)
+        began = time.monotonic()
+        report = tpunb.doctor()
+        assert time.monotonic() - began < 2
+    assert report.machine.search.tpu == "local"

@@ -17,7 +17,7 @@ from test_magics_extension import Notebook
 
 import tpunb
 from tpunb import cli
-from tpunb.doctor import explanation
+from tpunb.diagnosis import explanation
 
 KNOWN = 'raise KeyError("COLAB_TPU_ADDR")'
 TEXT = str(explanation("2"))

@@ -12,7 +12,7 @@ import pytest
 from IPython.core.error import UsageError
 from test_magics_extension import Notebook, Ran
 
-from tpunb import environment, hardware
+from tpunb import chips, hardware
 from tpunb.errors import (
     AcceleratorTypeError,
     ComputationShapeError,
@@ -32,7 +32,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     """A shell with the extension, on a machine without a TPU."""
     for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(environment, "_DEVICE_FILES", (f"{tmp_path}/no-such-device*",))
+    monkeypatch.setattr(chips, "ROOT", tmp_path)
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "*")
     notebook = Notebook(tmp_path)

@@ -17,7 +17,7 @@ from traitlets.config import Config
 
 import tpunb
 
-LINE_MAGICS = ("tpu_connect", "tpu_disconnect", "tpu_status", "tpu_topology")
+LINE_MAGICS = ("tpu_connect", "tpu_disconnect", "tpu_doctor", "tpu_status", "tpu_topology")
 NAMED = (("builtins", "tuple"), ("builtins", "list"), ("builtins", "dict"))
 
 

@@ -22,9 +22,10 @@ from tpunb.version import __version__
 if TYPE_CHECKING:
     from tpunb.accelerators import Accelerator, accelerator, accelerator_types
     from tpunb.checking import CheckReport, check
+    from tpunb.checkup import DoctorReport, doctor
     from tpunb.connection import Connection, TPUStrategy, connect
+    from tpunb.diagnosis import Explanation, explain
     from tpunb.displays import show
-    from tpunb.doctor import Explanation, explain
     from tpunb.errors import TpunbError
     from tpunb.histories import History
 
@@ -38,6 +39,7 @@ __all__ = [
     "CheckReport",
     "Connection",
     "CurvesWidget",
+    "DoctorReport",
     "Explanation",
     "History",
     "LiveCurves",
@@ -50,6 +52,7 @@ __all__ = [
     "accelerator_types",
     "check",
     "connect",
+    "doctor",
     "explain",
     "history",
     "load_ipython_extension",
@@ -62,7 +65,8 @@ _HOMES = {
     "CheckReport": "checking",
     "Connection": "connection",
     "CurvesWidget": "widgets",
-    "Explanation": "doctor",
+    "DoctorReport": "checkup",
+    "Explanation": "diagnosis",
     "History": "histories",
     "LiveCurves": "keras",
     "ReplicasWidget": "widgets",
@@ -73,7 +77,8 @@ _HOMES = {
     "accelerator_types": "accelerators",
     "check": "checking",
     "connect": "connection",
-    "explain": "doctor",
+    "doctor": "checkup",
+    "explain": "diagnosis",
     "show": "displays",
 }
 

@@ -7,14 +7,20 @@ whose two TensorCores act as one (v4, v5p) or that have just one (v5e, v6e).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
-from dataclasses import dataclass
 
 from tpunb.errors import AcceleratorTypeError, nearest
 
-__all__ = ["MAX_GENERIC_CORES", "Accelerator", "accelerator", "accelerator_types"]
+__all__ = [
+    "MAX_GENERIC_CORES",
+    "Accelerator",
+    "accelerator",
+    "accelerator_types",
+    "generic_accelerator",
+]
 
 MAX_GENERIC_CORES = 1024
 """The most cores that a plain number may ask for."""
@@ -52,7 +58,7 @@ _MESHES_3D: dict[int, Shape] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Accelerator:
     """One TPU type, real or generic.
 
@@ -130,7 +136,7 @@ class Accelerator:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Family:
     """What the types of one family share.
 
@@ -278,6 +284,21 @@ def accelerator(spec: str | int) -> Accelerator:
     if size not in family.sizes:
         raise _wrong_size(family, size)
     return family.build(size)
+
+
+def generic_accelerator(hosts: int, cores_per_host: int) -> Accelerator:
+    """A TPU of no particular type, whose cores are spread over so many hosts.
+
+    Raises:
+        AcceleratorTypeError: There would be no core, or too many.
+    """
+    cores = hosts * cores_per_host
+    plain = _generic(cores)
+    grid = _near_square(hosts, hosts, hosts)
+    block = _near_square(cores_per_host, cores_per_host, cores_per_host)
+    return dataclasses.replace(
+        plain, mesh=(grid[0] * block[0], grid[1] * block[1], 1), host_bounds=(*block, 1)
+    )
 
 
 def _unknown(spec: str, text: str) -> AcceleratorTypeError:

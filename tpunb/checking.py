@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.doctor import explain
+from tpunb.diagnosis import explain
 from tpunb.errors import TpunbError
 from tpunb.virtual import latest
 from tpunb.virtual.interface import VirtualTPU

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tpunb.accelerators import accelerator
+from tpunb.accelerators import Accelerator, accelerator
 from tpunb.assignment import device_assignment
 from tpunb.errors import ConnectError, NotConnectedError
 from tpunb.quiet import import_tensorflow
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner, LoopTimings
     from tpunb.describe import Annotations, ConnectionDescription
     from tpunb.histories import History
+    from tpunb.pods import Pod
 
 __all__ = [
     "Connection",
@@ -43,6 +44,8 @@ def connect(
     require_tpu: bool = False,
     zone: str | None = None,
     project: str | None = None,
+    workers: Sequence[str] | str | None = None,
+    local_workers: int | bool = False,
     timeout: float = 60,
 ) -> Connection:
     """Connects to a TPU, or to a virtual one.
@@ -69,6 +72,10 @@ def connect(
             TPU; `TPUNB_REQUIRE_TPU=1` does the same for a whole process.
         zone: The Cloud zone of a TPU given by name.
         project: The Cloud project of a TPU given by name.
+        workers: The addresses of `tpunb worker` processes, one for each host of the TPU
+            that is simulated: a virtual Pod. Without a type, all their cores.
+        local_workers: Whether, or how many, workers are started on this machine; they end
+            with the connection.
         timeout: Seconds after which an unreachable worker is given up.
 
     Returns:
@@ -93,6 +100,8 @@ def connect(
         require_tpu=require_tpu,
         zone=zone,
         project=project,
+        workers=workers,
+        local_workers=local_workers,
         timeout=timeout,
     )
     return make_connection(request)
@@ -149,13 +158,28 @@ def _stand_in(request: Request, error: ConnectError) -> Connection:
 
 
 def _virtual(request: Request) -> Connection:
+    if not request.is_pod:
+        return _on_cores(request, accelerator(request.tpu), None)
+    from tpunb.pods import open_pod
+
+    pod = open_pod(request)
+    for other in _open_connections():
+        other.close()  # TensorFlow knows one set of workers at a time
+    try:
+        return _on_cores(request, pod.accelerator, pod)
+    except BaseException:
+        pod.close()
+        raise
+
+
+def _on_cores(request: Request, tpu: Accelerator, pod: Pod | None) -> Connection:
+    """A virtual TPU on this process's cores, or on those of a Pod's workers."""
     from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
     from tpunb.virtual.strategy import VirtualTPUStrategy
 
-    tpu = accelerator(request.tpu)
     topology = virtual_topology(tpu)
     assignment = device_assignment(topology, request.computation_shape, request.replicas, tpu.name)
-    resolver = VirtualTPUClusterResolver(tpu)
+    resolver = VirtualTPUClusterResolver(tpu, workers=pod.addresses if pod else ())
     strategy = VirtualTPUStrategy(
         resolver,
         device_assignment=assignment,
@@ -163,7 +187,7 @@ def _virtual(request: Request) -> Connection:
         strict=request.strictness,
     )
     latest.remember(strategy)
-    connection = Connection(request, strategy, resolver, topology, assignment)
+    connection = Connection(request, strategy, resolver, topology, assignment, pod=pod)
     if request.patch:
         connection.lent = installation.lend(tpu, request.strictness)
     return connection
@@ -193,8 +217,14 @@ _opened: list[weakref.ref[Connection]] = []
 
 def latest_connection() -> Connection | None:
     """The connection that was opened last and is open still."""
-    _opened[:] = [ref for ref in _opened if (found := ref()) is not None and not found.closed]
-    return _opened[-1]() if _opened else None
+    return next(reversed(_open_connections()), None)
+
+
+def _open_connections() -> list[Connection]:
+    found = [connection for ref in _opened if (connection := ref()) is not None]
+    found = [connection for connection in found if not connection.closed]
+    _opened[:] = [weakref.ref(connection) for connection in found]
+    return found
 
 
 class Connection:
@@ -208,17 +238,28 @@ class Connection:
         kind: `"virtual"` or `"hardware"`.
         tpu: The TPU type that is simulated, or what was connected to.
         request: What was asked for.
+        pod: The workers of a virtual Pod; None for any other TPU.
+        notes: Sentences that the user should read.
         closed: Whether `close` has been called.
         timings: What the last run of many steps has taken; None before the first.
         lent: What makes TensorFlow's names answer for the connection's TPU, if asked for.
     """
 
     def __init__(
-        self, request: Request, strategy: Any, resolver: Any, topology: Any, assignment: Any
+        self,
+        request: Request,
+        strategy: Any,
+        resolver: Any,
+        topology: Any,
+        assignment: Any,
+        *,
+        pod: Pod | None = None,
     ) -> None:
         self.request = request
         self.kind = request.kind
-        self.tpu = request.tpu
+        self.tpu = pod.accelerator.name if pod else request.tpu
+        self.pod = pod
+        self.notes = (*request.notes, *(pod.notes if pod else ()))
         self.strategy = strategy
         self.resolver = resolver
         self.topology = topology
@@ -233,6 +274,13 @@ class Connection:
     def link(self) -> str:
         """What the live displays of this connection, and no others, have in common."""
         return str(id(self))
+
+    def lost(self) -> tuple[str, ...]:
+        """The addresses of workers that are gone, or were started anew since connecting.
+
+        What was on them is lost: connect again, and make models and datasets anew.
+        """
+        return self.pod.lost() if self.pod is not None else ()
 
     def memory_per_core(self) -> tuple[int, ...]:
         """Bytes that the variables of the strategy hold on each core, in the cores' order."""
@@ -371,7 +419,7 @@ class Connection:
             hosts=extended.num_hosts,
             logical_devices=max(1, topology.num_logical_devices),
             topology=topology,
-            notes=self.request.notes,
+            notes=self.notes,
         )
 
     def annotations(self) -> Annotations:
@@ -403,6 +451,8 @@ class Connection:
         if self._cells is not None:
             self._cells.close()
             self._cells = None
+        if self.pod is not None:
+            self.pod.close()
         if self.kind == "hardware" and shut_down:
             from tpunb import hardware
 

@@ -20,6 +20,7 @@ __all__ = [
     "TpuWarning",
     "TpunbError",
     "VirtualDevicesError",
+    "WorkerError",
 ]
 
 
@@ -65,6 +66,10 @@ class ConnectError(TpunbError, RuntimeError):
     def __init__(self, message: str, *, mend: str = "", tried: Sequence[str] = ()) -> None:
         super().__init__(message, mend=mend)
         self.tried = tuple(tried)
+
+
+class WorkerError(TpunbError, RuntimeError):
+    """A worker of a virtual Pod that cannot be started, or that has ended."""
 
 
 class NotConnectedError(TpunbError, RuntimeError):

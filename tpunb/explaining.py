@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from tpunb.doctor import Explanation, explain
+from tpunb.diagnosis import Explanation, explain
 from tpunb.errors import TpunbError
 
 __all__ = ["Explaining"]

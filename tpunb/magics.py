@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,20 @@ class TpuMagics(Magics):  # type: ignore[misc]
     @argument(
         "--require-tpu", action="store_true", help="fail rather than simulate if there is no TPU"
     )
+    @argument(
+        "--workers",
+        metavar="H:P,H:P",
+        help="a virtual Pod whose hosts are these `tpunb worker` processes",
+    )
+    @argument(
+        "--local-workers",
+        nargs="?",
+        const=True,
+        default=False,
+        type=int,
+        metavar="N",
+        help="a virtual Pod whose hosts are processes on this machine, started for it",
+    )
     @argument("--zone", help="the Cloud zone of a TPU given by name")
     @argument("--project", help="the Cloud project of a TPU given by name")
     @argument(
@@ -90,6 +105,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_connect --simulate v3-8 --patch   TensorFlow's own names find it
             %tpu_connect local                   Colab, Kaggle, a TPU VM
             %tpu_connect my-tpu --zone us-central1-b
+            %tpu_connect --simulate v3-32 --workers a:8470,b:8470,c:8470,d:8470
+            %tpu_connect --simulate v3-32 --local-workers
         """
         args = _arguments(self.tpu_connect, line)
         if not is_name(args.name):
@@ -105,6 +122,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             require_tpu=args.require_tpu,
             zone=args.zone,
             project=args.project,
+            workers=args.workers,
+            local_workers=args.local_workers,
             timeout=args.timeout,
         )
         connection, said = self.session.connect(request, args.name)
@@ -308,6 +327,30 @@ class TpuMagics(Magics):  # type: ignore[misc]
             return displays.Described(describe_accelerator(accelerator(args.type)))
         connection = self.session.connection
         return displays.Described(connection.describe().topology, connection)
+
+    @magic_arguments()
+    @argument("--last", action="store_true", help="explain the last error that is a known one")
+    @argument("--json", action="store_true", help="the report as JSON")
+    @line_magic
+    def tpu_doctor(self, line: str) -> Any:
+        """Say what of this machine matters for TPUs, what is in the way, and what to do next.
+
+        Versions and whether they fit, TPU devices and who holds them, environment
+        variables (never secrets), memory, and what ``%tpu_connect`` would do.
+
+        Examples::
+
+            %tpu_doctor
+            %tpu_doctor --last
+            %tpu_doctor --json
+        """
+        from tpunb.checkup import doctor
+
+        args = _arguments(self.tpu_doctor, line)
+        if args.last:
+            return self.session.last_explanation or reports.Sentence("No known error so far.")
+        report = doctor()
+        return reports.Sentence(json.dumps(report.as_dict(), indent=2)) if args.json else report
 
     @magic_arguments()
     @line_magic

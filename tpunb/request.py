@@ -11,6 +11,7 @@ from tpunb.accelerators import accelerator
 from tpunb.assignment import is_whole
 from tpunb.environment import default_tpu, find_tpu, requires_tpu
 from tpunb.errors import AcceleratorTypeError, ComputationShapeError, ConnectError
+from tpunb.reaching import Unreachable, host_and_port
 from tpunb.virtual import installation
 from tpunb.virtual.strict.rules import STRICT, Strictness
 
@@ -20,6 +21,7 @@ DEFAULT_TYPE = "v5e-8"
 """The virtual TPU that stands in where none is found."""
 
 _DAY = 24 * 60 * 60
+_MOST_WORKERS = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Request:
 
     Attributes:
         kind: `"virtual"` or `"hardware"`.
-        tpu: A TPU type to simulate, or `"local"`, a name or an address.
+        tpu: A TPU type to simulate, or `"local"`, a name or an address; empty for a
+            virtual Pod of whatever its workers make up.
         computation_shape: Cores of one replica along the topology's axes.
         replicas: How many replicas to use; None for as many as fit.
         spmd: Whether XLA partitions tensors over a replica's logical devices.
@@ -36,6 +39,9 @@ class Request:
         patch: Whether TensorFlow's own names answer for the virtual TPU.
         zone: The Cloud zone of a TPU given by name.
         project: The Cloud project of a TPU given by name.
+        workers: The addresses of a virtual Pod's workers.
+        local_workers: How many workers to start on this machine: None for none, 0 for one
+            for each host of the TPU.
         timeout: Seconds after which an unreachable worker is given up.
         fallback: Whether a virtual TPU may stand in if connecting fails.
         notes: Sentences that the user should read.
@@ -53,9 +59,16 @@ class Request:
     patch: bool = False
     zone: str | None = None
     project: str | None = None
+    workers: tuple[str, ...] = ()
+    local_workers: int | None = None
     timeout: float = dataclasses.field(default=60, compare=False)
     fallback: bool = dataclasses.field(default=False, compare=False)
     notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+    @property
+    def is_pod(self) -> bool:
+        """Whether the virtual TPU's hosts are worker processes."""
+        return bool(self.workers) or self.local_workers is not None
 
 
 def resolve(
@@ -70,6 +83,8 @@ def resolve(
     require_tpu: bool = False,
     zone: str | None = None,
     project: str | None = None,
+    workers: Sequence[str] | str | None = None,
+    local_workers: int | bool = False,
     timeout: float = 60,
 ) -> Request:
     """Settles what `connect` is asked for, without connecting.
@@ -80,6 +95,10 @@ def resolve(
             one is required.
     """
     require_tpu = require_tpu or requires_tpu()
+    addresses, started = workers_of(workers), _started(local_workers)
+    if addresses or started is not None:
+        _refuse_no_pod(addresses, started, patch)
+        simulate = _pod_type(simulate, started)
     kind, target, fallback, notes = _target(tpu, simulate, require_tpu)
     if replicas is not None and not (is_whole(replicas) and replicas >= 1):
         raise ComputationShapeError(
@@ -101,10 +120,80 @@ def resolve(
         patch=patch,
         zone=zone,
         project=project,
+        workers=addresses,
+        local_workers=started,
         timeout=timeout,
         fallback=fallback,
         notes=notes,
     )
+
+
+def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The addresses of workers, without what `grpc://` adds.
+
+    Args:
+        workers: A list, or a string of addresses that commas separate.
+
+    Raises:
+        ConnectError: One is no address, or two are the same.
+    """
+    if workers is None:
+        return ()
+    if isinstance(workers, str):
+        workers = [part for part in workers.split(",") if part.strip()]
+    if not isinstance(workers, Iterable) or not all(isinstance(one, str) for one in workers):
+        raise ConnectError(
+            f"Workers are addresses such as 'host:8470', not {reprlib.repr(workers)}.",
+            mend="Give a list of them.",
+        )
+    addresses = tuple(one.strip().removeprefix("grpc://").strip("/") for one in workers)
+    try:
+        places = [host_and_port(address) for address in addresses]
+    except Unreachable as error:
+        raise ConnectError(f"{error}.", mend="Write workers as host:port.") from None
+    twice = {
+        address for address, place in zip(addresses, places, strict=True) if places.count(place) > 1
+    }
+    if twice:
+        raise ConnectError(
+            f"{min(twice)} is given twice.", mend="Give another worker for each host."
+        )
+    return addresses
+
+
+def _started(local_workers: int | bool) -> int | None:
+    """How many workers to start; 0 for one for each host, None for none."""
+    if local_workers is False:
+        return None
+    if local_workers is True:
+        return 0
+    if not (is_whole(local_workers) and 1 <= local_workers <= _MOST_WORKERS):
+        raise ConnectError(
+            f"The number of local workers is 1 to {_MOST_WORKERS}, not "
+            f"{reprlib.repr(local_workers)}.",
+            mend="Leave the number out for one worker for each host.",
+        )
+    return int(local_workers)
+
+
+def _refuse_no_pod(workers: Sequence[str], started: int | None, patch: bool) -> None:
+    if workers and started is not None:
+        raise ConnectError(
+            "Workers are either given or started on this machine, not both.",
+            mend="Leave out the workers or the local ones.",
+        )
+    if patch:
+        raise ConnectError(
+            "TensorFlow's own names cannot answer for a virtual Pod of workers.",
+            mend="Leave out --patch, or the workers: a Pod of one process has as many hosts.",
+        )
+
+
+def _pod_type(simulate: str | int | bool | None, started: int | None) -> str | int | bool:
+    """What a Pod simulates; an empty string for whatever its workers make up."""
+    if simulate is not None and simulate is not False and simulate is not True:
+        return simulate
+    return DEFAULT_TYPE if simulate is True or started == 0 else ""
 
 
 def _shape_as_given(shape: Sequence[int] | None) -> tuple[int, ...] | None:
@@ -129,7 +218,7 @@ def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: boo
     if simulate is not None and simulate is not False:
         _refuse_contradiction(tpu, require_tpu)
         wanted = DEFAULT_TYPE if simulate is True else simulate
-        return "virtual", accelerator(wanted).name, False, ()
+        return "virtual", accelerator(wanted).name if wanted else "", False, ()
     if tpu is not None and tpu.strip():
         _refuse_type_as_name(tpu.strip())
         return _installed(require_tpu) or ("hardware", tpu.strip(), False, ())
@@ -140,7 +229,7 @@ def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: boo
         return installed
     found = find_tpu()
     if found.tpu is not None:
-        return "hardware", found.tpu, not require_tpu, ()
+        return "hardware", found.tpu, not require_tpu, found.notes
     if require_tpu:
         raise ConnectError(
             f"There is no TPU here ({'; '.join(found.tried)}), and one is required.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpunb.connection import Connection, make_connection
@@ -18,7 +18,7 @@ from tpunb.request import Request
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner, Steps
     from tpunb.checking import CheckReport
-    from tpunb.doctor import Explanation
+    from tpunb.diagnosis import Explanation
 
 __all__ = ["Session", "Status", "StepsRequest"]
 
@@ -134,22 +134,23 @@ class Session:
         Returns:
             The connection, and what the user should know about the one before.
         """
-        before = self._connection
-        if before is not None and not before.closed and before.request == request:
+        before = self.open_connection
+        same = before is not None and before.request == request
+        lost = before.lost() if before is not None and same else ()
+        if before is not None and same and not lost:
             self._bind(before, strategy_name)
             return before, _AGAIN
         # Only a new connection that stands ends the old one.
         connection = make_connection(request)
-        said = ""
-        if before is not None and not before.closed:
-            if connection.request == before.request:  # again a virtual TPU has to stand in
-                before.lent = connection.lent
-                self._bind(before, strategy_name)
-                return before, _AGAIN
-            said = (
-                f"The connection to {before.tpu} is closed: models, variables and datasets made "
-                "for it have to be made again in the new strategy's scope."
-            )
+        if before is None:
+            said = ""
+        elif connection.request == before.request and not lost:
+            # Again a virtual TPU has to stand in.
+            before.lent = connection.lent
+            self._bind(before, strategy_name)
+            return before, _AGAIN
+        else:
+            said = _changed(before, lost)
             # The same TPU has just been initialised for the new connection.
             before.close(shut_down=before.tpu != connection.tpu)
             self.disconnect()
@@ -305,6 +306,18 @@ class Session:
         }
         self.namespace.update(names)
         self._bound.update(names)
+
+
+def _changed(before: Connection, lost: Sequence[str]) -> str:
+    """What the user should know about a connection that has been replaced."""
+    why = f"The connection to {before.tpu} is closed"
+    if lost:
+        are = "is" if len(lost) == 1 else "are"
+        why = f"{' and '.join(lost)} {are} gone, or started anew, and all that was there is lost"
+    return (
+        f"{why}: models, variables and datasets made for it have to be made again in the new "
+        "strategy's scope."
+    )
 
 
 def _stopped(run: Steps) -> str:

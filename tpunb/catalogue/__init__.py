@@ -1,6 +1,6 @@
 """The errors and performance traps that users of TPUs meet, with cause and mend.
 
-Data only: `tpunb.doctor` finds the entry for an error.
+Data only: `tpunb.diagnosis` finds the entry for an error.
 """
 
 from __future__ import annotations

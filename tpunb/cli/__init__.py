@@ -1,4 +1,4 @@
-"""The command line: notebooks, kernels, topologies and errors."""
+"""The command line: notebooks, kernels, topologies, workers and errors."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tpunb.cli import doctor, errors, kernel, run, topology
+from tpunb.cli import doctor, errors, kernel, run, topology, worker
 from tpunb.cli.outcome import Failed, Interrupted
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
 __all__ = ["main"]
 
-_COMMANDS = (run, kernel, topology, doctor, errors)
+_COMMANDS = (run, kernel, topology, worker, doctor, errors)
 _EPILOG = """\
 examples:
   tpunb run notebook.ipynb --tpu v3-8    execute a notebook on a virtual TPU
   tpunb kernel install v5e-8             a virtual TPU in Jupyter's kernel picker
   tpunb topology v4-32                   what a TPU type looks like
+  tpunb worker --cores 8                 a host of a virtual Pod, for another machine
   tpunb doctor                           what of this machine matters for TPUs
   tpunb explain < training.log           why it failed, and what to do
 

@@ -42,7 +42,7 @@ def add_to(commands: Any) -> None:
 
 
 def _explain(args: argparse.Namespace) -> None:
-    from tpunb.doctor import explain
+    from tpunb.diagnosis import explain
 
     if args.all:
         from tpunb.draw.errors_page import errors_page

@@ -144,7 +144,7 @@ def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:
         Some lines of text.
     """
     from tpunb import errors
-    from tpunb.doctor import explain
+    from tpunb.diagnosis import explain
 
     said = _shortly(name, message)
     if hasattr(errors, name):  # it names its mend

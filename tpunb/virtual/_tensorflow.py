@@ -95,7 +95,13 @@ from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from tensorflow.python.tpu import tpu_strategy_util
 
+# What a worker says about its devices when it is asked before TensorFlow connects to it.
+from tensorflow.core.framework.device_attributes_pb2 import (
+    DeviceAttributes as DeviceAttributesProto,
+)
+
 # Protocol buffers of functions and their nodes.
+from google.protobuf import message
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_debug_info_pb2 import GraphDebugInfo
@@ -114,6 +120,7 @@ __all__ = [
     "BaseResourceVariable",
     "BaseSession",
     "DeviceAttributes",
+    "DeviceAttributesProto",
     "EagerTensor",
     "FuncGraph",
     "FunctionCache",
@@ -154,6 +161,7 @@ __all__ = [
     "is_flat",
     "iterator_ops",
     "logging",
+    "message",
     "multi_device_iterator_ops",
     "op_def_registry",
     "ops",

@@ -19,6 +19,10 @@ _LEAST_THREADS = 16
 _LEAST_DEVICES = 160
 
 
+WORKER_JOB = "worker"
+"""TensorFlow's job of a Pod's workers, as TPUClusterResolver calls it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class VirtualDevices:
     """The devices of one virtual TPU.
@@ -63,6 +67,43 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
         tuple(names[:hosts]),
         tuple(tuple(flat[k : k + per_host]) for k in range(0, cores, per_host)),
     )
+
+
+def worker_devices(accelerator: Accelerator) -> VirtualDevices:
+    """The CPU devices of a virtual Pod's workers: of each the first is the host's.
+
+    Args:
+        accelerator: The TPU; TensorFlow is connected to a worker for each of its hosts.
+    """
+
+    def name(worker: int, number: int) -> str:
+        return f"/job:{WORKER_JOB}/replica:0/task:{worker}/device:CPU:{number}"
+
+    workers, cores = range(accelerator.num_hosts), range(1, accelerator.devices_per_host + 1)
+    return VirtualDevices(
+        tuple(name(worker, 0) for worker in workers),
+        tuple(tuple(name(worker, core) for core in cores) for worker in workers),
+    )
+
+
+def device_here(device: str) -> str:
+    """A device of this process in place of a worker's: XLA compiles for no others."""
+    return full_name("/device:CPU:0") if is_elsewhere(device) else device
+
+
+def is_elsewhere(device: str) -> bool:
+    """Whether a device is a worker's."""
+    return f"/job:{WORKER_JOB}/" in device
+
+
+def prepare() -> None:
+    """Makes the logical devices of later virtual TPUs, if TensorFlow has not started yet.
+
+    Whoever starts TensorFlow for another purpose calls this first: no device can be
+    added afterwards, and a virtual TPU has to be within reach when all else fails.
+    """
+    if not _started():
+        _configure(_LEAST_DEVICES)
 
 
 def _called(accelerator: Accelerator) -> str:

@@ -35,7 +35,8 @@ def _write_sum(writer: Writer, node: NodeDef) -> None:
         device = writer.cores[first][0]
         writer.add("AddN", name, device, inputs, T=node.attr["T"], N=integer(len(group)))
         for replica in group:
-            writer.tensors[node.name, ":output:0", replica] = f"{name}:sum:0"
+            total = writer.handed_on(f"{name}:sum:0", node.attr["T"], replica, first)
+            writer.tensors[node.name, ":output:0", replica] = total
             writer.controls[node.name, replica] = [name]
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import iterator_ops, multi_device_iterator_ops
+from tpunb.virtual.devices import is_elsewhere
 
 _cores: set[str] = set()
 _device_dataset = multi_device_iterator_ops._create_device_dataset
@@ -151,9 +152,20 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         if device is None:
             return [self.get_next(device) for device in self._devices]
         with self._on_host():
-            element = self._device_iterators[0].get_next()
+            element = self._next_element()
         with tf.device(device):
             return _copied(element)
+
+    def _next_element(self) -> Any:
+        iterator = self._device_iterators[0]
+        if not (tf.executing_eagerly() and is_elsewhere(self._source_device)):
+            return iterator.get_next()
+        # The end, raised by another process, would be printed once more by TensorFlow when
+        # it deletes the executor in which it came.
+        optional = iterator.get_next_as_optional()
+        if not optional.has_value():
+            raise tf.errors.OutOfRangeError(None, None, "End of sequence")
+        return optional.get_value()
 
     def get_next_as_optional(self) -> list[Any]:
         """A `tf.experimental.Optional` for each device, empty after the end."""

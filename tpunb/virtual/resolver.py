@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb.accelerators import Accelerator, accelerator
 from tpunb.virtual._tensorflow import TPUClusterResolver, TPUSystemMetadata
-from tpunb.virtual.devices import VirtualDevices, virtual_devices
+from tpunb.virtual.devices import (
+    WORKER_JOB,
+    VirtualDevices,
+    virtual_devices,
+    worker_devices,
+)
 from tpunb.virtual.strict.rules import Strictness
 
 DEFAULT_TPU = "v5e-8"
@@ -30,9 +35,12 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         tpu: A TPU type such as `"v5e-8"`, a number of cores, or an `Accelerator`.
         strict: What a strategy made under TensorFlow's names refuses: all rules (True),
             none, or a mapping from a rule's name to whether it holds.
+        workers: The addresses of worker processes, one for each host of the TPU, to which
+            TensorFlow is connected already; none for cores in this process.
 
     Attributes:
         accelerator: The TPU type.
+        workers: The addresses of the worker processes.
         strictness: What a strategy made under TensorFlow's names refuses.
         devices: The logical CPU devices that stand for its hosts and cores.
         task_type: `"worker"`, as on a TPU VM.
@@ -48,12 +56,16 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         tpu: str | int | Accelerator,
         *,
         strict: bool | Mapping[str, bool] | Strictness = True,
+        workers: Sequence[str] = (),
     ) -> None:
         # TPUClusterResolver's own __init__ looks for a TPU in Google's cloud.
         self.accelerator = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
         self.strictness = Strictness.of(strict)
-        self.devices: VirtualDevices = virtual_devices(self.accelerator)
-        self.task_type = "worker"
+        self.workers = tuple(workers)
+        self.devices: VirtualDevices = (
+            worker_devices(self.accelerator) if workers else virtual_devices(self.accelerator)
+        )
+        self.task_type = WORKER_JOB
         self.task_id = 0
         self.rpc_layer = None
         self._tpu = "local"
@@ -77,21 +89,21 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """An empty string: this process."""
-        del task_type, task_id, rpc_layer
-        return ""
+        """The address of a worker, the first by default; an empty string for this process."""
+        del task_type, rpc_layer
+        return f"grpc://{self.workers[task_id or 0]}" if self.workers else ""
 
     def get_master(self) -> str:
-        """An empty string: this process."""
+        """The address of the first worker; an empty string for this process."""
         return self.master()
 
     def get_job_name(self) -> str:
         """The job that the devices belong to."""
-        return "localhost"
+        return WORKER_JOB if self.workers else "localhost"
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
-        """An empty cluster: there is nothing to connect to."""
-        return tf.train.ClusterSpec({})
+        """The workers; an empty cluster where there is nothing to connect to."""
+        return tf.train.ClusterSpec({WORKER_JOB: list(self.workers)} if self.workers else {})
 
     def num_accelerators(
         self,
@@ -111,7 +123,7 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
             num_hosts=tpu.num_hosts,
             num_of_cores_per_host=tpu.devices_per_host,
             topology=virtual_topology(tpu),
-            devices=_fake_devices(tpu),
+            devices=_fake_devices(tpu, self.get_job_name()),
         )
 
     def __enter__(self) -> VirtualTPUClusterResolver:
@@ -128,9 +140,9 @@ class _TPUDevice:
         self.name = name
 
 
-def _fake_devices(tpu: Accelerator) -> tuple[_TPUDevice, ...]:
+def _fake_devices(tpu: Accelerator, job: str) -> tuple[_TPUDevice, ...]:
     return tuple(
-        _TPUDevice(f"/job:localhost/replica:0/task:{host}/device:TPU:{ordinal}")
+        _TPUDevice(f"/job:{job}/replica:0/task:{host}/device:TPU:{ordinal}")
         for host in range(tpu.num_hosts)
         for ordinal in range(tpu.devices_per_host)
     )

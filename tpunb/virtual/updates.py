@@ -39,7 +39,11 @@ def write_update(writer: Writer, node: NodeDef) -> None:
                 "AssignVariableOp",
                 instance(node.name, replica) + (f"/{k}" if k else ""),
                 writer.device_of(handle, replica),
-                [writer.tensor(handle, replica), value, *writer.waits(node, replica)],
+                [
+                    writer.tensor(handle, replica),
+                    writer.handed_on(value, kind, replica),
+                    *writer.waits(node, replica),
+                ],
                 dtype=kind,
             )
             for k, (handle, value) in enumerate(zip(handles, values, strict=True))

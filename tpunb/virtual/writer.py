@@ -75,6 +75,7 @@ class Writer:
         self.library = library
         self.cores = cores
         self.replicas = range(len(cores))
+        self._processes = [core[0].partition("/device:")[0] for core in cores]
         self.bodies: list[FunctionDef] = []
         self.result = FunctionDef()
         self.nodes = {node.name: node for node in found.order}
@@ -82,6 +83,7 @@ class Writer:
         self.everywhere = self._needed_everywhere()
         self.tensors: dict[tuple[str, str, int], str] = {}
         self.controls: dict[tuple[str, int], list[str]] = {}
+        self._handed_on: dict[tuple[str, str], str] = {}
 
     def inside(
         self, body: FunctionDef, found: Spread, homes: Mapping[str, int], path: str
@@ -271,6 +273,27 @@ class Writer:
         for key, value in attributes.items():
             node.attr[key].CopyFrom(value)
         return name
+
+    def handed_on(self, tensor: str, kind: AttrValue, replica: int, source: int = 0) -> str:
+        """One core's value as another replica takes it.
+
+        To each process it is sent once, to the first core there that takes it.
+
+        Args:
+            tensor: The value.
+            kind: Its type.
+            replica: Who takes it.
+            source: The replica that has it.
+        """
+        process = self._processes[replica]
+        if process == self._processes[source]:
+            return tensor
+        if (tensor, process) not in self._handed_on:
+            node, _, output = tensor.partition(":")
+            name = f"{node}/{output.replace(':', '_')}/for_replica_{replica}"
+            self.add("Identity", name, self.cores[replica][0], [tensor], T=kind)
+            self._handed_on[tensor, process] = f"{name}:output:0"
+        return self._handed_on[tensor, process]
 
     def all_waits(self, node: NodeDef, replicas: Sequence[int]) -> list[str]:
         """The control inputs of a node that stands for several replicas."""

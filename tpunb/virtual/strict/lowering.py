@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, context, dtypes, ops
+from tpunb.virtual.devices import device_here
 from tpunb.virtual.graphs import Library
 from tpunb.virtual.strict.findings import Finding
 from tpunb.virtual.strict.stand_ins import CompilerFunctions, Host, Parameter
@@ -85,15 +86,16 @@ def _compiler_text(
     names = [argument.name for argument in function.signature.input_arg[len(specs) :]]
     handles = [parameters[name].handle for name in names]
     sized = [tf.TensorSpec(_sizes(spec.shape), spec.dtype) for spec in specs]
+    here = device_here(device)
     try:
-        if all(isinstance(handle, ops.EagerTensor) for handle in handles):
+        if here == device and all(isinstance(handle, ops.EagerTensor) for handle in handles):
             return _ir(function, sized, handles, device)
     except ValueError as error:
         if not handles or not re.search("located in device|ninitialized", str(error)):
             raise
     # Variables that are elsewhere, or not there yet: others of their shapes will do.
-    with tf.init_scope(), _StandIns(handles, device) as others:
-        return _ir(function, sized, others, device)
+    with tf.init_scope(), _StandIns(handles, here) as others:
+        return _ir(function, sized, others, here)
 
 
 def _ir(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpunb.doctor import explain
+from tpunb.diagnosis import explain
 
 NO_TPU_IN_COLAB = """\
 ---------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from test_virtual_support import each, run, strategy_of
 
 import tpunb
 from tpunb.cells import CellRunner
-from tpunb.doctor import explain
+from tpunb.diagnosis import explain
 from tpunb.errors import ConnectError
 
 pytestmark = pytest.mark.timeout(90)

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from test_virtual_support import run, strategy_of
 
-from tpunb.doctor import explain
+from tpunb.diagnosis import explain
 
 
 def dense() -> Any:

@@ -1,0 +1,1 @@
+"""Servers that stand in for those of Google Cloud, on the loopback."""

@@ -1,0 +1,185 @@
+"""A metadata server of Compute Engine on the loopback, well or ill-behaved.
+
+    with MetadataServer({"instance/attributes/accelerator-type": "v3-8"}) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.host)
+
+It answers as the real one does: 403 without the header `Metadata-Flavor: Google`, 404 for
+what it does not have, and with that header in every answer of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Literal
+
+__all__ = ["TOKEN", "MetadataServer", "tpu_vm"]
+
+Mode = Literal["answers", "broken", "hangs", "portal", "redirects", "slow", "trickles"]
+"""How it behaves: as the real one; with 500; it accepts and says nothing; as the page of a
+captive portal; with 302; it answers after `delay`; it sends a byte every tenth of a second."""
+
+TOKEN = "ya29.c.b0AaekmTestTokenThatMustNeverBeShown1234567890"
+_PREFIX = "/computeMetadata/v1/"
+
+
+def tpu_vm(
+    accelerator_type: str = "v3-8",
+    *,
+    name: str = "my-tpu",
+    zone: str = "us-central1-b",
+    project: str = "my-project",
+    workers: tuple[str, ...] = ("10.0.0.2",),
+    worker: int = 0,
+) -> dict[str, str]:
+    """The attributes that a Cloud TPU VM has, in the form in which it has them."""
+    known = {
+        "ACCELERATOR_TYPE": accelerator_type,
+        "CONSUMER_PROJECT_ID": project,
+        "NODE_ID": name,
+        "WORKER_ID": str(worker),
+        "ZONE": zone,
+    }
+    return {
+        "instance/attributes/accelerator-type": accelerator_type,
+        "instance/attributes/agent-worker-number": str(worker),
+        "instance/attributes/tpu-env": "".join(
+            f"{key}: '{value}'\n" for key, value in known.items()
+        ),
+        "instance/attributes/worker-network-endpoints": ",".join(
+            f"unknown:unknown:{ip}" for ip in workers
+        ),
+        "instance/zone": f"projects/1234/zones/{zone}",
+        "project/project-id": project,
+    }
+
+
+class MetadataServer:
+    """The server, in threads of its own, from `with` to the end of it.
+
+    Args:
+        values: What it has, by path below `computeMetadata/v1/`.
+        mode: How it behaves; may be changed while it runs.
+        delay: Seconds that `slow` waits before it answers.
+
+    Attributes:
+        host: Where it is, as `host:port`.
+        requests: The paths that it was asked for.
+    """
+
+    def __init__(
+        self, values: Mapping[str, str] | None = None, mode: Mode = "answers", delay: float = 30
+    ) -> None:
+        self.values = {
+            "instance/service-accounts/default/token": json.dumps(
+                {"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"}
+            ),
+            **(values or {}),
+        }
+        self.mode: Mode = mode
+        self.delay = delay
+        self.requests: list[str] = []
+        self.stopped = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.owner = self
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> MetadataServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stops it, with all that wait for an answer."""
+        if self.stopped.is_set():
+            return
+        self.stopped.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    owner: MetadataServer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_GET(self) -> None:
+        owner = self.server.owner
+        owner.requests.append(self.path.removeprefix(_PREFIX))
+        if owner.mode == "hangs":
+            owner.stopped.wait(60)
+        elif owner.mode == "portal":
+            self._send(200, "<html>Please accept our terms</html>", google=False)
+        elif owner.mode == "redirects":
+            self._send(302, "", location="http://127.0.0.1:9/login")
+        elif owner.mode == "broken":
+            self._send(500, "internal error")
+        elif owner.mode == "trickles":
+            self._trickle()
+        else:
+            if owner.mode == "slow":
+                owner.stopped.wait(owner.delay)
+            self._answer()
+        self.close_connection = True
+
+    def _answer(self) -> None:
+        value = self.server.owner.values.get(self.path.removeprefix(_PREFIX))
+        if self.headers.get("Metadata-Flavor") != "Google":
+            self._send(403, "Missing Metadata-Flavor:Google header.")
+        elif value is None or not self.path.startswith(_PREFIX):
+            self._send(404, "not found")
+        else:
+            self._send(200, value)
+
+    def _send(self, status: int, text: str, *, google: bool = True, location: str = "") -> None:
+        body = text.encode()
+        self.send_response(status)
+        if google:
+            self.send_header("Metadata-Flavor", "Google")
+        if location:
+            self.send_header("Location", location)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _trickle(self) -> None:
+        self.send_response(200)
+        self.send_header("Metadata-Flavor", "Google")
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        for _ in range(1000):
+            try:
+                self.wfile.write(b"x")
+            except OSError:
+                return
+            if self.server.owner.stopped.wait(0.1):
+                return
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):  # of those who wait no longer
+            super().handle()
+
+    def log_message(self, *args: object) -> None:
+        """Says nothing on the terminal."""

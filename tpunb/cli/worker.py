@@ -1,0 +1,99 @@
+"""`tpunb worker`: a host of a virtual Pod."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from typing import Any
+
+from tpunb.worker import DEFAULT_PORT, MOST_CORES, serve
+
+__all__ = ["add_to"]
+
+_EPILOG = """\
+examples:
+  tpunb worker --cores 8                 a host of a virtual v3-32, on port 8470
+  tpunb worker --cores 8 --port 0        on any free port
+
+In the notebook, one worker for each host of the TPU type:
+
+  %tpu_connect --simulate v3-32 --workers a:8470,b:8470,c:8470,d:8470
+
+The port is open to the network, on all interfaces, without a password: whoever
+reaches it can run TensorFlow as you, and read and write your files with it.
+Restrict it to the notebook's machine by a firewall:
+
+  sudo iptables -A INPUT -p tcp --dport 8470 ! -s ADDRESS -j DROP
+
+or close it to all but this machine, and let the notebook's come by ssh:
+
+  sudo iptables -A INPUT -p tcp --dport 8470 ! -i lo -j DROP
+  ssh -N -L 8470:localhost:8470 WORKER     on the notebook's machine (for one worker)
+
+exit codes: 0 stopped; 2 the port could not be had
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to those of the parser."""
+    worker = commands.add_parser(
+        "worker",
+        help="be a host of a virtual Pod, for notebooks on this and on other machines",
+        description="Serve virtual TPU cores to a notebook, until Ctrl-C stops it. The port is "
+        "open to the network without a password: see below.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    worker.add_argument(
+        "--cores", type=_cores, default=8, metavar="N", help="how many virtual cores (default: 8)"
+    )
+    worker.add_argument(
+        "--port",
+        type=_port,
+        default=DEFAULT_PORT,
+        metavar="P",
+        help=f"the port to listen on, 0 for any free one (default: {DEFAULT_PORT})",
+    )
+    worker.set_defaults(command=_worker)
+
+
+def _worker(args: argparse.Namespace) -> None:
+    serve(args.cores, args.port, ready=lambda port: _say(args.cores, port))
+    # TensorFlow's server has no end of its own.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _say(cores: int, port: int) -> None:
+    host = socket.gethostname()
+    many = "1 virtual TPU core" if cores == 1 else f"{cores} virtual TPU cores"
+    print(
+        f"A worker with {many} listens on port {port}.\n\n"
+        f"  In the notebook:  %tpu_connect --workers {host}:{port}\n\n"
+        "The port is open to the network, on all interfaces, without a password: whoever reaches\n"
+        "it can run TensorFlow as you, and read and write your files with it. Restrict it, unless\n"
+        "you trust the network; `tpunb worker --help` says how.\n\n"
+        "Ctrl-C stops it.",
+        flush=True,
+    )
+
+
+def _cores(text: str) -> int:
+    return _whole(text, 1, MOST_CORES, "a number of cores")
+
+
+def _port(text: str) -> int:
+    return _whole(text, 0, 65535, "a port")
+
+
+def _whole(text: str, least: int, most: int, what: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} from {least} to {most}")
+    return number

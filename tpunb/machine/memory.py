@@ -1,0 +1,96 @@
+"""How much memory there is for input pipelines and, on a virtual TPU, for its cores."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from tpunb import chips
+from tpunb.machine.findings import Finding
+
+__all__ = ["Memory", "measure"]
+
+_GIB = 2**30
+_LITTLE = 1 * _GIB  # TensorFlow alone takes about half of it
+_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+_USES = ("sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory/memory.usage_in_bytes")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory in bytes; None where the system does not tell.
+
+    Attributes:
+        total: Of the machine, or what this container may take of it.
+        available: What of it can be taken now.
+        shared: The size of `/dev/shm`.
+    """
+
+    total: int | None = None
+    available: int | None = None
+    shared: int | None = None
+
+    def findings(self) -> list[Finding]:
+        """Whether there is little left."""
+        if self.available is None or self.available >= _LITTLE:
+            return []
+        return [
+            Finding(
+                "memory",
+                f"Only {self.available / _GIB:.1f} GiB of memory are available.",
+                "Shut down other kernels: a host that runs out of memory ends the TPU's worker.",
+                stops=False,
+            )
+        ]
+
+
+def measure(root: Path | None = None) -> Memory:
+    """Measures the memory.
+
+    Args:
+        root: Below which `proc`, `sys` and `dev` are looked for; by default the
+            machine's own.
+    """
+    root = chips.ROOT if root is None else root
+    known = _meminfo(root / "proc" / "meminfo")
+    total, available = known.get("MemTotal"), known.get("MemAvailable")
+    limit = _first_number(root, _LIMITS)
+    if limit is not None and (total is None or limit < total):
+        total = limit
+        used = _first_number(root, _USES)
+        if used is not None:
+            left = max(0, limit - used)
+            available = left if available is None else min(available, left)
+    return Memory(total, available, _size(root / "dev" / "shm"))
+
+
+def _meminfo(path: Path) -> dict[str, int]:
+    """The figures of `/proc/meminfo`, which are in KiB, in bytes."""
+    found = {}
+    for line in _text(path).splitlines():
+        name, _, rest = line.partition(":")
+        number = rest.split()[:1]
+        if number and number[0].isdecimal():
+            found[name.strip()] = int(number[0]) * 1024
+    return found
+
+
+def _first_number(root: Path, paths: tuple[str, ...]) -> int | None:
+    texts = (_text(root / path).strip() for path in paths)
+    return next((int(text) for text in texts if text.isdecimal()), None)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        found = os.statvfs(path)
+    except (OSError, AttributeError):  # not there; not on Windows
+        return None
+    return found.f_blocks * found.f_frsize
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

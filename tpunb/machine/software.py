@@ -1,0 +1,314 @@
+"""What is installed, and whether it fits: by the packages' metadata, importing none of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from tpunb.machine.findings import Finding
+from tpunb.masking import mask, secrets_in
+
+__all__ = ["TENSORFLOWS", "Software", "find_software"]
+
+TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-tpu")
+"""Distributions that put the same files in the same place."""
+
+_FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
+_PACKAGES = (
+    "tpunb",
+    *TENSORFLOWS,
+    "libtpu",
+    "libtpu-nightly",
+    "keras",
+    "tf_keras",
+    "jax",
+    "jaxlib",
+    "grpcio",
+    "numpy",
+    "ipython",
+    "ipykernel",
+    "ipywidgets",
+    "anywidget",
+)
+# Cloud TPU's own machine images bring libtpu outside of Python.
+_SYSTEM_LIBTPU = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
+_OLDEST = (2, 18)
+_NEWEST_PYTHON = (3, 13)  # with a wheel of TensorFlow 2.21
+_OLDEST_KERAS = (3, 10)
+_UNKNOWN = "unknown version"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Software:
+    """What is installed.
+
+    Attributes:
+        python: Python's version.
+        versions: The versions of installed packages that matter, by name.
+        libtpu: A libtpu outside of Python; empty if there is none.
+        needs: What installed packages require that is not there, as sentences.
+        pythons: The Python versions that the installed TensorFlow is made for.
+        keras: Which Keras TensorFlow takes: `"keras"` or `"tf_keras"`.
+        backend: The backend that the environment chooses for Keras; empty if none.
+        imported: The version of TensorFlow that this process has imported; empty if none.
+        jax: Whether this process has imported JAX.
+    """
+
+    python: str
+    versions: Mapping[str, str]
+    libtpu: str = ""
+    needs: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+    keras: str = "keras"
+    backend: str = ""
+    imported: str = ""
+    jax: bool = False
+
+    @property
+    def tensorflow(self) -> str | None:
+        """The version of TensorFlow; None if none is installed."""
+        return next((self.versions[name] for name in TENSORFLOWS if name in self.versions), None)
+
+    def findings(self, *, local_tpu: bool) -> Iterator[Finding]:
+        """What does not fit together.
+
+        Args:
+            local_tpu: Whether a TPU of this machine is to be used.
+        """
+        if self.tensorflow is None:
+            yield self._missing(local_tpu=local_tpu)
+            return
+        yield from self._of_several()
+        if local_tpu:
+            yield from self._of_tpu()
+        yield from self._of_versions()
+        yield from self._of_keras()
+        yield from self._of_process(local_tpu=local_tpu)
+
+    def _missing(self, *, local_tpu: bool) -> Finding:
+        if _release(self.python)[:2] > _NEWEST_PYTHON:
+            newest = ".".join(map(str, _NEWEST_PYTHON))
+            return Finding(
+                "Python",
+                f"TensorFlow is not installed, and it may have no wheel for Python {self.python}.",
+                f"Make an environment with Python {newest}, and install tpunb there.",
+                f"python{newest} -m venv .venv",
+            )
+        extra = "tpu" if local_tpu else "cpu"
+        return Finding(
+            "tensorflow",
+            "TensorFlow is not installed.",
+            "Install it, then restart the kernel.",
+            f'pip install "tpunb[{extra}]"',
+        )
+
+    def _of_several(self) -> Iterator[Finding]:
+        several = {name: self.versions[name] for name in TENSORFLOWS if name in self.versions}
+        if len(set(several.values())) < 2:
+            return
+        names = ", ".join(f"{name} {version}" for name, version in several.items())
+        kept = next((name for name in _FOR_TPU if name in several), next(iter(several)))
+        others = " ".join(name for name in several if name != kept)
+        yield Finding(
+            "tensorflow",
+            f"Several TensorFlows are installed in one place: {names}. Files of one have taken "
+            "the place of the other's.",
+            "Keep one, then restart the kernel.",
+            f"pip uninstall -y {others} && "
+            f'pip install --force-reinstall --no-deps "{kept}=={several[kept]}"',
+        )
+
+    def _of_tpu(self) -> Iterator[Finding]:
+        for_tpu = next((name for name in _FOR_TPU if name in self.versions), None)
+        if for_tpu is None:
+            has_own = bool(self.libtpu) and "tensorflow" in self.versions
+            installed = " ".join(name for name in TENSORFLOWS if name in self.versions)
+            also = f" unless it came with this machine, as {self.libtpu} did" if has_own else ""
+            yield Finding(
+                "tensorflow",
+                f"{installed} {self.tensorflow} has no support for TPUs{also}.",
+                "Install tensorflow-tpu in its place, then restart the kernel.",
+                f'pip uninstall -y {installed} && pip install "tpunb[tpu]"',
+                stops=not has_own,
+            )
+        for need in self.needs:
+            yield Finding(
+                "libtpu",
+                f"{need}.",
+                "Install the libtpu that it wants, then restart the kernel.",
+                f'pip install "{for_tpu}=={self.versions[for_tpu]}"' if for_tpu else "",
+            )
+
+    def _of_versions(self) -> Iterator[Finding]:
+        tensorflow = self.tensorflow or ""
+        if _release(tensorflow) and _release(tensorflow)[:2] < _OLDEST:
+            yield Finding(
+                "tensorflow",
+                f"TensorFlow {tensorflow} is too old: tpunb needs 2.18.",
+                "Install a newer one, then restart the kernel.",
+                f'pip install "{next(n for n in TENSORFLOWS if n in self.versions)}>=2.18"',
+            )
+        minor = ".".join(self.python.split(".")[:2])
+        if self.pythons and minor not in self.pythons:
+            yield Finding(
+                "Python",
+                f"TensorFlow {tensorflow} is made for Python {self.pythons[0]} to "
+                f"{self.pythons[-1]}, and this is {self.python}.",
+                f"Make an environment with Python {self.pythons[-1]}.",
+                stops=False,
+            )
+
+    def _of_keras(self) -> Iterator[Finding]:
+        keras = self.versions.get(self.keras, "")
+        legacy = self.keras == "tf_keras"
+        if legacy and not keras:
+            yield Finding(
+                "tf_keras",
+                "TF_USE_LEGACY_KERAS chooses Keras 2, and tf_keras is not installed.",
+                "Install it, or unset the variable; then restart the kernel.",
+                f'pip install "tf_keras=={_minor(self.tensorflow)}.*"',
+            )
+        if not legacy and (3,) <= _release(keras) < _OLDEST_KERAS:
+            yield Finding(
+                "keras",
+                f"Keras {keras} reports a wrong loss when it trains on several replicas.",
+                "Install Keras 3.10 or newer, then restart the kernel.",
+                'pip install "keras>=3.10"',
+                stops=False,
+            )
+        other = self.versions.get("tf_keras", "")
+        if other and self.tensorflow and _minor(other) != _minor(self.tensorflow):
+            yield Finding(
+                "tf_keras",
+                f"tf_keras {other} is made for TensorFlow {_minor(other)}, not for "
+                f"{self.tensorflow}.",
+                "Install the one for this TensorFlow, then restart the kernel.",
+                f'pip install "tf_keras=={_minor(self.tensorflow)}.*"',
+                stops=legacy,
+            )
+        if self.backend not in ("", "tensorflow") and not legacy:
+            yield Finding(
+                "keras",
+                f"KERAS_BACKEND={self.backend} makes Keras compute without TensorFlow, and so "
+                "without its TPUStrategy.",
+                "Set KERAS_BACKEND to tensorflow before Keras is imported.",
+                stops=False,
+            )
+
+    def _of_process(self, *, local_tpu: bool) -> Iterator[Finding]:
+        known = self.tensorflow not in (None, _UNKNOWN)
+        if known and self.imported and _release(self.imported) != _release(self.tensorflow or ""):
+            yield Finding(
+                "tensorflow",
+                f"This process has imported TensorFlow {self.imported}, and {self.tensorflow} "
+                "is installed.",
+                "Restart the kernel.",
+            )
+        if self.jax and local_tpu:
+            yield Finding(
+                "jax",
+                "This process has imported JAX, which takes the TPU for itself when it is used.",
+                "Restart the kernel, and use JAX and TensorFlow in different ones.",
+                stops=False,
+            )
+
+
+def find_software(environment: Mapping[str, str]) -> Software:
+    """Finds out what is installed; imports nothing of it.
+
+    Args:
+        environment: Environment variables.
+    """
+    versions = {name: found for name in _PACKAGES if (found := _version(name))}
+    # Built from source, or part of an image: there without metadata.
+    if not any(name in versions for name in TENSORFLOWS) and _is_there("tensorflow"):
+        versions["tensorflow"] = _UNKNOWN
+    legacy = environment.get("TF_USE_LEGACY_KERAS", "").strip().lower() in ("1", "true")
+    return Software(
+        python=platform.python_version(),
+        versions=versions,
+        libtpu=next((path for path in _SYSTEM_LIBTPU if Path(path).exists()), ""),
+        needs=tuple(_unmet(versions)),
+        pythons=_pythons(versions),
+        keras="tf_keras" if legacy else "keras",
+        backend=mask(environment.get("KERAS_BACKEND", ""), secrets_in(environment)).strip().lower(),
+        imported=_imported("tensorflow") or "",
+        jax=_imported("jax") is not None,
+    )
+
+
+def _unmet(versions: Mapping[str, str]) -> Iterator[str]:
+    """What the TensorFlow for TPUs requires of libtpu, and is not there."""
+    for name in _FOR_TPU:
+        if name not in versions:
+            continue
+        try:
+            from packaging.requirements import Requirement  # where there is none, pip has checked
+
+            requires = [Requirement(text) for text in metadata.requires(name) or ()]
+        except Exception:  # metadata of others' may be anything
+            continue
+        for requirement in requires:
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if not (applies and requirement.name.startswith("libtpu")):
+                continue
+            wanted = f"{name} {versions[name]} wants {requirement.name}{requirement.specifier}"
+            found = versions.get(requirement.name)
+            if found is None:
+                yield f"{wanted}, which is not installed"
+            elif not requirement.specifier.contains(found, prereleases=True):
+                yield f"{wanted}, and {found} is installed"
+
+
+def _pythons(versions: Mapping[str, str]) -> tuple[str, ...]:
+    """The Python versions that the installed TensorFlow says it is made for."""
+    name = next((name for name in TENSORFLOWS if name in versions), None)
+    if name is None:
+        return ()
+    try:
+        classifiers = metadata.metadata(name).get_all("Classifier") or []
+    except Exception:  # as above
+        return ()
+    found = {match[1] for text in classifiers if (match := _PYTHON.search(str(text)))}
+    return tuple(sorted(found, key=_release))
+
+
+_PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)$")
+
+
+def _version(name: str) -> str | None:
+    try:
+        found: str | None = metadata.version(name)
+    except Exception:  # not installed, or installed in a way that nobody can read
+        return None
+    return found if isinstance(found, str) and re.fullmatch(r"[\w.+!-]{1,60}", found) else None
+
+
+def _imported(module: str) -> str | None:
+    """The version of a module that this process has imported; None if it has not."""
+    found = sys.modules.get(module)
+    version = getattr(found, "__version__", "")
+    return None if found is None else version if isinstance(version, str) else ""
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers at a version's start."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def _minor(version: str | None) -> str:
+    return ".".join(map(str, _release(version or "")[:2]))

@@ -1,0 +1,199 @@
+"""Asks the Compute Engine metadata server, within a time limit that holds.
+
+TensorFlow's own client asks without one. Here the request is made in a thread of its
+own: neither a name server that does not answer nor a server that sends a byte now and
+then can hold up the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tpunb.errors import ConnectError
+
+if TYPE_CHECKING:
+    from socket import socket
+
+__all__ = ["MetadataError", "access_token", "forget", "metadata"]
+
+_HOST_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP")  # TensorFlow's, in its order
+_HOST = "metadata.google.internal"
+_HOST_PATTERN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_FLAVOR = "Metadata-Flavor"
+_TIMEOUT = 1.0  # seconds; on Google Cloud it answers in milliseconds
+_MOST_BYTES = 1 << 20
+_SAME = 0.1  # seconds that make no difference to a time limit
+_MEMORY = 10.0  # seconds for which a server that did not answer is not asked again
+_TOKEN_PATH = "instance/service-accounts/default/token"
+
+
+class MetadataError(ConnectError):
+    """The metadata server does not answer, or what answers is another server.
+
+    Attributes:
+        reason: Why, in a few words.
+        passing: Whether the next request may well be answered.
+    """
+
+    def __init__(self, reason: str, *, passing: bool = False) -> None:
+        super().__init__(
+            f"The metadata server of Google Cloud cannot be asked: {reason}.",
+            mend="Run this on Google Cloud, or connect to an address: "
+            "%tpu_connect grpc://HOST:8470.",
+            tried=(f"the metadata server: {reason}",),
+        )
+        self.reason = reason
+        self.passing = passing
+
+
+_silent: dict[str, tuple[float, float, MetadataError]] = {}
+"""Servers that did not answer: until when that is remembered, what was waited, and why."""
+
+
+def metadata(
+    path: str,
+    *,
+    timeout: float = _TIMEOUT,
+    environment: Mapping[str, str] | None = None,
+) -> str | None:
+    """A value of the metadata server, which is found as TensorFlow finds it.
+
+    A server that has not answered is not asked again for ten seconds, unless with more
+    patience: many look-ups cost one time limit.
+
+    Args:
+        path: The value's path below `computeMetadata/v1/`, such as `"instance/zone"`.
+        timeout: Seconds for all of it, with looking up the server's name.
+        environment: Environment variables; by default the process's own.
+
+    Returns:
+        The value, or None if there is none at that path.
+
+    Raises:
+        MetadataError: Nothing answers in time, or what answers is no metadata server.
+    """
+    host = _host(os.environ if environment is None else environment)
+    known = _silent.get(host)
+    if known is not None and time.monotonic() < known[0] and timeout <= known[1] + _SAME:
+        raise MetadataError(known[2].reason)
+    try:
+        return _Question(host, path).answer(timeout)
+    except MetadataError as error:
+        if not error.passing:
+            _silent[host] = (time.monotonic() + _MEMORY, timeout, error)
+        raise
+
+
+def access_token(*, timeout: float = _TIMEOUT, environment: Mapping[str, str] | None = None) -> str:
+    """A token of the machine's default service account: a secret, never to be shown.
+
+    Raises:
+        MetadataError: There is no service account, or the server does not answer.
+    """
+    import json
+
+    text = metadata(_TOKEN_PATH, timeout=timeout, environment=environment)
+    if text is None:
+        raise MetadataError("this machine has no service account", passing=True)
+    try:
+        token = json.loads(text)["access_token"]
+    except (ValueError, TypeError, KeyError):
+        token = None
+    if not (isinstance(token, str) and token):
+        # From None: what the server sent may hold the secret.
+        raise MetadataError("it sent no token for the service account", passing=True) from None
+    return token
+
+
+def forget() -> None:
+    """Forgets which servers have not answered."""
+    _silent.clear()
+
+
+def _host(environment: Mapping[str, str]) -> str:
+    """The server's host and, where it is not 80, its port."""
+    for variable in _HOST_VARIABLES:
+        value = environment.get(variable, "").strip()
+        if not value:
+            continue
+        if not _HOST_PATTERN.fullmatch(value):
+            raise MetadataError(f"{variable} is no host and no host:port", passing=True)
+        return value
+    return _HOST
+
+
+class _Question:
+    """One request, in a thread that is left behind when its time is over."""
+
+    def __init__(self, host: str, path: str) -> None:
+        self._host = host
+        self._path = path
+        self._socket: socket | None = None
+        self._value: str | None = None
+        self._error: MetadataError | None = None
+
+    def answer(self, timeout: float) -> str | None:
+        thread = threading.Thread(target=self._ask, args=(timeout,), name="tpunb", daemon=True)
+        thread.start()
+        thread.join(timeout)
+        if thread.is_alive():
+            self._abandon()
+            raise self._late(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _ask(self, timeout: float) -> None:
+        from http.client import HTTPException
+
+        try:
+            self._value = self._get(timeout)
+        except MetadataError as error:
+            self._error = error
+        except TimeoutError:
+            self._error = MetadataError(
+                f"{self._host} does not answer within {round(timeout, 1):g} s"
+            )
+        except (OSError, HTTPException, ValueError) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            self._error = MetadataError(f"{self._host}: {reason}")
+
+    def _get(self, timeout: float) -> str | None:
+        from http.client import HTTPConnection
+        from urllib.parse import quote
+
+        # Straight to the server, whatever proxies the environment names.
+        connection = HTTPConnection(self._host, timeout=timeout)
+        try:
+            connection.connect()
+            self._socket = connection.sock
+            target = f"/computeMetadata/v1/{quote(self._path.lstrip('/'), safe='/?=&')}"
+            connection.request("GET", target, headers={_FLAVOR: "Google"})
+            response = connection.getresponse()
+            # A captive portal answers as well, and with anything.
+            if response.headers.get(_FLAVOR) != "Google":
+                raise MetadataError(f"what answers at {self._host} is no metadata server")
+            if response.status == 404:
+                return None
+            if response.status != 200:
+                raise MetadataError(f"{self._host} answers {response.status}", passing=True)
+            return response.read(_MOST_BYTES).decode("utf-8", errors="replace").strip()
+        finally:
+            connection.close()
+
+    def _late(self, timeout: float) -> MetadataError:
+        return MetadataError(f"{self._host} does not answer within {round(timeout, 1):g} s")
+
+    def _abandon(self) -> None:
+        """Wakes the thread where it waits for the server, so that it ends."""
+        import contextlib
+        import socket
+
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,211 @@
+"""A virtual Pod: a virtual TPU whose hosts are worker processes, here or elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tpunb.accelerators import Accelerator, accelerator, generic_accelerator
+from tpunb.errors import ConnectError
+from tpunb.processes import LocalWorkers
+from tpunb.reaching import Reason, Unreachable, Worker, ask_all
+from tpunb.request import Request
+from tpunb.worker import version_of
+
+__all__ = ["Pod", "open_pod"]
+
+_MENDS: dict[Reason, str] = {
+    "address": "Write addresses as host:port, separated by commas.",
+    "name": "Check the name of the host, or give its IP address.",
+    "refused": "Start it there: tpunb worker --cores {cores} --port {port}.",
+    "dropped": "Let this machine through the worker's firewall, or come by ssh: "
+    "ssh -N -L {port}:localhost:{port} {host}.",
+    "mute": "Stop that process and start the worker anew: tpunb worker --cores {cores} "
+    "--port {port}.",
+    "foreign": "Give the port of a `tpunb worker`.",
+    "broken": "Start the worker anew: tpunb worker --cores {cores} --port {port}.",
+}
+
+_OPEN = (
+    "The ports of its workers are open to the network without a password for as long as the "
+    "connection lasts."
+)
+_LOST = (
+    "TensorFlow makes its devices anew where it connects to workers for the first time: variables "
+    "that this process had before have to be made again."
+)
+
+
+@dataclasses.dataclass
+class Pod:
+    """The workers of a virtual Pod, to which TensorFlow is connected.
+
+    Attributes:
+        accelerator: The TPU that they make up.
+        workers: What each has answered; their incarnations tell them from later ones.
+        generation: Tells this connection of TensorFlow's from later ones.
+        local: The processes, if they were started for this Pod.
+        notes: Sentences that the user should read.
+    """
+
+    accelerator: Accelerator
+    workers: tuple[Worker, ...]
+    generation: int
+    local: LocalWorkers | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The workers' addresses."""
+        return tuple(worker.address for worker in self.workers)
+
+    def lost(self, *, timeout: float = 2.0) -> tuple[str, ...]:
+        """The addresses of the workers that are gone, or have been started anew.
+
+        Args:
+            timeout: Seconds after which a worker counts as gone.
+        """
+        answers = ask_all(self.addresses, timeout=timeout)
+        return tuple(
+            worker.address
+            for worker, answer in zip(self.workers, answers, strict=True)
+            if isinstance(answer, Unreachable) or answer.incarnation != worker.incarnation
+        )
+
+    def close(self) -> None:
+        """Disconnects from the workers, and ends those that were started for the Pod."""
+        from tpunb.virtual import cluster
+
+        try:
+            cluster.disconnect(self.generation)
+        finally:
+            if self.local is not None:
+                self.local.close()
+
+
+def open_pod(request: Request, say: Callable[[str], None] | None = None) -> Pod:
+    """Starts or asks the workers that a request wants, and connects TensorFlow to them.
+
+    Args:
+        request: What to connect to; it has `workers`, or a number of `local_workers`.
+        say: Is told what is being done, where it takes seconds.
+
+    Raises:
+        AcceleratorTypeError: There is no such TPU type.
+        ConnectError: A worker does not answer, or does not fit.
+    """
+    if request.workers:
+        return _connected(request, request.workers, None)
+    tpu = _layout(request, request.local_workers or 0, None)
+    local = LocalWorkers(tpu.num_hosts, tpu.devices_per_host, timeout=request.timeout, say=say)
+    try:
+        return _connected(request, local.addresses, local)
+    except BaseException:
+        local.close()
+        raise
+
+
+def _connected(request: Request, addresses: Sequence[str], local: LocalWorkers | None) -> Pod:
+    import tensorflow as tf
+
+    from tpunb.virtual import cluster
+
+    workers, tried = _answers(request, addresses)
+    tpu = _layout(request, len(workers), workers)
+    for worker in workers:
+        _refuse_few_cores(worker, tpu, tried)
+        _refuse_version(worker, tf.__version__, tried)
+    notes = ((_OPEN,) if local is not None else ()) + ((_LOST,) if cluster.started() else ())
+    generation = cluster.connect([worker.address for worker in workers])
+    return Pod(tpu, tuple(workers), generation, local, notes)
+
+
+def _answers(request: Request, addresses: Sequence[str]) -> tuple[list[Worker], list[str]]:
+    """What the workers answer; all have to."""
+    answers = ask_all(addresses, timeout=request.timeout)
+    tried = [
+        f"{answer.address}: {answer}"
+        if isinstance(answer, Unreachable)
+        else f"{answer.address} answers with {_many(len(answer.devices) - 1, 'core')}"
+        for answer in answers
+    ]
+    failed = [answer for answer in answers if isinstance(answer, Unreachable)]
+    if failed:
+        raise _unreachable(failed, request, tried)
+    return [answer for answer in answers if isinstance(answer, Worker)], tried
+
+
+def _unreachable(failed: Sequence[Unreachable], request: Request, tried: list[str]) -> ConnectError:
+    first = failed[0]
+    host, _, port = first.address.rpartition(":")
+    tpu = accelerator(request.tpu) if request.tpu else None
+    mend = _MENDS[first.reason].format(
+        host=host, port=port, cores=tpu.devices_per_host if tpu else 8
+    )
+    more = f" (and {len(failed) - 1} more of {len(tried)})" if len(failed) > 1 else ""
+    return ConnectError(
+        f"The worker at {first.address}{more} cannot be reached: {first}.",
+        mend=mend,
+        tried=tried,
+    )
+
+
+def _layout(request: Request, count: int, workers: Sequence[Worker] | None) -> Accelerator:
+    """The TPU that so many workers make up.
+
+    Args:
+        request: Says of which type it is, or how many cores it has; or nothing.
+        count: How many workers there are.
+        workers: What they have answered; None before they are started.
+    """
+    if not request.tpu:
+        cores = min((len(worker.devices) - 1 for worker in workers), default=0) if workers else 8
+        if cores < 1:
+            raise ConnectError(
+                "A worker has no cores.", mend="Start it with `tpunb worker --cores 8`."
+            )
+        return generic_accelerator(count, cores)
+    tpu = accelerator(request.tpu)
+    if count in {0, tpu.num_hosts}:  # 0: as many as it has hosts
+        return tpu
+    if tpu.family == "generic" and tpu.num_devices % count == 0:
+        return generic_accelerator(count, tpu.num_devices // count)
+    hosts, cores = tpu.num_hosts, tpu.devices_per_host
+    raise ConnectError(
+        f"A {tpu.name} has {_many(hosts, 'host')}, and {_many(count, 'worker')} cannot be them.",
+        mend=f"Give one worker for each host, {hosts} with {_many(cores, 'core')} each; or leave "
+        "out the type, for all of the workers' cores.",
+    )
+
+
+def _refuse_few_cores(worker: Worker, tpu: Accelerator, tried: list[str]) -> None:
+    cores = len(worker.devices) - 1
+    if cores < tpu.devices_per_host:
+        raise ConnectError(
+            f"The worker at {worker.address} has {_many(cores, 'core')}; a host of this TPU "
+            f"({tpu.name}) has {tpu.devices_per_host}.",
+            mend=f"Start it anew: tpunb worker --cores {tpu.devices_per_host}.",
+            tried=tried,
+        )
+
+
+def _refuse_version(worker: Worker, version: str, tried: list[str]) -> None:
+    """Fails where a `tpunb worker` has another minor release; others do not tell theirs."""
+    theirs = version_of(worker.devices[0])
+    if theirs is None or _same_minor(theirs, version):
+        return
+    shown = ".".join(theirs.split("_")[:3])
+    raise ConnectError(
+        f"The worker at {worker.address} runs TensorFlow {shown} and this process {version}, and "
+        "only equal versions work together.",
+        mend=f"Install TensorFlow {version} where the worker runs, or {shown} here.",
+        tried=tried,
+    )
+
+
+def _same_minor(theirs: str, ours: str) -> bool:
+    return theirs.split("_")[:2] == ours.split(".")[:2]
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,83 @@
+"""TensorFlow's connection to the workers of a virtual Pod.
+
+TensorFlow has two ways to other workers. Its public one, `experimental_connect_to_cluster`,
+begins anew: devices of the cluster before are gone, and a process that then touches a
+variable or a tensor on one of them crashes. An update of the cluster keeps what it needs
+to say that such a value is lost, so it is taken where there is a cluster already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import context
+from tpunb.virtual.devices import WORKER_JOB, prepare
+
+_SETTINGS = {
+    # A call to a worker that has gone fails, rather than to wait for its return for ever.
+    "GRPC_FAIL_FAST": "true",
+    # The stream of operations to a worker that has gone swallows them; single calls fail.
+    "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "false",
+}
+
+
+def started() -> bool:
+    """Whether TensorFlow runs in this process and is connected to no cluster.
+
+    What variables it holds then is lost by connecting: TensorFlow makes its own devices
+    anew as well, and an assignment to a variable on an earlier one has no effect.
+    """
+    return context.context()._context_handle is not None and context.get_server_def() is None
+
+
+_generation = 0
+
+
+def connect(addresses: Sequence[str]) -> int:
+    """Makes the devices of workers known to TensorFlow; values on earlier workers are lost.
+
+    TensorFlow waits without end for a worker that accepts connections and does not
+    answer: all have to be asked before.
+
+    Args:
+        addresses: The workers, as `host:port`.
+
+    Returns:
+        What `disconnect` takes.
+    """
+    global _generation
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    prepare()
+    _generation += 1
+    if context.get_server_def() is None:
+        cluster = tf.train.ClusterSpec({WORKER_JOB: list(addresses)})
+        tf.config.experimental_connect_to_cluster(cluster)
+    else:
+        _update(addresses)
+    # TensorFlow puts connecting off to its first use.
+    tf.config.list_logical_devices()
+    return _generation
+
+
+def disconnect(generation: int) -> None:
+    """Forgets workers: what is on them cannot be asked for any more, and says so.
+
+    Args:
+        generation: What `connect` returned; what was connected to since stays.
+    """
+    if generation == _generation and context.get_server_def() is not None:
+        _update(())
+
+
+def _update(addresses: Sequence[str]) -> None:
+    server_def = context.get_server_def()
+    for job in [job for job in server_def.cluster.job if job.name == WORKER_JOB]:
+        server_def.cluster.job.remove(job)
+    if addresses:
+        job = server_def.cluster.job.add(name=WORKER_JOB)
+        job.tasks.update(enumerate(addresses))
+    context.update_server_def(server_def)

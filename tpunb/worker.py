@@ -1,0 +1,137 @@
+"""One host of a virtual Pod: a process whose virtual cores others run on.
+
+A worker is TensorFlow's own gRPC server with a logical CPU device for each core. It
+listens on all network interfaces and asks nobody for a password, and what TensorFlow
+can do, reading and writing files included, whoever reaches it can do as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from tpunb.errors import WorkerError
+from tpunb.quiet import import_tensorflow
+
+__all__ = ["DEFAULT_PORT", "MOST_CORES", "cluster_name", "serve", "version_of"]
+
+DEFAULT_PORT = 8470
+"""The port of a Cloud TPU's workers."""
+
+MOST_CORES = 1024
+_PREFIX = "tpunb_"
+# As for virtual cores in one process: input pipelines must not wait for each other's threads.
+_LEAST_THREADS = 16
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def cluster_name(version: str) -> str:
+    """What a worker calls its own cluster: who asks it for its devices learns its version.
+
+    Args:
+        version: A version of TensorFlow.
+    """
+    return _PREFIX + re.sub(r"\W", "_", version)
+
+
+def version_of(device: str) -> str | None:
+    """The version of TensorFlow in the name of a worker's device, its parts joined by `_`.
+
+    Args:
+        device: The full name of a device.
+
+    Returns:
+        The version; None if no `tpunb worker` named the device.
+    """
+    found = re.match(rf"/job:{_PREFIX}(\w+)/", device)
+    return found[1] if found else None
+
+
+def serve(
+    cores: int, port: int, *, ready: Callable[[int], None], with_parent: bool = False
+) -> None:
+    """Runs a worker until it is told to stop; then the process has to end.
+
+    Args:
+        cores: How many virtual cores it has.
+        port: The port to listen on; 0 for a free one.
+        ready: Is called with the port once the worker answers.
+        with_parent: Whether to stop when standard input closes or the parent process
+            ends, whatever ends it.
+
+    Raises:
+        WorkerError: The port cannot be had.
+    """
+    stopped = threading.Event()
+    _stop_on_signals(stopped)
+    server = _server(cores, port)
+    ready(int(server.target.rpartition(":")[2]))
+    if with_parent:
+        _wait_for_parent(stopped, os.getppid())
+    else:
+        while not stopped.wait(3600):
+            continue
+
+
+def _server(cores: int, port: int) -> Any:
+    import_tensorflow()
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(
+        device_count={"CPU": cores + 1},  # the first is the host's
+        inter_op_parallelism_threads=max(_LEAST_THREADS, cores),
+    )
+    name = cluster_name(tf.__version__)
+    try:
+        return tf.distribute.Server(
+            {name: [f"localhost:{port}"]}, job_name=name, task_index=0, config=config
+        )
+    except tf.errors.OpError as error:
+        raise WorkerError(
+            f"Port {port} cannot be listened on: {error.message.rstrip('.')}.",
+            mend="Choose another with --port, or --port 0 for any free one.",
+        ) from error
+
+
+def _stop_on_signals(stopped: threading.Event) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+def _wait_for_parent(stopped: threading.Event, parent: int) -> None:
+    """Waits for the end of the process that started this one, or for its word.
+
+    The pipe tells at once. Children that the parent forks hold it open, and then it is
+    the number of the parent that changes.
+    """
+    pipe = sys.stdin.fileno()
+    while not stopped.is_set() and os.getppid() == parent:
+        readable, _, _ = select.select([pipe], [], [], _SECONDS_BETWEEN_LOOKS)
+        if readable and not os.read(pipe, 1024):
+            return
+
+
+def _serve_parent(cores: int) -> None:
+    """A worker for the process that has started this one, to which it tells its port."""
+
+    def tell(port: int) -> None:
+        sys.stdout.write(f"{port}\n")
+        sys.stdout.flush()
+
+    serve(cores, 0, ready=tell, with_parent=True)
+    os._exit(0)  # TensorFlow's server has no end of its own
+
+
+if __name__ == "__main__":
+    _serve_parent(int(sys.argv[1]))
