@@ -20,7 +20,7 @@ STREAM = (
     {"accelerators", "assignment", "diagnosis", "environment", "failures", "interrupts", "quiet"},
     {"describe", "machine"},
     {"draw", "virtual"},
-    {"checking", "histories", "processes", "reaching", "worker"},
+    {"checking", "cloud", "histories", "processes", "reaching", "worker"},
     {"request"},
     # Cells know a strategy, not how it was connected to: a connection can run them.
     {"cells", "checkup", "hardware", "pods", "widgets"},

@@ -124,7 +124,7 @@ def test_found_hardware_may_be_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert not resolve("local").fallback
     connection = tpunb.connect(timeout=1)
     assert connection.tpu == DEFAULT_TYPE
-    assert "cannot be used (Connecting to the TPU 'my-tpu' failed" in connection.request.notes[0]
+    assert "cannot be used (The zone of the TPU is not known" in connection.request.notes[0]
     with pytest.raises(ConnectError):
         tpunb.connect(require_tpu=True)
 

@@ -130,15 +130,20 @@ def TPUStrategy(tpu: str = "") -> Any:
     return connection.strategy
 
 
-def make_connection(request: Request) -> Connection:
-    """Connects as a settled request says; see `connect` for the errors."""
+def make_connection(request: Request, say: Callable[[str], None] | None = None) -> Connection:
+    """Connects as a settled request says; see `connect` for the errors.
+
+    Args:
+        request: What to connect to.
+        say: Is told what is being done, where it takes time.
+    """
     import_tensorflow()
     if request.kind == "virtual":
-        return _virtual(request)
+        return _virtual(request, say)
     from tpunb import hardware
 
     try:
-        strategy, resolver, topology, assignment = hardware.connect(request)
+        strategy, resolver, topology, assignment = hardware.connect(request, say)
     except ConnectError as error:
         if not request.fallback:
             raise
@@ -157,12 +162,12 @@ def _stand_in(request: Request, error: ConnectError) -> Connection:
     )
 
 
-def _virtual(request: Request) -> Connection:
+def _virtual(request: Request, say: Callable[[str], None] | None = None) -> Connection:
     if not request.is_pod:
         return _on_cores(request, accelerator(request.tpu), None)
     from tpunb.pods import open_pod
 
-    pod = open_pod(request)
+    pod = open_pod(request, say)
     for other in _open_connections():
         other.close()  # TensorFlow knows one set of workers at a time
     try:
@@ -280,7 +285,13 @@ class Connection:
 
         What was on them is lost: connect again, and make models and datasets anew.
         """
-        return self.pod.lost() if self.pod is not None else ()
+        if self.pod is not None:
+            return self.pod.lost()
+        if self.kind == "virtual":
+            return ()
+        from tpunb import hardware
+
+        return hardware.lost(self.resolver)
 
     def memory_per_core(self) -> tuple[int, ...]:
         """Bytes that the variables of the strategy hold on each core, in the cores' order."""

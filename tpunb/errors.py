@@ -68,8 +68,8 @@ class ConnectError(TpunbError, RuntimeError):
         self.tried = tuple(tried)
 
 
-class WorkerError(TpunbError, RuntimeError):
-    """A worker of a virtual Pod that cannot be started, or that has ended."""
+class WorkerError(ConnectError):
+    """A worker that cannot be started, or that has ended."""
 
 
 class NotConnectedError(TpunbError, RuntimeError):

@@ -16,6 +16,7 @@ from IPython.display import display
 from tpunb import displays, reports
 from tpunb.accelerators import accelerator
 from tpunb.connection import Connection
+from tpunb.progress import ConnectDisplay
 from tpunb.request import resolve
 from tpunb.run_options import RunOptions, is_name
 from tpunb.session import Session, StepsRequest
@@ -126,7 +127,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             local_workers=args.local_workers,
             timeout=args.timeout,
         )
-        connection, said = self.session.connect(request, args.name)
+        with ConnectDisplay() as shown:
+            connection, said = self.session.connect(request, args.name, shown.say)
         if said:
             display(reports.Sentence(said))
         display(displays.Described(connection.describe().topology, connection))

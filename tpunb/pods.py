@@ -18,18 +18,13 @@ _MENDS: dict[Reason, str] = {
     "address": "Write addresses as host:port, separated by commas.",
     "name": "Check the name of the host, or give its IP address.",
     "refused": "Start it there: tpunb worker --cores {cores} --port {port}.",
-    "dropped": "Let this machine through the worker's firewall, or come by ssh: "
-    "ssh -N -L {port}:localhost:{port} {host}.",
+    "dropped": "Let this machine, and the other workers, through the firewall of {host}.",
     "mute": "Stop that process and start the worker anew: tpunb worker --cores {cores} "
     "--port {port}.",
     "foreign": "Give the port of a `tpunb worker`.",
     "broken": "Start the worker anew: tpunb worker --cores {cores} --port {port}.",
 }
 
-_OPEN = (
-    "The ports of its workers are open to the network without a password for as long as the "
-    "connection lasts."
-)
 _LOST = (
     "TensorFlow makes its devices anew where it connects to workers for the first time: variables "
     "that this process had before have to be made again."
@@ -115,9 +110,19 @@ def _connected(request: Request, addresses: Sequence[str], local: LocalWorkers |
     for worker in workers:
         _refuse_few_cores(worker, tpu, tried)
         _refuse_version(worker, tf.__version__, tried)
-    notes = ((_OPEN,) if local is not None else ()) + ((_LOST,) if cluster.started() else ())
+    notes = (_hosts(len(workers), local is not None), *((_LOST,) if cluster.started() else ()))
     generation = cluster.connect([worker.address for worker in workers])
     return Pod(tpu, tuple(workers), generation, local, notes)
+
+
+def _hosts(count: int, local: bool) -> str:
+    """What the TPU's hosts are, for the summary."""
+    if not local:
+        return f"Its hosts are the {_many(count, 'worker')} that were given."
+    return (
+        f"Its hosts are {_many(count, 'worker')} on this machine, whose ports are open to the "
+        "network without a password for as long as the connection lasts."
+    )
 
 
 def _answers(request: Request, addresses: Sequence[str]) -> tuple[list[Worker], list[str]]:

@@ -1,4 +1,4 @@
-"""What a long run shows while it goes on, and what stays of it."""
+"""What takes long shows how far it is while it goes on, and what stays of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tpunb.histories import History
     from tpunb.widgets.curves import CurvesWidget
 
-__all__ = ["RunDisplay"]
+__all__ = ["ConnectDisplay", "RunDisplay"]
 
 _INTERVAL = 0.25
 
@@ -119,12 +119,67 @@ class RunDisplay:
         return " · ".join(parts)
 
     def _publish(self, line: str, *, update: bool) -> None:
-        data: dict[str, Any] = {"text/plain": line}
-        if self._watched:
-            data["text/html"] = f'<div style="font-size:13px;opacity:.8">{html.escape(line)}</div>'
-        if self._ended.is_set():
-            data.pop("text/html", None)  # what stays is the same wherever it was run
-        frontend.publish(data, {}, display_id=self._display, update=update)
+        _publish_line(
+            self._display, line, lively=self._watched and not self._ended.is_set(), update=update
+        )
+
+
+class ConnectDisplay:
+    """Says what is waited for while connecting takes its time.
+
+    Nothing is shown unless something is said. Where nobody watches, there is one line at
+    the end, the same in every run.
+    """
+
+    def __init__(self) -> None:
+        self._doing = ""
+        self._since = 0.0
+        self._display = uuid.uuid4().hex
+        self._watched = frontend.shows_widgets()
+        self._ended = threading.Event()
+        self._ticker: threading.Thread | None = None
+
+    def __enter__(self) -> ConnectDisplay:
+        return self
+
+    def say(self, doing: str) -> None:
+        """Something new is being done."""
+        first = not self._doing
+        self._doing, self._since = doing, time.monotonic()
+        if not self._watched:
+            return
+        self._publish(update=not first)
+        if first:
+            context = contextvars.copy_context()
+            self._ticker = threading.Thread(
+                target=context.run, args=(self._tick,), name="tpunb-connecting", daemon=True
+            )
+            self._ticker.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._ended.set()
+        if self._ticker is not None:
+            self._ticker.join(timeout=5)
+        if self._doing:
+            line = "Connected." if kind is None else "Not connected."
+            _publish_line(self._display, line, lively=False, update=self._watched)
+
+    def _tick(self) -> None:
+        while not self._ended.wait(4 * _INTERVAL):
+            self._publish(update=True)
+
+    def _publish(self, *, update: bool) -> None:
+        seconds = time.monotonic() - self._since
+        waited = f", {seconds:.0f} s" if seconds >= 2 else ""
+        _publish_line(self._display, f"{self._doing}{waited}", lively=True, update=update)
+
+
+def _publish_line(display: str, line: str, *, lively: bool, update: bool) -> None:
+    """Shows a line; what stays is plain text, the same wherever it was run."""
+    data: dict[str, Any] = {"text/plain": line}
+    if lively:
+        data["text/html"] = f'<div style="font-size:13px;opacity:.8">{html.escape(line)}</div>'
+    frontend.publish(data, {}, display_id=display, update=update)
 
 
 def _counted(steps: int) -> str:

@@ -189,7 +189,7 @@ def _unreachable(address: str, error: Any, timeout: float) -> Unreachable:
     code, details = error.code(), str(error.details() or "")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return Unreachable(
-            address, "mute", f"it accepts connections and did not answer in {timeout:g} s"
+            address, "mute", f"it accepts connections and did not answer in {round(timeout, 1):g} s"
         )
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return Unreachable(address, "foreign", "what answers there is no TensorFlow worker")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpunb.connection import Connection, make_connection
-from tpunb.errors import NotConnectedError
+from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.failures import first_line, show_shortly, syntax_error
 from tpunb.interrupts import Stopped
 from tpunb.progress import RunDisplay
@@ -124,12 +124,18 @@ class Session:
         connection = self._connection
         return None if connection is None or connection.closed else connection
 
-    def connect(self, request: Request, strategy_name: str) -> tuple[Connection, str]:
+    def connect(
+        self,
+        request: Request,
+        strategy_name: str,
+        say: Callable[[str], None] | None = None,
+    ) -> tuple[Connection, str]:
         """Connects, or keeps the connection if it is what is asked for.
 
         Args:
             request: What to connect to.
             strategy_name: The notebook's name for the strategy.
+            say: Is told what is being done, where it takes time.
 
         Returns:
             The connection, and what the user should know about the one before.
@@ -141,7 +147,7 @@ class Session:
             self._bind(before, strategy_name)
             return before, _AGAIN
         # Only a new connection that stands ends the old one.
-        connection = make_connection(request)
+        connection = make_connection(request, say)
         if before is None:
             said = ""
         elif connection.request == before.request and not lost:
@@ -279,8 +285,20 @@ class Session:
             raise syntax_error(error) from None
         except Exception as error:
             self.last_error = first_line(error)
+            if lost := self._lost(error):
+                raise WorkerError(
+                    f"{_gone(lost)} ({type(error).__name__}).",
+                    mend="Run %tpu_connect again, make the model and its data anew, and restore "
+                    "its checkpoint.",
+                    tried=tuple(f"{address} does not answer as before" for address in lost),
+                ) from error
             show_shortly(error, source)
             raise
+
+    def _lost(self, error: Exception) -> tuple[str, ...]:
+        """The workers whose end can be what is behind an error of TensorFlow's."""
+        connection = self.open_connection
+        return connection.lost() if connection and hasattr(error, "error_code") else ()
 
     def remember(self, explanation: Explanation) -> None:
         """Keeps the explanation of the last known error."""
@@ -308,12 +326,17 @@ class Session:
         self._bound.update(names)
 
 
+def _gone(lost: Sequence[str]) -> str:
+    """That workers are gone, in words."""
+    workers = f"The worker at {lost[0]} is" if len(lost) == 1 else f"{len(lost)} workers are"
+    return f"{workers} gone, or started anew, and all that was there is lost"
+
+
 def _changed(before: Connection, lost: Sequence[str]) -> str:
     """What the user should know about a connection that has been replaced."""
     why = f"The connection to {before.tpu} is closed"
     if lost:
-        are = "is" if len(lost) == 1 else "are"
-        why = f"{' and '.join(lost)} {are} gone, or started anew, and all that was there is lost"
+        why = _gone(lost)
     return (
         f"{why}: models, variables and datasets made for it have to be made again in the new "
         "strategy's scope."

@@ -35,7 +35,9 @@ CONNECTING = (
         "3",
         "This TensorFlow has no TPU support",
         (
-            r"TPUs not found in the cluster[^\n]{0,200}ConfigureDistributedTPU",
+            r"TPUs not found in the cluster[^\n]{0,200}(?:ConfigureDistributedTPU|TPU_SYSTEM)",
+            r"is a TensorFlow server without a TPU",
+            r"device:TPU_SYSTEM:0 unknown device",
             r"No OpKernel was registered to support Op '?ConfigureDistributedTPU",
             r"No registered 'ConfigureDistributedTPU' OpKernel",
         ),
@@ -83,6 +85,7 @@ CONNECTING = (
         (
             Clue(r"\bKeyboardInterrupt\b", where=_CONNECTING_FRAMES),
             r"The TPU worker at [^\n]{1,200} does not answer",
+            r"The TPU [^\n]{1,200} answered, and [^\n]{1,80} was not done in",
         ),
         "experimental_connect_to_cluster waits without end for a worker that does not answer.",
         "`%tpu_connect ADDRESS` tries the port first and gives up after `--timeout` seconds. "
@@ -94,6 +97,11 @@ CONNECTING = (
         "The TPU's name cannot be looked up",
         (
             r"Could not lookup TPU metadata from name",
+            r"There is no TPU '[^\n]{1,200}' in the zone",
+            r"The (?:zone|project) of the TPU is not known",
+            r"The Cloud TPU API (?:cannot be asked|is not enabled|wants to know who asks)",
+            r"You may not look up the TPU",
+            r"Missing runtime dependency on the Google API client",
             Clue(
                 r"\bURLError: <urlopen error [^\n]{0,60}(?:Name or service not known"
                 r"|Temporary failure in name resolution|nodename nor servname)",
@@ -111,6 +119,8 @@ CONNECTING = (
         "The TPU worker is not ready",
         (
             r"TPU (?:worker may not|might not) be ready",
+            r"TPU \"[^\n]{1,200}\" is not yet ready; state: ",
+            r"The TPU \S{1,130} is (?:[A-Z_]{5,30}|READY and not healthy)\b[:. ]",
             Clue(
                 r"\bRetrying \(\d+/\d+\)", where=r"[Tt]ensor[Ff]low master|TPU system|tpu_\w+\.py"
             ),
@@ -140,6 +150,7 @@ CONNECTING = (
         (
             r"nor a name of a function registered in binary running on " + _WORKER,
             r"Op type not registered '\w+' in binary running on " + _WORKER,
+            r"and the TPU runs [^\n]{1,200}: only equal versions work together",
         ),
         "The notebook's TensorFlow sends operations that the TPU's runtime does not know: their "
         "versions differ.",

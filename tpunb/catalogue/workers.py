@@ -8,6 +8,9 @@ __all__ = ["WORKERS"]
 
 _REMOTE = r"Additional GRPC error information|root error\(s\) found|\[Op:"
 _UNAVAILABLE = r"\b(?:UnavailableError|Unavailable|UNAVAILABLE|INTERNAL): "
+_TARGET = r"\nAdditional GRPC error information from remote target /job:worker"
+# The worker itself is error 14.
+_NO_ANSWER = r"failed to connect to all addresses(?![^\n]{0,300}" + _TARGET + ")"
 
 WORKERS = (
     Entry(
@@ -36,8 +39,17 @@ WORKERS = (
         "The TPU's worker died or was restarted",
         (
             _UNAVAILABLE + r"[^\n]{0,200}Socket closed",
+            r"(?:Socket closed|Connection reset by peer)" + _TARGET,
+            r"failed to connect to all addresses[^\n]{0,300}" + _TARGET,
             r"Unable to find a context_id matching",
             r"expects a different device incarnation",
+            Clue(
+                _UNAVAILABLE + r"(?:recvmsg: ?)?Connection reset by peer",
+                where=_REMOTE + r"|tensorflow.python.(?:eager|framework|ops)",
+            ),
+            r"Resource input tensor contains an invalid device",
+            r"Unable to find the relevant tensor remote_handle",
+            r"Assigned device '/job:worker/[^\n]{1,100}' does not match any device",
         ),
         "The connection to the worker broke. Most often the worker's host ran out of memory; "
         "preemption and maintenance do the same.",
@@ -49,8 +61,8 @@ WORKERS = (
         "15",
         "A remote worker cannot call back",
         (
-            _UNAVAILABLE + r"(?:\{\{[^}\n]{0,200}\}\} )?failed to connect to all addresses",
-            Clue(r"failed to connect to all addresses", where=_REMOTE),
+            _UNAVAILABLE + r"(?:\{\{[^}\n]{0,200}\}\} )?" + _NO_ANSWER,
+            Clue(_NO_ANSWER, where=_REMOTE),
         ),
         "A generator or a py_function runs in the notebook's process, which a remote TPU worker "
         "cannot reach. Differing versions of TensorFlow show the same message.",

@@ -22,15 +22,18 @@ In the notebook, one worker for each host of the TPU type:
   %tpu_connect --simulate v3-32 --workers a:8470,b:8470,c:8470,d:8470
 
 The port is open to the network, on all interfaces, without a password: whoever
-reaches it can run TensorFlow as you, and read and write your files with it.
-Restrict it to the notebook's machine by a firewall:
+reaches it can run TensorFlow as you, and read and write your files with it. Let in
+only the notebook's machine and the Pod's other workers, with the first line once
+for each of them:
 
-  sudo iptables -A INPUT -p tcp --dport 8470 ! -s ADDRESS -j DROP
+  sudo iptables  -A INPUT -p tcp --dport 8470 -s ADDRESS -j ACCEPT
+  sudo iptables  -A INPUT -p tcp --dport 8470 ! -i lo -j DROP
+  sudo ip6tables -A INPUT -p tcp --dport 8470 ! -i lo -j DROP
 
-or close it to all but this machine, and let the notebook's come by ssh:
+A Pod of one worker can be closed to all but its own machine by the last two lines,
+and be reached by ssh from the notebook's machine:
 
-  sudo iptables -A INPUT -p tcp --dport 8470 ! -i lo -j DROP
-  ssh -N -L 8470:localhost:8470 WORKER     on the notebook's machine (for one worker)
+  ssh -N -L 8470:localhost:8470 WORKER
 
 exit codes: 0 stopped; 2 the port could not be had
 """

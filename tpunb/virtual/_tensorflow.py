@@ -100,6 +100,9 @@ from tensorflow.core.framework.device_attributes_pb2 import (
     DeviceAttributes as DeviceAttributesProto,
 )
 
+# The calls that wait for workers, to make them without Python's lock.
+from tensorflow.python import pywrap_tfe
+
 # Protocol buffers of functions and their nodes.
 from google.protobuf import message
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
@@ -165,6 +168,7 @@ __all__ = [
     "multi_device_iterator_ops",
     "op_def_registry",
     "ops",
+    "pywrap_tfe",
     "remote",
     "tensor_util",
     "tpu",

@@ -8,8 +8,12 @@ to say that such a value is lost, so it is taken where there is a cluster alread
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,6 +26,10 @@ _SETTINGS = {
     # The stream of operations to a worker that has gone swallows them; single calls fail.
     "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "false",
 }
+_LOCAL_JOB = "localhost"
+# TensorFlow tries a worker that was away again once a second.
+_PATIENCE = 5.0
+_PAUSE = 0.1
 
 
 def started() -> bool:
@@ -54,7 +62,8 @@ def connect(addresses: Sequence[str]) -> int:
     prepare()
     _generation += 1
     if context.get_server_def() is None:
-        cluster = tf.train.ClusterSpec({WORKER_JOB: list(addresses)})
+        here = f"{_own_host(addresses)}:{_free_port()}"
+        cluster = tf.train.ClusterSpec({WORKER_JOB: list(addresses), _LOCAL_JOB: [here]})
         tf.config.experimental_connect_to_cluster(cluster)
     else:
         _update(addresses)
@@ -80,4 +89,46 @@ def _update(addresses: Sequence[str]) -> None:
     if addresses:
         job = server_def.cluster.job.add(name=WORKER_JOB)
         job.tasks.update(enumerate(addresses))
-    context.update_server_def(server_def)
+        _move(server_def, _own_host(addresses))
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            context.update_server_def(server_def)
+            return
+        except tf.errors.UnavailableError:
+            # The workers have just been asked, and have answered.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE)
+
+
+def _move(server_def: Any, host: str) -> None:
+    """Tells workers another address of this process, which keeps its port."""
+    for job in server_def.cluster.job:
+        if job.name == _LOCAL_JOB:
+            job.tasks[0] = f"{host}:{job.tasks[0].rpartition(':')[2]}"
+
+
+def _own_host(addresses: Sequence[str]) -> str:
+    """The address under which workers find this process.
+
+    They call it: for what Python functions in datasets give, and for what is saved.
+    TensorFlow says `localhost`, which workers on other machines take for themselves.
+    """
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError):
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+            family, kind, protocol, _, target = found[0]
+            with socket.socket(family, kind, protocol) as asking:
+                asking.connect(target)  # sends nothing
+                own = str(asking.getsockname()[0])
+            if not own.startswith("127.") and own != "::1":
+                return f"[{own}]" if ":" in own else own
+    return "localhost"
+
+
+def _free_port() -> int:
+    with socket.socket() as asking:
+        asking.bind(("", 0))
+        return int(asking.getsockname()[1])

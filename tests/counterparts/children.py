@@ -1,0 +1,74 @@
+"""Python code in processes of its own: a crash, or another TensorFlow, stays there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def command(script: Path, *arguments: str) -> list[str]:
+    """What runs a script with this Python, warnings as errors where ours are wrong."""
+    return [sys.executable, "-X", "faulthandler", str(script), *arguments]
+
+
+def environment() -> dict[str, str]:
+    """This process's, with the package and the tests on the path."""
+    paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def run_script(script: Path, *arguments: str, timeout: float) -> Any:
+    """Runs a script to its end.
+
+    Returns:
+        What its last line of output says, as JSON.
+
+    Raises:
+        AssertionError: It failed; with all that it wrote.
+    """
+    done = subprocess.run(
+        command(script, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def is_running(process: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(processes: list[int], *, timeout: float) -> list[int]:
+    """Waits for processes to end; gives those that have not."""
+    deadline = time.monotonic() + timeout
+    left = list(processes)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = [process for process in left if is_running(process)]
+    return left
+
+
+def kill(process: int) -> None:
+    """Ends a process as a crash does."""
+    os.kill(process, signal.SIGKILL)

@@ -1,0 +1,182 @@
+"""The Cloud TPU API over HTTP on the loopback: nodes in all states, and misbehaviour.
+
+with CloudAPI({"my-tpu": node(state="CREATING")}) as api:
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", api.root)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Literal
+
+__all__ = ["PARENT", "CloudAPI", "node"]
+
+PARENT = "projects/my-project/locations/us-central1-b/nodes"
+
+Mode = Literal["answers", "hangs", "trickles", "no json", "redirects"]
+
+
+def node(
+    name: str = "my-tpu",
+    *,
+    state: str = "READY",
+    workers: tuple[str, ...] = ("10.0.0.2:8470",),
+    api: str = "v2",
+    version: str = "",
+    **more: Any,
+) -> dict[str, Any]:
+    """A TPU as the API describes it, in the one version or the other."""
+    endpoints: list[dict[str, Any]] = []
+    for worker in workers:
+        host, _, port = worker.partition(":")
+        endpoints.append({"ipAddress": host, **({"port": int(port)} if port else {})})
+    kind = {"runtimeVersion": version} if api == "v2" else {"tensorflowVersion": version}
+    return {
+        "name": f"{PARENT}/{name}",
+        "state": state,
+        "acceleratorType": "v3-8",
+        "networkEndpoints": endpoints,
+        **kind,
+        **more,
+    }
+
+
+class CloudAPI:
+    """The API, in threads of its own, from `with` to the end of it.
+
+    Args:
+        nodes: The TPUs by name.
+        apis: The versions that know them.
+        mode: How it behaves.
+        error: An HTTP status that it answers everything with, its code and its message.
+        document: The discovery document; by default it has none.
+
+    Attributes:
+        root: Its address.
+        requests: The paths that it was asked for.
+        tokens: What it was sent as `Authorization`.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, dict[str, Any]] | None = None,
+        *,
+        apis: tuple[str, ...] = ("v2",),
+        mode: Mode = "answers",
+        error: tuple[int, str, str] | None = None,
+        document: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.nodes = dict(nodes or {})
+        self.apis = apis
+        self.mode: Mode = mode
+        self.error = error
+        self.document = document
+        self.requests: list[str] = []
+        self.tokens: list[str] = []
+        self.stopped = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.owner = self
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> CloudAPI:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stopped.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    owner: CloudAPI
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        owner = self.server.owner
+        owner.requests.append(self.path)
+        if "Authorization" in self.headers:
+            owner.tokens.append(self.headers["Authorization"])
+        if owner.mode == "hangs":
+            owner.stopped.wait(60)
+        elif owner.mode == "trickles":
+            self._trickle()
+        elif owner.mode == "no json":
+            self._send(200, "<html>Please log in</html>")
+        elif owner.mode == "redirects":
+            self.send_response(302)
+            self.send_header("Location", "http://127.0.0.1:9/")
+            self.end_headers()
+        elif owner.error is not None:
+            self._fail(*owner.error)
+        else:
+            self._answer()
+
+    def _answer(self) -> None:
+        owner = self.server.owner
+        path = self.path.lstrip("/")
+        if path.startswith("discovery/"):
+            if owner.document is None:
+                self._fail(404, "NOT_FOUND", "no such document")
+            else:
+                self._send(200, json.dumps(owner.document))
+            return
+        version, _, rest = path.partition("/")
+        if version not in owner.apis:
+            self._fail(404, "NOT_FOUND", "not found in this version")
+        elif rest == PARENT:
+            self._send(200, json.dumps({"nodes": list(owner.nodes.values())}))
+        elif rest.startswith(f"{PARENT}/") and (name := rest.rpartition("/")[2]) in owner.nodes:
+            self._send(200, json.dumps(owner.nodes[name]))
+        else:
+            self._fail(404, "NOT_FOUND", f"Resource '{rest}' was not found")
+
+    def _fail(self, status: int, code: str, message: str) -> None:
+        error: dict[str, Any] = {"code": status, "status": code, "message": message}
+        if code == "SERVICE_DISABLED":
+            error |= {"status": "PERMISSION_DENIED", "details": [{"reason": code}]}
+        self._send(status, json.dumps({"error": error}))
+
+    def _send(self, status: int, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _trickle(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        for _ in range(1000):
+            self.wfile.write(b" ")
+            if self.server.owner.stopped.wait(0.1):
+                return
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            super().handle()
+
+    def log_message(self, *args: object) -> None:
+        """Says nothing on the terminal."""

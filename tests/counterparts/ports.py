@@ -1,0 +1,188 @@
+"""Ports on the loopback that misbehave, and a proxy that falls silent.
+
+with mute() as address:
+    tpunb.connect(f"grpc://{address}", timeout=2)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+__all__ = ["Proxy", "dropping", "mute", "refusing", "web"]
+
+
+def _listening(backlog: int = 50, host: str = "127.0.0.1") -> socket.socket:
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((host, 0))
+    server.listen(backlog)
+    return server
+
+
+def _address(server: socket.socket) -> str:
+    host, port = server.getsockname()
+    return f"{host}:{port}"
+
+
+@contextlib.contextmanager
+def mute() -> Iterator[str]:
+    """A port that accepts connections, as the system does for it, and never says a word."""
+    with _listening() as server:
+        yield _address(server)
+
+
+@contextlib.contextmanager
+def dropping() -> Iterator[str]:
+    """A port whose backlog is full: the system drops the packets of whoever connects."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(_listening(0))
+        for _ in range(16):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        _wait_until_full(server)
+        yield _address(server)
+
+
+def _wait_until_full(server: socket.socket) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with socket.socket() as trial:
+            trial.settimeout(0.1)
+            if trial.connect_ex(server.getsockname()) != 0:
+                return
+    raise AssertionError("the backlog does not fill up here")
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[str]:
+    """A port on which nobody listens, and nobody else can meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield _address(held)
+
+
+@contextlib.contextmanager
+def web(
+    answer: str = "<html>hello</html>", host: str = "127.0.0.1", port: int = 0
+) -> Iterator[str]:
+    """A web server with one answer to everything."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        def log_message(self, *args: object) -> None:
+            """Says nothing on the terminal."""
+
+    server = http.server.ThreadingHTTPServer((host, port), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"{host}:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+class Proxy:
+    """Hands a TCP port on, and can stop doing so at the sight of certain bytes.
+
+    Args:
+        target: The address that it hands on to, as `host:port`.
+        delay: Seconds before anything is handed on.
+        stop_at: What a client sends that makes the proxy fall silent for good.
+        connections: How many connections are handed on; later ones are silent.
+        host: Where it listens.
+
+    Attributes:
+        address: Where it listens.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        delay: float = 0,
+        stop_at: bytes = b"",
+        connections: int = 1 << 20,
+        host: str = "127.0.0.1",
+    ) -> None:
+        target_host, _, port = target.rpartition(":")
+        self._target = (target_host, int(port))
+        self._delay = delay
+        self._stop_at = stop_at
+        self._left = connections
+        self._over = threading.Event()
+        self.silent = threading.Event()
+        self._server = _listening(host=host)
+        self._open: list[socket.socket] = [self._server]
+        self._threads: list[threading.Thread] = []
+        self.address = _address(self._server)
+
+    def __enter__(self) -> Proxy:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=work, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        while not self._over.is_set():
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            self._open.append(client)
+            self._left -= 1
+            if self._left >= 0:
+                self._start(lambda client=client: self._hand_on(client))
+
+    def _hand_on(self, client: socket.socket) -> None:
+        if self._over.wait(self._delay):
+            return
+        with (
+            contextlib.suppress(OSError, ValueError),
+            socket.create_connection(self._target, timeout=10) as server,
+        ):
+            self._copy(client, server)
+
+    def _copy(self, client: socket.socket, server: socket.socket) -> None:
+        while not self._over.is_set():
+            for one in select.select([client, server], [], [], 0.1)[0]:
+                data = one.recv(1 << 16)
+                if one is client and self._stop_at and self._stop_at in data:
+                    self.silent.set()
+                if self.silent.is_set():
+                    self._over.wait(600)
+                    return
+                if not data:
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
+                (server if one is client else client).sendall(data)

@@ -1,0 +1,95 @@
+"""A worker in a process of its own, which ends with its standard input: see workers.py.
+
+python serving.py tensorflow PORT CPUS
+python serving.py tpu PORT CORES STATUSES
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from concurrent import futures
+from typing import Any
+
+
+def ready(address: str) -> None:
+    """Tells the process that has started this one."""
+    sys.stdout.write(f"{address}\n")
+    sys.stdout.flush()
+
+
+def tensorflow_server(port: int, cpus: int) -> None:
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus})
+    cluster = {"worker": [f"127.0.0.1:{port}"]}
+    server = tf.distribute.Server(
+        cluster, job_name="worker", task_index=0, protocol="grpc", config=config
+    )
+    ready(server.target.removeprefix("grpc://"))
+
+
+def tpu_worker(port: int, cores: int, statuses: int) -> Any:
+    """A gRPC server that has a TPU's devices and never ends what it is asked to do.
+
+    It answers the first `statuses` questions for its devices; later ones hang.
+    """
+    import grpc
+    from tensorflow.core.framework.device_attributes_pb2 import DeviceAttributes
+
+    over = threading.Event()
+    names = ["CPU:0", "TPU_SYSTEM:0", *(f"TPU:{core}" for core in range(cores))]
+    listed = b""
+    for name in names:
+        device = DeviceAttributes(
+            name=f"/job:worker/replica:0/task:0/device:{name}",
+            device_type=name.partition(":")[0],
+            memory_limit=1 << 30,
+            incarnation=1234567,
+        ).SerializeToString()
+        listed += bytes([0x0A, len(device)]) + device
+    asked = iter(range(statuses))
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            method = details.method.rpartition("/")[2]
+            answer = {
+                "GetStatus": self.status,
+                "KeepAlive": self.keep_alive,
+                "CreateContext": lambda request, context: b"",
+                "CloseContext": lambda request, context: b"",
+            }.get(method, self.hang)
+            if method == "StreamingEnqueue":
+                return grpc.stream_stream_rpc_method_handler(self.hang_streaming)
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+        def status(self, request: bytes, context: Any) -> bytes:
+            if next(asked, None) is None:
+                return self.hang(request, context)
+            return listed
+
+        def keep_alive(self, request: bytes, context: Any) -> None:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "Unable to find a context_id")
+
+        def hang(self, request: bytes, context: Any) -> bytes:
+            over.wait()
+            return b""
+
+        def hang_streaming(self, requests: Any, context: Any) -> Any:
+            for _ in requests:
+                over.wait()
+            yield b""
+
+    server = grpc.server(futures.ThreadPoolExecutor(64), handlers=[Handler()])
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    ready(f"127.0.0.1:{port}")
+    return server
+
+
+if __name__ == "__main__":
+    kind, *numbers = sys.argv[1:]
+    kept = (tensorflow_server if kind == "tensorflow" else tpu_worker)(*map(int, numbers))
+    sys.stdin.read()
+    os._exit(0)  # TensorFlow's server does not stop, and hanging calls do not either

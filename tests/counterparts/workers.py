@@ -1,0 +1,118 @@
+"""TensorFlow's own gRPC servers, and workers with a TPU's devices, as child processes.
+
+with tensorflow_server() as worker:
+    ...
+    worker.freeze()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["Served", "free_port", "tensorflow_server", "tpu_worker"]
+
+_SCRIPT = Path(__file__).with_name("serving.py")
+_PATIENCE = 60
+
+
+class Served:
+    """A worker in a process of its own.
+
+    Attributes:
+        address: Where it listens, as `host:port`.
+    """
+
+    def __init__(self, *arguments: object) -> None:
+        self._arguments = [str(argument) for argument in arguments]
+        self._process = self._start()
+        self.address = self._read_address()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def freeze(self) -> None:
+        """Stops it where it stands: its port accepts still, and nobody answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Ends it as a crash does."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(10)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def restart(self) -> None:
+        """Starts it anew on the same port."""
+        self.kill()
+        self._arguments[1] = self.address.rpartition(":")[2]
+        self._process = self._start()
+        assert self._read_address() == self.address
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(_SCRIPT), *self._arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+
+    def _read_address(self) -> str:
+        out = self._process.stdout
+        assert out is not None
+        if not select.select([out], [], [], _PATIENCE)[0]:
+            self.kill()
+            raise AssertionError("the worker does not start")
+        return out.readline().strip()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _running(*arguments: object) -> Iterator[Served]:
+    worker = Served(*arguments)
+    try:
+        yield worker
+    finally:
+        worker.kill()
+
+
+def tensorflow_server(cpus: int = 2) -> contextlib.AbstractContextManager[Served]:
+    """A `tf.distribute.Server`, which has no TPU.
+
+    Args:
+        cpus: Its logical CPU devices.
+    """
+    return _running("tensorflow", free_port(), cpus)
+
+
+def tpu_worker(
+    cores: int = 8, *, statuses: int = 1 << 20
+) -> contextlib.AbstractContextManager[Served]:
+    """A worker that has a TPU's devices, and hangs at whatever it is asked to run.
+
+    Args:
+        cores: Its TPU cores.
+        statuses: How many questions for its devices it answers; later ones hang.
+    """
+    return _running("tpu", 0, cores, statuses)

@@ -1,0 +1,150 @@
+"""A TPU as the Cloud TPU API describes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tpunb.masking import mask
+
+__all__ = ["PORT", "Node", "node_of", "service", "where"]
+
+PORT = 8470
+"""A TPU worker's port, unless it is said."""
+
+_HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A TPU as the Cloud TPU API describes it.
+
+    Attributes:
+        name: Its name.
+        zone: Its zone.
+        project: Its project.
+        api: The version of the API that knows it: `"v2"` or `"v1"`.
+        state: As `"READY"`, `"CREATING"` or `"PREEMPTED"`.
+        health: As `"HEALTHY"`; empty where the API says nothing.
+        health_description: What the API says of a bad health.
+        version: The software of the TPU, as `"tpu-vm-tf-2.18.0-pod"` or `"2.18"`.
+        accelerator_type: As `"v3-8"`.
+        endpoints: The addresses of its workers, as `host:port`.
+        symptoms: What has happened to it, the latest last, as `"OUT_OF_MEMORY"`.
+        spot: Whether it may be preempted.
+    """
+
+    name: str
+    zone: str
+    project: str
+    api: str
+    state: str
+    health: str = ""
+    health_description: str = ""
+    version: str = ""
+    accelerator_type: str = ""
+    endpoints: tuple[str, ...] = ()
+    symptoms: tuple[str, ...] = ()
+    spot: bool = False
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is said against its health."""
+        return self.health in _HEALTHY
+
+    def command(self, verb: str) -> str:
+        """What to type to do something with it, as `"start"`."""
+        kind = "tpus tpu-vm" if self.api == "v2" else "tpus"
+        return f"gcloud compute {kind} {verb} {self.name} {where(self.zone, self.project)}"
+
+    def __str__(self) -> str:
+        facts = [self.accelerator_type, self.version, self.health.lower().replace("_", " ")]
+        more = ", ".join(fact for fact in facts if fact)
+        return f"TPU {self.name} is {self.state}" + (f" ({more})" if more else "")
+
+
+def service(node: Node) -> Any:
+    """What TensorFlow's TPUClusterResolver takes as its `service`, for one TPU.
+
+    Args:
+        node: The TPU; what is known of it is answered, and nothing asked again.
+    """
+    return _Service(
+        {
+            "name": f"projects/{node.project}/locations/{node.zone}/nodes/{node.name}",
+            "state": node.state,
+            "health": node.health or "HEALTHY",
+            "tensorflowVersion": node.version,
+            "acceleratorType": node.accelerator_type,
+            "networkEndpoints": [
+                dict(zip(("ipAddress", "port"), endpoint.rsplit(":", 1), strict=True))
+                for endpoint in node.endpoints
+            ],
+        }
+    )
+
+
+class _Service:
+    """The part of googleapiclient's service that TensorFlow calls."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self._answer = answer
+
+    def projects(self) -> _Service:
+        return self
+
+    locations = nodes = projects
+
+    def get(self, name: str) -> _Service:
+        return self
+
+    def execute(self) -> dict[str, Any]:
+        return dict(self._answer)
+
+
+def node_of(answer: Mapping[str, Any], name: str, zone: str, project: str, api: str) -> Node:
+    """Reads what the API says of a TPU, by either of its versions."""
+
+    def text(key: str) -> str:
+        value = answer.get(key)
+        return mask(value)[:200] if isinstance(value, str) else ""
+
+    scheduling = answer.get("schedulingConfig")
+    scheduling = scheduling if isinstance(scheduling, dict) else {}
+    symptoms = answer.get("symptoms")
+    symptoms = symptoms if isinstance(symptoms, list) else []
+    symptoms = sorted(
+        (one for one in symptoms if isinstance(one, dict)),
+        key=lambda one: str(one.get("createTime")),
+    )
+    return Node(
+        name=name,
+        zone=zone,
+        project=project,
+        api=api,
+        state=text("state") or "UNKNOWN",
+        health=text("health"),
+        health_description=text("healthDescription"),
+        version=text("runtimeVersion") or text("tensorflowVersion"),
+        accelerator_type=text("acceleratorType"),
+        endpoints=tuple(_endpoints(answer)),
+        symptoms=tuple(str(one.get("symptomType", ""))[:80] for one in symptoms),
+        spot=any(scheduling.get(kind) is True for kind in ("preemptible", "spot")),
+    )
+
+
+def _endpoints(answer: Mapping[str, Any]) -> list[str]:
+    listed = answer.get("networkEndpoints")
+    found = listed if isinstance(listed, list) and listed else [answer]
+    hosts = [
+        (str(one["ipAddress"]), one.get("port") or PORT)
+        for one in found
+        if isinstance(one, dict) and one.get("ipAddress")
+    ]
+    return [f"{host}:{port}" for host, port in hosts]
+
+
+def where(zone: str, project: str) -> str:
+    """The options by which gcloud finds a TPU."""
+    return f"--zone={zone} --project={project}"

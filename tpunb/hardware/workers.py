@@ -1,0 +1,161 @@
+"""A TPU's workers: their addresses, and whether they answer, before TensorFlow waits for them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Collection, Sequence
+
+from tpunb.cloud import PORT, Node, bounded
+from tpunb.errors import ConnectError
+from tpunb.hardware.attempt import SIMULATE, Attempt
+from tpunb.masking import mask
+from tpunb.reaching import Reason, Unreachable, Worker, ask_all, host_and_port
+from tpunb.worker import version_of
+
+__all__ = ["addresses_of", "answering", "peers_of", "refuse_no_tpu"]
+
+_PREFIX = "grpc://"
+
+_MENDS: dict[Reason, str] = {
+    "address": "Write it as %tpu_connect grpc://HOST:8470, several separated by commas.",
+    "name": "Check the name, or give the host's IP address: %tpu_connect grpc://10.0.0.2:{port}.",
+    "refused": "Check the address, and that the TPU is READY: gcloud compute tpus tpu-vm list. "
+    "On a TPU VM itself connect with `%tpu_connect local`.",
+    "dropped": "Connect from a machine in the TPU's network, or let this one through: gcloud "
+    "compute firewall-rules create tpu-workers --network=NETWORK --direction=INGRESS "
+    "--allow=tcp:{port} --source-ranges=THIS_MACHINE/32. A longer wait: --timeout {longer:g}.",
+    "mute": "The worker may be starting or out of memory: wait, or stop and start the TPU; then "
+    "connect again. A longer wait: --timeout {longer:g}.",
+    "foreign": "Check the port: a TPU's workers listen on 8470.",
+    "broken": "Stop and start the TPU, then connect again.",
+}
+_OF_NODE: dict[Reason, str] = {
+    "refused": "The TPU's own TensorFlow server does not run: on a TPU VM, run the notebook there "
+    "(gcloud compute tpus tpu-vm ssh) and connect with `%tpu_connect local`; a slice of several "
+    "hosts needs a runtime version tpu-vm-tf-...-pod.",
+    "mute": "Stop it and start it again: {stop} && {start}. A longer wait: --timeout {longer:g}.",
+    "broken": "Stop it and start it again: {stop} && {start}.",
+}
+
+
+def addresses_of(tpu: str, attempt: Attempt) -> tuple[str, ...]:
+    """The workers in `grpc://h1:p,h2:p`, as TensorFlow reads it.
+
+    Raises:
+        ConnectError: One is no address, or two are the same.
+    """
+    found = []
+    for part in tpu.split(","):
+        address = part.strip().removeprefix(_PREFIX).rstrip("/")
+        if "@" in address or "/" in address:
+            raise attempt.error(
+                f"{mask(address)!r} is no address of the form host:port.", _MENDS["address"]
+            )
+        if address and ":" not in address:
+            address = f"{address}:{PORT}"
+            attempt.note(f"no port is given for {mask(address)}: a TPU's workers have {PORT}")
+        try:
+            host, port = host_and_port(address)
+        except Unreachable as error:
+            said = mask(str(error))
+            raise _error(attempt, Unreachable(mask(address), error.reason, said), 1, None) from None
+        if ":" in host:
+            raise attempt.error(
+                f"TensorFlow's TPUClusterResolver reads no IPv6 address ({host}).",
+                "Give an IPv4 address or the host's name.",
+            )
+        found.append(f"{host}:{port}")
+    for address in found:
+        if found.count(address) > 1:
+            raise attempt.error(
+                f"The worker {address} is given twice.",
+                "Give each worker of the TPU once.",
+            )
+    return tuple(found)
+
+
+def answering(addresses: Sequence[str], attempt: Attempt, node: Node | None = None) -> list[Worker]:
+    """Asks all workers at once, within the time limit.
+
+    Raises:
+        ConnectError: One does not answer, with the reason.
+    """
+    attempt.say(
+        f"asking {_many(addresses)} for {'its' if len(addresses) == 1 else 'their'} devices"
+    )
+    answers = ask_all(addresses, timeout=attempt.left)
+    failed = []
+    for address, answer in zip(addresses, answers, strict=True):
+        if isinstance(answer, Unreachable):
+            failed.append(answer)
+            attempt.note(f"{address}: {mask(str(answer))}")
+        else:
+            attempt.note(f"{address} answers with {len(answer.devices)} devices", say=True)
+    if failed:
+        raise _error(attempt, failed[0], len(failed), node)
+    return [answer for answer in answers if isinstance(answer, Worker)]
+
+
+def refuse_no_tpu(workers: Sequence[Worker], attempt: Attempt) -> None:
+    """Raises if what answers is TensorFlow without a TPU.
+
+    Initialising would fail: it runs on the device TPU_SYSTEM of the first worker. To
+    connect all the same would change TensorFlow's devices for nothing.
+    """
+    first = workers[0]
+    if any(":TPU" in device for device in first.devices):
+        return
+    virtual = [worker for worker in workers if any(map(version_of, worker.devices))]
+    if virtual:
+        addresses = ",".join(worker.address for worker in workers)
+        raise attempt.error(
+            f"What answers at {virtual[0].address} is a worker of a virtual Pod, not a TPU.",
+            f"To simulate a TPU on it: %tpu_connect --simulate --workers {addresses}.",
+        )
+    raise attempt.error(
+        f"What answers at {first.address} is a TensorFlow server without a TPU: TPUs not found in "
+        "the cluster.",
+        f"Check the address, and that TensorFlow there is tensorflow-tpu. {SIMULATE}",
+    )
+
+
+def peers_of(addresses: Sequence[str], timeout: float = 1.0) -> Collection[tuple[str, int]]:
+    """The workers' addresses as numbers, by which this process's connections know them."""
+
+    def look_up() -> set[tuple[str, int]]:
+        found = set()
+        for address in addresses:
+            host, port = host_and_port(address)
+            for *_, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                found.add((str(target[0]), port))
+        return found
+
+    try:
+        return bounded(look_up, time.monotonic() + timeout)
+    except (OSError, UnicodeError):  # a name server that is gone since
+        return set()
+
+
+def _error(attempt: Attempt, failed: Unreachable, count: int, node: Node | None) -> ConnectError:
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    mend = _MENDS[failed.reason]
+    values = {
+        "longer": 2 * attempt.timeout,
+        "port": failed.address.rpartition(":")[2],
+        "stop": "",
+        "start": "",
+    }
+    if node is not None and failed.reason in _OF_NODE:
+        mend = _OF_NODE[failed.reason]
+        values |= {"stop": node.command("stop"), "start": node.command("start")}
+    if failed.reason == "address":
+        return attempt.error(f"{failed}.", mend)
+    return attempt.error(
+        f"The TPU worker at {failed.address}{more} does not answer: {mask(str(failed))}.",
+        f"{mend.format(**values)} {SIMULATE}",
+    )
+
+
+def _many(addresses: Sequence[str]) -> str:
+    return f"the worker {addresses[0]}" if len(addresses) == 1 else f"{len(addresses)} workers"

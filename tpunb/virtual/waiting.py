@@ -1,0 +1,218 @@
+"""Calls of TensorFlow's that wait for other machines, made so that the waiting can end.
+
+Where TensorFlow connects to workers it holds Python's lock and knows no time limit: for a
+worker that never answers the whole process stands still, and no interrupt gets through. Its
+C functions are called here without the lock, in a thread of their own; and where the time is
+over, this process's own network connections to the workers are closed, upon which TensorFlow
+ends what waits for them with an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import context, pywrap_tfe
+from tpunb.virtual.install_places import attribute
+
+__all__ = ["StillWaitingError", "change_cluster", "cut", "unlocked", "within"]
+
+_GRACE = 1.5  # seconds for what waits to end, once its connections are closed
+_DIRECTORIES = ("/proc/self/fd", "/dev/fd")
+
+_Value = TypeVar("_Value")
+
+
+class StillWaitingError(Exception):
+    """The time was over before TensorFlow was done.
+
+    Attributes:
+        left_behind: Whether TensorFlow waits on nevertheless, in a thread of its own.
+    """
+
+    def __init__(self, *, left_behind: bool) -> None:
+        super().__init__("TensorFlow waits for a worker that does not answer")
+        self.left_behind = left_behind
+
+
+def within(
+    seconds: float, call: Callable[[], _Value], peers: Collection[tuple[str, int]] = ()
+) -> _Value:
+    """Calls something of TensorFlow's that may wait for other machines.
+
+    Args:
+        seconds: How long it may take.
+        call: What to call, in another thread.
+        peers: The addresses, as numbers, and the ports that it may wait for.
+
+    Raises:
+        StillWaitingError: It took longer.
+        BaseException: What the call raises, or an interrupt.
+    """
+    values: list[_Value] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            values.append(call())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    # Not the thread's own join: an interrupt of that takes a thread for ended.
+    done = threading.Event()
+    thread = threading.Thread(target=run, name="tpunb", daemon=True)
+    deadline = time.monotonic() + seconds
+    with unlocked():
+        thread.start()
+        try:
+            # In short waits: some systems do not interrupt a long one.
+            while not done.is_set() and time.monotonic() < deadline:
+                done.wait(max(0.0, min(0.5, deadline - time.monotonic())))
+        except BaseException:
+            _end(done, peers)
+            raise
+        if not done.is_set():
+            _end(done, peers)
+            raise StillWaitingError(left_behind=not done.is_set())
+    if errors:
+        raise errors[0]
+    return values[0]
+
+
+def _end(done: threading.Event, peers: Collection[tuple[str, int]]) -> None:
+    """Closes connections until what waits for them ends."""
+    deadline = time.monotonic() + _GRACE
+    while peers and not done.is_set() and time.monotonic() < deadline:
+        cut(peers)
+        done.wait(0.1)
+
+
+def cut(peers: Collection[tuple[str, int]]) -> int:
+    """Closes this process's own network connections to other machines.
+
+    Args:
+        peers: Their addresses, as numbers, and ports.
+
+    Returns:
+        How many there were.
+    """
+    return sum(_cut(int(name), peers) for name in _open_files())
+
+
+def _open_files() -> list[str]:
+    for directory in _DIRECTORIES:
+        with contextlib.suppress(OSError):
+            return [path.name for path in Path(directory).iterdir()]
+    return []
+
+
+def _cut(file: int, peers: Collection[tuple[str, int]]) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.fstat(file).st_mode):
+            return False
+        # Of a copy: the file itself stays TensorFlow's to close.
+        with socket.socket(fileno=os.dup(file)) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                return False
+            host, port = connection.getpeername()[:2]
+            if (host.removeprefix("::ffff:"), port) not in peers:
+                return False
+            connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # closed meanwhile, or not connected
+        return False
+    return True
+
+
+def change_cluster(addresses: Sequence[str] = (), job_name: str = "worker") -> None:
+    """Gives the cluster that TensorFlow is connected to other workers, or none.
+
+    TensorFlow's own way to another cluster begins anew, and then a process crashes that
+    touches what it had on the one before. By this one such a value says that it is lost;
+    devices, variables and functions of this process stay.
+
+    Args:
+        addresses: The new workers.
+        job_name: What TensorFlow calls them.
+    """
+    server_def = context.get_server_def()
+    if server_def is None:
+        return
+    for job in [job for job in server_def.cluster.job if job.name != server_def.job_name]:
+        server_def.cluster.job.remove(job)
+    if addresses:
+        server_def.cluster.job.add(name=job_name).tasks.update(enumerate(addresses))
+    context.update_server_def(server_def)
+
+
+_NAMES = ("TFE_ContextSetServerDef", "TFE_ContextUpdateServerDef", "TFE_ContextClearCaches")
+
+
+@contextlib.contextmanager
+def unlocked() -> Iterator[None]:
+    """Lets TensorFlow connect to workers without holding Python's lock meanwhile."""
+    library = _library()
+    with contextlib.ExitStack() as stack:
+        for name in _NAMES if library is not None else ():
+            calling = _clear_caches if name == "TFE_ContextClearCaches" else _set_server_def
+            stand_in = functools.partial(calling, getattr(library, name))
+            stack.enter_context(attribute(pywrap_tfe, name, stand_in))
+        yield
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    """TensorFlow's C functions; None where they cannot be called in this way."""
+    folder = Path(tf.__file__).parent
+    for name in ("libtensorflow_cc.so.2", "libtensorflow_cc.2.dylib"):
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL(str(folder / name))
+            for wanted in (*_NAMES, "TF_NewStatus", "TF_DeleteStatus", "TF_GetCode", "TF_Message"):
+                getattr(library, wanted)  # also what it depends on is looked through
+            return library
+    return None
+
+
+def _clear_caches(function: Any, handle: Any) -> None:
+    function.argtypes, function.restype = [ctypes.c_void_p], None
+    function(_pointer(handle))
+
+
+def _set_server_def(function: Any, handle: Any, keep_alive: int, server_def: bytes) -> None:
+    library = _library()
+    assert library is not None
+    size, text, pointer = ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p
+    function.argtypes, function.restype = [pointer, ctypes.c_int, text, size, pointer], None
+    library.TF_NewStatus.restype = pointer
+    library.TF_Message.argtypes, library.TF_Message.restype = [pointer], text
+    library.TF_GetCode.argtypes = library.TF_DeleteStatus.argtypes = [pointer]
+    status = library.TF_NewStatus()
+    try:
+        function(_pointer(handle), keep_alive, server_def, len(server_def), status)
+        code = library.TF_GetCode(status)
+        if code:
+            message = library.TF_Message(status).decode(errors="replace")
+            kind = tf.compat.v1.errors.exception_type_from_error_code(code)
+            raise kind(None, None, message)
+    finally:
+        library.TF_DeleteStatus(status)
+
+
+def _pointer(capsule: Any) -> int | None:
+    """What a capsule of Python's C interface holds."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    pointer: int | None = get(capsule, None)
+    return pointer
