@@ -21,7 +21,7 @@ STREAM = (
     {"describe", "machine"},
     {"draw", "virtual"},
     {"checking", "cloud", "histories", "processes", "reaching", "worker"},
-    {"request"},
+    {"joining", "request"},
     # Cells know a strategy, not how it was connected to: a connection can run them.
     {"cells", "checkup", "hardware", "pods", "widgets"},
     {"connection"},
@@ -41,6 +41,7 @@ TENSORFLOW = {
     "virtual",
     "cells",
     "hardware",
+    "joining",
     "pods",
     "worker",
     "connection",

@@ -223,7 +223,7 @@ def test_where_explaining_fails(book: Notebook, monkeypatch: pytest.MonkeyPatch)
     def fail(error: Any) -> None:
         raise RuntimeError("no catalogue")
 
-    monkeypatch.setattr("tpunb.explaining.explain", fail)
+    monkeypatch.setattr("tpunb.diagnosis.explain", fail)
     assert shown(book, KNOWN) == before
     assert shown(book, "1 / 0").count("ZeroDivisionError") >= 1
 

@@ -23,7 +23,7 @@ from counterparts.ports import Proxy, refusing
 from counterparts.workers import tensorflow_server, tpu_worker
 from tpunb import hardware
 from tpunb.errors import ConnectError
-from tpunb.hardware.joining import join
+from tpunb.joining import join
 from tpunb.reaching import ask_all
 from tpunb.virtual.devices import prepare
 from tpunb.virtual._tensorflow import context
@@ -36,7 +36,7 @@ prepare()
 
 def joined(worker):
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver("grpc://" + worker.address)
-    hardware._joined[resolver] = join(resolver, ask_all([worker.address], timeout=20), 20)
+    hardware._joined[resolver] = join(ask_all([worker.address], timeout=20), 20, tpu=True)
     assert tf.add(1, 1).device == THERE
     return resolver
 

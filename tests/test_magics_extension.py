@@ -263,31 +263,25 @@ def test_a_disconnect_that_fails_does_not_keep_the_extension(
 
 
 LOADING = """
-import sys, time
-start = time.process_time()
+import sys
 from IPython.core.interactiveshell import InteractiveShell
-reference = time.process_time() - start
 shell = InteractiveShell.instance()
-start = time.process_time()
 shell.run_line_magic("load_ext", "tpunb")
-loading = time.process_time() - start
-heavy = {"tensorflow", "numpy", "matplotlib", "PIL", "keras", "pandas", "ipywidgets"} & set(sys.modules)
-assert not heavy, heavy
+heavy = {"tensorflow", "numpy", "matplotlib", "PIL", "keras", "pandas", "ipywidgets", "grpc"}
+slow = {"urllib.request", "http.client", "concurrent.futures", "multiprocessing", "tpunb.catalogue"}
+found = (heavy | slow) & set(sys.modules)
+assert not found, found
 shell.run_line_magic("tpu_status", "")
 assert "tensorflow" not in sys.modules
-print(loading, reference)
 """
 
 
-def test_loading_is_quick(tmp_path: Path) -> None:
+def test_loading_imports_nothing_slow(tmp_path: Path) -> None:
     environment = {**os.environ, "IPYTHONDIR": str(tmp_path)}
     ran = subprocess.run(
-        [sys.executable, "-c", LOADING],
-        check=True, timeout=60, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    loading, reference = map(float, ran.stdout.split())
-    # Importing IPython takes three times as long, on any machine.
-    assert loading < reference
+        [sys.executable, "-c", LOADING], timeout=60, env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("name", [*LINE_MAGICS, "tpu_run"])
@@ -307,7 +301,8 @@ def test_help(book: Notebook, name: str) -> None:
 
 
 def test_the_package_is_lazy_and_says_what_it_has() -> None:
-    for name in tpunb.__all__:
+    assert hasattr(tpunb, "history")  # of the last run, if there was one
+    for name in {*tpunb.__all__} - {"history"}:
         assert getattr(tpunb, name) is not None
     assert set(tpunb.__all__) <= set(dir(tpunb))
     with pytest.raises(AttributeError, match="nothing"):

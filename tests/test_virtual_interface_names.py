@@ -494,7 +494,7 @@ def test_it_warns_where_there_is_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None
     start()
     monkeypatch.delenv("TPUNB_TPU", raising=False)
     monkeypatch.delenv("TPUNB_REQUIRE_TPU", raising=False)
-    monkeypatch.setattr("tpunb.request.find_tpu", lambda: NoTPU)
+    monkeypatch.setattr("tpunb.environment.find_tpu", lambda: NoTPU)
     with pytest.warns(UserWarning, match="No TPU was found"):
         assert tpunb.TPUStrategy().num_replicas_in_sync == 8
     with warnings.catch_warnings():

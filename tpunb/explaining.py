@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tpunb.diagnosis import Explanation, explain
 from tpunb.errors import TpunbError
+
+if TYPE_CHECKING:
+    from tpunb.diagnosis import Explanation
 
 __all__ = ["Explaining"]
 
@@ -74,6 +76,8 @@ class Explaining:
         """What is to be shown under an error, prepared to be shown with it."""
         if not self._active or (isinstance(error, TpunbError) and error.mend):
             return None
+        from tpunb.diagnosis import explain  # the catalogue is read when there is an error
+
         addition = getattr(error, _MARK, None)
         if not isinstance(addition, _Addition):
             explanation = explain(error)

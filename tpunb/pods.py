@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 from collections.abc import Callable, Sequence
 
 from tpunb.accelerators import Accelerator, accelerator, generic_accelerator
 from tpunb.errors import ConnectError
+from tpunb.joining import Joined, join
 from tpunb.processes import LocalWorkers
 from tpunb.reaching import Reason, Unreachable, Worker, ask_all
 from tpunb.request import Request
@@ -37,45 +39,44 @@ class Pod:
 
     Attributes:
         accelerator: The TPU that they make up.
-        workers: What each has answered; their incarnations tell them from later ones.
-        generation: Tells this connection of TensorFlow's from later ones.
+        joined: TensorFlow's connection to them.
         local: The processes, if they were started for this Pod.
         notes: Sentences that the user should read.
     """
 
     accelerator: Accelerator
-    workers: tuple[Worker, ...]
-    generation: int
+    joined: Joined
     local: LocalWorkers | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """The workers' addresses."""
-        return tuple(worker.address for worker in self.workers)
+        return self.joined.addresses
 
-    def lost(self, *, timeout: float = 2.0) -> tuple[str, ...]:
-        """The addresses of the workers that are gone, or have been started anew.
-
-        Args:
-            timeout: Seconds after which a worker counts as gone.
-        """
-        answers = ask_all(self.addresses, timeout=timeout)
-        return tuple(
-            worker.address
-            for worker, answer in zip(self.workers, answers, strict=True)
-            if isinstance(answer, Unreachable) or answer.incarnation != worker.incarnation
-        )
+    def lost(self) -> tuple[str, ...]:
+        """The addresses of the workers that are gone, or have been started anew."""
+        return self.joined.lost()
 
     def close(self) -> None:
         """Disconnects from the workers, and ends those that were started for the Pod."""
-        from tpunb.virtual import cluster
-
+        atexit.unregister(self.leave_at_exit)
         try:
-            cluster.disconnect(self.generation)
+            self.joined.leave()
         finally:
             if self.local is not None:
                 self.local.close()
+
+    def leave_at_exit(self) -> None:
+        """Disconnects before the process ends, and its workers with it.
+
+        TensorFlow asks for its workers once more at the very end, and would complain.
+        """
+        from tpunb.virtual import cluster
+
+        # No thread can be started any more that would end a wait.
+        if self.local is not None and not self.local.ended():
+            cluster.disconnect(self.joined.generation)
 
 
 def open_pod(request: Request, say: Callable[[str], None] | None = None) -> Pod:
@@ -94,10 +95,12 @@ def open_pod(request: Request, say: Callable[[str], None] | None = None) -> Pod:
     tpu = _layout(request, request.local_workers or 0, None)
     local = LocalWorkers(tpu.num_hosts, tpu.devices_per_host, timeout=request.timeout, say=say)
     try:
-        return _connected(request, local.addresses, local)
+        pod = _connected(request, local.addresses, local)
     except BaseException:
         local.close()
         raise
+    atexit.register(pod.leave_at_exit)
+    return pod
 
 
 def _connected(request: Request, addresses: Sequence[str], local: LocalWorkers | None) -> Pod:
@@ -111,8 +114,22 @@ def _connected(request: Request, addresses: Sequence[str], local: LocalWorkers |
         _refuse_few_cores(worker, tpu, tried)
         _refuse_version(worker, tf.__version__, tried)
     notes = (_hosts(len(workers), local is not None), *((_LOST,) if cluster.started() else ()))
-    generation = cluster.connect([worker.address for worker in workers])
-    return Pod(tpu, tuple(workers), generation, local, notes)
+    return Pod(tpu, _joined(workers, request.timeout, tried), local, notes)
+
+
+def _joined(workers: Sequence[Worker], timeout: float, tried: list[str]) -> Joined:
+    import tensorflow as tf
+
+    from tpunb.virtual.waiting import StillWaitingError
+
+    try:
+        return join(workers, timeout)
+    except (StillWaitingError, tf.errors.OpError) as error:
+        raise ConnectError(
+            f"The workers answered, and TensorFlow could not connect to them: {error}",
+            mend="Start the workers anew and connect again; if that fails too, restart the kernel.",
+            tried=(*tried, f"{type(error).__name__}: {error}"),
+        ) from error
 
 
 def _hosts(count: int, local: bool) -> str:

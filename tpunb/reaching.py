@@ -8,6 +8,7 @@ first, in the words of TensorFlow's own protocol, by a call that has a time limi
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import socket
 import threading
@@ -15,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-__all__ = ["Reason", "Unreachable", "Worker", "ask", "ask_all", "host_and_port"]
+__all__ = ["Reason", "Unreachable", "Worker", "ask", "ask_all", "host_and_port", "peers_of"]
 
 Reason = Literal["address", "name", "refused", "dropped", "mute", "foreign", "broken"]
 """Why a worker is out of reach: its address cannot be read, its host has no address, nobody
@@ -111,6 +112,23 @@ def ask(address: str, *, timeout: float) -> Worker:
     host, port = host_and_port(address)
     _knock(address, _resolved(address, host, port, deadline), deadline)
     return _status(address, host, port, deadline, timeout)
+
+
+def peers_of(addresses: Sequence[str], *, timeout: float = 1.0) -> set[tuple[str, int]]:
+    """Workers' addresses as numbers, by which this process's connections to them are known.
+
+    Args:
+        addresses: The workers; those that cannot be found are left out.
+        timeout: Seconds in all.
+    """
+    deadline = time.monotonic() + timeout
+    found = set()
+    for address in addresses:
+        with contextlib.suppress(Unreachable):
+            host, port = host_and_port(address)
+            for *_, target in _resolved(address, host, port, deadline):
+                found.add((str(target[0]), port))
+    return found
 
 
 def _resolved(address: str, host: str, port: int, deadline: float) -> list[Any]:

@@ -9,9 +9,7 @@ from typing import Literal
 
 from tpunb.accelerators import accelerator
 from tpunb.assignment import is_whole
-from tpunb.environment import default_tpu, find_tpu, requires_tpu
 from tpunb.errors import AcceleratorTypeError, ComputationShapeError, ConnectError
-from tpunb.reaching import Unreachable, host_and_port
 from tpunb.virtual import installation
 from tpunb.virtual.strict.rules import STRICT, Strictness
 
@@ -94,6 +92,8 @@ def resolve(
         ConnectError: The wishes contradict each other, or no TPU is found where
             one is required.
     """
+    from tpunb.environment import requires_tpu
+
     require_tpu = require_tpu or requires_tpu()
     addresses, started = workers_of(workers), _started(local_workers)
     if addresses or started is not None:
@@ -139,6 +139,8 @@ def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
     """
     if workers is None:
         return ()
+    from tpunb.reaching import Unreachable, host_and_port
+
     if isinstance(workers, str):
         workers = [part for part in workers.split(",") if part.strip()]
     if not isinstance(workers, Iterable) or not all(isinstance(one, str) for one in workers):
@@ -222,6 +224,8 @@ def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: boo
     if tpu is not None and tpu.strip():
         _refuse_type_as_name(tpu.strip())
         return _installed(require_tpu) or ("hardware", tpu.strip(), False, ())
+    from tpunb.environment import default_tpu, find_tpu
+
     default = default_tpu()
     if default is not None:
         return _from_variable(default, require_tpu)

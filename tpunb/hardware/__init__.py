@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from tpunb import cloud
 from tpunb.assignment import device_assignment
 from tpunb.hardware.attempt import SIMULATE, Attempt
-from tpunb.hardware.joining import Joined, join
 from tpunb.hardware.local import refuse_no_tpu_here
 from tpunb.hardware.versions import refuse_other_version
 from tpunb.hardware.workers import addresses_of, answering, refuse_no_tpu
+from tpunb.joining import Joined, join
 from tpunb.masking import mask
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _remote(request: Request, attempt: Attempt) -> tuple[Any, Joined]:
     attempt.say("connecting TensorFlow to the TPU")
     try:
         with attempt.explained():
-            joined = join(resolver, workers, attempt.left)
+            joined = join(workers, attempt.left, tpu=True)
     except Exception as error:
         if not isinstance(error.__cause__, StillWaitingError):
             raise

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import socket
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from tpunb.cloud import PORT, Node, bounded
+from tpunb.cloud import PORT, Node
 from tpunb.errors import ConnectError
 from tpunb.hardware.attempt import SIMULATE, Attempt
 from tpunb.masking import mask
 from tpunb.reaching import Reason, Unreachable, Worker, ask_all, host_and_port
 from tpunb.worker import version_of
 
-__all__ = ["addresses_of", "answering", "peers_of", "refuse_no_tpu"]
+__all__ = ["addresses_of", "answering", "refuse_no_tpu"]
 
 _PREFIX = "grpc://"
 
@@ -118,23 +116,6 @@ def refuse_no_tpu(workers: Sequence[Worker], attempt: Attempt) -> None:
         "the cluster.",
         f"Check the address, and that TensorFlow there is tensorflow-tpu. {SIMULATE}",
     )
-
-
-def peers_of(addresses: Sequence[str], timeout: float = 1.0) -> Collection[tuple[str, int]]:
-    """The workers' addresses as numbers, by which this process's connections know them."""
-
-    def look_up() -> set[tuple[str, int]]:
-        found = set()
-        for address in addresses:
-            host, port = host_and_port(address)
-            for *_, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                found.add((str(target[0]), port))
-        return found
-
-    try:
-        return bounded(look_up, time.monotonic() + timeout)
-    except (OSError, UnicodeError):  # a name server that is gone since
-        return set()
 
 
 def _error(attempt: Attempt, failed: Unreachable, count: int, node: Node | None) -> ConnectError:

@@ -1,4 +1,4 @@
-"""TensorFlow's connection to the workers of a virtual Pod.
+"""TensorFlow's connection to workers, a virtual Pod's and a TPU's.
 
 TensorFlow has two ways to other workers. Its public one, `experimental_connect_to_cluster`,
 begins anew: devices of the cluster before are gone, and a process that then touches a
@@ -20,12 +20,11 @@ import tensorflow as tf
 from tpunb.virtual._tensorflow import context
 from tpunb.virtual.devices import WORKER_JOB, prepare
 
-_SETTINGS = {
-    # A call to a worker that has gone fails, rather than to wait for its return for ever.
-    "GRPC_FAIL_FAST": "true",
-    # The stream of operations to a worker that has gone swallows them; single calls fail.
-    "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "false",
-}
+# A call to a worker that has gone fails, rather than to wait for its return for ever.
+_FAIL_FAST = "GRPC_FAIL_FAST"
+# The stream of operations to a worker that has gone swallows them; single calls fail. A TPU's
+# worker is farther away and rather freezes than goes: there the stream is what can be cut.
+_STREAMING = "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"
 _LOCAL_JOB = "localhost"
 # TensorFlow tries a worker that was away again once a second.
 _PATIENCE = 5.0
@@ -42,9 +41,10 @@ def started() -> bool:
 
 
 _generation = 0
+_joined = False  # whether TensorFlow has been connected to a cluster
 
 
-def connect(addresses: Sequence[str]) -> int:
+def connect(addresses: Sequence[str], *, coordinated: bool = False) -> int:
     """Makes the devices of workers known to TensorFlow; values on earlier workers are lost.
 
     TensorFlow waits without end for a worker that accepts connections and does not
@@ -52,24 +52,40 @@ def connect(addresses: Sequence[str]) -> int:
 
     Args:
         addresses: The workers, as `host:port`.
+        coordinated: Whether TensorFlow's coordination service runs on the first worker, as
+            it does on a TPU's.
 
     Returns:
-        What `disconnect` takes.
+        What `disconnect` and `is_current` take.
     """
     global _generation
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
-    prepare()
+    os.environ.setdefault(_FAIL_FAST, "true")
+    if not coordinated:
+        os.environ.setdefault(_STREAMING, "false")
+    _start(coordinated)
     _generation += 1
     if context.get_server_def() is None:
-        here = f"{_own_host(addresses)}:{_free_port()}"
-        cluster = tf.train.ClusterSpec({WORKER_JOB: list(addresses), _LOCAL_JOB: [here]})
-        tf.config.experimental_connect_to_cluster(cluster)
+        _connect_first(addresses)
     else:
         _update(addresses)
-    # TensorFlow puts connecting off to its first use.
-    tf.config.list_logical_devices()
     return _generation
+
+
+def give_up() -> int:
+    """Ends what `connect` has begun and did not come to the end of.
+
+    Returns:
+        What `disconnect` takes, if the cluster was changed rather than joined for the first time.
+    """
+    if not _joined:
+        # TensorFlow remembers what it failed to connect to as if it had not failed.
+        context.context()._server_def = None
+    return _generation
+
+
+def is_current(generation: int) -> bool:
+    """Whether TensorFlow is connected to what `connect` has connected it to, and to no others."""
+    return generation == _generation and context.get_server_def() is not None
 
 
 def disconnect(generation: int) -> None:
@@ -78,8 +94,31 @@ def disconnect(generation: int) -> None:
     Args:
         generation: What `connect` returned; what was connected to since stays.
     """
-    if generation == _generation and context.get_server_def() is not None:
+    global _generation
+    if is_current(generation):
+        _generation += 1
         _update(())
+
+
+def _start(coordinated: bool) -> None:
+    """Starts TensorFlow, so that it connects at once and not at its next use."""
+    running = context.context()
+    if running._context_handle is not None:
+        return
+    prepare()
+    if coordinated:
+        # What TensorFlow would set when it connects, and cannot set once it has started.
+        leader = f"/job:{WORKER_JOB}/task:0"
+        running.configure_coordination_service("standalone", leader, enable_health_check=False)
+    running.ensure_initialized()
+
+
+def _connect_first(addresses: Sequence[str]) -> None:
+    global _joined
+    here = f"{_own_host(addresses)}:{_free_port()}"
+    cluster = tf.train.ClusterSpec({WORKER_JOB: list(addresses), _LOCAL_JOB: [here]})
+    tf.config.experimental_connect_to_cluster(cluster)
+    _joined = True
 
 
 def _update(addresses: Sequence[str]) -> None:
@@ -97,7 +136,7 @@ def _update(addresses: Sequence[str]) -> None:
             return
         except tf.errors.UnavailableError:
             # The workers have just been asked, and have answered.
-            if time.monotonic() > deadline:
+            if not addresses or time.monotonic() > deadline:
                 raise
             time.sleep(_PAUSE)
 

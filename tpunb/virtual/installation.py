@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tpunb.accelerators import Accelerator, accelerator
-from tpunb.environment import default_tpu
 from tpunb.virtual.strict.rules import Strictness
 
 if TYPE_CHECKING:
@@ -284,6 +283,8 @@ def _wanted(
     environment: bool,
 ) -> Installation:
     if tpu is None:
+        from tpunb.environment import default_tpu
+
         tpu = default_tpu() or DEFAULT_TPU
     found = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
     return Installation(found, Strictness.of(strict), environment)

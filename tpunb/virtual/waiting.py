@@ -17,16 +17,16 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import context, pywrap_tfe
+from tpunb.virtual._tensorflow import pywrap_tfe
 from tpunb.virtual.install_places import attribute
 
-__all__ = ["StillWaitingError", "change_cluster", "cut", "unlocked", "within"]
+__all__ = ["StillWaitingError", "cut", "unlocked", "within"]
 
 _GRACE = 1.5  # seconds for what waits to end, once its connections are closed
 _DIRECTORIES = ("/proc/self/fd", "/dev/fd")
@@ -134,27 +134,6 @@ def _cut(file: int, peers: Collection[tuple[str, int]]) -> bool:
     except OSError:  # closed meanwhile, or not connected
         return False
     return True
-
-
-def change_cluster(addresses: Sequence[str] = (), job_name: str = "worker") -> None:
-    """Gives the cluster that TensorFlow is connected to other workers, or none.
-
-    TensorFlow's own way to another cluster begins anew, and then a process crashes that
-    touches what it had on the one before. By this one such a value says that it is lost;
-    devices, variables and functions of this process stay.
-
-    Args:
-        addresses: The new workers.
-        job_name: What TensorFlow calls them.
-    """
-    server_def = context.get_server_def()
-    if server_def is None:
-        return
-    for job in [job for job in server_def.cluster.job if job.name != server_def.job_name]:
-        server_def.cluster.job.remove(job)
-    if addresses:
-        server_def.cluster.job.add(name=job_name).tasks.update(enumerate(addresses))
-    context.update_server_def(server_def)
 
 
 _NAMES = ("TFE_ContextSetServerDef", "TFE_ContextUpdateServerDef", "TFE_ContextClearCaches")
