@@ -73,3 +73,8 @@ def test_what_it_is(pod: Any) -> None:
 def test_values_are_shown(pod: Any, alone: Any) -> None:
     assert "3.0" in pod["text"]
     assert pod["text"] == alone["text"]
+
+
+def test_mistakes_are_explained(pairs: LocalWorkers) -> None:
+    found = run_script(TRAINING.parent / "mistakes.py", pairs.addresses[0], timeout=90)
+    assert found == {"dataset": "12", "python": "18", "closed": "14"}

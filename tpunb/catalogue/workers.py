@@ -16,7 +16,11 @@ WORKERS = (
     Entry(
         "12",
         "A dataset from before connecting",
-        (r"Encode\(\) method is not implemented for DatasetVariantWrapper",),
+        (
+            r"Encode\(\) method is not implemented for DatasetVariantWrapper",
+            # A dataset among what a function has captured, sent to a worker.
+            r"in order to run __inference_\w{1,200}\d: Unable to parse tensor proto",
+        ),
         "A dataset or a tf.function that was made before connecting cannot be sent to the TPU's "
         "worker.",
         "Connect first, with `%tpu_connect` at the top of the notebook; make datasets and "
@@ -98,7 +102,10 @@ WORKERS = (
     Entry(
         "18",
         "Python on a TPU's worker",
-        (r"No registered '(?:Eager)?PyFunc' OpKernel for '?CPU",),
+        (
+            r"No registered '(?:Eager)?PyFunc' OpKernel for '?CPU",
+            r"Malformed device specification '/device::0' in node: \{name:'EagerPyFunc'",
+        ),
         "The input pipeline calls Python (py_function, numpy_function, from_generator), and a "
         "remote TPU worker has no Python.",
         "Write the pipeline in TensorFlow operations, or prepare TFRecord files; from_generator "
@@ -108,7 +115,7 @@ WORKERS = (
     Entry(
         "19",
         "A constant that is too large to send",
-        (r"Unable to parse tensor proto",),
+        (r"(?<!\d: )Unable to parse tensor proto",),
         "An array of more than 2 GB became a constant of the graph, most often by "
         "from_tensor_slices or fit with NumPy arrays; one message holds 2 GB at most.",
         "Write the data as TFRecord files and read them with `tf.data.TFRecordDataset`.",
