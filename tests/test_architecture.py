@@ -25,7 +25,7 @@ STREAM = (
     # Cells know a strategy, not how it was connected to: a connection can run them.
     {"cells", "checkup", "hardware", "pods", "widgets"},
     {"connection"},
-    {"displays", "explaining", "keras", "progress", "reports", "saved_outputs"},
+    {"connecting", "displays", "explaining", "keras", "progress", "reports", "saved_outputs"},
     {"run_options", "session"},
     {"kernels"},
     {"cli", "completion", "kernel_launcher", "magics", "pytest_plugin"},

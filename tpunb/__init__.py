@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tpunb.accelerators import Accelerator, accelerator, accelerator_types
     from tpunb.checking import CheckReport, check
     from tpunb.checkup import DoctorReport, doctor
-    from tpunb.connection import Connection, TPUStrategy, connect
+    from tpunb.connecting import TPUStrategy, connect
+    from tpunb.connection import Connection
     from tpunb.diagnosis import Explanation, explain
     from tpunb.displays import show
     from tpunb.errors import TpunbError
@@ -70,13 +71,13 @@ _HOMES = {
     "History": "histories",
     "LiveCurves": "keras",
     "ReplicasWidget": "widgets",
-    "TPUStrategy": "connection",
+    "TPUStrategy": "connecting",
     "TopologyWidget": "widgets",
     "TpunbError": "errors",
     "accelerator": "accelerators",
     "accelerator_types": "accelerators",
     "check": "checking",
-    "connect": "connection",
+    "connect": "connecting",
     "doctor": "checkup",
     "explain": "diagnosis",
     "show": "displays",

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tpunb.connection import Connection, make_connection
+from tpunb.connecting import make_connection
+from tpunb.connection import Connection
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.failures import first_line, show_shortly, syntax_error
 from tpunb.interrupts import Stopped
