@@ -107,14 +107,17 @@ def test_a_worker_of_the_command_line(tmp_path: Path) -> None:
         ) as process,
     ):
         assert process.stdout is not None
-        lines: list[str] = []
-        while not any("Ctrl-C" in line for line in lines):
-            line = process.stdout.readline().decode()
-            assert line, told.read_text()
-            lines.append(line)
-        text = "".join(lines)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        try:
+            lines: list[str] = []
+            while not any("Ctrl-C" in line for line in lines):
+                line = process.stdout.readline().decode()
+                assert line, told.read_text()
+                lines.append(line)
+            text = "".join(lines)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
     assert "3 virtual TPU cores" in text
     assert "without a password" in text
     assert "%tpu_connect --workers" in text

@@ -7,12 +7,13 @@ can do, reading and writing files included, whoever reaches it can do as well.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
 import signal
 import sys
-import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -69,15 +70,28 @@ def serve(
     Raises:
         WorkerError: The port cannot be had.
     """
-    stopped = threading.Event()
-    _stop_on_signals(stopped)
-    server = _server(cores, port)
-    ready(int(server.target.rpartition(":")[2]))
-    if with_parent:
-        _wait_for_parent(stopped, os.getppid())
-    else:
-        while not stopped.wait(3600):
-            continue
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    with contextlib.suppress(_Stopped):
+        server = _server(cores, port)
+        ready(int(server.target.rpartition(":")[2]))
+        if with_parent:
+            _wait_for_parent(os.getppid())
+        while not with_parent:
+            time.sleep(3600)
+
+
+class _Stopped(BaseException):
+    """A signal has come.
+
+    It is raised, and not noted in an `Event`: setting one in the handler could wait for the
+    very lock that the process holds while it looks at it.
+    """
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise _Stopped(number)
 
 
 def _server(cores: int, port: int) -> Any:
@@ -100,23 +114,14 @@ def _server(cores: int, port: int) -> Any:
         ) from error
 
 
-def _stop_on_signals(stopped: threading.Event) -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stopped.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-
-
-def _wait_for_parent(stopped: threading.Event, parent: int) -> None:
+def _wait_for_parent(parent: int) -> None:
     """Waits for the end of the process that started this one, or for its word.
 
     The pipe tells at once. Children that the parent forks hold it open, and then it is
     the number of the parent that changes.
     """
     pipe = sys.stdin.fileno()
-    while not stopped.is_set() and os.getppid() == parent:
+    while os.getppid() == parent:
         readable, _, _ = select.select([pipe], [], [], _SECONDS_BETWEEN_LOOKS)
         if readable and not os.read(pipe, 1024):
             return
