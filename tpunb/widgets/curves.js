@@ -177,6 +177,7 @@ function curvesView(model, el, store) {
   }));
   stops.push(onWidth(root, (next) => {
     width = next - 4;
+    if (!theme.paper) theme = themeOf(root); // it was made off the page, where there is no style
     draw();
   }));
   // What nobody sees is not drawn.

@@ -42,6 +42,7 @@ class TopologyView {
       onTheme(() => this.retheme()),
       onWidth(this.root, (width) => {
         this.width = width;
+        if (!this.theme.paper) this.retheme(); // it was made off the page, where there is no style
         this.paint();
       }),
       this.shared.stop, this.draw.cancel, this.rebuild.cancel,

@@ -1,0 +1,41 @@
+"""A Pod of local workers in JupyterLab: said while it starts, shown, and explained when it dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jupyter import Book
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.timeout(180)
+
+CONNECT = """\
+%load_ext tpunb
+connection = %tpu_connect --simulate 4 --local-workers 2 --timeout 120
+connection"""
+KILL = "import os\nos.kill(connection.pod.local.process_ids[1], 9)"
+
+
+@pytest.mark.parametrize("book", ["lab"], indirect=True)
+def test_a_pod(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
+    opened = book(CONNECT, KILL, "%%tpu_run\nreplica_id", "%tpu_doctor", run=False)
+    opened.run_all(wait=False)
+    expect(page.get_by_text("starting 2 workers on this machine")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Its hosts are 2 workers on this machine")).to_be_visible(
+        timeout=90_000
+    )
+    expect(page.get_by_text("Connected.", exact=True)).to_be_visible()
+    # JupyterLab may make a display before it puts it on the page, and its theme on it.
+    page.wait_for_function(
+        """() => {
+            const canvas = document.querySelector('[data-testid="tpunb-topology"] canvas');
+            return [...canvas.getContext('2d').getImageData(8, 8, 1, 1).data].every((v) => v === 255);
+        }"""
+    )
+    expect(page.get_by_text("gone, or started anew")).to_be_visible(timeout=30_000)
+    screenshot(name="lost")
+    opened.run_cell(3)  # the error has ended "run all"
+    expect(page.get_by_text("TPU doctor")).to_be_visible(timeout=30_000)
+    screenshot(name="doctor")
