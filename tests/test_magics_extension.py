@@ -266,10 +266,11 @@ LOADING = """
 import sys
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
+before = set(sys.modules)
 shell.run_line_magic("load_ext", "tpunb")
 heavy = {"tensorflow", "numpy", "matplotlib", "PIL", "keras", "pandas", "ipywidgets", "grpc"}
 slow = {"urllib.request", "http.client", "concurrent.futures", "multiprocessing", "tpunb.catalogue"}
-found = (heavy | slow) & set(sys.modules)
+found = (heavy | slow) & (set(sys.modules) - before)
 assert not found, found
 shell.run_line_magic("tpu_status", "")
 assert "tensorflow" not in sys.modules
