@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "tpunb"
 
 STREAM = (
-    {"catalogue", "chips", "errors", "masking", "version"},
+    {"bounded", "catalogue", "chips", "errors", "masking", "version"},
     {"metadata", "place"},
     {"slices"},
     {"accelerators", "assignment", "diagnosis", "environment", "failures", "interrupts", "quiet"},

@@ -12,10 +12,11 @@ import contextlib
 import dataclasses
 import re
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
+
+from tpunb.bounded import bounded
 
 __all__ = ["Reason", "Unreachable", "Worker", "ask", "ask_all", "host_and_port", "peers_of"]
 
@@ -138,21 +139,16 @@ def peers_of(addresses: Sequence[str], *, timeout: float = 1.0) -> set[tuple[str
 
 def _resolved(address: str, host: str, port: int, deadline: float) -> list[Any]:
     """The addresses of a host; the resolver itself knows no time limit."""
-    found: list[Any] = []
-    failed: list[str] = []
 
-    def look_up() -> None:
-        try:
-            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            failed.append(getattr(error, "strerror", None) or str(error))
+    def look_up() -> list[Any]:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
-    thread = threading.Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(max(0.0, deadline - time.monotonic()))
-    if found:
-        return found
-    why = failed[0] if failed else "the name service does not answer"
+    try:
+        return bounded(look_up, deadline)
+    except TimeoutError:
+        why = "the name service does not answer"
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
     raise Unreachable(address, "name", f"the host {host!r} cannot be found ({why})")
 
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping
 
 from tpunb.cloud.asking import Asking
-from tpunb.cloud.http import ask, bounded
+from tpunb.cloud.http import ask
 from tpunb.cloud.node import PORT, Node, node_of, service, where
 from tpunb.cloud.states import explain_refusal, not_found, refuse_unusable
 from tpunb.errors import ConnectError
 from tpunb.masking import mask
 
-__all__ = ["PORT", "Node", "ask", "bounded", "look_up", "refuse_unusable", "service"]
+__all__ = ["PORT", "Node", "ask", "look_up", "refuse_unusable", "service"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpunb.cloud.http import ask, bounded
+from tpunb.bounded import bounded
+from tpunb.cloud.http import ask
 from tpunb.cloud.states import explain_silence
 from tpunb.errors import ConnectError
 from tpunb.masking import mask

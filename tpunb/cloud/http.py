@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
+from tpunb.bounded import bounded
 from tpunb.masking import mask
 
-__all__ = ["Answer", "ask", "bounded"]
+__all__ = ["Answer", "ask"]
 
 _MOST_BYTES = 1 << 22
-
-_Value = TypeVar("_Value")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,36 +41,6 @@ class Answer:
         if not self.status:
             return self.reason
         return f"{self.status}" + (f", {self.reason}" if self.reason else "")
-
-
-def bounded(call: Callable[[], _Value], deadline: float) -> _Value:
-    """Calls something that may take too long, in a thread that is left behind if it does.
-
-    Args:
-        call: What to call.
-        deadline: By `time.monotonic`.
-
-    Raises:
-        TimeoutError: It took too long.
-        Exception: What the call raises.
-    """
-    values: list[_Value] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            values.append(call())
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="tpunb", daemon=True)
-    thread.start()
-    thread.join(max(0.05, deadline - time.monotonic()))
-    if errors:
-        raise errors[0]
-    if not values:
-        raise TimeoutError("it does not answer in time")
-    return values[0]
 
 
 def ask(url: str, token: Callable[[str], str | None], deadline: float) -> Answer:
