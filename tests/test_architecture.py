@@ -6,12 +6,14 @@ import ast
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "tpunb"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "tpunb"
 
 STREAM = (
     {"bounded", "catalogue", "chips", "errors", "masking", "version"},
@@ -131,6 +133,13 @@ def test_who_imports_ipython(module: str) -> None:
     for line, name in imports(module):
         if is_of(name, "IPython"):
             assert room(module) in IPYTHON, f"tpunb/{module}, line {line}: {name}"
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """As pytest imports them by their names alone, whichever folder they lie in."""
+    paths = [path for path in TESTS.rglob("*.py") if path.name != "conftest.py"]
+    counted = Counter(path.stem for path in paths)
+    assert [path for path in paths if counted[path.stem] > 1] == []
 
 
 LOADING = """
