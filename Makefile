@@ -14,10 +14,12 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
 TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
 STAGE := printf '==> %s\n'
 
-# Files in two processes: TensorFlow's devices are set once for each.
-UNIT_TESTS := -m pytest -q -n 2 --dist loadfile
+# Files in two processes: TensorFlow's devices are set once for each. Slow files first, as
+# tests/conftest.py orders them.
+UNIT_TESTS := -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # Browsers see no TensorFlow, and processes that die take minutes.
 NEWEST_ONLY := --ignore=tests/browser --ignore=tests/test_pods_failures.py
+NOTEBOOK_TESTS := -m pytest -q -n 2 --dist loadfile --nbval --nbval-current-env notebooks
 
 # Recorded and compared outputs must not hold TensorFlow's own log.
 export TF_CPP_MIN_LOG_LEVEL := 3
@@ -87,7 +89,7 @@ test-newest: setup
 
 test-notebooks: setup
 	$(STAGE) "notebooks, outputs compared"
-	$(BIN)/python -m pytest -q --nbval --nbval-current-env notebooks
+	$(BIN)/python $(NOTEBOOK_TESTS)
 	$(STAGE) "a notebook as found, unmodified, on a virtual TPU"
 	$(BIN)/python -m pytest -q --nbval --tpu v3-8 notebooks/found
 
@@ -95,7 +97,7 @@ test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests, oldest TensorFlow"
 	$(OLDEST)/python $(UNIT_TESTS) -p no:cacheprovider $(NEWEST_ONLY)
 	$(STAGE) "notebooks, outputs compared, oldest TensorFlow"
-	$(OLDEST)/python -m pytest -q -p no:cacheprovider --nbval --nbval-current-env notebooks
+	$(OLDEST)/python $(NOTEBOOK_TESTS) -p no:cacheprovider
 
 check: setup
 	$(STAGE) "lint"

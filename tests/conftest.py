@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,20 @@ THREADS = 16
 # On a busy machine a slow example says nothing; in CI the examples are always the same.
 settings.register_profile("tpunb", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("tpunb")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts files with slow tests first: begun last, one alone would keep the others waiting.
+
+    How slow is said by the time limit that a file asks for.
+    """
+    usual = float(config.getini("timeout"))
+    limits: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        limit = float(marker.args[0]) if marker else usual
+        limits[item.path] = max(limit, limits.get(item.path, usual))
+    items.sort(key=lambda item: -limits[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

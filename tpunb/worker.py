@@ -78,7 +78,8 @@ def serve(
         if with_parent:
             _wait_for_parent(os.getppid())
         while not with_parent:
-            time.sleep(3600)
+            # A long sleep would go on where one of TensorFlow's threads gets the signal.
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 class _Stopped(BaseException):
