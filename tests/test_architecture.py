@@ -16,7 +16,7 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "tpunb"
 
 STREAM = (
-    {"bounded", "catalogue", "chips", "errors", "masking", "version"},
+    {"bounded", "catalogue", "chips", "errors", "masking", "series", "version"},
     {"metadata", "place"},
     {"slices"},
     {"accelerators", "assignment", "diagnosis", "environment", "failures", "interrupts", "quiet"},

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,86 +14,9 @@ import numpy.typing as npt
 from tpunb.describe.history import describe_history
 from tpunb.describe.history_table import history_csv, history_table, write_whole
 from tpunb.describe.metrics import checked, goal_of, summary, whole
+from tpunb.series import Columns, Floats, Ints, Series
 
-__all__ = ["Columns", "History", "latest", "remember"]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-class Columns(NamedTuple):
-    """A part of what one metric has measured, as arrays of its own.
-
-    Attributes:
-        start: The number of the first row, counted from 0.
-        steps: The step of each row.
-        values: Its value; the mean where replicas were logged one by one.
-        lows: The least of the replicas, or None where none were logged.
-        highs: The greatest of the replicas, or None.
-    """
-
-    start: int
-    steps: Ints
-    values: Floats
-    lows: Floats | None
-    highs: Floats | None
-
-
-class _Series:
-    """The columns of one metric, which grow in amortised constant time."""
-
-    __slots__ = ("highs", "last", "lows", "steps", "values")
-
-    def __init__(self) -> None:
-        self.steps, self.values = array("q"), array("d")
-        self.lows: array[float] | None = None
-        self.highs: array[float] | None = None
-        self.last: int | None = None
-
-    def put(self, step: int, value: float, low: float, high: float) -> None:
-        """Appends a row, or replaces the one of the same step."""
-        if step == self.last:
-            self.values[-1] = value
-            if self.lows is not None and self.highs is not None:
-                self.lows[-1], self.highs[-1] = low, high
-            return
-        if self.lows is not None and self.highs is not None:
-            self.lows.append(low)
-            self.highs.append(high)
-        self.values.append(value)
-        self.steps.append(step)
-        self.last = step
-
-    def extend(self, steps: Ints, values: Floats, lows: Any = None, highs: Any = None) -> None:
-        """Appends rows."""
-        if lows is not None:
-            self.spread()
-        if self.lows is not None and self.highs is not None:
-            self.lows.frombytes((values if lows is None else lows).tobytes())
-            self.highs.frombytes((values if highs is None else highs).tobytes())
-        self.values.frombytes(values.tobytes())
-        self.steps.frombytes(steps.tobytes())
-        self.last = int(steps[-1])
-
-    def spread(self) -> None:
-        """Starts to keep the spread; so far there was none."""
-        if self.lows is None:
-            self.highs = self.values[:]
-            self.lows = self.values[:]
-
-    def read(self, start: int) -> Columns:
-        """A copy of the rows from `start` on, while another thread may append."""
-        # Steps are appended last: what has a step has all the rest. Slicing copies
-        # in one go, and an array that others look into could not grow.
-        stop = len(self.steps)
-        lows, highs = self.lows, self.highs
-        return Columns(
-            start,
-            np.frombuffer(self.steps[start:stop], np.int64),
-            np.frombuffer(self.values[start:stop], np.float64),
-            None if lows is None else np.frombuffer(lows[start:stop], np.float64),
-            None if lows is None or highs is None else np.frombuffer(highs[start:stop], np.float64),
-        )
+__all__ = ["History", "latest", "remember"]
 
 
 class History:
@@ -124,7 +46,7 @@ class History:
         self.name = name
         self.total_steps = None if total_steps is None else whole(total_steps, "total_steps")
         self.version = 0
-        self._series: dict[str, _Series] = {}
+        self._series: dict[str, Series] = {}
         self._ended = ""
         self._waiting: list[Callable[[], None]] = []
 
@@ -154,7 +76,7 @@ class History:
         for name, value in more.items():
             series = series_of.get(name)
             if series is None:
-                series = _Series()
+                series = Series()
             elif series.last is not None and step <= series.last:
                 self._revise(series, step, name, value)
                 continue
@@ -196,7 +118,7 @@ class History:
         ]
         if any(column.shape != rows.shape for column in columns) or rows.ndim != 1:
             raise ValueError(f"the columns of {name!r} differ in length")
-        series = self._series.get(name) or _Series()
+        series = self._series.get(name) or Series()
         before = np.concatenate([[] if series.last is None else [series.last], rows])
         if not (np.diff(before) > 0).all():
             raise ValueError(f"the steps of {name!r} do not rise")
@@ -211,7 +133,7 @@ class History:
         while self._waiting:
             self._waiting.pop()()
 
-    def _revise(self, series: _Series, step: int, name: str, value: Any) -> None:
+    def _revise(self, series: Series, step: int, name: str, value: Any) -> None:
         if series.last is not None and step < series.last:
             raise ValueError(
                 f"the steps of {name!r} never fall, and step {step} comes after {series.last}: "
@@ -219,7 +141,7 @@ class History:
             )
         self._put(series, step, name, value)
 
-    def _put(self, series: _Series, step: int, name: str, value: Any) -> None:
+    def _put(self, series: Series, step: int, name: str, value: Any) -> None:
         """Adds a value of any kind."""
         if isinstance(value, (float, int, np.floating, np.integer)):
             mean = low = high = float(value)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from .capture import CellNameError
     from .lines import cell_lines
     from .runner import CellResult, CellRunner, Timings, bind
-    from .steps import LoopTimings, Steps
+    from .steps import Steps
+    from .timings import LoopTimings
 
 __all__ = [
     "CellNameError",
@@ -30,7 +31,7 @@ _HOMES = {
     "CellNameError": "capture",
     "CellResult": "runner",
     "CellRunner": "runner",
-    "LoopTimings": "steps",
+    "LoopTimings": "timings",
     "Steps": "steps",
     "Timings": "runner",
     "bind": "runner",

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
 
 from ..errors import CellError
 from ..histories import History
@@ -16,48 +13,24 @@ from ..interrupts import StopButton
 from .batches import Batches
 from .capture import Captured
 from .feed import Feed
-from .loop import Kept, Loop, bound_to, plotted_slots
+from .loop import Kept, Loop, bound_to
 from .nests import substitute
 from .outputs import LAST, Record, Slot
 from .pace import Pace
+from .plots import Plots
 from .program import Options, Program
 from .readiness import make_ready
+from .timings import LoopTimings, Waits
 
 if TYPE_CHECKING:
     from ..checking import CheckReport
     from .runner import CellRunner
     from .source import CellSource
 
-__all__ = ["LoopTimings", "Steps", "Watcher"]
+__all__ = ["Steps", "Watcher"]
 
 _READING = 2e-3
 """Seconds that reading a single batch may take without having waited for it."""
-
-_FLUSH = 0.1
-"""Seconds for which single steps' plotted values stay on the devices."""
-
-
-@dataclass
-class LoopTimings:
-    """What a run of many steps has taken, in seconds.
-
-    Attributes:
-        trace: Tracing, of the single step and of the loop; None if nothing was traced.
-        first_step: The first step, with tracing and compiling.
-        steady_step: A step at its best, with its share of the host's part.
-        input_wait: The share of the time that steps wait for batches, 0 to 1; None without data.
-        steps_per_loop: How many steps are made in one call.
-        steps: How many were made.
-        seconds: The whole run.
-    """
-
-    trace: float | None = None
-    first_step: float | None = None
-    steady_step: float | None = None
-    input_wait: float | None = None
-    steps_per_loop: int = 1
-    steps: int = 0
-    seconds: float = 0.0
 
 
 class Watcher(Protocol):
@@ -76,22 +49,6 @@ class _NoWatcher:
 
     def made(self, steps: int, examples: int | None) -> None:
         del steps, examples
-
-
-@dataclass
-class _Waits:
-    """How long steps have waited for their batches, of how long they were looked at."""
-
-    waited: float = 0.0
-    looked: float = 0.0
-
-    def add(self, waited: float, looked: float) -> None:
-        self.waited += waited
-        self.looked += looked
-
-    @property
-    def share(self) -> float | None:
-        return min(1.0, self.waited / self.looked) if self.looked > 0 else None
 
 
 @dataclass
@@ -134,13 +91,13 @@ class Steps:
     timings: LoopTimings = field(default_factory=LoopTimings)
     bound: dict[str, Any] = field(default_factory=dict)
     _values: dict[str, Any] = field(default_factory=dict)
-    _pending: list[tuple[int, list[Any]]] = field(default_factory=list)
-    _flushed: float = 0.0
     _is_stale: bool = False  # whether the names' values are those of a step before the last
-    _warned: set[str] = field(default_factory=set)
-    _waits: _Waits = field(default_factory=_Waits)
+    _waits: Waits = field(default_factory=Waits)
     _record: Record | None = None
     _batches: Batches | None = None
+
+    def __post_init__(self) -> None:
+        self._plots = Plots(self.history, self.options.plot, dict(self.options.reduce))
 
     @property
     def left(self) -> float:
@@ -211,7 +168,7 @@ class Steps:
             self._annotate(error)
             raise
         finally:
-            self._flush()
+            self._plots.flush()
             self._note_times(time.perf_counter() - started)
 
     def refuse_early_end(self) -> None:
@@ -235,8 +192,7 @@ class Steps:
             self._is_stale = False
         examples = self._batches.examples if self._batches else None
         self.watcher.made(self.done, examples)
-        if time.perf_counter() - self._flushed > _FLUSH:
-            self._flush()
+        self._plots.flush_in_time()
 
     def _single(self) -> bool:
         """Makes one step by itself; false if there is no batch for it."""
@@ -256,13 +212,12 @@ class Steps:
             self.watcher.tracing("step")
             make_ready(self.cell, captured, self.namespace, self.runner.strategy)
         outputs, record, traced = self.runner.execute(program, captured)
-        plotted = self._plotted(record, outputs)
+        plotted = self._plots.found(record, outputs)
         ended = time.perf_counter()
         self._record, self._values = record, record.values(outputs)
         self._hand_on(self._values)
         self.done += 1
-        if plotted:
-            self._pending.append((self.done, plotted))
+        self._plots.put(self.done, plotted)
         trace = program.traced_at - began if traced else None
         self._took(1, ended - began, trace)
         if not traced and self.feed is not None:
@@ -314,10 +269,7 @@ class Steps:
     def _keep(self, kept: Kept, count: int, captured: Captured, program: Program) -> None:
         """Takes in what a loop has left behind."""
         record = program.records[tuple(captured.signature)]
-        self._flush()
-        steps = np.arange(self.done + 1, self.done + count + 1)
-        for number, name in enumerate(self.options.plot):
-            self._extend(name, steps, kept.plots[:, number, :])
+        self._plots.extend(self.done, kept.plots)
         carried = self._carried(captured, program)
         owners = [owner for owner in captured.owners if owner in carried]
         parts: dict[str, list[Any]] = {}
@@ -332,54 +284,10 @@ class Steps:
         if self.feed is not None:
             self.feed.took(count)
 
-    def _warn_of_nan(self, name: str, steps: Sequence[int], values: Any) -> None:
-        """Says once at which step a plotted value has stopped being a number."""
-        if name in self._warned:
-            return
-        odd = ~np.isfinite(np.asarray(values).reshape(len(steps), -1)).all(1)
-        if not odd.any():
-            return
-        self._warned.add(name)
-        first = int(steps[int(odd.argmax())])
-        warnings.warn(f"`{name}` is not finite from step {first} on", RuntimeWarning, stacklevel=2)
-
-    def _extend(self, name: str, steps: Any, values: Any) -> None:
-        """Adds a loop's values of a name to the history, `[steps, replicas]`."""
-        self._warn_of_nan(name, steps, values)
-        operation = dict(self.options.reduce).get(name)
-        if operation is not None or values.shape[1] == 1:
-            combined = values.sum(1) if operation == "sum" else values.mean(1)
-            self.history.extend(name, steps, combined)
-            return
-        self.history.extend(name, steps, values.mean(1), values.min(1), values.max(1))
-
-    def _plotted(self, record: Record, outputs: Sequence[Any]) -> list[Any]:
-        """The plotted values of a single step, where they are; refuses what is no number."""
-        values = [outputs[record.places[i]] for i in plotted_slots(record, self.options.plot)]
-        for name, value in zip(self.options.plot, values, strict=True):
-            shape = getattr(value, "values", (value,))[0].shape
-            if shape.rank != 0:
-                raise CellError(
-                    f"`{name}` cannot be plotted: its shape is {list(shape)}, and a curve has one "
-                    "number for each step.",
-                    mend=f"Reduce it in the cell: `{name} = tf.reduce_mean({name})`.",
-                )
-        return values
-
     def _hand_on(self, values: Mapping[str, Any]) -> None:
         for name in (*self.cell.names.reads, *self.cell.later):
             if name in values and name not in self.names:
                 self.bound[name] = values[name]
-
-    def _flush(self) -> None:
-        """Fetches the plotted values of single steps."""
-        pending, self._pending = self._pending, []
-        for step, values in pending:
-            found = {n: _numbers(v) for n, v in zip(self.options.plot, values, strict=True)}
-            self.history.append(step, found)
-            for name, numbers in found.items():
-                self._warn_of_nan(name, [step], numbers)
-        self._flushed = time.perf_counter()
 
     def _took(self, count: int, seconds: float, trace: float | None) -> None:
         self.pace.took(count, seconds, trace=trace)
@@ -409,11 +317,3 @@ class Steps:
 def _filled(nest: Any, tensors: Iterator[Any]) -> Any:
     """A nest with tensors in the place of its slots."""
     return substitute(nest, lambda leaf: next(tensors) if type(leaf) is Slot else leaf)
-
-
-def _numbers(value: Any) -> Any:
-    """A plotted value as a number, or as one for each replica."""
-    parts = getattr(value, "values", None)
-    if isinstance(parts, tuple):
-        return [float(part) for part in parts]
-    return float(value)

@@ -14,7 +14,8 @@ import numpy as np
 
 from tpunb.describe.history import is_wanted, run_names
 from tpunb.describe.metrics import goal_of, panel_of
-from tpunb.histories import Columns, History
+from tpunb.histories import History
+from tpunb.series import Columns
 from tpunb.widgets._packing import pack
 
 __all__ = ["Feed", "Follower"]

@@ -1,0 +1,48 @@
+"""What a run of many steps takes, and how long of it is waiting for batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["LoopTimings", "Waits"]
+
+
+@dataclass
+class LoopTimings:
+    """What a run of many steps has taken, in seconds.
+
+    Attributes:
+        trace: Tracing, of the single step and of the loop; None if nothing was traced.
+        first_step: The first step, with tracing and compiling.
+        steady_step: A step at its best, with its share of the host's part.
+        input_wait: The share of the time that steps wait for batches, 0 to 1; None without data.
+        steps_per_loop: How many steps are made in one call.
+        steps: How many were made.
+        seconds: The whole run.
+    """
+
+    trace: float | None = None
+    first_step: float | None = None
+    steady_step: float | None = None
+    input_wait: float | None = None
+    steps_per_loop: int = 1
+    steps: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Waits:
+    """How long steps have waited for their batches, of how long they were looked at."""
+
+    waited: float = 0.0
+    looked: float = 0.0
+
+    def add(self, waited: float, looked: float) -> None:
+        """Counts steps that were looked at for so long, and waited for so long of it."""
+        self.waited += waited
+        self.looked += looked
+
+    @property
+    def share(self) -> float | None:
+        """The share of the time that is waiting, 0 to 1; None where nothing was looked at."""
+        return min(1.0, self.waited / self.looked) if self.looked > 0 else None
