@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .capture import CellNameError
     from .lines import cell_lines
-    from .runner import CellResult, CellRunner, Timings, bind
+    from .runner import CellResult, CellRunner, bind
     from .steps import Steps
-    from .timings import LoopTimings
+    from .timings import LoopTimings, Timings
 
 __all__ = [
     "CellNameError",
@@ -33,7 +33,7 @@ _HOMES = {
     "CellRunner": "runner",
     "LoopTimings": "timings",
     "Steps": "steps",
-    "Timings": "runner",
+    "Timings": "timings",
     "bind": "runner",
     "cell_lines": "lines",
 }

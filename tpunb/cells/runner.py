@@ -25,25 +25,13 @@ from .program import Options, Program, program_key
 from .reasons import FIRST_RUN, FORGOTTEN, why_new_arguments, why_new_program
 from .source import CellSource, parse_cell
 from .steps import Steps
+from .timings import Timings
 
-__all__ = ["CellResult", "CellRunner", "Timings", "bind"]
+__all__ = ["CellResult", "CellRunner", "bind"]
 
 _MOST_PROGRAMS = 64
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class Timings:
-    """How long a run took.
-
-    Attributes:
-        trace: Seconds until TensorFlow had traced the cell; None if it had before.
-        step: Seconds for the rest; after a trace this includes compiling.
-    """
-
-    trace: float | None
-    step: float
 
 
 @dataclass(frozen=True)
@@ -130,6 +118,7 @@ class CellRunner:
         program, captured, reason = self.program(cell, options, namespace)
         outputs, record, traced = self.execute(program, captured)
         ended = time.perf_counter()
+        traced_at = program.traced_at if traced else None
         values = record.values(outputs)
         value = values.pop(LAST, None)
         return CellResult(
@@ -139,7 +128,7 @@ class CellRunner:
             trace_reason=reason if traced else None,
             quiet=cell.quiet,
             withheld=tuple(name for name in record.withheld if name != LAST),
-            timings=_timings(started, ended, program.traced_at, traced) if timed else None,
+            timings=Timings.of(started, ended, traced_at) if timed else None,
         )
 
     def check(
@@ -363,9 +352,3 @@ def _original(error: Exception, failure: BaseException | None) -> BaseException:
     if type(error).__name__ == "StagingError" and failure is not None:
         return failure
     return error
-
-
-def _timings(started: float, ended: float, traced_at: float, traced: bool) -> Timings:
-    if not traced:
-        return Timings(None, ended - started)
-    return Timings(traced_at - started, ended - traced_at)

@@ -1,10 +1,30 @@
-"""What a run of many steps takes, and how long of it is waiting for batches."""
+"""What runs take: of a cell, and of many steps, which may wait for their batches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LoopTimings", "Waits"]
+__all__ = ["LoopTimings", "Timings", "Waits"]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long a run took.
+
+    Attributes:
+        trace: Seconds until TensorFlow had traced the cell; None if it had before.
+        step: Seconds for the rest; after a trace this includes compiling.
+    """
+
+    trace: float | None
+    step: float
+
+    @classmethod
+    def of(cls, started: float, ended: float, traced_at: float | None) -> Timings:
+        """From the times of the beginning, the end and, if there was one, the end of the trace."""
+        if traced_at is None:
+            return cls(None, ended - started)
+        return cls(traced_at - started, ended - traced_at)
 
 
 @dataclass
