@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from counterparts.children import WITHOUT_KERAS
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -88,7 +89,7 @@ def run(scenario: str) -> None:
     places = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     path = os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(scenario)],
+        [sys.executable, "-c", WITHOUT_KERAS + PRELUDE + textwrap.dedent(scenario)],
         env={**os.environ, "PYTHONPATH": path, "no_proxy": "*"},
         capture_output=True,
         text=True,

@@ -36,7 +36,7 @@ def singles() -> Iterator[LocalWorkers]:
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """What one process gives."""
-    return run_script(TRAINING, timeout=120)
+    return run_script(TRAINING, timeout=120, keras=True)
 
 
 @pytest.fixture(scope="module", params=["2 workers", "4 workers"])
@@ -44,7 +44,7 @@ def pod(request: pytest.FixtureRequest) -> Any:
     """What a Pod of so many workers gives."""
     name = "pairs" if request.param == "2 workers" else "singles"
     workers: LocalWorkers = request.getfixturevalue(name)
-    return run_script(TRAINING, *workers.addresses, timeout=150)
+    return run_script(TRAINING, *workers.addresses, timeout=150, keras=True)
 
 
 @pytest.mark.parametrize("program", ["loop", "fit", "talk", "cell", "saved"])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture(scope="module")
 def dying() -> Any:
     """What was seen when a worker was killed in the middle of a step."""
-    return run_script(SCRIPTS / "dying.py", timeout=150)
+    return run_script(SCRIPTS / "dying.py", timeout=150, keras=True)
 
 
 def test_the_step_ends_with_an_explained_error(dying: Any) -> None:

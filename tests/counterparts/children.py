@@ -14,9 +14,23 @@ from typing import Any
 ROOT = Path(__file__).parent.parent.parent
 
 
-def command(script: Path, *arguments: str) -> list[str]:
-    """What runs a script with this Python, warnings as errors where ours are wrong."""
-    return [sys.executable, "-X", "faulthandler", str(script), *arguments]
+WITHOUT_KERAS = "import sys; sys.modules.update(keras=None, tf_keras=None)\n"
+"""Halves what TensorFlow takes to start, for programs that build no models."""
+
+_RUN = "import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def command(script: Path, *arguments: str, keras: bool = False) -> list[str]:
+    """What runs a script with this Python.
+
+    Args:
+        script: Its path.
+        arguments: What it is called with.
+        keras: Whether it builds models.
+    """
+    python = [sys.executable, "-X", "faulthandler"]
+    run = [str(script)] if keras else ["-c", WITHOUT_KERAS + _RUN, str(script)]
+    return [*python, *run, *arguments]
 
 
 def environment() -> dict[str, str]:
@@ -25,8 +39,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def run_script(script: Path, *arguments: str, timeout: float) -> Any:
-    """Runs a script to its end.
+def run_script(script: Path, *arguments: str, timeout: float, keras: bool = False) -> Any:
+    """Runs a script to its end; see `command`.
 
     Returns:
         What its last line of output says, as JSON.
@@ -35,7 +49,7 @@ def run_script(script: Path, *arguments: str, timeout: float) -> Any:
         AssertionError: It failed; with all that it wrote.
     """
     done = subprocess.run(
-        command(script, *arguments),
+        command(script, *arguments, keras=keras),
         capture_output=True,
         text=True,
         timeout=timeout,

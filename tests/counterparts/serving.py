@@ -89,6 +89,7 @@ def tpu_worker(port: int, cores: int, statuses: int) -> Any:
 
 
 if __name__ == "__main__":
+    sys.modules.update(keras=None, tf_keras=None)  # halves what TensorFlow takes to start
     kind, *numbers = sys.argv[1:]
     kept = (tensorflow_server if kind == "tensorflow" else tpu_worker)(*map(int, numbers))
     sys.stdin.read()
