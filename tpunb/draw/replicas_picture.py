@@ -8,11 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpunb.describe.replicas import MAX_PREVIEWS, ReplicaValue, ReplicaValuesDescription, Section
 from tpunb.draw import wording
 from tpunb.draw.canvas import HOST_COLOURS, INK, MUTED, Canvas, drawable, new_canvas
+from tpunb.draw.pixels import (
+    INF_COLOUR,
+    NAN_COLOUR,
+    Array,
+    Pixels,
+    colour_map,
+    coloured,
+    is_signed,
+    limits_of,
+    preview_of,
+    tiled,
+)
 
 __all__ = ["replicas_png"]
 
@@ -24,12 +35,7 @@ _LINE = 17
 _CURVE_HEIGHT = 190
 _MAX_SECTIONS = 12
 _MAX_LINES = 16
-_NAN_COLOUR = (255, 47, 164)
-_INF_COLOUR = (255, 176, 0)
 _FRAME = "#c4cad0"
-
-Array = npt.NDArray[Any]
-Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +160,8 @@ def _panel_parts(section: Section, values: Sequence[ReplicaValue], *, images: bo
     """Heat maps or images on a grid, and the scale below."""
     count = len(values)
     columns = _columns(count)
-    limits = _limits(values)
-    pixels = [_tiled(_preview(value)) if images else _coloured(value, limits) for value in values]
+    limits = limits_of(values)
+    pixels = [tiled(preview_of(value)) if images else coloured(value, limits) for value in values]
     width = min(300.0 if images else 260.0, (_ROOM - (columns - 1) * _GAP) / columns)
     ratio = max(panel.shape[0] / panel.shape[1] for panel in pixels)
     height = width * min(1.2, max(0.25, ratio))
@@ -177,11 +183,6 @@ def _panel_parts(section: Section, values: Sequence[ReplicaValue], *, images: bo
     return parts if images else [*parts, _scale_part(values, limits)]
 
 
-def _preview(value: ReplicaValue) -> Array:
-    assert value.preview is not None
-    return value.preview.array()
-
-
 def _draw_panel(
     canvas: Canvas, panel: Pixels, box: tuple[float, float, float, float], *, keep: bool
 ) -> None:
@@ -199,85 +200,24 @@ def _draw_facts(canvas: Canvas, value: ReplicaValue, left: float, top: float) ->
     canvas.text(left, top + 13, wording.flags(value.statistics), size=9.5, colour="#b3006b")
 
 
-def _limits(values: Sequence[ReplicaValue]) -> tuple[float, float]:
-    """The smallest and the largest finite element of all replicas."""
-    known = [value.statistics for value in values if value.statistics]
-    lows = [float(item.minimum) for item in known if item.minimum is not None]
-    highs = [float(item.maximum) for item in known if item.maximum is not None]
-    return min(lows, default=0.0), max(highs, default=0.0)
-
-
-def _is_signed(limits: tuple[float, float]) -> bool:
-    return limits[0] < 0 < limits[1]
-
-
-def _scaled(array: Array, limits: tuple[float, float]) -> Array:
-    """Elements as 0 to 1; halved first, as the range may exceed the largest number."""
-    low, high = limits
-    if _is_signed(limits):
-        low, high = -max(-low, high), max(-low, high)
-    span = high / 2 - low / 2
-    halves = np.asarray(array, np.float64) / 2 - low / 2
-    if span == 0:
-        return np.where(np.isfinite(halves), 0.5, halves)
-    with np.errstate(all="ignore"):
-        return np.asarray(halves / span)
-
-
-def _coloured(value: ReplicaValue, limits: tuple[float, float]) -> Pixels:
-    """The heat map of a matrix, NaN and Inf in colours of their own."""
-    array = _preview(value)
-    scaled = _scaled(array, limits)
-    finite = np.isfinite(scaled)
-    pixels = _colour_map(limits)(np.where(finite, scaled, 0), bytes=True)[..., :3]
-    pixels = np.array(pixels, np.uint8)
-    pixels[np.isnan(array)] = _NAN_COLOUR
-    pixels[np.isinf(array)] = _INF_COLOUR
-    return pixels
-
-
-def _colour_map(limits: tuple[float, float]) -> Any:
-    import matplotlib as mpl
-
-    return mpl.colormaps["RdBu_r" if _is_signed(limits) else "viridis"]
-
-
-def _tiled(images: Array) -> Pixels:
-    """A few images side by side as one, in red, green and blue."""
-    count, height, width, channels = images.shape
-    if channels == 1:
-        images = np.repeat(images, 3, axis=3)
-    if channels == 4:
-        alpha = images[..., 3:].astype(np.float32) / 255
-        images = np.rint(images[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)
-    columns = math.ceil(math.sqrt(count))
-    rows = math.ceil(count / columns)
-    gap = 0 if count == 1 else 2
-    page = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, np.uint8)
-    for number, image in enumerate(images):
-        top, left = number // columns * (height + gap), number % columns * (width + gap)
-        page[top : top + height, left : left + width] = image
-    return page
-
-
 def _scale_part(values: Sequence[ReplicaValue], limits: tuple[float, float]) -> _Part:
     """The colour scale, and what the colours of NaN and Inf are."""
     known = [value.statistics for value in values if value.statistics]
     odd = [
         (name, colour)
         for name, colour, count in (
-            ("NaN", _NAN_COLOUR, sum(item.nans for item in known)),
-            ("Inf", _INF_COLOUR, sum(item.infs for item in known)),
+            ("NaN", NAN_COLOUR, sum(item.nans for item in known)),
+            ("Inf", INF_COLOUR, sum(item.infs for item in known)),
         )
         if count
     ]
     most = max(-limits[0], limits[1])
-    ends = (-most, most) if _is_signed(limits) else limits
+    ends = (-most, most) if is_signed(limits) else limits
 
     def draw(canvas: Canvas, top: float) -> None:
         low, high = (wording.number(end) for end in ends)
         middle = top + 12
-        bar = _colour_map(limits)(np.linspace(0, 1, 256)[None], bytes=True)[..., :3]
+        bar = colour_map(limits)(np.linspace(0, 1, 256)[None], bytes=True)[..., :3]
         left = _MARGIN + 8 * len(low) + 4
         canvas.text(left - 6, middle, low, size=11, across="right", down="center")
         canvas.image(bar, (left, middle - 6, 200, 12))
@@ -294,7 +234,7 @@ def _scale_part(values: Sequence[ReplicaValue], limits: tuple[float, float]) -> 
 
 def _curve_parts(section: Section, values: Sequence[ReplicaValue]) -> list[_Part]:
     """Long vectors as curves on one axis, and who is who below."""
-    limits = _limits(values)
+    limits = limits_of(values)
     colours = _curve_colours(len(values))
 
     def draw(canvas: Canvas, top: float) -> None:
@@ -340,7 +280,7 @@ def _draw_curve(
     colour: Any,
 ) -> None:
     left, top, width, height = box
-    array = np.asarray(_preview(value), np.float64)
+    array = np.asarray(preview_of(value), np.float64)
     low, high = limits
     span = high / 2 - low / 2
     with np.errstate(all="ignore"):
