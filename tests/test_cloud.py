@@ -157,15 +157,41 @@ def test_not_on_google_cloud() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", " ", "a b", "a/b", "../x", "10.0.0.2:8470", "http://a", "a\0b", "\ud800", "x" * 500],
-    ids=["empty", "blank", "space", "slash", "dots", "address", "url", "nul", "lone", "long"],
+    [
+        "",
+        " ",
+        "a b",
+        "a/b",
+        "../x",
+        "10.0.0.2:8470",
+        "10.0.0.2",
+        "localhost",
+        "http://a",
+        "a\0b",
+        "\ud800",
+        "x" * 500,
+    ],
+    ids=[
+        "empty",
+        "blank",
+        "space",
+        "slash",
+        "dots",
+        "address",
+        "ip",
+        "localhost",
+        "url",
+        "nul",
+        "lone",
+        "long",
+    ],
 )
 def test_no_names(name: str) -> None:
     with CloudAPI() as api:
         with pytest.raises(ConnectError, match="no name of a TPU") as caught:
             look_up(api, name)
-        if name == "10.0.0.2:8470":
-            assert "grpc://10.0.0.2:8470" in caught.value.mend
+        if name.startswith(("10.", "localhost")):
+            assert f"grpc://{name}." in caught.value.mend
         assert api.requests == []
 
 
@@ -230,7 +256,19 @@ def test_the_time_limit_holds(mode: Any) -> None:
 @pytest.mark.parametrize("mode", ["no json", "redirects"])
 def test_odd_answers(mode: Any) -> None:
     with CloudAPI(mode=mode) as api:
-        assert "The Cloud TPU API fails" in str(refused(api))
+        error = refused(api)
+        assert "something else" in str(error)
+        assert "proxy or a login page" in error.mend
+
+
+@pytest.mark.parametrize(
+    "variable", ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "TPU_API_DISCOVERY_URL"]
+)
+@pytest.mark.parametrize("value", ["file:///etc/hostname", "hunter2"])
+def test_an_address_that_is_none(variable: str, value: str) -> None:
+    with pytest.raises(ConnectError, match=f"{variable} is no address") as caught:
+        cloud.look_up("my-tpu", **WHERE, timeout=5, environment={variable: value})
+    assert value not in str(caught.value)
 
 
 def test_nobody_there() -> None:
@@ -248,6 +286,7 @@ def test_nobody_there() -> None:
         ({"state": "STOPPING"}, "is STOPPING", "Wait until"),
         ({"state": "PREEMPTED"}, "took it back", "tpu-vm delete my-tpu"),
         ({"state": "TERMINATED"}, "it is gone", "queued-resources"),
+        ({"state": "DELETING"}, "it is gone", "when it has gone, then create"),
         ({"state": "REPAIRING"}, "is mending it", "Wait until"),
         ({"state": "SOMETHING_NEW"}, "is SOMETHING_NEW", "describe my-tpu"),
         ({"state": None}, "is UNKNOWN", "describe my-tpu"),
@@ -265,6 +304,17 @@ def test_nobody_there() -> None:
         ),
         ({"networkEndpoints": []}, "no network address", "describe my-tpu"),
         ({"networkEndpoints": [{}]}, "no network address", "describe my-tpu"),
+        (
+            {
+                "networkEndpoints": [
+                    {"ipAddress": 5},
+                    {"ipAddress": "a/b"},
+                    {"ipAddress": "a", "port": "x"},
+                ]
+            },
+            "no network address",
+            "describe my-tpu",
+        ),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(map(str, value.values()))[:40],
 )

@@ -104,6 +104,8 @@ def test_defaults() -> None:
     assert resolve(simulate=False).notes == request.notes
     assert resolve(" ").tpu == DEFAULT_TYPE
     assert resolve(" grpc://a:1 ").tpu == "grpc://a:1"
+    assert resolve(" Local ").tpu == "local"
+    assert resolve("my-v4-9").tpu == "my-v4-9"
     assert resolve(" ", simulate=2).tpu == "2 cores"
 
 
@@ -122,9 +124,18 @@ def test_found_hardware_may_be_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert (resolve().tpu, resolve().fallback) == ("my-tpu", True)
     assert not resolve(require_tpu=True).fallback
     assert not resolve("local").fallback
-    connection = tpunb.connect(timeout=1)
+    with pytest.warns(UserWarning, match="cannot be used .* this is a virtual v5e-8") as told:
+        connection = tpunb.connect(timeout=1)
+    assert len(told) == 1
     assert connection.tpu == DEFAULT_TYPE
-    assert "cannot be used (The zone of the TPU is not known" in connection.request.notes[0]
+    assert connection.kind == "virtual"
+    because, mend = connection.request.notes
+    assert "cannot be used (The zone of the TPU is not known" in because
+    assert "Give it with --zone" in mend
+    assert "simulate" not in because + mend
+    with pytest.warns(UserWarning, match="cannot be used") as told:
+        tpunb.TPUStrategy()
+    assert len(told) == 1
     with pytest.raises(ConnectError):
         tpunb.connect(require_tpu=True)
 
@@ -151,6 +162,10 @@ def test_found_hardware_may_be_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> 
         ({"simulate": 2, "timeout": None}, ConnectError),
         ({"simulate": 2, "timeout": float("inf")}, ConnectError),
         ({"tpu": "v3-8"}, ConnectError),
+        ({"tpu": "v4-9"}, AcceleratorTypeError),
+        ({"tpu": "v9-8"}, AcceleratorTypeError),
+        ({"tpu": "LOCAL"}, ConnectError),
+        ({"local_workers": 2, "require_tpu": True}, ConnectError),
         ({"tpu": 8}, TypeError),
         ({"tpu": b"local"}, TypeError),
         ({"nothing": 1}, TypeError),
@@ -232,6 +247,13 @@ def test_any_tpu(tpu: Any) -> None:
 @example("1,127.0.0.1:2")
 def test_any_port(port: str) -> None:
     attempt(tpu=f"grpc://127.0.0.1:{port}", timeout=2)
+
+
+def test_a_slip_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A type that there is not is not looked up as somebody's TPU."""
+    monkeypatch.setenv("TPUNB_TPU", "v4-9")
+    with pytest.raises(AcceleratorTypeError, match="v4-8 or v4-16"):
+        tpunb.connect(timeout=2)
 
 
 @pytest.mark.parametrize("value", ["v3-8", "abc", "grpc://127.0.0.1:1", "0", "", "local"])

@@ -148,10 +148,40 @@ def test_a_tpu_that_is_held(bare: Path, installed: dict[str, str]) -> None:
     assert "hunter2" not in text + json.dumps(report.as_dict())
 
 
+def test_where_the_next_step_is_typed(bare: Path, installed: dict[str, str]) -> None:
+    installed.clear()
+    report = tpunb.doctor()
+    where = "Next, in a terminal (or in a cell, with ! before it)"
+    assert str(report).endswith(f'{where}\n  pip install "tpunb[cpu]"')
+    assert f"{where}: <code" in report._repr_html_()
+
+
+def test_a_tpu_that_is_only_said(
+    bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told to put another TensorFlow on a laptop for a variable that is left over."""
+    installed.clear()
+    installed["tensorflow-cpu"] = "2.21.0"
+    monkeypatch.setenv("TPU_NAME", "local")
+    report = tpunb.doctor()
+    assert [finding.about for finding in report.findings] == ["TPU_NAME"]
+    assert report.next_step.startswith("Unset TPU_NAME")
+
+
+def test_the_metadata_server_is_asked_once(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accel(bare)
+    with MetadataServer(tpu_vm()) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.host)
+        tpunb.doctor()
+        assert len(server.requests) == len(set(server.requests)) > 0
+
+
 def test_a_worker_of_a_slice(
     bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accel(bare)
+    # The TPU's own worker, as it should: nobody is told to end it.
+    process(bare, 4711, ["tpu-runtime"], [str(bare / "dev/accel0")])
     with MetadataServer(tpu_vm("v3-32", workers=("10.0.0.2", "10.0.0.3"), worker=1)) as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.host)
         report = tpunb.doctor()
@@ -159,6 +189,8 @@ def test_a_worker_of_a_slice(
     assert "v3-32, number 1 of 2 workers" in str(report)
     assert report.as_dict()["tpu"]["slice"]["workers"] == ["10.0.0.2", "10.0.0.3"]
     assert report.next_step == "%tpu_connect"
+    assert report.ok
+    assert "held by" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +227,7 @@ def test_what_connecting_would_do(
     assert report.ok is (kind != "error")
     if kind == "error":
         assert report.findings[0].mend
+        assert not report.findings[0].message.startswith("fail")
         assert report.next_step == report.findings[0].mend
     else:
         assert report.next_step == "%tpu_connect"
@@ -221,13 +254,23 @@ def test_secrets_are_nowhere(
         out = capsys.readouterr()
         outputs = [
             str(report), report._repr_html_(), repr(vars(report)), repr(report.findings), json.dumps(report.as_dict()), report.next_step, report.headline,
-            *report.machine.search.tried, *report.machine.search.notes, out.out, out.err,
+            repr(report.machine), *report.machine.search.tried, *report.machine.search.notes, out.out, out.err,
         ]  # fmt: skip
         for output in outputs:
             for secret in HIDDEN:
                 assert secret not in output
     assert "TPU_NAME" not in report.as_dict()["environment"]
     assert report.as_dict()["environment"]["https_proxy"] == "http://***@proxy.example:3128"
+
+
+def test_variables_that_are_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_NAME", os.fsdecode(b"\xff-tpu"))
+    monkeypatch.setenv("XLA_FLAGS", "--x " * 100)
+    report = tpunb.doctor()
+    for output in (str(report), report._repr_html_(), report.next_step):
+        output.encode("ascii")  # some terminals know no other letters
+    assert json.dumps(report.as_dict(), ensure_ascii=False).encode()
+    assert report.as_dict()["tpu"]["found"] == "?-tpu"
 
 
 class Table(HTMLParser):

@@ -103,6 +103,26 @@ def test_variables(tmp_path: Path, variables: dict[str, str], tpu: str | None) -
 def test_a_local_tpu_that_is_only_named(tmp_path: Path) -> None:
     found = find_tpu({"TPU_NAME": "local"}, tmp_path)
     assert found.notes == ("TPU_NAME is local, but there is no device file in /dev.",)
+    assert found.is_only_said
+    accel(tmp_path)
+    assert not find_tpu({"TPU_NAME": "local"}, tmp_path).is_only_said
+
+
+def test_no_secret_is_in_the_repr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "planted-secret")
+    found = find_tpu({"TPU_NAME": "planted-secret"}, tmp_path)
+    assert found.tpu == "planted-secret"
+    assert repr(found).startswith("Search(tpu='***', tried=(")
+    assert "planted" not in repr(found)
+
+
+def test_one_time_limit_for_all_metadata(tmp_path: Path) -> None:
+    accel(tmp_path)
+    with MetadataServer(tpu_vm(), "slow", delay=0.7) as server:
+        began = time.monotonic()
+        found = find_tpu({"GCE_METADATA_HOST": server.host}, tmp_path)
+        assert time.monotonic() - began < 1.6
+    assert "the metadata server: it does not answer within 1 s" in found.tried
 
 
 def test_where_tpu_config_says_the_tpu_is(tmp_path: Path) -> None:
@@ -385,7 +405,7 @@ def test_default(value: str, tpu: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("value", "required"),
-    [("1", True), ("true", True), (" YES ", True), ("on", True), ("0", False), ("", False), ("no", False)],
+    [("1", True), ("true", True), (" YES ", True), ("on", True), ("ja", True), ("0", False), ("", False), (" No ", False), ("off", False)],
 )  # fmt: skip
 def test_required(value: str, required: bool) -> None:
     assert requires_tpu({"TPUNB_REQUIRE_TPU": value}) is required

@@ -22,6 +22,7 @@ from tpunb import chips, hardware
 from tpunb.diagnosis import explain
 from tpunb.errors import ConnectError
 from tpunb.hardware.versions import version_in
+from tpunb.machine import software
 from tpunb.metadata import forget
 from tpunb.request import resolve
 
@@ -301,6 +302,29 @@ def test_a_tpu_that_this_tensorflow_cannot_use(nowhere: Path) -> None:
     assert "sees no TPU here" in str(error)
     assert "tensorflow-tpu" in error.mend or "tpunb[tpu]" in error.mend
     assert any("accel0" in line for line in error.tried)
+
+
+def test_the_mend_says_what_to_type(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chip(nowhere)
+    monkeypatch.setattr(software, "_version", {"tensorflow-cpu": "2.21.0"}.get)
+    monkeypatch.setattr(software, "_imported", lambda module: None)
+    error = refused("local", None)
+    command = 'pip uninstall -y tensorflow-cpu && pip install "tpunb[tpu]"'
+    assert error.mend.endswith(f"then restart the kernel: {command}")
+
+
+def test_the_client_of_a_pod_wants_its_own_tpu(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chip(nowhere)
+    monkeypatch.setattr(software, "_version", {"tensorflow-tpu": "2.20.0"}.get)
+    monkeypatch.setattr(software, "_unmet", lambda versions: ())
+    monkeypatch.setattr(software, "_imported", lambda module: None)
+    monkeypatch.setenv("TPU_NAME", "my-tpu")
+    monkeypatch.setenv("TPU_LOAD_LIBRARY", "0")
+    error = refused("local", None)
+    assert "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU" in str(error)
+    assert "%tpu_connect NAME" in error.mend
 
 
 def test_a_tpu_that_jax_holds(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,10 @@ from tpunb.masking import HIDDEN, mask, secrets_in
         "eyJhbGciOi.eyJzdWIiOi.SflKxw",
         "0123456789abcdef0123456789abcdef",
         "d41d8cd98f00b204e9800998ecf8427e",
+        "123e4567-e89b-12d3-a456-426614174000",
+        "glpat-aB3dE5fG7hI9",
+        "npm_abcDEF1234567",
+        "pypi-AgEIcHlwaS5vcmcC",
     ],
 )
 @pytest.mark.parametrize(
@@ -50,6 +54,15 @@ def test_keys(secret: str, around: str) -> None:
         ('{"password": "a b", "zone": "z"}', '{"password": ***, "zone": "z"}'),
         ("client_secret: abc", "client_secret: ***"),
         ("Authorization: Bearer abc", "Authorization: ***"),
+        ("--api-key=abc --x", "--api-key=*** --x"),
+        ("--token abc --x", "--token *** --x"),
+        ("--xla-auth abc", "--xla-auth ***"),
+        ("--auth=abc", "--auth=***"),
+        ("https://h/?a=1&key=abc&sig=def", "https://h/?a=1&key=***&sig=***"),
+        ('{"tokens": ["a", "b"], "zone": "z"}', '{"tokens": ***'),
+        ('{"credentials": {"id": "a"}}', '{"credentials": ***'),
+        ("a -----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY----- b", "a *** b"),
+        ("-----BEGIN PRIVATE KEY-----\nabc", "***"),
     ],
 )
 def test_names_and_users(text: str, shown: str) -> None:
@@ -69,6 +82,9 @@ def test_names_and_users(text: str, shown: str) -> None:
         "/usr/lib/python3/dist-packages/libtpu/libtpu.so",
         "2,2,1",
         "true",
+        "--xla_monkey=1 --keyboard us --compass=1 -k 5",
+        "the signature of a step, and the token",
+        "google.auth: RefreshError",
         '{"tpu_node_name": "my-tpu", "zone": "us-central1-b"}',
         'pip uninstall -y tensorflow && pip install "tpunb[tpu]"',
     ],
@@ -126,6 +142,12 @@ def test_any_text(text: str) -> None:
 def test_the_time_grows_with_the_length() -> None:
     for text in ("a:" * 50_000, "@" * 50_000, "token=" * 20_000, "a" * 100_000, "://" * 30_000):
         mask(text)
+        secrets_in({"A": text, "B_TOKEN": text})
+    for text in ("-----BEGIN A-----" * 5_000, "--a-" * 30_000, '"a":"' * 20_000, "://a:" * 20_000):
+        mask(text)
+        secrets_in({"A": text, "B_TOKEN": text})
+        mask(f"{text}@")
+        secrets_in({"A": f"{text}@"})
 
 
 def test_names_of_secrets() -> None:
@@ -140,5 +162,22 @@ def test_names_of_secrets() -> None:
         "MONKEY": "value-7",
         "SHORT_TOKEN": "1",
         "PATH": "value-8",
+        "PWD": "/home/value-9",
+        "OLDPWD": "/home/value-10",
     }
     assert secrets_in(environment) == {f"value-{n}" for n in range(1, 6)}
+
+
+def test_secrets_in_other_variables() -> None:
+    environment = {
+        "http_proxy": "http://me:value 1@x@proxy:3128",
+        "SERVICE": '{"project": "my-project", "private_key": "value-\\"2"}',
+        "QUOTED_TOKEN": "'value-3'",
+    }
+    assert secrets_in(environment) == {"value 1@x", 'value-\\"2', "value-3", "'value-3'"}
+
+
+def test_the_process_own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "short words")
+    assert mask("with short words in it") == "with *** in it"
+    assert mask("with short words in it", ()) == "with short words in it"

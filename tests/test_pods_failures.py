@@ -125,6 +125,7 @@ def test_a_worker_of_the_command_line(tmp_path: Path) -> None:
             text = "".join(lines)
             os.kill(thread_of(process.pid), signal.SIGINT)
             assert process.wait(20) == 0
+            assert process.stdout.read() == b"The worker has stopped.\n"
         finally:
             process.kill()
     assert "3 virtual TPU cores" in text

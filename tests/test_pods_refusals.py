@@ -16,6 +16,7 @@ import tpunb
 from tpunb import pods
 from tpunb.errors import ConnectError, TpunbError
 from tpunb.processes import LocalWorkers
+from tpunb.reaching import ask_all
 from tpunb.request import resolve, workers_of
 
 
@@ -56,6 +57,38 @@ def test_a_port_without_a_worker(
     assert said in str(error)
     assert any(worker in line and "answers with 2 cores" in line for line in error.tried)
     assert tpunb.connect(simulate=2).kind == "virtual"  # the process is none the worse
+
+
+@pytest.mark.timeout(60)
+def test_several_ports_without_a_worker(worker: str) -> None:
+    with refusing() as one, mute() as two:
+        error = refused(workers=[worker, one, two], timeout=1)
+    said = str(error)
+    assert f"2 of 3 workers cannot be reached ({one}: nobody listens" in said
+    assert f"{two}: it accepts connections" in said
+    assert f"For {one}: Start it there" in error.mend
+
+
+def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tpunb.virtual.waiting import StillWaitingError
+
+    left: list[float] = []
+
+    def late(addresses: Any, *, timeout: float) -> Any:
+        time.sleep(1)
+        return ask_all(addresses, timeout=timeout)
+
+    def silent(workers: Any, timeout: float) -> Any:
+        left.append(timeout)
+        raise StillWaitingError(left_behind=False)
+
+    monkeypatch.setattr(pods, "ask_all", late)
+    monkeypatch.setattr(pods, "join", silent)
+    error = refused(workers=[worker], timeout=10)
+    assert 0 < left[0] < 9
+    assert "the rest of the time limit" in str(error)
+    assert "longer --timeout" in error.mend
+    assert len(error.tried) == 2
 
 
 def test_as_many_workers_as_hosts(worker: str, tf: Any) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from counterparts.children import environment
 from counterparts.ports import Proxy, dropping, mute, refusing, web
 from counterparts.workers import Served, tensorflow_server, tpu_worker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpunb.reaching import Unreachable, Worker, ask, ask_all, host_and_port
+from tpunb.reaching import Unreachable, Worker, ask, ask_all, host_and_port, is_awake
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +68,20 @@ def test_a_frozen_worker(server: Served) -> None:
     assert ask(server.address, timeout=20)
 
 
+def test_who_speaks_still(server: Served) -> None:
+    assert is_awake(server.address)
+    server.freeze()
+    try:
+        deadline = time.monotonic() + 10  # its threads stop one after the other
+        while is_awake(server.address, timeout=0.3):
+            assert time.monotonic() < deadline
+    finally:
+        server.go_on()
+    with refusing() as address:
+        assert not is_awake(address)
+    assert not is_awake("no address")
+
+
 def test_a_late_worker(server: Served) -> None:
     with Proxy(server.address, delay=0.7) as proxy:
         assert ask(proxy.address, timeout=20).devices
@@ -87,6 +106,95 @@ def test_all_at_once(server: Served) -> None:
     assert kinds == ["mute", "", "mute", "refused"]
     assert isinstance(found[1], Worker)
     assert ask_all([], timeout=1) == []
+
+
+_INTERRUPTED = """
+import _thread, sys, threading
+from tpunb.reaching import ask_all
+threading.Timer(0.5, _thread.interrupt_main).start()
+try:
+    ask_all([sys.argv[1], sys.argv[2]], timeout=600)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_leaves_nothing_to_wait_for() -> None:
+    with mute() as one, dropping() as two:
+        ended = subprocess.run(
+            [sys.executable, "-c", _INTERRUPTED, one, two],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (ended.stdout, ended.returncode) == ("interrupted\n", 0), ended.stderr
+
+
+def test_asking_imports_no_tensorflow(server: Served) -> None:
+    """It takes longer than what `timeout` may be, and who is refused needs none."""
+    asks = "import sys, tpunb.reaching as r; r.ask(sys.argv[1], timeout=30)"
+    subprocess.run(
+        [sys.executable, "-c", f"{asks}; assert 'tensorflow' not in sys.modules", server.address],
+        env=environment(),
+        timeout=60,
+        check=True,
+    )
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A gRPC server with one answer to everything; none, and it refuses with a secret."""
+    import grpc
+
+    def handle(request: bytes, context: Any) -> bytes:
+        if not answer:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no, token=abcdefgh12345678")
+        return answer
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(handle)
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2), handlers=[Handler()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"\xff\xfe", b"\x10\x01", b"\x0a\x02\x0a", b"\x0a\x02\x10\x01", bytes(range(200, 240))],
+)
+def test_an_answer_that_is_no_worker_s(answer: bytes) -> None:
+    with answering(answer) as address, pytest.raises(Unreachable) as caught:
+        ask(address, timeout=20)
+    assert caught.value.reason == "foreign"
+
+
+def test_a_proxy_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC goes through the environment's proxy, TensorFlow's as well: that has to be said."""
+    with answering(b"\x0a") as address, refusing() as proxy:
+        monkeypatch.setenv("http_proxy", f"http://user:secret@{proxy}")
+        for name in ("grpc_proxy", "https_proxy", "no_grpc_proxy", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        with pytest.raises(Unreachable) as caught:
+            ask(address, timeout=20)
+    assert "http_proxy" in str(caught.value)
+    assert "no_proxy" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_a_server_says_shows_no_secret() -> None:
+    with answering(b"") as address, pytest.raises(Unreachable) as caught:
+        ask(address, timeout=20)
+    assert caught.value.reason == "broken"
+    assert "PERMISSION_DENIED" in str(caught.value)
+    assert "abcdefgh" not in str(caught.value)
 
 
 def test_a_restarted_worker_is_another() -> None:

@@ -5,11 +5,56 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-__all__ = ["bounded"]
+__all__ = ["Running", "bounded"]
+
+# Where another thread gets the signal, an interrupt is seen between two waits and not in one.
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 _Value = TypeVar("_Value")
+
+
+class Running(Generic[_Value]):
+    """A call in a thread of its own, which nobody has to wait for, not even at exit.
+
+    Args:
+        call: What to call.
+    """
+
+    def __init__(self, call: Callable[[], _Value]) -> None:
+        self._values: list[_Value] = []
+        self._errors: list[Exception] = []
+        self._done = threading.Event()  # an interrupt of a thread's own join takes it for ended
+        threading.Thread(target=self._run, args=(call,), name="tpunb", daemon=True).start()
+
+    def _run(self, call: Callable[[], _Value]) -> None:
+        try:
+            self._values.append(call())
+        except Exception as error:
+            self._errors.append(error)
+        finally:
+            self._done.set()
+
+    def result(self, deadline: float) -> _Value:
+        """What the call returns.
+
+        Args:
+            deadline: By `time.monotonic`.
+
+        Raises:
+            TimeoutError: It took too long.
+            Exception: What the call raises.
+        """
+        deadline = max(deadline, time.monotonic() + 0.05)
+        while not self._done.wait(min(_SECONDS_BETWEEN_LOOKS, deadline - time.monotonic())):
+            if time.monotonic() >= deadline:
+                break
+        if self._errors:
+            raise self._errors[0]
+        if not self._values:
+            raise TimeoutError("it does not answer in time")
+        return self._values[0]
 
 
 def bounded(call: Callable[[], _Value], deadline: float) -> _Value:
@@ -23,20 +68,4 @@ def bounded(call: Callable[[], _Value], deadline: float) -> _Value:
         TimeoutError: It took too long.
         Exception: What the call raises.
     """
-    values: list[_Value] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            values.append(call())
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="tpunb", daemon=True)
-    thread.start()
-    thread.join(max(0.05, deadline - time.monotonic()))
-    if errors:
-        raise errors[0]
-    if not values:
-        raise TimeoutError("it does not answer in time")
-    return values[0]
+    return Running(call).result(deadline)

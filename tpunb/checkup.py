@@ -19,6 +19,7 @@ __all__ = ["DoctorReport", "Prospect", "doctor"]
 _GIB = 2**30
 _WIDTH = 96
 _INDENT = "  "
+_FAIL = "fail: "
 
 Rows = list[tuple[str, str]]
 
@@ -60,7 +61,8 @@ class DoctorReport:
         """What is in the way or worth knowing; what has to be mended first comes first."""
         found = list(self.machine.findings)
         if self.prospect.kind == "error" and not any(finding.stops for finding in found):
-            found.insert(0, Finding("%tpu_connect", self.prospect.says, self.prospect.mend))
+            message = self.prospect.says.removeprefix(_FAIL)
+            found.insert(0, Finding("%tpu_connect", message, self.prospect.mend))
         return tuple(found)
 
     @property
@@ -77,6 +79,13 @@ class DoctorReport:
         if self.prospect.kind == "virtual" and self.prospect.tpu == DEFAULT_TYPE:
             return f"%tpu_connect --simulate {DEFAULT_TYPE}"
         return "%tpu_connect"
+
+    @property
+    def _next(self) -> str:
+        """Where the next step is to be typed, if that has to be said."""
+        if not self.ok and self.findings[0].command:
+            return "Next, in a terminal (or in a cell, with ! before it)"
+        return "Next"
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as dicts, lists, strings and numbers, for JSON; without secrets."""
@@ -135,7 +144,7 @@ class DoctorReport:
         lines = [self.headline]
         for title, rows in sections:
             lines += ["", title, *(_row(name, value, width) for name, value in rows)]
-        return "\n".join([*lines, "", "Next", f"{_INDENT}{self.next_step}"])
+        return "\n".join([*lines, "", self._next, f"{_INDENT}{self.next_step}"])
 
     __repr__ = __str__
 
@@ -145,7 +154,9 @@ class DoctorReport:
     def _repr_html_(self) -> str:
         from tpunb.draw.checkup import checkup_html
 
-        return checkup_html(self.headline, self.sections(), self.next_step, ok=self.ok)
+        return checkup_html(
+            self.headline, self.sections(), (self._next, self.next_step), ok=self.ok
+        )
 
     def _where(self) -> Iterator[tuple[str, str]]:
         place = self.machine.search.place
@@ -223,14 +234,14 @@ def doctor() -> DoctorReport:
 def _prospect(machine: Machine) -> Prospect:
     """What connecting would do; nothing is connected to."""
     try:
-        request = resolve()
+        request = resolve(found=machine.search)
     except TpunbError as error:
         message = str(error).split("\n")[0]
-        return Prospect("error", "", f"fail: {message}", error.mend)
+        return Prospect("error", "", f"{_FAIL}{message}", error.mend)
     stops = next((finding for finding in machine.findings if finding.stops), None)
     named = ", which TPUNB_TPU names" if "TPUNB_TPU" in machine.variables else ""
     if machine.software.tensorflow is None:
-        return Prospect("error", "", "fail: TensorFlow is not installed", "Install TensorFlow.")
+        return Prospect("error", "", f"{_FAIL}TensorFlow is not installed", "Install TensorFlow.")
     if request.kind == "virtual":
         why = named or (", because no TPU was found" if machine.search.tpu is None else "")
         return Prospect("virtual", request.tpu, f"simulate a {request.tpu}{why}")

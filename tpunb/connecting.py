@@ -11,7 +11,7 @@ from tpunb.accelerators import Accelerator, accelerator
 from tpunb.assignment import device_assignment
 from tpunb.connection import Connection, open_connections
 from tpunb.errors import ConnectError
-from tpunb.quiet import import_tensorflow
+from tpunb.quiet import import_tensorflow, refuse_no_tensorflow
 from tpunb.request import DEFAULT_TYPE, Request, resolve
 from tpunb.virtual import installation, latest
 
@@ -113,8 +113,9 @@ def TPUStrategy(tpu: str = "") -> Any:
         ConnectError: There is no TPU where one is wanted, or it does not answer.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
-    connection = connect(tpu)
-    if connection.request.notes:
+    request = resolve(tpu)
+    connection = make_connection(request)
+    if connection.request.notes and connection.kind == request.kind:
         warnings.warn(" ".join(connection.request.notes), stacklevel=2)
     return connection.strategy
 
@@ -126,7 +127,7 @@ def make_connection(request: Request, say: Callable[[str], None] | None = None) 
         request: What to connect to.
         say: Is told what is being done, where it takes time.
     """
-    import_tensorflow()
+    refuse_no_tensorflow()
     if request.kind == "virtual":
         return _virtual(request, say)
     from tpunb import hardware
@@ -141,13 +142,17 @@ def make_connection(request: Request, say: Callable[[str], None] | None = None) 
 
 
 def _stand_in(request: Request, error: ConnectError) -> Connection:
-    """A virtual TPU in place of one that was found and cannot be used."""
-    reason = str(error).replace("\n", " ")
+    """A virtual TPU in place of one that was found and cannot be used; never in silence."""
+    from tpunb.hardware.attempt import SIMULATE
+
+    reason = str(error).removesuffix(error.mend).strip().replace("\n", " ").rstrip(".")
     note = f"The TPU found here cannot be used ({reason}): this is a virtual {DEFAULT_TYPE}."
+    mend = error.mend.replace(SIMULATE, "").strip()  # which is what is done
+    notes = (note, *((f"To use the TPU: {mend}",) if mend else ()))
+    # A summary says it too, but a script shows none, nor does `c = %tpu_connect`.
+    warnings.warn(" ".join(notes), stacklevel=4)
     return _virtual(
-        dataclasses.replace(
-            request, kind="virtual", tpu=DEFAULT_TYPE, fallback=False, notes=(note,)
-        )
+        dataclasses.replace(request, kind="virtual", tpu=DEFAULT_TYPE, fallback=False, notes=notes)
     )
 
 
@@ -160,14 +165,17 @@ def _virtual(request: Request, say: Callable[[str], None] | None = None) -> Conn
     for other in open_connections():
         other.close()  # TensorFlow knows one set of workers at a time
     try:
-        return _on_cores(request, pod.accelerator, pod)
+        connection = _on_cores(request, pod.accelerator, pod)
     except BaseException:
         pod.close()
         raise
+    pod.end_with_process()  # before TensorFlow's own wait, which the strategy has registered
+    return connection
 
 
 def _on_cores(request: Request, tpu: Accelerator, pod: Pod | None) -> Connection:
     """A virtual TPU on this process's cores, or on those of a Pod's workers."""
+    import_tensorflow()
     from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
     from tpunb.virtual.strategy import VirtualTPUStrategy
 

@@ -14,14 +14,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tpunb.chips import Chips, find_chips
+from tpunb.errors import ConnectError
 from tpunb.masking import mask, secrets_in
 from tpunb.metadata import MetadataError
 from tpunb.place import Place, find_place
 from tpunb.slices import Slice, slice_of_environment, slice_of_metadata
 
-__all__ = ["Search", "default_tpu", "find_tpu", "requires_tpu"]
+__all__ = ["Search", "default_tpu", "find_tpu", "refuse_simulation", "requires_tpu"]
 
-_YES = frozenset({"1", "true", "yes", "on"})
+_NO = frozenset({"", "0", "false", "no", "off"})
 _PATIENCE = 1.0  # seconds for the metadata server
 _PORT = 8470  # of a TPU worker, unless it is said
 # In TensorFlow's order; the last is that of Colab's former TPUs.
@@ -31,7 +32,7 @@ _ONE_CORE = re.compile(r"v(?:5e|5litepod|6e)-1")
 _SKIPS = frozenset({"1", "true"})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Search:
     """What looking for a TPU found.
 
@@ -56,6 +57,18 @@ class Search:
     def lacks_devices(self) -> bool:
         """Whether there is a TPU, and no device file to reach it by."""
         return _lacks_devices(self.place, self.chips)
+
+    @property
+    def is_only_said(self) -> bool:
+        """Whether a variable alone says that this machine has a TPU; it may be left over."""
+        chips = self.chips
+        there = chips.files or chips.unknown or chips.on_bus or self.place.tpu_sign
+        return self.tpu == "local" and not there and self.place.kind != "tpu-vm"
+
+    def __repr__(self) -> str:
+        """As of any dataclass, without the secrets that may be in an address or a name."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return mask(f"Search({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})")
 
 
 def find_tpu(environment: Mapping[str, str] | None = None, root: Path | None = None) -> Search:
@@ -94,9 +107,25 @@ def default_tpu(environment: Mapping[str, str] | None = None) -> str | None:
 
 
 def requires_tpu(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether `TPUNB_REQUIRE_TPU` forbids a virtual TPU."""
+    """Whether `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
+
+    Whatever is no plain no does: a slip must not lead to a virtual TPU in silence.
+    """
     environment = os.environ if environment is None else environment
-    return environment.get("TPUNB_REQUIRE_TPU", "").strip().lower() in _YES
+    return environment.get("TPUNB_REQUIRE_TPU", "").strip().lower() not in _NO
+
+
+def refuse_simulation() -> None:
+    """Raises where `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
+
+    Raises:
+        ConnectError: It does.
+    """
+    if requires_tpu():
+        raise ConnectError(
+            "A virtual TPU was asked for, and TPUNB_REQUIRE_TPU wants a real one.",
+            mend="Unset TPUNB_REQUIRE_TPU to simulate, or connect to a TPU without simulating.",
+        )
 
 
 def _choice(
@@ -218,10 +247,12 @@ def _notes(
         )
     if len(part.workers) > 1:
         which = "a worker" if part.worker_id is None else f"worker {part.worker_id}"
+        own = " Kubernetes starts no such workers: choose a node pool of one host."
         yield (
             f"This is {which} of {len(part.workers)} of {kind or 'a TPU slice'}: TensorFlow wants "
             f"one client, which connects to the workers of all hosts on port {_PORT}, with "
             "TPU_LOAD_LIBRARY=0 set before TensorFlow is imported."
+            f"{own if place.kind == 'kubernetes' else ''}"
         )
     elif tpu == "local" and environment.get("TPU_LOAD_LIBRARY", "").strip() == "0":
         yield (

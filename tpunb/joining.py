@@ -33,6 +33,7 @@ class Joined:
     peers: Collection[tuple[str, int]]
     generation: int = 0
     _scope: Any = None
+    _undo: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -71,6 +72,7 @@ class Joined:
         from tpunb.virtual.waiting import StillWaitingError, within
 
         global _current
+        self._undo.close()
         if self._scope is not None:
             # Not where the notebook has entered another scope since, or in another thread.
             with contextlib.suppress(RuntimeError):
@@ -113,7 +115,8 @@ def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joi
         tf.errors.OpError: TensorFlow cannot connect to them.
     """
     from tpunb.virtual import cluster
-    from tpunb.virtual.waiting import within
+    from tpunb.virtual.restoring import restored_eagerly
+    from tpunb.virtual.waiting import watch, within
 
     global _current
     joined = Joined(tuple(workers), peers_of([worker.address for worker in workers]))
@@ -129,6 +132,8 @@ def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joi
             # Its connections are not cut: where connecting fails, some releases of TensorFlow
             # end the process.
             within(timeout, connect)
+        watch(joined.peers)
+        joined._undo.enter_context(restored_eagerly())
         if tpu:
             joined._enter_scope()
     except BaseException:

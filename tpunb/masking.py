@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["HIDDEN", "mask", "secrets_in"]
 
@@ -11,28 +12,40 @@ HIDDEN = "***"
 """What stands where a secret was."""
 
 _SECRET_WORDS = (
-    r"(?:token|secret|passw(?:or)?d|passwd|passphrase|pwd|api_?key|private_?key|access_?key"
+    r"(?:token|secret|passw(?:or)?d|passwd|passphrase|pwd|(?:api|private|access)[_-]?key"
     r"|credentials?|signature|cookie|bearer|authorization)"
 )
-_SECRET_NAME = re.compile(_SECRET_WORDS + r"|(?:^|_)(?:key|auth|pass|pat)(?:_|$)", re.IGNORECASE)
+# Too short to be looked for in the midst of other words.
+_SHORT_WORDS = r"(?:key|auth|pass|pat|sig)"
+_SECRET_NAME = re.compile(
+    rf"{_SECRET_WORDS}|(?:^|_){_SHORT_WORDS}(?:_|$)",
+    re.IGNORECASE,
+)
+_NO_SECRETS = frozenset({"PWD", "OLDPWD"})  # a shell's folders
 _SHORTEST = 6  # a secret of fewer characters would blank ordinary words
 
+# After a name: a list or an object, of which all that follows may be part; a string; a word.
+_VALUE = r"(?:(?:bearer|basic)\s)?(?:[\[{].*|\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
+_NAME = rf"(?:{_SECRET_WORDS}[\w.-]{{0,40}}|(?<![A-Za-z0-9.]){_SHORT_WORDS})"
 _NAMED = re.compile(
-    rf"({_SECRET_WORDS}[\w.-]{{0,40}}[\"']?\s?[=:]\s?|\bbearer\s)"
-    r"(?:(?:bearer|basic)\s)?(?:\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)",
-    re.IGNORECASE,
+    rf"({_NAME}[\"']?\s?[=:]\s?|\bbearer\s|(?<!\S)--?[\w.-]{{0,40}}{_NAME}\s){_VALUE}",
+    re.IGNORECASE | re.DOTALL,
 )
 # The forms of keys and tokens whose parts are too short to be told by their look.
 _KNOWN = re.compile(
     r"AIza[\w-]+|ya29\.[\w.-]+|gh[opsru]_\w+|github_pat_\w+|hf_\w{8,}|sk-[\w-]{8,}|A[KS]IA\w{8,}"
-    r"|xox[a-z]-[\w-]+|KGAT_\w+|eyJ[\w-]{5,500}(?:\.[\w-]+)+"
+    r"|xox[a-z]-[\w-]+|KGAT_\w+|eyJ[\w-]{5,500}(?:\.[\w-]+)+|glpat-[\w-]+|npm_\w{8,}"
+    r"|pypi-[\w-]{12,}|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
 )
+_PEM = re.compile(r"-----BEGIN [A-Z ]{1,60}-----.*?(?:-----END [A-Z ]{1,60}-----|\Z)", re.DOTALL)
+_OF_ADDRESS = re.compile(r"://[^/@:\s]{0,200}:([^\n]{1,500})@")
+_OF_JSON = re.compile(r'"([\w.-]{1,60})"\s{0,9}:\s{0,9}"((?:[^"\\]|\\.){6,})"')
 _RUN = re.compile(r"[A-Za-z0-9]{16,}")
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+][A-Za-z0-9+/]{31,}={0,2}")
 _LONG = 32
 
 
-def mask(text: str, secrets: Iterable[str] = ()) -> str:
+def mask(text: str, secrets: Iterable[str] | None = None) -> str:
     """A text without what looks like a credential.
 
     Hidden are users and passwords in addresses, values with a name such as `token=`, keys
@@ -40,25 +53,46 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
 
     Args:
         text: What is to be shown.
-        secrets: What must not be in it, as `secrets_in` finds it.
+        secrets: What must not be in it, as `secrets_in` finds it; by default what it
+            finds in the process's own environment.
 
     Returns:
         The text, with `***` for each of these.
     """
+    if secrets is None:
+        secrets = secrets_in(os.environ)
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
+    text = _PEM.sub(HIDDEN, text)
     text = _NAMED.sub(rf"\1{HIDDEN}", text)
     text = _KNOWN.sub(HIDDEN, text)
     if "@" in text:
         text = re.sub(r"\S+", lambda word: _without_user(word[0]), text)
     text = _BASE64.sub(lambda run: HIDDEN if _kinds(run[0]) == 3 else run[0], text)
-    return _RUN.sub(lambda run: HIDDEN if _looks_random(run[0]) else run[0], text)
+    text = _RUN.sub(lambda run: HIDDEN if _looks_random(run[0]) else run[0], text)
+    # A variable may hold any bytes: what is no text can be neither printed nor sent.
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def secrets_in(environment: Mapping[str, str]) -> frozenset[str]:
-    """The values of variables whose names say that they are secret."""
-    values = (value for name, value in environment.items() if _SECRET_NAME.search(name))
-    return frozenset(value.strip() for value in values if len(value.strip()) >= _SHORTEST)
+    """The values of variables whose names say that they are secret.
+
+    Passwords in the addresses and secrets in the JSON of other variables are among them.
+    """
+    found = (secret.strip() for name in environment for secret in _of(name, environment[name]))
+    return frozenset(secret for secret in found if len(secret) >= _SHORTEST)
+
+
+def _of(name: str, value: str) -> Iterator[str]:
+    """What is secret in a variable."""
+    if _SECRET_NAME.search(name) and name.upper() not in _NO_SECRETS:
+        yield value
+        yield value.strip().strip("'\"")
+    if "@" in value:
+        yield from _OF_ADDRESS.findall(value)
+    if '"' in value:
+        parts = _OF_JSON.findall(value)
+        yield from (part for named, part in parts if _SECRET_NAME.search(named))
 
 
 def _without_user(word: str) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 
 from tpunb.accelerators import Accelerator, accelerator, generic_accelerator
 from tpunb.errors import ConnectError
 from tpunb.joining import Joined, join
+from tpunb.masking import mask
 from tpunb.processes import LocalWorkers
-from tpunb.reaching import Reason, Unreachable, Worker, ask_all
+from tpunb.quiet import import_tensorflow
+from tpunb.reaching import Reason, Unreachable, Worker, ask_all, is_awake
 from tpunb.request import Request
 from tpunb.worker import version_of
 
@@ -26,6 +29,9 @@ _MENDS: dict[Reason, str] = {
     "foreign": "Give the port of a `tpunb worker`.",
     "broken": "Start the worker anew: tpunb worker --cores {cores} --port {port}.",
 }
+
+_NAMED = 4  # workers in an error's message; all are in what was tried
+_AT_LEAST = 0.5  # seconds for what comes last, when those before have taken their time
 
 _LOST = (
     "TensorFlow makes its devices anew where it connects to workers for the first time: variables "
@@ -67,6 +73,16 @@ class Pod:
             if self.local is not None:
                 self.local.close()
 
+    def end_with_process(self) -> None:
+        """Has the Pod left at the end of the process, before what was registered until now.
+
+        To be called again when the strategy is made: it has TensorFlow wait for the workers
+        at the end, without a time limit.
+        """
+        atexit.unregister(self.leave_at_exit)
+        if self.local is not None:
+            atexit.register(self.leave_at_exit)
+
     def leave_at_exit(self) -> None:
         """Disconnects before the process ends, and its workers with it.
 
@@ -74,9 +90,14 @@ class Pod:
         """
         from tpunb.virtual import cluster
 
-        # No thread can be started any more that would end a wait.
-        if self.local is not None and not self.local.ended():
+        if self.local is None:
+            return
+        # No thread can be started any more that would end a wait: only who speaks is called.
+        if not self.local.ended() and all(map(is_awake, self.addresses)):
             cluster.disconnect(self.joined.generation)
+        else:
+            cluster.expect_no_farewell()
+            self.local.close(grace=0.5)
 
 
 def open_pod(request: Request, say: Callable[[str], None] | None = None) -> Pod:
@@ -90,46 +111,66 @@ def open_pod(request: Request, say: Callable[[str], None] | None = None) -> Pod:
         AcceleratorTypeError: There is no such TPU type.
         ConnectError: A worker does not answer, or does not fit.
     """
+    deadline = time.monotonic() + request.timeout
     if request.workers:
-        return _connected(request, request.workers, None)
+        return _connected(request, request.workers, None, deadline)
     tpu = _layout(request, request.local_workers or 0, None)
     local = LocalWorkers(tpu.num_hosts, tpu.devices_per_host, timeout=request.timeout, say=say)
     try:
-        pod = _connected(request, local.addresses, local)
+        pod = _connected(request, local.addresses, local, deadline)
     except BaseException:
         local.close()
         raise
-    atexit.register(pod.leave_at_exit)
+    pod.end_with_process()
     return pod
 
 
-def _connected(request: Request, addresses: Sequence[str], local: LocalWorkers | None) -> Pod:
+def _connected(
+    request: Request, addresses: Sequence[str], local: LocalWorkers | None, deadline: float
+) -> Pod:
+    workers, tried = _answers(request, addresses, deadline)
+    begin = time.monotonic()
+    import_tensorflow()  # what it takes is not the workers' time
+    deadline += time.monotonic() - begin
     import tensorflow as tf
 
     from tpunb.virtual import cluster
 
-    workers, tried = _answers(request, addresses)
     tpu = _layout(request, len(workers), workers)
     for worker in workers:
         _refuse_few_cores(worker, tpu, tried)
         _refuse_version(worker, tf.__version__, tried)
     notes = (_hosts(len(workers), local is not None), *((_LOST,) if cluster.started() else ()))
-    return Pod(tpu, _joined(workers, request.timeout, tried), local, notes)
+    return Pod(tpu, _joined(workers, deadline, tried), local, notes)
 
 
-def _joined(workers: Sequence[Worker], timeout: float, tried: list[str]) -> Joined:
+def _joined(workers: Sequence[Worker], deadline: float, tried: list[str]) -> Joined:
     import tensorflow as tf
 
     from tpunb.virtual.waiting import StillWaitingError
 
+    begin = time.monotonic()
     try:
-        return join(workers, timeout)
-    except (StillWaitingError, tf.errors.OpError) as error:
-        raise ConnectError(
-            f"The workers answered, and TensorFlow could not connect to them: {error}",
-            mend="Start the workers anew and connect again; if that fails too, restart the kernel.",
-            tried=(*tried, f"{type(error).__name__}: {error}"),
-        ) from error
+        return join(workers, max(_AT_LEAST, deadline - begin))
+    except StillWaitingError as error:
+        why = (
+            "one of them has not answered TensorFlow itself in "
+            f"{time.monotonic() - begin:.1f} s, the rest of the time limit"
+        )
+        mend = "Give a longer --timeout, or start the workers anew and connect again"
+        raise _could_not(why, mend, (*tried, f"connecting TensorFlow: {why}")) from error
+    except tf.errors.OpError as error:
+        why = mask(str(error))
+        mend = "Start the workers anew and connect again"
+        raise _could_not(why, mend, (*tried, f"{type(error).__name__}: {why}")) from error
+
+
+def _could_not(why: str, mend: str, tried: Sequence[str]) -> ConnectError:
+    return ConnectError(
+        f"The workers answered, and TensorFlow could not connect to them: {why}",
+        mend=f"{mend}; if that fails too, restart the kernel.",
+        tried=tried,
+    )
 
 
 def _hosts(count: int, local: bool) -> str:
@@ -142,9 +183,11 @@ def _hosts(count: int, local: bool) -> str:
     )
 
 
-def _answers(request: Request, addresses: Sequence[str]) -> tuple[list[Worker], list[str]]:
+def _answers(
+    request: Request, addresses: Sequence[str], deadline: float
+) -> tuple[list[Worker], list[str]]:
     """What the workers answer; all have to."""
-    answers = ask_all(addresses, timeout=request.timeout)
+    answers = ask_all(addresses, timeout=max(_AT_LEAST, deadline - time.monotonic()))
     tried = [
         f"{answer.address}: {answer}"
         if isinstance(answer, Unreachable)
@@ -164,12 +207,13 @@ def _unreachable(failed: Sequence[Unreachable], request: Request, tried: list[st
     mend = _MENDS[first.reason].format(
         host=host, port=port, cores=tpu.devices_per_host if tpu else 8
     )
-    more = f" (and {len(failed) - 1} more of {len(tried)})" if len(failed) > 1 else ""
-    return ConnectError(
-        f"The worker at {first.address}{more} cannot be reached: {first}.",
-        mend=mend,
-        tried=tried,
-    )
+    message = f"The worker at {first.address} cannot be reached: {first}."
+    if len(failed) > 1:
+        named = "; ".join(f"{one.address}: {one}" for one in failed[:_NAMED])
+        more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+        message = f"{len(failed)} of {len(tried)} workers cannot be reached ({named}{more})."
+        mend = f"For {first.address}: {mend}"
+    return ConnectError(message, mend=mend, tried=tried)
 
 
 def _layout(request: Request, count: int, workers: Sequence[Worker] | None) -> Accelerator:

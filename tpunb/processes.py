@@ -19,6 +19,8 @@ __all__ = ["LocalWorkers"]
 
 _GRACE = 5.0
 _LAST_LINES = 2
+# Where another thread gets the signal, an interrupt is seen between two waits and not in one.
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class LocalWorkers:
@@ -55,7 +57,7 @@ class LocalWorkers:
                 say(f"starting {count} worker{'s' if count > 1 else ''} on this machine")
             self.addresses = self._ready(time.monotonic() + timeout, timeout)
         except BaseException:
-            self.close()
+            self.close(grace=1.0)
             raise
 
     @property
@@ -67,17 +69,21 @@ class LocalWorkers:
         """The numbers of the workers that have ended by themselves."""
         return [k for k, process in enumerate(self._processes) if process.poll() is not None]
 
-    def close(self) -> None:
-        """Ends the workers and waits for them."""
+    def close(self, *, grace: float = _GRACE) -> None:
+        """Ends the workers and waits for them.
+
+        Args:
+            grace: Seconds after which those that do not end by themselves are killed.
+        """
         with self._lock:
             processes, self._processes = self._processes, []
         atexit.unregister(self.close)
         for process in processes:
             if process.stdin is not None:
                 process.stdin.close()  # what they wait for
-        deadline = time.monotonic() + _GRACE
+        deadline = time.monotonic() + grace
         for process in processes:
-            _end(process, max(0.1, deadline - time.monotonic()))
+            _end(process, max(0.0, deadline - time.monotonic()))
         self._log.close()
 
     def _ready(self, deadline: float, timeout: float) -> tuple[str, ...]:
@@ -89,8 +95,12 @@ class LocalWorkers:
         found: dict[int, str] = {}
         while len(found) < len(self._processes):
             try:
-                number, line = ports.get(timeout=max(0.0, deadline - time.monotonic()))
+                number, line = ports.get(
+                    timeout=max(0.0, min(_SECONDS_BETWEEN_LOOKS, deadline - time.monotonic()))
+                )
             except queue.Empty:
+                if time.monotonic() < deadline:
+                    continue
                 raise ConnectError(
                     f"{len(self._processes) - len(found)} of {len(self._processes)} local workers "
                     f"were not ready after {timeout:g} s.",

@@ -8,6 +8,7 @@ difference in every run for whoever compares saved outputs.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 
 from tpunb.errors import ConnectError
 
-__all__ = ["import_tensorflow", "quiet_start"]
+__all__ = ["import_tensorflow", "quiet_start", "refuse_no_tensorflow"]
 
 _NOISE = re.compile(
     r"WARNING: All log messages before absl::InitializeLog"
@@ -35,16 +36,22 @@ def import_tensorflow() -> None:
     """
     if sys.modules.get("tensorflow") is not None:
         return
-    try:
-        with quiet_start():
-            import tensorflow  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
+    refuse_no_tensorflow()
+    with quiet_start():
+        import tensorflow  # noqa: F401
+
+
+def refuse_no_tensorflow() -> None:
+    """Raises if TensorFlow cannot be imported, without importing it.
+
+    Raises:
+        ConnectError: It is not installed.
+    """
+    if sys.modules.get("tensorflow") is None and importlib.util.find_spec("tensorflow") is None:
         raise ConnectError(
             "TensorFlow is not installed here.",
             mend='Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and connect again.',
-        ) from None
+        )
 
 
 @contextlib.contextmanager

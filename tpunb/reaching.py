@@ -7,18 +7,30 @@ first, in the words of TensorFlow's own protocol, by a call that has a time limi
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
+import functools
+import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tpunb.bounded import bounded
+from tpunb.bounded import Running, bounded
+from tpunb.masking import mask
 
-__all__ = ["Reason", "Unreachable", "Worker", "ask", "ask_all", "host_and_port", "peers_of"]
+__all__ = [
+    "Reason",
+    "Unreachable",
+    "Worker",
+    "ask",
+    "ask_all",
+    "host_and_port",
+    "is_awake",
+    "peers_of",
+]
 
 Reason = Literal["address", "name", "refused", "dropped", "mute", "foreign", "broken"]
 """Why a worker is out of reach: its address cannot be read, its host has no address, nobody
@@ -28,7 +40,11 @@ than TensorFlow answers, or the worker fails."""
 _STATUS = "/tensorflow.WorkerService/GetStatus"
 # Needs no context to be asked for: a worker that is well says that it has none.
 _EAGER = "/tensorflow.eager.EagerService/KeepAlive"
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # no settings
+# What gRPC goes through, TensorFlow's as well.
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _MOST_AT_ONCE = 64
+_GRACE = 0.5  # seconds for what its own time limit ends
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,64}\]|[\w.-]{1,255}):([0-9]{1,5})")
 
 
@@ -68,8 +84,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     Raises:
         Unreachable: It is no such address.
     """
-    from tpunb.masking import mask
-
     found = _ADDRESS.fullmatch(address.strip().removeprefix("grpc://"))
     if found is None or not 0 < int(found[2]) < 65536:
         shown = mask(address)
@@ -88,20 +102,24 @@ def ask_all(addresses: Sequence[str], *, timeout: float) -> list[Worker | Unreac
         For each its answer, or why there is none.
     """
     deadline = time.monotonic() + timeout
+    gate = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
     def one(address: str) -> Worker | Unreachable:
         try:
-            return ask(address, timeout=max(0.05, deadline - time.monotonic()))
+            with gate:
+                return ask(address, timeout=max(0.05, deadline - time.monotonic()))
         except Unreachable as unreachable:
             return unreachable
 
-    if not addresses:
-        return []
-    pool = concurrent.futures.ThreadPoolExecutor(min(_MOST_AT_ONCE, len(addresses)))
-    try:
-        return list(pool.map(one, addresses))
-    finally:  # an interrupt does not wait for those that are still being asked
-        pool.shutdown(wait=False, cancel_futures=True)
+    # Threads that neither an interrupt nor the end of the process waits for.
+    asked = [Running(functools.partial(one, address)) for address in addresses]
+    answers: list[Worker | Unreachable] = []
+    for address, running in zip(addresses, asked, strict=True):
+        try:
+            answers.append(running.result(deadline + _GRACE))
+        except TimeoutError:
+            answers.append(_mute(address, timeout))
+    return answers
 
 
 def ask(address: str, *, timeout: float) -> Worker:
@@ -118,6 +136,23 @@ def ask(address: str, *, timeout: float) -> Worker:
     host, port = host_and_port(address)
     _knock(address, _resolved(address, host, port, deadline), deadline)
     return _status(address, host, port, deadline, timeout)
+
+
+def is_awake(address: str, *, timeout: float = 1.0) -> bool:
+    """Whether a worker that has answered before speaks still; a frozen one is silent.
+
+    It needs no thread of its own, as at the end of the process there can be none.
+
+    Args:
+        address: Its address.
+        timeout: Seconds.
+    """
+    try:
+        with socket.create_connection(host_and_port(address), timeout) as connection:
+            connection.sendall(_GREETING)
+            return bool(connection.recv(1))
+    except (OSError, Unreachable):
+        return False
 
 
 def peers_of(addresses: Sequence[str], *, timeout: float = 1.0) -> set[tuple[str, int]]:
@@ -207,50 +242,65 @@ def _unreachable(address: str, error: Any, timeout: float) -> Unreachable:
 
     code, details = error.code(), str(error.details() or "")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Unreachable(
-            address, "mute", f"it accepts connections and did not answer in {round(timeout, 1):g} s"
-        )
+        return _mute(address, timeout)
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return Unreachable(address, "foreign", "what answers there is no TensorFlow worker")
     if code == grpc.StatusCode.UNAVAILABLE:
         return Unreachable(
-            address, "foreign", f"what listens there does not speak gRPC ({_shortly(details)})"
+            address,
+            "foreign",
+            f"what listens there does not speak gRPC ({_shortly(details)}){_by_proxy()}",
         )
     return Unreachable(address, "broken", f"it answers with {code.name}: {_shortly(details)}")
 
 
+def _by_proxy() -> str:
+    """Whether gRPC, TensorFlow's as well, goes through a proxy that the environment names."""
+    name = next((name for name in _PROXIES if os.environ.get(name)), None)
+    return f"; {name} is set: if it is for the Internet, name the host in no_proxy" if name else ""
+
+
+def _mute(address: str, timeout: float) -> Unreachable:
+    return Unreachable(
+        address, "mute", f"it accepts connections and did not answer in {round(timeout, 1):g} s"
+    )
+
+
 def _shortly(details: str) -> str:
     """The cause at the end of gRPC's chain of messages."""
-    return details.rpartition("last error: ")[2].split("\n")[0][:200]
+    return mask(details.rpartition("last error: ")[2].split("\n")[0][:200])
 
 
 def _worker(address: str, answer: bytes) -> Worker:
-    from tpunb.virtual._tensorflow import DeviceAttributesProto, message
+    from google.protobuf.message import DecodeError
 
-    devices, numbers = [], []
     try:
-        for part in _parts(answer):
-            device = DeviceAttributesProto.FromString(part)
-            devices.append(device.name)
-            numbers.append(device.incarnation)
-    except (message.DecodeError, IndexError, ValueError):
-        raise Unreachable(address, "foreign", "its answer is not TensorFlow's") from None
-    return Worker(address, tuple(devices), min(numbers, default=0))
+        devices = _status_class().FromString(answer).devices
+    except DecodeError:
+        devices = ()
+    if not devices or not all(device.name for device in devices):
+        raise Unreachable(address, "foreign", "its answer is not TensorFlow's")
+    names = tuple(device.name for device in devices)
+    return Worker(address, names, min(device.incarnation for device in devices))
 
 
-def _parts(answer: bytes) -> list[bytes]:
-    """The repeated field 1 of a `GetStatusResponse`, whose class the wheel leaves out."""
-    parts, place = [], 0
-    while place < len(answer):
-        if answer[place] != 0x0A:
-            raise ValueError("not a GetStatusResponse")
-        size, shift, place = 0, 0, place + 1
-        while True:
-            byte = answer[place]
-            size |= (byte & 0x7F) << shift
-            shift, place = shift + 7, place + 1
-            if byte < 0x80:
-                break
-        parts.append(answer[place : place + size])
-        place += size
-    return parts
+@functools.cache
+def _status_class() -> Any:
+    """What is read of a `GetStatusResponse`, whose class TensorFlow's wheel leaves out.
+
+    It is made without TensorFlow, which takes longer to import than a worker to answer.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="tpunb/status.proto", package="tpunb")
+    device = file.message_type.add(name="Device")
+    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    device.field.add(name="name", number=1, type=field.TYPE_STRING, label=one)
+    device.field.add(name="incarnation", number=6, type=field.TYPE_FIXED64, label=one)
+    status = file.message_type.add(name="Status")
+    kind = {"type": field.TYPE_MESSAGE, "type_name": ".tpunb.Device"}
+    status.field.add(name="devices", number=1, label=many, **kind)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tpunb.Status"))

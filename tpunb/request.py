@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from tpunb.accelerators import accelerator
+from tpunb.accelerators import Accelerator, accelerator
 from tpunb.assignment import is_whole
 from tpunb.errors import AcceleratorTypeError, ComputationShapeError, ConnectError
 from tpunb.virtual import installation
 from tpunb.virtual.strict.rules import STRICT, Strictness
+
+if TYPE_CHECKING:
+    from tpunb.environment import Search
 
 __all__ = ["DEFAULT_TYPE", "Request", "resolve"]
 
@@ -20,6 +24,7 @@ DEFAULT_TYPE = "v5e-8"
 
 _DAY = 24 * 60 * 60
 _MOST_WORKERS = 64
+_LIKE_A_TYPE = re.compile(r"(?:v[0-9]{1,2}[a-z]*|tpu[0-9]x)-[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,8 +89,12 @@ def resolve(
     workers: Sequence[str] | str | None = None,
     local_workers: int | bool = False,
     timeout: float = 60,
+    found: Search | None = None,
 ) -> Request:
     """Settles what `connect` is asked for, without connecting.
+
+    It takes what `connect` takes, and `found`: what looking for a TPU has found, where
+    that has been done already.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
@@ -99,7 +108,7 @@ def resolve(
     if addresses or started is not None:
         _refuse_no_pod(addresses, started, patch)
         simulate = _pod_type(simulate, started)
-    kind, target, fallback, notes = _target(tpu, simulate, require_tpu)
+    kind, target, fallback, notes = _target(tpu, simulate, require_tpu, found)
     if replicas is not None and not (is_whole(replicas) and replicas >= 1):
         raise ComputationShapeError(
             f"The number of replicas is a positive whole number, not {reprlib.repr(replicas)}.",
@@ -139,6 +148,7 @@ def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
     """
     if workers is None:
         return ()
+    from tpunb.masking import mask
     from tpunb.reaching import Unreachable, host_and_port
 
     if isinstance(workers, str):
@@ -158,7 +168,7 @@ def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
     }
     if twice:
         raise ConnectError(
-            f"{min(twice)} is given twice.", mend="Give another worker for each host."
+            f"{mask(min(twice))} is given twice.", mend="Give another worker for each host."
         )
     return addresses
 
@@ -213,7 +223,9 @@ def _shape_as_given(shape: Sequence[int] | None) -> tuple[int, ...] | None:
 _Target = tuple[Literal["virtual", "hardware"], str, bool, tuple[str, ...]]
 
 
-def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: bool) -> _Target:
+def _target(
+    tpu: str | None, simulate: str | int | bool | None, require_tpu: bool, found: Search | None
+) -> _Target:
     """What to connect to, whether to fall back, and what to say about it."""
     if not isinstance(tpu, str | None):
         raise TypeError(f"tpu is the name or the address of a TPU, not a {type(tpu).__name__}")
@@ -223,7 +235,7 @@ def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: boo
         return "virtual", accelerator(wanted).name if wanted else "", False, ()
     if tpu is not None and tpu.strip():
         _refuse_type_as_name(tpu.strip())
-        return _installed(require_tpu) or ("hardware", tpu.strip(), False, ())
+        return _installed(require_tpu) or ("hardware", _spelt(tpu.strip()), False, ())
     from tpunb.environment import default_tpu, find_tpu
 
     default = default_tpu()
@@ -231,7 +243,7 @@ def _target(tpu: str | None, simulate: str | int | bool | None, require_tpu: boo
         return _from_variable(default, require_tpu)
     if (installed := _installed(require_tpu)) is not None:
         return installed
-    found = find_tpu()
+    found = find_tpu() if found is None else found
     if found.tpu is not None:
         return "hardware", found.tpu, not require_tpu, found.notes
     if require_tpu:
@@ -269,14 +281,14 @@ def _refuse_contradiction(tpu: str | None, require_tpu: bool) -> None:
     if require_tpu:
         raise ConnectError(
             "A virtual TPU was asked for where a real one is required.",
-            mend="Leave out --simulate, or leave out --require-tpu and unset TPUNB_REQUIRE_TPU.",
+            mend="Leave out --simulate, --workers and --local-workers; or leave out --require-tpu "
+            "and unset TPUNB_REQUIRE_TPU.",
         )
 
 
 def _refuse_type_as_name(tpu: str) -> None:
-    try:
-        found = accelerator(tpu)
-    except AcceleratorTypeError:
+    found = _type_meant(tpu)
+    if found is None:
         return
     raise ConnectError(
         f"{tpu!r} is a TPU type, not a TPU.",
@@ -285,12 +297,30 @@ def _refuse_type_as_name(tpu: str) -> None:
     )
 
 
+def _type_meant(text: str) -> Accelerator | None:
+    """The TPU type that a text is; None for a TPU's name or address.
+
+    Raises:
+        AcceleratorTypeError: It is meant for a type, as v4-9, of which there is none.
+    """
+    try:
+        return accelerator(text)
+    except AcceleratorTypeError:
+        if _LIKE_A_TYPE.fullmatch(text.lower()):
+            raise
+        return None
+
+
+def _spelt(tpu: str) -> str:
+    """A TPU's name or address; this machine's is `local`, however that is written."""
+    return "local" if tpu.lower() == "local" else tpu
+
+
 def _from_variable(value: str, require_tpu: bool) -> _Target:
     """What `TPUNB_TPU` stands for: a type to simulate, or a TPU."""
-    try:
-        found = accelerator(value)
-    except AcceleratorTypeError:
-        return "hardware", value, False, ()
+    found = _type_meant(value)
+    if found is None:
+        return "hardware", _spelt(value), False, ()
     if require_tpu:
         raise ConnectError(
             f"TPUNB_TPU asks for a virtual TPU ({found.name}) where a real one is required.",

@@ -82,10 +82,15 @@ def slice_of_metadata(environment: Mapping[str, str], timeout: float) -> Slice |
     end = time.monotonic() + timeout
 
     def attribute(name: str) -> str | None:
+        late = MetadataError(f"it does not answer within {round(timeout, 1):g} s")
         left = end - time.monotonic()
         if left <= 0:
-            raise MetadataError(f"it does not answer within {round(timeout, 1):g} s")
-        return metadata(f"instance/attributes/{name}", timeout=left, environment=environment)
+            raise late
+        try:
+            return metadata(f"instance/attributes/{name}", timeout=left, environment=environment)
+        except MetadataError as error:
+            # What was left for this question says nothing of the time for all of them.
+            raise (late if time.monotonic() >= end else error) from None
 
     known = dict(_ATTRIBUTE.findall(attribute("tpu-env") or ""))
     accelerator_type = known.get("ACCELERATOR_TYPE") or attribute("accelerator-type")

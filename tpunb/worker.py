@@ -13,6 +13,7 @@ import re
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -64,38 +65,52 @@ def serve(
         cores: How many virtual cores it has.
         port: The port to listen on; 0 for a free one.
         ready: Is called with the port once the worker answers.
-        with_parent: Whether to stop when standard input closes or the parent process
-            ends, whatever ends it.
+        with_parent: Whether the process ends when standard input closes or the parent
+            process ends, whatever ends it.
 
     Raises:
         WorkerError: The port cannot be had.
     """
+    if with_parent:
+        threading.Thread(target=_end_with, args=(os.getppid(),), name="tpunb", daemon=True).start()
+    told = _Told()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+        signal.signal(number, told)
     with contextlib.suppress(_Stopped):
         server = _server(cores, port)
         ready(int(server.target.rpartition(":")[2]))
-        if with_parent:
-            _wait_for_parent(os.getppid())
-        while not with_parent:
+        while not told.to_stop:
             # A long sleep would go on where one of TensorFlow's threads gets the signal.
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 class _Stopped(BaseException):
-    """A signal has come.
+    """A signal has come."""
 
-    It is raised, and not noted in an `Event`: setting one in the handler could wait for the
-    very lock that the process holds while it looks at it.
+
+class _Told:
+    """Takes the signals that end a worker.
+
+    The first is raised, wherever the process is: the end of importing TensorFlow is not waited
+    for. It is noted too, as it may come where Python drops what is raised; and not in an
+    `Event`, whose lock may be the very one that the process holds. Later ones say nothing new.
+
+    Attributes:
+        to_stop: Whether one has come.
     """
 
+    def __init__(self) -> None:
+        self.to_stop = False
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    del frame
-    raise _Stopped(number)
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if not self.to_stop:
+            self.to_stop = True
+            raise _Stopped(number)
 
 
 def _server(cores: int, port: int) -> Any:
+    _leave_out_keras()
     import_tensorflow()
     import tensorflow as tf
 
@@ -115,8 +130,18 @@ def _server(cores: int, port: int) -> Any:
         ) from error
 
 
-def _wait_for_parent(parent: int) -> None:
-    """Waits for the end of the process that started this one, or for its word.
+def _leave_out_keras() -> None:
+    """Lets TensorFlow find no Keras: models are built in the notebook, not where they run.
+
+    Keras, with all that it imports, is half of the time that a worker takes to start.
+    """
+    modules: dict[str, Any] = sys.modules
+    for name in ("keras", "tf_keras"):
+        modules.setdefault(name, None)  # Python's mark for what cannot be imported
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process with the one that started it, or at its word, also while it starts.
 
     The pipe tells at once. Children that the parent forks hold it open, and then it is
     the number of the parent that changes.
@@ -125,7 +150,8 @@ def _wait_for_parent(parent: int) -> None:
     while os.getppid() == parent:
         readable, _, _ = select.select([pipe], [], [], _SECONDS_BETWEEN_LOOKS)
         if readable and not os.read(pipe, 1024):
-            return
+            break
+    os._exit(0)
 
 
 def _serve_parent(cores: int) -> None:

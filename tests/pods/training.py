@@ -154,14 +154,20 @@ def cell(connection: Any) -> list[float]:
 
 
 def saved(strategy: Any) -> list[float]:
-    """A variable that went through a checkpoint."""
+    """A model, a variable and a counter of the notebook's own that went through a checkpoint."""
     with strategy.scope():
+        network = model()
+        optimizer = tf.keras.optimizers.Adam(0.01)
+        optimizer.build(network.trainable_variables)
         variable = tf.Variable(tf.range(5.0))
+    step = tf.Variable(3)
+    checkpoint = tf.train.Checkpoint(model=network, optimizer=optimizer, v=variable, step=step)
     with tempfile.TemporaryDirectory() as folder:
-        path = tf.train.Checkpoint(v=variable).save(f"{folder}/at")
-        variable.assign(tf.zeros([5]))
-        tf.train.Checkpoint(v=variable).read(path).expect_partial()
-    return [float(v) for v in variable.numpy()]
+        path = checkpoint.save(f"{folder}/at")
+        for each in (*network.variables, variable, step):
+            each.assign(tf.zeros(each.shape, each.dtype))
+        checkpoint.restore(path).assert_consumed()
+    return [*weights(network), *map(float, variable.numpy()), float(step.numpy())]
 
 
 def main(workers: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
 import sys
@@ -64,8 +65,9 @@ def add_to(commands: Any) -> None:
 
 def _worker(args: argparse.Namespace) -> None:
     serve(args.cores, args.port, ready=lambda port: _say(args.cores, port))
+    with contextlib.suppress(OSError):  # nobody may be left to read it
+        print("The worker has stopped.", flush=True)
     # TensorFlow's server has no end of its own.
-    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 

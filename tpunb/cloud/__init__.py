@@ -21,6 +21,7 @@ from tpunb.masking import mask
 __all__ = ["PORT", "Node", "ask", "look_up", "refuse_unusable", "service"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ADDRESS = re.compile(r"[A-Za-z0-9._-]+:\d+|\d+(?:\.\d+){3}|localhost")
 _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
 
 
@@ -54,7 +55,7 @@ def look_up(
     asking = Asking(time.monotonic() + timeout, tried, environment)
     if full := _FULL_NAME.fullmatch(name.strip()):
         project, zone, name = full.groups()
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or _ADDRESS.fullmatch(name):
         raise _no_name(name, tried)
     zone = asking.place("zone", zone)
     project = asking.place("project", project)
@@ -76,6 +77,6 @@ def look_up(
 def _no_name(name: str, tried: list[str]) -> ConnectError:
     shown = mask(name)[:80]
     mend = "Give a TPU's name, local, or an address: %tpu_connect grpc://HOST:8470."
-    if re.fullmatch(r"[A-Za-z0-9._-]+:\d+", name):
+    if _ADDRESS.fullmatch(name):
         mend = f"An address is written with grpc:// before it: %tpu_connect grpc://{shown}."
     return ConnectError(f"{shown!r} is no name of a TPU.", mend=mend, tried=tried)

@@ -38,6 +38,7 @@ class Asking:
             if not found:
                 continue
             if not _PART.fullmatch(found):
+                source = f"{source[0].upper()}{source[1:]}"
                 raise ConnectError(
                     f"{source} is no {what} of Google Cloud: {mask(found)[:80]!r}.",
                     mend=f"Give it with --{what}.",
@@ -117,13 +118,25 @@ class Asking:
     def urls(self, name: str, zone: str, project: str) -> list[tuple[str, str]]:
         """The versions of the API and where to ask them, in order."""
         path = f"projects/{project}/locations/{zone}/nodes/{name}"
-        template = self.environment.get("TPU_API_DISCOVERY_URL", "").strip()
+        template = self._address("TPU_API_DISCOVERY_URL")
         if template:
             return [
                 (version, f"{self._described(template, version)}{path}") for version in ("v1", "v2")
             ]
-        root = self.environment.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "").strip() or _ROOT
+        root = self._address("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU") or _ROOT
         return [(version, f"{root.rstrip('/')}/{version}/{path}") for version in ("v2", "v1")]
+
+    def _address(self, variable: str) -> str:
+        """An address that the environment gives; empty if it gives none."""
+        value = self.environment.get(variable, "").strip()
+        # urllib would read files as well.
+        if value and not value.startswith(("https://", "http://")):
+            raise ConnectError(
+                f"{variable} is no address of the form https://HOST.",
+                mend="Unset it, for Google's own.",
+                tried=self.tried,
+            )
+        return value
 
     def _described(self, template: str, version: str) -> str:
         """The address before `projects/`, by a discovery document or else by its own address."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ __all__ = ["PORT", "Node", "node_of", "service", "where"]
 PORT = 8470
 """A TPU worker's port, unless it is said."""
 
+_ENDPOINT = re.compile(r"[\w.-]{1,255}:[0-9]{1,5}")
 _HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
 
 
@@ -137,12 +139,12 @@ def node_of(answer: Mapping[str, Any], name: str, zone: str, project: str, api: 
 def _endpoints(answer: Mapping[str, Any]) -> list[str]:
     listed = answer.get("networkEndpoints")
     found = listed if isinstance(listed, list) and listed else [answer]
-    hosts = [
-        (str(one["ipAddress"]), one.get("port") or PORT)
+    endpoints = [
+        f"{one['ipAddress']}:{one.get('port') or PORT}"
         for one in found
-        if isinstance(one, dict) and one.get("ipAddress")
+        if isinstance(one, dict) and isinstance(one.get("ipAddress"), str)
     ]
-    return [f"{host}:{port}" for host, port in hosts]
+    return [endpoint for endpoint in endpoints if _ENDPOINT.fullmatch(endpoint)]
 
 
 def where(zone: str, project: str) -> str:

@@ -24,7 +24,8 @@ def explain_silence(error: MetadataError, what: str, tried: list[str]) -> Connec
     return ConnectError(
         f"The {what} of the TPU is not known: this does not seem to be a machine of Google Cloud "
         f"({error.reason}).",
-        mend=f"Give it with --{what}, or an address: %tpu_connect grpc://HOST:8470. {_SIMULATE}",
+        mend=f"Give it with --{what}, as %tpu_connect NAME --zone ZONE --project PROJECT, or give "
+        f"an address: %tpu_connect grpc://HOST:8470. {_SIMULATE}",
         tried=tried,
     )
 
@@ -55,13 +56,24 @@ def explain_refusal(
             "Ask for the role roles/tpu.viewer in the project, or give the machine's service "
             f"account the scope cloud-platform; try it with: {describe}"
         )
+    elif answer.status < 400 and answer.status:
+        message = (
+            f"What answers as the Cloud TPU API is something else: {answer.host} sends no "
+            f"description of a TPU ({answer})."
+        )
+        mend = (
+            "A proxy or a login page may be in the way: check the network, and the variables "
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU and TPU_API_DISCOVERY_URL; try it with: "
+            f"{describe}"
+        )
     elif answer.status:
         message = f"The Cloud TPU API fails: {answer.host} answers {answer}."
         mend = f"Connect again in a while; try it with: {describe}"
     else:
         message = f"The Cloud TPU API cannot be asked: {answer.host}: {answer.reason}."
         mend = (
-            "Check the network, or give the worker's address: %tpu_connect grpc://HOST:8470. "
+            "Check the network, and https_proxy if it is set; or give the worker's address: "
+            "%tpu_connect grpc://HOST:8470. "
             f"{_SIMULATE}"
         )
     return ConnectError(message, mend=mend, tried=tried)
@@ -92,7 +104,11 @@ def not_found(
 
 
 _WAIT = ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "STOPPING", "UNHIDING")
-_GONE = ("PREEMPTED", "TERMINATED", "DELETING")
+_GONE = ("PREEMPTED", "TERMINATED")
+_AGAIN = (
+    "create it again, as a queued resource (gcloud compute tpus queued-resources create) to wait "
+    "for one, with --spot if it may be taken back again."
+)
 
 
 def refuse_unusable(node: Node, tried: list[str]) -> None:
@@ -113,11 +129,10 @@ def refuse_unusable(node: Node, tried: list[str]) -> None:
     elif state in _GONE:
         taken = "Google Cloud took it back" if state == "PREEMPTED" else "it is gone"
         message = f"The TPU {node.name} is {state}: {taken}, with all that was on it."
-        mend = (
-            f"Delete it with `{node.command('delete')}` and create it again, as a queued resource "
-            "(gcloud compute tpus queued-resources create) to wait for one, with --spot if it may "
-            "be taken back again."
-        )
+        mend = f"Delete it with `{node.command('delete')}` and {_AGAIN}"
+    elif state == "DELETING":
+        message = f"The TPU {node.name} is DELETING: it is gone, with all that was on it."
+        mend = f"See with `{node.command('describe')}` when it has gone, then {_AGAIN}"
     elif state == "REPAIRING":
         message = f"The TPU {node.name} is REPAIRING: Google Cloud is mending it."
         mend = f"Wait until it is READY; see with: {node.command('describe')}"
@@ -139,5 +154,5 @@ def _unhealthy(node: Node) -> tuple[str, str]:
         return message, f"Wait for the end of the maintenance: {node.command('describe')}"
     again = f"Stop it and start it again: {node.command('stop')} && {node.command('start')}"
     if node.symptoms and "MEMORY" in node.symptoms[-1]:
-        again += ". Its memory ran out: drop dataset.cache(), and lessen buffers and the batch"
+        again += ". Its memory ran out: drop dataset.cache(), and lessen buffers and the batch."
     return message, again

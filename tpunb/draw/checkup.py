@@ -26,7 +26,11 @@ _NEXT = (
 
 
 def checkup_html(
-    headline: str, sections: Iterable[tuple[str, Sequence[tuple[str, str]]]], step: str, *, ok: bool
+    headline: str,
+    sections: Iterable[tuple[str, Sequence[tuple[str, str]]]],
+    step: tuple[str, str],
+    *,
+    ok: bool,
 ) -> str:
     """The report as a table, its headline above it and the next step below it.
 
@@ -35,19 +39,20 @@ def checkup_html(
     Args:
         headline: How things stand.
         sections: Titles, and rows of a name and a value.
-        step: What to do next.
+        step: A title, and what to do next.
         ok: Whether all is in order.
     """
     body = "".join(
         f'<tr><th colspan="2" style="{_TITLE}">{html.escape(title)}</th></tr>{_rows(rows)}'
         for title, rows in sections
     )
+    title, what = map(html.escape, step)
     badge = f"{_BADGE}{_GREEN if ok else _ORANGE}"
     return (
         f'<div><div style="margin:4px 0"><span style="{badge}">{html.escape(headline)}</span></div>'
         f'<table style="{_TABLE}"><tbody>{body}</tbody></table>'
-        f'<div style="margin:4px 0 10px;font-size:13px">Next: '
-        f'<code style="{_NEXT}">{html.escape(step)}</code></div></div>'
+        f'<div style="margin:4px 0 10px;font-size:13px">{title}: '
+        f'<code style="{_NEXT}">{what}</code></div></div>'
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from tpunb import cloud
@@ -19,8 +20,10 @@ from tpunb.hardware.versions import refuse_other_version
 from tpunb.hardware.workers import addresses_of, answering, refuse_no_tpu
 from tpunb.joining import Joined, join
 from tpunb.masking import mask
+from tpunb.quiet import import_tensorflow
 
 if TYPE_CHECKING:
+    from tpunb.reaching import Worker
     from tpunb.request import Request
 
 __all__ = ["connect", "disconnect", "lost"]
@@ -49,21 +52,25 @@ def connect(
             TPU can be used.
         ComputationShapeError: The computation shape does not fit.
     """
+    attempt = Attempt(request.tpu, request.timeout, progress)
+    attempt.note(f"tensorflow {_version()}")
+    # Before TensorFlow is imported, which takes longer than a worker to answer.
+    found = None if request.tpu == "local" else _found(request, attempt)
+    with attempt.not_counted():
+        import_tensorflow()
     import tensorflow as tf
 
     from tpunb.virtual.devices import prepare
 
-    attempt = Attempt(request.tpu, request.timeout, progress)
-    attempt.note(f"tensorflow {tf.__version__}")
     with attempt.explained():
         prepare()  # a virtual TPU has to be within reach after a failure
     joined = None
-    if request.tpu == "local":
+    if found is None:
         refuse_no_tpu_here(tf, attempt)
         with attempt.explained():
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver("local")
     else:
-        resolver, joined = _remote(request, attempt)
+        resolver, joined = _remote(*found, attempt)
     try:
         topology = _initialised(resolver, joined, attempt)
         assignment = device_assignment(
@@ -82,6 +89,14 @@ def connect(
     if joined is not None:
         _joined[resolver] = joined
     return strategy, resolver, topology, assignment
+
+
+def _version() -> str:
+    """TensorFlow's version, without importing it."""
+    for name in ("tensorflow", "tensorflow-tpu", "tensorflow-cpu", "tf-nightly"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return "of an unknown version"
 
 
 def lost(resolver: Any, *, timeout: float = 2.0) -> tuple[str, ...]:
@@ -123,18 +138,27 @@ def disconnect(resolver: Any) -> None:
             joined.leave(alive=alive)
 
 
-def _remote(request: Request, attempt: Attempt) -> tuple[Any, Joined]:
-    """Connects TensorFlow to the workers of a TPU on other machines."""
-    import tensorflow as tf
-
-    from tpunb.virtual.waiting import StillWaitingError
-
+def _found(
+    request: Request, attempt: Attempt
+) -> tuple[cloud.Node | None, tuple[str, ...], list[Worker]]:
+    """The TPU in the Cloud, if it is given by name, its addresses, and what its workers answer."""
     node = None
     if not request.tpu.startswith("grpc://"):
         node = _node(request, attempt)
     addresses = node.endpoints if node is not None else addresses_of(request.tpu, attempt)
     workers = answering(addresses, attempt, node)
     refuse_no_tpu(workers, attempt)
+    return node, addresses, workers
+
+
+def _remote(
+    node: cloud.Node | None, addresses: tuple[str, ...], workers: list[Worker], attempt: Attempt
+) -> tuple[Any, Joined]:
+    """Connects TensorFlow to the workers of a TPU on other machines."""
+    import tensorflow as tf
+
+    from tpunb.virtual.waiting import StillWaitingError
+
     refuse_other_version(tf.__version__, addresses, attempt, node)
     make = tf.distribute.cluster_resolver.TPUClusterResolver
     with attempt.explained():

@@ -41,6 +41,15 @@ class Attempt:
         """Seconds until its workers have to answer."""
         return max(0.05, self._deadline - time.monotonic())
 
+    @contextlib.contextmanager
+    def not_counted(self) -> Iterator[None]:
+        """What is done in it takes nothing from the time limit."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._deadline += time.monotonic() - begin
+
     def say(self, what: str) -> None:
         """Tells what is being done."""
         if self._progress is not None:
@@ -65,7 +74,7 @@ class Attempt:
             raise
         except Exception as error:
             lines = str(error).strip().split("\n")
-            first = mask(lines[0][:300]) or type(error).__name__
+            first = mask(lines[0])[:300] or type(error).__name__
             self.note(f"{type(error).__name__}: {first}")
             raise self.error(
                 f"Connecting to the TPU {mask(self.tpu)!r} failed: {first}", mend

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from tpunb.hardware.attempt import SIMULATE, Attempt
-from tpunb.machine import Finding, look
+from tpunb.machine import Finding, Machine, look
 
 __all__ = ["refuse_no_tpu_here"]
 
@@ -36,13 +36,13 @@ def refuse_no_tpu_here(tf: Any, attempt: Attempt) -> None:
             f"{SIMULATE} With a TPU, run this on its own machine.",
         )
     # JAX in this process holds the TPU: of other processes none is in the way.
-    findings = [held] if held is not None else list(_in_the_way(machine.findings))
+    findings = [held] if held is not None else _in_the_way(machine)
     if findings:
         first = findings[0]
         for finding in findings:
             attempt.note(finding.message)
         raise attempt.error(
-            f"TensorFlow {tf.__version__} sees no TPU here. {first.message}", first.mend
+            f"TensorFlow {tf.__version__} sees no TPU here. {first.message}", _mend(first)
         )
     raise attempt.error(
         f"TensorFlow {tf.__version__} sees no TPU, though there is one on this machine.",
@@ -51,8 +51,26 @@ def refuse_no_tpu_here(tf: Any, attempt: Attempt) -> None:
     )
 
 
-def _in_the_way(findings: tuple[Finding, ...]) -> list[Finding]:
-    return [finding for finding in findings if finding.stops]
+def _mend(finding: Finding) -> str:
+    """What to do, and what to type for it."""
+    if not finding.command or finding.command in finding.mend:
+        return finding.mend
+    return f"{finding.mend.rstrip('.')}: {finding.command}"
+
+
+def _in_the_way(machine: Machine) -> list[Finding]:
+    """What keeps TensorFlow from the TPU of this machine."""
+    found = [finding for finding in machine.findings_for(local_tpu=True) if finding.stops]
+    if os.environ.get("TPU_LOAD_LIBRARY", "").strip() == "0" and not found:
+        found.append(
+            Finding(
+                "TPU_LOAD_LIBRARY",
+                "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU.",
+                "Unset it and restart the kernel; or, on a slice of several hosts, connect to the "
+                "TPU by its name: %tpu_connect NAME.",
+            )
+        )
+    return found
 
 
 def _held_by_jax() -> Finding | None:

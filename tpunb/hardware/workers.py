@@ -67,7 +67,7 @@ def addresses_of(tpu: str, attempt: Attempt) -> tuple[str, ...]:
     for address in found:
         if found.count(address) > 1:
             raise attempt.error(
-                f"The worker {address} is given twice.",
+                f"The worker {mask(address)} is given twice.",
                 "Give each worker of the TPU once.",
             )
     return tuple(found)
@@ -87,9 +87,11 @@ def answering(addresses: Sequence[str], attempt: Attempt, node: Node | None = No
     for address, answer in zip(addresses, answers, strict=True):
         if isinstance(answer, Unreachable):
             failed.append(answer)
-            attempt.note(f"{address}: {mask(str(answer))}")
+            attempt.note(mask(f"{address}: {answer}"))
         else:
-            attempt.note(f"{address} answers with {len(answer.devices)} devices", say=True)
+            count = len(answer.devices)
+            plural = "" if count == 1 else "s"
+            attempt.note(mask(f"{address} answers with {count} device{plural}"), say=True)
     if failed:
         raise _error(attempt, failed[0], len(failed), node)
     return [answer for answer in answers if isinstance(answer, Worker)]
@@ -132,11 +134,14 @@ def _error(attempt: Attempt, failed: Unreachable, count: int, node: Node | None)
         values |= {"stop": node.command("stop"), "start": node.command("start")}
     if failed.reason == "address":
         return attempt.error(f"{failed}.", mend)
+    said = mask(str(failed)).removeprefix("no answer: ")
     return attempt.error(
-        f"The TPU worker at {failed.address}{more} does not answer: {mask(str(failed))}.",
+        f"The TPU worker at {mask(failed.address)}{more} does not answer: {said}.",
         f"{mend.format(**values)} {SIMULATE}",
     )
 
 
 def _many(addresses: Sequence[str]) -> str:
-    return f"the worker {addresses[0]}" if len(addresses) == 1 else f"{len(addresses)} workers"
+    return (
+        f"the worker {mask(addresses[0])}" if len(addresses) == 1 else f"{len(addresses)} workers"
+    )

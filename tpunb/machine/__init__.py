@@ -52,11 +52,20 @@ class Machine:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What is in the way or worth knowing; what has to be mended first comes first."""
-        local = self.search.tpu == "local"
+        local = self.search.tpu == "local" and not self.search.is_only_said
+        return self.findings_for(local_tpu=local)
+
+    def findings_for(self, *, local_tpu: bool) -> tuple[Finding, ...]:
+        """The same for a TPU of this machine, or for any other and a virtual one.
+
+        Args:
+            local_tpu: Whether a TPU of this machine is to be used.
+        """
         found = [
             *of_search(self.search),
-            *self.software.findings(local_tpu=local),
-            *self.holding.findings(),
+            *self.software.findings(local_tpu=local_tpu),
+            # The client of a Pod leaves its host's chips to the worker, which holds them.
+            *(self.holding.findings() if local_tpu else ()),
             *self.memory.findings(),
         ]
         return tuple(sorted(found, key=lambda finding: not finding.stops))

@@ -31,6 +31,12 @@ def of_search(search: Search) -> Iterator[Finding]:
             _OTHER_RUNTIME[kind],
             stops=False,
         )
+    if search.is_only_said:
+        yield Finding(
+            "TPU_NAME",
+            "TPU_NAME is local, but nothing else says that this machine has a TPU.",
+            "Unset TPU_NAME to simulate a TPU, or run this on the TPU's own machine.",
+        )
     for note in search.notes:
         if note.startswith("TPU_LOAD_LIBRARY"):
             yield Finding("TPU_LOAD_LIBRARY", note, "Unset it, then restart the kernel.")

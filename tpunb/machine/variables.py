@@ -74,4 +74,4 @@ def shown_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _cut(value: str) -> str:
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."

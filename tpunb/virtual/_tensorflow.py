@@ -59,6 +59,9 @@ from tensorflow.core.function.polymorphism.function_cache import FunctionCache
 # "Am I compiled by XLA?" is answered by this context, and functions traced in it are its own.
 from tensorflow.python.ops.control_flow_ops import XLAControlFlowContext
 
+# How checkpoints reach variables of several tasks.
+from tensorflow.python.checkpoint.functional_saver import MultiDeviceSaver
+
 # Which operations XLA has kernels for.
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
@@ -95,11 +98,6 @@ from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from tensorflow.python.tpu import tpu_strategy_util
 
-# What a worker says about its devices when it is asked before TensorFlow connects to it.
-from tensorflow.core.framework.device_attributes_pb2 import (
-    DeviceAttributes as DeviceAttributesProto,
-)
-
 # The calls that wait for workers, to make them without Python's lock.
 from tensorflow.python import pywrap_tfe
 
@@ -109,8 +107,6 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_debug_info_pb2 import GraphDebugInfo
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.core.framework.op_def_pb2 import OpDef
-from tensorflow.core.protobuf.tpu.topology_pb2 import TopologyProto
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 
@@ -123,14 +119,13 @@ __all__ = [
     "BaseResourceVariable",
     "BaseSession",
     "DeviceAttributes",
-    "DeviceAttributesProto",
     "EagerTensor",
     "FuncGraph",
     "FunctionCache",
     "FunctionDef",
     "GraphDebugInfo",
+    "MultiDeviceSaver",
     "NodeDef",
-    "OpDef",
     "OpSharding",
     "SymbolicTensor",
     "TPUClusterResolver",
@@ -141,7 +136,6 @@ __all__ = [
     "TPUStrategyV1",
     "TPUStrategyV2",
     "TPUSystemMetadata",
-    "TopologyProto",
     "XLAControlFlowContext",
     "_TPUReplicaContext",
     "_set_last_step_outputs",

@@ -8,6 +8,7 @@ to say that such a value is lost, so it is taken where there is a cluster alread
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
@@ -98,6 +99,11 @@ def disconnect(generation: int) -> None:
     if is_current(generation):
         _generation += 1
         _update(())
+
+
+def expect_no_farewell() -> None:
+    """Keeps TensorFlow from waiting for its workers at the end of the process."""
+    atexit.unregister(context.async_wait)
 
 
 def _start(coordinated: bool) -> None:

@@ -26,9 +26,18 @@ import tensorflow as tf
 from tpunb.virtual._tensorflow import pywrap_tfe
 from tpunb.virtual.install_places import attribute
 
-__all__ = ["StillWaitingError", "cut", "unlocked", "within"]
+__all__ = ["StillWaitingError", "cut", "unlocked", "watch", "within"]
 
 _GRACE = 1.5  # seconds for what waits to end, once its connections are closed
+# After so long without a word the other machine's system is asked, so often, and given up; and
+# so long (in milliseconds) may what was sent stay without its receipt.
+_WATCHING = {
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPALIVE": 10,  # the same, on macOS
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 2,
+    "TCP_USER_TIMEOUT": 20_000,
+}
 _DIRECTORIES = ("/proc/self/fd", "/dev/fd")
 
 _Value = TypeVar("_Value")
@@ -109,7 +118,34 @@ def cut(peers: Collection[tuple[str, int]]) -> int:
     Returns:
         How many there were.
     """
-    return sum(_cut(int(name), peers) for name in _open_files())
+    return _for_each(peers, lambda connection: connection.shutdown(socket.SHUT_RDWR))
+
+
+def watch(peers: Collection[tuple[str, int]]) -> int:
+    """Has the system end the connections to machines that have vanished, in half a minute.
+
+    A machine that is switched off, or cut off, says nothing, and TensorFlow would wait for it
+    for a quarter of an hour. One that is only busy is left alone: its system answers.
+
+    Args:
+        peers: Their addresses, as numbers, and ports.
+
+    Returns:
+        How many connections there are.
+    """
+    return _for_each(peers, _watch)
+
+
+def _watch(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _WATCHING.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _for_each(peers: Collection[tuple[str, int]], act: Callable[[socket.socket], None]) -> int:
+    return sum(_if_to(int(name), peers, act) for name in _open_files())
 
 
 def _open_files() -> list[str]:
@@ -119,7 +155,10 @@ def _open_files() -> list[str]:
     return []
 
 
-def _cut(file: int, peers: Collection[tuple[str, int]]) -> bool:
+def _if_to(
+    file: int, peers: Collection[tuple[str, int]], act: Callable[[socket.socket], None]
+) -> bool:
+    """Does something with an open file if it is a connection to one of the machines."""
     try:
         if not stat.S_ISSOCK(os.fstat(file).st_mode):
             return False
@@ -130,7 +169,7 @@ def _cut(file: int, peers: Collection[tuple[str, int]]) -> bool:
             host, port = connection.getpeername()[:2]
             if (host.removeprefix("::ffff:"), port) not in peers:
                 return False
-            connection.shutdown(socket.SHUT_RDWR)
+            act(connection)
     except OSError:  # closed meanwhile, or not connected
         return False
     return True
