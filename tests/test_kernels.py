@@ -13,7 +13,7 @@ import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 from PIL import Image
 
-from tpunb.errors import AcceleratorTypeError, KernelError
+from tpunb.errors import AcceleratorTypeError, ConnectError, KernelError
 from tpunb.kernels import (
     install_kernel,
     installed_kernels,
@@ -174,6 +174,14 @@ def test_a_temporary_kernel() -> None:
     assert os.environ["JUPYTER_PATH"] == before
     assert not first.exists()
     assert name not in KernelSpecManager().find_kernel_specs()
+
+
+def test_where_a_tpu_is_required_no_kernel_has_a_virtual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")
+    with pytest.raises(ConnectError, match="TPUNB_REQUIRE_TPU"), temporary_kernel("v3-8"):
+        pass
 
 
 def test_a_temporary_kernel_without_a_path_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,8 @@ def test_nothing_found_gives_a_virtual_tpu(book: Notebook) -> None:
     assert "No TPU was found (no TPU device in /dev; TPU_NAME is not set;" in connection.plain
     assert "this is a virtual v5e-8" in connection.plain
     assert "<script" not in connection.shown[-1]["text/html"]
+    # An assignment keeps the summary from being shown.
+    assert connection.shown[0]["text/plain"] == "No TPU is used: this v5e-8 is virtual."
     strategy = book.names["strategy"]
     assert strategy.num_replicas_in_sync == 8
     assert connection.value.strategy is strategy
@@ -330,10 +332,13 @@ def test_hardware_that_fails_is_stood_in_for(
 ) -> None:
     fake.fails = True
     monkeypatch.setenv("TPU_NAME", "my-tpu")
-    ran = book.good("%tpu_connect")
+    # Told in any case: `c = %tpu_connect` shows no summary.
+    with pytest.warns(UserWarning, match="this is a virtual v5e-8"):
+        ran = book.good("%tpu_connect")
     assert ran.value.tpu == "v5e-8"
     assert "The TPU found here cannot be used (the worker is gone)" in ran.plain
-    again = book.good("%tpu_connect")
+    with pytest.warns(UserWarning, match="this is a virtual v5e-8"):
+        again = book.good("%tpu_connect")
     assert (again.value is ran.value, fake.tried) == (True, 2)
     assert "Already connected" in again.plain
     assert isinstance(book.run("%tpu_connect --require-tpu").error, ConnectError)

@@ -235,6 +235,13 @@ def test_address_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPU_NAME")
 
 
+def test_where_a_tpu_is_required_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")
+    with pytest.raises(ConnectError, match="TPUNB_REQUIRE_TPU wants a real one"):
+        install("v3-8")
+    assert current() is None
+
+
 def test_pods_have_a_worker_for_each_host() -> None:
     install("v3-32")
     resolver = TPUClusterResolver("pod", coordinator_name="c", coordinator_address="10.0.0.9:1")

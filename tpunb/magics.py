@@ -131,6 +131,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
             connection, said = self.session.connect(request, args.name, shown.say)
         if said:
             display(reports.Sentence(said))
+        if connection.kind == "virtual" and connection.request.notes:
+            # The reasons are in the summary, which an assignment keeps from being shown.
+            display(reports.Sentence(f"No TPU is used: this {connection.tpu} is virtual."))
         display(displays.Described(connection.describe().topology, connection))
         return connection
 

@@ -244,6 +244,9 @@ def _run_in_thread(client: Any) -> None:
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
         done = pool.submit(asyncio.run, execute())
         try:
+            # In short waits: where another thread gets the signal, none of them is interrupted.
+            while not done.done():
+                concurrent.futures.wait([done], timeout=0.5)
             done.result()
         except KeyboardInterrupt:
             stopped.set()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tpunb.accelerators import Accelerator, accelerator
+from tpunb.environment import refuse_simulation
 from tpunb.errors import KernelError, nearest
 
 __all__ = [
@@ -146,9 +147,11 @@ def temporary_kernel(tpu: str | int) -> Iterator[str]:
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
+        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU.
         KernelError: The packages that a kernel takes are not installed.
     """
     found = accelerator(tpu)
+    refuse_simulation()
     require_packages("ipykernel", "jupyter_client")
     name = _default_name(found)
     # What it runs is nobody's history.

@@ -121,6 +121,7 @@ def install(
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
+        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU.
         VirtualDevicesError: TensorFlow has started with too few devices. What was
             installed before stays.
     """
@@ -170,6 +171,7 @@ def installed(
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
+        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
     before = current()
@@ -243,6 +245,7 @@ def install_when_imported(
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
+        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU.
         VirtualDevicesError: TensorFlow has started already with too few devices.
     """
     wanted = _wanted(tpu, strict, environment)
@@ -282,9 +285,10 @@ def _wanted(
     strict: bool | Mapping[str, bool] | Strictness,
     environment: bool,
 ) -> Installation:
-    if tpu is None:
-        from tpunb.environment import default_tpu
+    from tpunb.environment import default_tpu, refuse_simulation
 
+    refuse_simulation()
+    if tpu is None:
         tpu = default_tpu() or DEFAULT_TPU
     found = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
     return Installation(found, Strictness.of(strict), environment)
