@@ -6,13 +6,11 @@ with CloudAPI({"my-tpu": node(state="CREATING")}) as api:
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Literal
+
+from counterparts.web import Handler, HTTPCounterpart
 
 __all__ = ["PARENT", "CloudAPI", "node"]
 
@@ -46,73 +44,7 @@ def node(
     }
 
 
-class CloudAPI:
-    """The API, in threads of its own, from `with` to the end of it.
-
-    Args:
-        nodes: The TPUs by name.
-        apis: The versions that know them.
-        mode: How it behaves.
-        error: An HTTP status that it answers everything with, its code and its message.
-        document: The discovery document; by default it has none.
-
-    Attributes:
-        root: Its address.
-        requests: The paths that it was asked for.
-        tokens: What it was sent as `Authorization`.
-    """
-
-    def __init__(
-        self,
-        nodes: Mapping[str, dict[str, Any]] | None = None,
-        *,
-        apis: tuple[str, ...] = ("v2",),
-        mode: Mode = "answers",
-        error: tuple[int, str, str] | None = None,
-        document: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.nodes = dict(nodes or {})
-        self.apis = apis
-        self.mode: Mode = mode
-        self.error = error
-        self.document = document
-        self.requests: list[str] = []
-        self.tokens: list[str] = []
-        self.stopped = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.owner = self
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), daemon=True
-        )
-
-    @property
-    def root(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> CloudAPI:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stopped.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    owner: CloudAPI
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
+class _Handler(Handler):
     def do_GET(self) -> None:
         owner = self.server.owner
         owner.requests.append(self.path)
@@ -174,9 +106,42 @@ class _Handler(BaseHTTPRequestHandler):
             if self.server.owner.stopped.wait(0.1):
                 return
 
-    def handle(self) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            super().handle()
 
-    def log_message(self, *args: object) -> None:
-        """Says nothing on the terminal."""
+class CloudAPI(HTTPCounterpart):
+    """The API, in threads of its own, from `with` to the end of it.
+
+    Args:
+        nodes: The TPUs by name.
+        apis: The versions that know them.
+        mode: How it behaves.
+        error: An HTTP status that it answers everything with, its code and its message.
+        document: The discovery document; by default it has none.
+
+    Attributes:
+        root: Its address.
+        requests: The paths that it was asked for.
+        tokens: What it was sent as `Authorization`.
+    """
+
+    handler = _Handler
+
+    def __init__(
+        self,
+        nodes: Mapping[str, dict[str, Any]] | None = None,
+        *,
+        apis: tuple[str, ...] = ("v2",),
+        mode: Mode = "answers",
+        error: tuple[int, str, str] | None = None,
+        document: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.nodes = dict(nodes or {})
+        self.apis = apis
+        self.mode: Mode = mode
+        self.error = error
+        self.document = document
+        self.tokens: list[str] = []
+
+    @property
+    def root(self) -> str:
+        return f"http://{self.host}"

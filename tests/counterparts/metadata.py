@@ -9,13 +9,11 @@ what it does not have, and with that header in every answer of its own.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Literal
+
+from counterparts.web import Handler, HTTPCounterpart
 
 __all__ = ["TOKEN", "MetadataServer", "tpu_vm"]
 
@@ -58,72 +56,8 @@ def tpu_vm(
     }
 
 
-class MetadataServer:
-    """The server, in threads of its own, from `with` to the end of it.
-
-    Args:
-        values: What it has, by path below `computeMetadata/v1/`.
-        mode: How it behaves; may be changed while it runs.
-        delay: Seconds that `slow` waits before it answers.
-
-    Attributes:
-        host: Where it is, as `host:port`.
-        requests: The paths that it was asked for.
-    """
-
-    def __init__(
-        self, values: Mapping[str, str] | None = None, mode: Mode = "answers", delay: float = 30
-    ) -> None:
-        self.values = {
-            "instance/service-accounts/default/token": json.dumps(
-                {"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"}
-            ),
-            **(values or {}),
-        }
-        self.mode: Mode = mode
-        self.delay = delay
-        self.requests: list[str] = []
-        self.stopped = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.owner = self
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), daemon=True
-        )
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> MetadataServer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stops it, with all that wait for an answer."""
-        if self.stopped.is_set():
-            return
-        self.stopped.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    owner: MetadataServer
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     protocol_version = "HTTP/1.1"
-    server: _Server
 
     def do_GET(self) -> None:
         owner = self.server.owner
@@ -177,9 +111,31 @@ class _Handler(BaseHTTPRequestHandler):
             if self.server.owner.stopped.wait(0.1):
                 return
 
-    def handle(self) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError):  # of those who wait no longer
-            super().handle()
 
-    def log_message(self, *args: object) -> None:
-        """Says nothing on the terminal."""
+class MetadataServer(HTTPCounterpart):
+    """The server, in threads of its own, from `with` to the end of it.
+
+    Args:
+        values: What it has, by path below `computeMetadata/v1/`.
+        mode: How it behaves; may be changed while it runs.
+        delay: Seconds that `slow` waits before it answers.
+
+    Attributes:
+        host: Where it is, as `host:port`.
+        requests: The paths that it was asked for.
+    """
+
+    handler = _Handler
+
+    def __init__(
+        self, values: Mapping[str, str] | None = None, mode: Mode = "answers", delay: float = 30
+    ) -> None:
+        super().__init__()
+        self.values = {
+            "instance/service-accounts/default/token": json.dumps(
+                {"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"}
+            ),
+            **(values or {}),
+        }
+        self.mode: Mode = mode
+        self.delay = delay

@@ -1,0 +1,75 @@
+"""An HTTP server on the loopback, in threads of its own, that a test starts and stops."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+__all__ = ["HTTPCounterpart", "Handler"]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    owner: Any
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request; its counterpart is `self.server.owner`."""
+
+    server: _Server
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):  # of those who wait no longer
+            super().handle()
+
+    def log_message(self, *args: object) -> None:
+        """Says nothing on the terminal."""
+
+
+class HTTPCounterpart:
+    """A server from `with` to the end of it.
+
+    Attributes:
+        host: Where it is, as `host:port`.
+        requests: The paths that it was asked for, as its handler keeps them.
+        stopped: Is set when it stops: who waits for an answer gets none.
+    """
+
+    handler: type[Handler]
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.stopped = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), self.handler)
+        self._server.owner = self
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Any:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stops it, with all that wait for an answer."""
+        if self.stopped.is_set():
+            return
+        self.stopped.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
