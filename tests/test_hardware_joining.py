@@ -48,7 +48,7 @@ def is_alone(*, waiting=False):
     assert jobs in ([], ["localhost"]), jobs
     assert tf.add(1, 1).device == HERE
     assert all("worker" not in device.name for device in tf.config.list_logical_devices())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while not waiting and any(thread.name == "tpunb" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
