@@ -24,17 +24,28 @@ class Running(Generic[_Value]):
 
     def __init__(self, call: Callable[[], _Value]) -> None:
         self._values: list[_Value] = []
-        self._errors: list[Exception] = []
+        self._errors: list[BaseException] = []
         self._done = threading.Event()  # an interrupt of a thread's own join takes it for ended
         threading.Thread(target=self._run, args=(call,), name="tpunb", daemon=True).start()
 
     def _run(self, call: Callable[[], _Value]) -> None:
         try:
             self._values.append(call())
-        except Exception as error:
+        except BaseException as error:
             self._errors.append(error)
         finally:
             self._done.set()
+
+    def wait(self, deadline: float) -> bool:
+        """Waits for the end of the call; says whether it has ended.
+
+        Args:
+            deadline: By `time.monotonic`.
+        """
+        while (left := deadline - time.monotonic()) > 0:
+            if self._done.wait(min(_SECONDS_BETWEEN_LOOKS, left)):
+                break
+        return self._done.is_set()
 
     def result(self, deadline: float) -> _Value:
         """What the call returns.
@@ -44,12 +55,9 @@ class Running(Generic[_Value]):
 
         Raises:
             TimeoutError: It took too long.
-            Exception: What the call raises.
+            BaseException: What the call raises.
         """
-        deadline = max(deadline, time.monotonic() + 0.05)
-        while not self._done.wait(min(_SECONDS_BETWEEN_LOOKS, deadline - time.monotonic())):
-            if time.monotonic() >= deadline:
-                break
+        self.wait(max(deadline, time.monotonic() + 0.05))
         if self._errors:
             raise self._errors[0]
         if not self._values:
@@ -66,6 +74,6 @@ def bounded(call: Callable[[], _Value], deadline: float) -> _Value:
 
     Raises:
         TimeoutError: It took too long.
-        Exception: What the call raises.
+        BaseException: What the call raises.
     """
     return Running(call).result(deadline)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tpunb.bounded import bounded
 from tpunb.errors import ConnectError
 
 if TYPE_CHECKING:
@@ -134,34 +134,19 @@ class _Question:
         self._host = host
         self._path = path
         self._socket: socket | None = None
-        self._value: str | None = None
-        self._error: MetadataError | None = None
 
     def answer(self, timeout: float) -> str | None:
-        thread = threading.Thread(target=self._ask, args=(timeout,), name="tpunb", daemon=True)
-        thread.start()
-        thread.join(timeout)
-        if thread.is_alive():
-            self._abandon()
-            raise self._late(timeout)
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def _ask(self, timeout: float) -> None:
         from http.client import HTTPException
 
         try:
-            self._value = self._get(timeout)
-        except MetadataError as error:
-            self._error = error
+            return bounded(lambda: self._get(timeout), time.monotonic() + timeout)
         except TimeoutError:
-            self._error = MetadataError(
-                f"{self._host} does not answer within {round(timeout, 1):g} s"
-            )
+            self._abandon()
+            late = f"{self._host} does not answer within {round(timeout, 1):g} s"
+            raise MetadataError(late) from None
         except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
-            self._error = MetadataError(f"{self._host}: {reason}")
+            raise MetadataError(f"{self._host}: {reason}") from None
 
     def _get(self, timeout: float) -> str | None:
         from http.client import HTTPConnection
@@ -185,9 +170,6 @@ class _Question:
             return response.read(_MOST_BYTES).decode("utf-8", errors="replace").strip()
         finally:
             connection.close()
-
-    def _late(self, timeout: float) -> MetadataError:
-        return MetadataError(f"{self._host} does not answer within {round(timeout, 1):g} s")
 
     def _abandon(self) -> None:
         """Wakes the thread where it waits for the server, so that it ends."""

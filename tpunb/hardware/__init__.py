@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from tpunb import cloud
@@ -19,6 +18,7 @@ from tpunb.hardware.local import refuse_no_tpu_here
 from tpunb.hardware.versions import refuse_other_version
 from tpunb.hardware.workers import addresses_of, answering, refuse_no_tpu
 from tpunb.joining import Joined, join
+from tpunb.machine import tensorflow_version
 from tpunb.masking import mask
 from tpunb.quiet import import_tensorflow
 
@@ -53,7 +53,7 @@ def connect(
         ComputationShapeError: The computation shape does not fit.
     """
     attempt = Attempt(request.tpu, request.timeout, progress)
-    attempt.note(f"tensorflow {_version()}")
+    attempt.note(f"tensorflow {tensorflow_version() or 'of an unknown version'}")
     # Before TensorFlow is imported, which takes longer than a worker to answer.
     found = None if request.tpu == "local" else _found(request, attempt)
     with attempt.not_counted():
@@ -89,14 +89,6 @@ def connect(
     if joined is not None:
         _joined[resolver] = joined
     return strategy, resolver, topology, assignment
-
-
-def _version() -> str:
-    """TensorFlow's version, without importing it."""
-    for name in ("tensorflow", "tensorflow-tpu", "tensorflow-cpu", "tf-nightly"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    return "of an unknown version"
 
 
 def lost(resolver: Any, *, timeout: float = 2.0) -> tuple[str, ...]:

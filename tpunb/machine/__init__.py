@@ -13,7 +13,7 @@ from tpunb.machine.findings import Finding
 from tpunb.machine.holders import Holding, find_holders
 from tpunb.machine.memory import Memory, measure
 from tpunb.machine.places import of_search
-from tpunb.machine.software import Software, find_software
+from tpunb.machine.software import Software, find_software, tensorflow_version
 from tpunb.machine.variables import shown_variables
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Software",
     "find_holders",
     "look",
+    "tensorflow_version",
 ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tpunb.machine.findings import Finding
 from tpunb.masking import mask, secrets_in
 
-__all__ = ["TENSORFLOWS", "Software", "find_software"]
+__all__ = ["TENSORFLOWS", "Software", "find_software", "tensorflow_version"]
 
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-tpu")
 """Distributions that put the same files in the same place."""
@@ -217,6 +217,11 @@ class Software:
                 "Restart the kernel, and use JAX and TensorFlow in different ones.",
                 stops=False,
             )
+
+
+def tensorflow_version() -> str | None:
+    """The version of TensorFlow, without importing it; None where nothing tells it."""
+    return next(filter(None, map(_version, TENSORFLOWS)), None)
 
 
 def find_software(environment: Mapping[str, str]) -> Software:

@@ -15,7 +15,6 @@ import functools
 import os
 import socket
 import stat
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tpunb.bounded import Running
 from tpunb.virtual._tensorflow import pywrap_tfe
 from tpunb.virtual.install_places import attribute
 
@@ -69,44 +69,26 @@ def within(
         StillWaitingError: It took longer.
         BaseException: What the call raises, or an interrupt.
     """
-    values: list[_Value] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            values.append(call())
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            done.set()
-
-    # Not the thread's own join: an interrupt of that takes a thread for ended.
-    done = threading.Event()
-    thread = threading.Thread(target=run, name="tpunb", daemon=True)
     deadline = time.monotonic() + seconds
     with unlocked():
-        thread.start()
+        running = Running(call)
         try:
-            # In short waits: some systems do not interrupt a long one.
-            while not done.is_set() and time.monotonic() < deadline:
-                done.wait(max(0.0, min(0.5, deadline - time.monotonic())))
+            ended = running.wait(deadline)
         except BaseException:
-            _end(done, peers)
+            _end(running, peers)
             raise
-        if not done.is_set():
-            _end(done, peers)
-            raise StillWaitingError(left_behind=not done.is_set())
-    if errors:
-        raise errors[0]
-    return values[0]
+        if not ended:
+            _end(running, peers)
+            raise StillWaitingError(left_behind=not running.wait(0))
+    return running.result(deadline)
 
 
-def _end(done: threading.Event, peers: Collection[tuple[str, int]]) -> None:
+def _end(running: Running[Any], peers: Collection[tuple[str, int]]) -> None:
     """Closes connections until what waits for them ends."""
     deadline = time.monotonic() + _GRACE
-    while peers and not done.is_set() and time.monotonic() < deadline:
+    while peers and not running.wait(0) and time.monotonic() < deadline:
         cut(peers)
-        done.wait(0.1)
+        running.wait(time.monotonic() + 0.1)
 
 
 def cut(peers: Collection[tuple[str, int]]) -> int:
