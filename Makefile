@@ -14,12 +14,15 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
 TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
 STAGE := printf '==> %s\n'
 
-# Files in two processes: TensorFlow's devices are set once for each. Slow files first, as
-# tests/conftest.py orders them.
-UNIT_TESTS := -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
-# Browsers see no TensorFlow, and processes that die take minutes.
-NEWEST_ONLY := --ignore=tests/browser --ignore=tests/test_pods_failures.py
-NOTEBOOK_TESTS := -m pytest -q -n 2 --dist loadfile --nbval --nbval-current-env notebooks
+# Processes that share the tests: make WORKERS=8 test
+WORKERS ?= 2
+# Whole files to each, slow ones first, as tests/conftest.py orders them.
+PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# What an older TensorFlow, or an older release of what tests/oldest.txt pins, may change.
+# Browsers see neither, and processes that die take long.
+OLDEST_TESTS := -m "tensorflow or oldest" -p no:cacheprovider \
+	--ignore=tests/browser --ignore=tests/connection/cluster/test_pod_failures.py
+NOTEBOOK_TESTS := --nbval --nbval-current-env notebooks
 
 # Recorded and compared outputs must not hold TensorFlow's own log.
 export TF_CPP_MIN_LOG_LEVEL := 3
@@ -84,20 +87,22 @@ test: test-newest test-notebooks test-oldest
 test-newest test-notebooks test-oldest: export TF_ENABLE_ONEDNN_OPTS := 0
 
 test-newest: setup
+	$(STAGE) "unit tests without TensorFlow"
+	$(BIN)/python $(PYTEST) -m "not tensorflow"
 	$(STAGE) "unit tests, newest TensorFlow"
-	$(BIN)/python $(UNIT_TESTS)
+	$(BIN)/python $(PYTEST) -m tensorflow
 
 test-notebooks: setup
 	$(STAGE) "notebooks, outputs compared"
-	$(BIN)/python $(NOTEBOOK_TESTS)
+	$(BIN)/python $(PYTEST) $(NOTEBOOK_TESTS)
 	$(STAGE) "a notebook as found, unmodified, on a virtual TPU"
 	$(BIN)/python -m pytest -q --nbval --tpu v3-8 notebooks/found
 
 test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests, oldest TensorFlow"
-	$(OLDEST)/python $(UNIT_TESTS) -p no:cacheprovider $(NEWEST_ONLY)
+	$(OLDEST)/python $(PYTEST) $(OLDEST_TESTS)
 	$(STAGE) "notebooks, outputs compared, oldest TensorFlow"
-	$(OLDEST)/python $(NOTEBOOK_TESTS) -p no:cacheprovider
+	$(OLDEST)/python $(PYTEST) $(NOTEBOOK_TESTS) -p no:cacheprovider
 
 check: setup
 	$(STAGE) "lint"

@@ -35,8 +35,8 @@ def ours() -> dict[str, float]:
     `ours` is the mean, with the time in which the sending thread kept Python from
     the loop; `sent` is how many messages that were.
     """
-    from tpunb.histories import History
-    from tpunb.widgets.curves import CurvesWidget
+    from tpunb.display.widgets.curves import CurvesWidget
+    from tpunb.training.history import History
 
     history = History()
     widget = CurvesWidget(history)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,8 @@ from hypothesis import settings
 
 # Before anything imports TensorFlow, here and in the processes that tests start.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+# Off, numbers can be compared to the last digit; `TF_ENABLE_ONEDNN_OPTS=1` runs all with it on.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 LOGICAL_CPUS = 40
 """Enough for a virtual TPU of 32 cores and its hosts."""
@@ -21,23 +24,81 @@ LOGICAL_CPUS = 40
 THREADS = 16
 """With a thread for each of 2 processors, many logical devices can wait for each other."""
 
+pytest.register_assert_rewrite("support", "counterparts")
+
+from support.importing import imports_tensorflow  # noqa: E402  asserts are rewritten on import
+
+# A shell's background processes ignore interrupts, and those under nohup SIGHUP; the tests
+# send them, and so do the processes that they start.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
+
 # On a busy machine a slow example says nothing; in CI the examples are always the same.
 settings.register_profile("tpunb", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("tpunb")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts files with slow tests first: begun last, one alone would keep the others waiting.
+BROWSER = "browser"
+"""The folder of tests that a browser shows."""
 
-    How slow is said by the time limit that a file asks for.
+WITHOUT_TENSORFLOW = "not tensorflow"
+"""What pytest's `-m` says for the tests that need no TensorFlow."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves files unimported whose import would be TensorFlow's, where that is not wanted."""
+    if config.option.markexpr != WITHOUT_TENSORFLOW or collection_path.suffix != ".py":
+        return None
+    return True if imports_tensorflow(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what needs TensorFlow, and puts slow files first.
+
+    A file that is begun last, when all others are done, would keep everybody waiting. Those of
+    the browser are the longest, as one process has them all.
     """
-    usual = float(config.getini("timeout"))
-    limits: dict[Path, float] = {}
     for item in items:
-        marker = item.get_closest_marker("timeout")
-        limit = float(marker.args[0]) if marker else usual
-        limits[item.path] = max(limit, limits.get(item.path, usual))
-    items.sort(key=lambda item: -limits[item.path])
+        if imports_tensorflow(item.path) or "tf" in getattr(item, "fixturenames", ()):
+            item.add_marker("tensorflow")
+        elif item.path.parent.name == BROWSER:
+            # Kernels of theirs import it; and pages leave time for those that compute.
+            item.add_marker("tensorflow")
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path.parent.name != BROWSER, item.path not in slow))
+
+
+def pytest_collection_finish() -> None:
+    """Spares the collector what has been imported: TensorFlow's objects are a million."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Leaves all browser tests to one process, which starts one Jupyter server for them."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Lanes(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return BROWSER if f"/{BROWSER}/" in f"/{file}" else file
+
+    return Lanes(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.fixture(autouse=True)
+def no_tensorflow_unasked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that imports TensorFlow and is not marked so: it would be in the wrong run."""
+    before = "tensorflow" in sys.modules
+    yield
+    if request.node.get_closest_marker("tensorflow") is None:
+        assert before or "tensorflow" not in sys.modules, "ask for the fixture tf"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -78,6 +139,18 @@ def place_softly(tf: Any) -> Iterator[Callable[[bool], None]]:
     yield tf.config.set_soft_device_placement
     tf.config.set_soft_device_placement(True)
     context.context()._soft_device_placement = None
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A shell without the extension."""
+    for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
+        monkeypatch.delenv(variable, raising=False)
+    from support.shell import Notebook
+
+    notebook = Notebook(tmp_path)
+    yield notebook
+    notebook.close()
 
 
 def _start_tensorflow() -> Any:

@@ -1,56 +1,44 @@
-"""The rules of the house that the imports keep: one direction, and who may import what."""
+"""The rules that imports keep: rooms in one order, and who may import what."""
 
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
-from collections import Counter
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from counterparts.children import output_of
+from support.importing import imports_tensorflow
 
-TESTS = Path(__file__).parent
-PACKAGE = TESTS.parent / "tpunb"
+PACKAGE = Path(__file__).parents[1] / "tpunb"
 
-STREAM = (
-    {"bounded", "catalogue", "chips", "errors", "masking", "series", "version"},
-    {"metadata", "place"},
-    {"slices"},
-    {"accelerators", "assignment", "diagnosis", "environment", "failures", "interrupts", "quiet"},
-    {"describe", "machine"},
-    {"draw", "virtual"},
-    {"checking", "cloud", "histories", "processes", "reaching", "worker"},
-    {"joining", "request"},
-    # Cells know a strategy, not how it was connected to: a connection can run them.
-    {"cells", "checkup", "hardware", "pods", "widgets"},
-    {"connection"},
-    {"connecting", "displays", "explaining", "keras", "progress", "reports", "saved_outputs"},
-    {"run_options", "session"},
-    {"kernels"},
-    {"cli", "completion", "kernel_launcher", "magics", "pytest_plugin"},
-    {"__main__", "extension"},
-    {"__init__"},
-)
-"""Rooms from the spring down: each may import from those above it."""
-
-TENSORFLOW = {
-    "assignment",
-    "checking",
-    "quiet",
+ROOMS = (
+    "version",
+    "_util",
+    "errors",
+    "tpu",
+    "training",
+    "machine",
     "virtual",
+    "display",
+    "widgets",
     "cells",
-    "hardware",
-    "joining",
-    "pods",
-    "worker",
     "connection",
+    "notebook",
     "keras",
-}
-IPYTHON = {"completion", "magics", "run_options"}
-PRIVATE = "virtual._tensorflow"
+    "kernel_launcher",
+    "pytest_plugin",
+    "cli",
+    "__main__",
+    "__init__",
+)
+"""From the ground up: each imports only from those before it."""
+
+TENSORFLOW = {"virtual", "cells", "connection", "keras"}
+IPYTHON = {"notebook"}
+PRIVATE = {"virtual._tensorflow", "virtual.strict.compiler_process"}
+"""The second runs in a process of its own, for which all of the first takes too long."""
 
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
@@ -59,31 +47,15 @@ MODULES = {
 
 
 def room(module: str) -> str:
-    """The module or subpackage directly under the package."""
+    """The module or package directly under `tpunb`."""
     return module.partition(".")[0]
 
 
-def level(name: str) -> int:
-    for number, rooms in enumerate(STREAM):
-        if name in rooms:
-            return number
-    raise AssertionError(f"tpunb.{name} has no place in the stream: give it one in {__file__}")
-
-
-def executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those for type checkers only."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        yield node
-        yield from executed(node)
-
-
 def imports(module: str) -> Iterator[tuple[int, str]]:
-    """The line and the full name of what a module imports, also inside functions."""
+    """The line and the full name of what a module imports, in functions and for types too."""
     path = MODULES[module]
     package = ["tpunb", *module.split(".")][:-1]
-    for node in executed(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -94,52 +66,88 @@ def imports(module: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{source}.{alias.name}"
 
 
-def own(name: str) -> str | None:
-    """The room that an imported name of ours lies in."""
-    top, *rest = name.split(".")
+def own_module(name: str) -> str | None:
+    """The module of ours that an imported name lies in: the module itself, or where it is from."""
+    top, *parts = name.split(".")
     if top != "tpunb":
         return None
-    places = {room(module) for module in MODULES}
-    return rest[0] if rest and rest[0] in places else "__init__"
+    for length in range(len(parts), -1, -1):
+        for found in (".".join(parts[:length]), ".".join([*parts[:length], "__init__"])):
+            if found in MODULES:
+                return found
+    raise AssertionError(f"{name} is nowhere")
+
+
+ARROWS = [
+    (module, line, other)
+    for module in MODULES
+    for line, name in imports(module)
+    if (other := own_module(name)) is not None and other != module
+]
 
 
 def is_of(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_one_way(module: str) -> None:
-    here = room(module)
-    against = [
-        f"line {line} imports {name}"
-        for line, name in imports(module)
-        if (there := own(name)) is not None and there != here and level(there) >= level(here)
+def test_every_room_has_its_place() -> None:
+    assert {room(module) for module in MODULES} == set(ROOMS)
+    assert len({path.name for path in PACKAGE.iterdir() if path.suffix in {"", ".py"}}) <= 21
+
+
+def test_the_map_shows_the_rooms_in_their_order() -> None:
+    """The table in CONTRIBUTING.md: packages, and which of them may import what."""
+    page = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = page.partition("## Map\n")[2].partition("\n## ")[0]
+    lines = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
+    rows = [(name.strip(" `"), mark.strip()) for _, name, _, mark, _ in lines]
+    packages = [name for name in ROOMS if (PACKAGE / name).is_dir()]
+    marks = {**dict.fromkeys(TENSORFLOW, "TF"), **dict.fromkeys(IPYTHON, "IPython")}
+    assert rows == [(name, marks.get(name, "")) for name in packages]
+
+
+def test_rooms_import_downwards() -> None:
+    upwards = [
+        f"tpunb/{module}, line {line}: {other}"
+        for module, line, other in ARROWS
+        if room(module) != room(other) and ROOMS.index(room(other)) > ROOMS.index(room(module))
     ]
-    assert not against, f"tpunb/{module}: {against}"
+    assert not upwards
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_who_imports_tensorflow(module: str) -> None:
-    for line, name in imports(module):
-        where = f"tpunb/{module}, line {line}: {name}"
-        if is_of(name, "tensorflow"):
-            assert room(module) in TENSORFLOW, where
-        if is_of(name, "tensorflow.python") or is_of(name, "tensorflow.core"):
-            assert module == PRIVATE, where
+def test_modules_import_in_no_circle() -> None:
+    """Imports in functions and for types count too."""
+    sources: dict[str, set[str]] = {}
+    for module, _, other in ARROWS:
+        sources.setdefault(module, set()).add(other)
+    # Raises CycleError, which names the circle.
+    assert list(graphlib.TopologicalSorter(sources).static_order())
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_who_imports_ipython(module: str) -> None:
-    for line, name in imports(module):
-        if is_of(name, "IPython"):
-            assert room(module) in IPYTHON, f"tpunb/{module}, line {line}: {name}"
+def test_who_imports_tensorflow_and_ipython() -> None:
+    wrong = []
+    for module in MODULES:
+        for line, name in imports(module):
+            private = is_of(name, "tensorflow.python") or is_of(name, "tensorflow.core")
+            if (
+                (is_of(name, "tensorflow") and room(module) not in TENSORFLOW)
+                or (private and module not in PRIVATE)
+                or (is_of(name, "IPython") and room(module) not in IPYTHON)
+            ):
+                wrong.append(f"tpunb/{module}, line {line}: {name}")
+    assert not wrong
 
 
-def test_test_modules_have_names_of_their_own() -> None:
-    """As pytest imports them by their names alone, whichever folder they lie in."""
-    paths = [path for path in TESTS.rglob("*.py") if path.name != "conftest.py"]
-    counted = Counter(path.stem for path in paths)
-    assert [path for path in paths if counted[path.stem] > 1] == []
+def test_files_and_functions_are_short() -> None:
+    long = []
+    for module, path in MODULES.items():
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > 350:
+            long.append(f"{module}: {text.count(chr(10))} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 50:
+                long.append(f"{module}.{node.name}: {node.end_lineno - node.lineno + 1} lines")
+    assert not long
 
 
 LOADING = """
@@ -154,5 +162,12 @@ assert "tpu_run" in shell.magics_manager.magics["cell"]
 @pytest.mark.parametrize("code", ["import tpunb", "import tpunb.cli", LOADING])
 def test_tensorflow_is_not_imported_early(code: str, tmp_path: Path) -> None:
     code += "\nimport sys; assert 'tensorflow' not in sys.modules"
-    environment = {**os.environ, "IPYTHONDIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
+    assert output_of(code, IPYTHONDIR=str(tmp_path)) == ""
+
+
+def test_it_is_known_which_tests_import_tensorflow() -> None:
+    tests = Path(__file__).parent
+    assert imports_tensorflow(tests / "virtual" / "test_random.py")
+    assert imports_tensorflow(tests / "notebook" / "test_magics_check.py"), "by a module of ours"
+    assert not imports_tensorflow(tests / "machine" / "test_machine.py")
+    assert not imports_tensorflow(tests / "cells" / "test_names.py"), "its package does not"

@@ -11,12 +11,11 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
+from support.patience import PATIENCE
 
-from tpunb.saved_outputs import comparable
+from tpunb.notebook.saved_outputs import comparable
 
 pytest_plugins = ["pytester"]
-
-pytestmark = pytest.mark.timeout(180)
 
 ROOT = Path(__file__).parent.parent
 INSTALLED = any(
@@ -37,7 +36,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run_pytest(*arguments: str) -> pytest.RunResult:
         plugin = [] if INSTALLED else ["-p", "tpunb.pytest_plugin"]
-        return pytester.runpytest_subprocess("-W", "error", *plugin, *arguments, timeout=150)
+        return pytester.runpytest_subprocess("-W", "error", *plugin, *arguments, timeout=PATIENCE)
 
     return run_pytest
 
@@ -121,6 +120,7 @@ GUIDE: tuple[tuple[str, Sequence[Any]], ...] = (
 )
 
 
+@pytest.mark.tensorflow
 def test_a_notebook_saved_on_a_tpu(run: Run, pytester: pytest.Pytester) -> None:
     save(pytester.path / "guide.ipynb", *GUIDE)
     done = run("--nbval", "--tpu", "v3-8")
@@ -193,6 +193,7 @@ except Exception:
 """
 
 
+@pytest.mark.tensorflow
 def test_no_tpu_no_notebook(run: Run, pytester: pytest.Pytester) -> None:
     save(
         pytester.path / "one.ipynb",

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
@@ -17,7 +18,7 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any
 from tpunb.version import __version__
 
 if TYPE_CHECKING:
-    from tpunb.accelerators import Accelerator, accelerator, accelerator_types
-    from tpunb.checking import CheckReport, check
-    from tpunb.checkup import DoctorReport, doctor
-    from tpunb.connecting import TPUStrategy, connect
-    from tpunb.connection import Connection
-    from tpunb.diagnosis import Explanation, explain
-    from tpunb.displays import show
+    from tpunb.connection.connect import TPUStrategy, connect
+    from tpunb.connection.connection import Connection
+    from tpunb.connection.doctor import DoctorReport, doctor
     from tpunb.errors import TpunbError
-    from tpunb.histories import History
+    from tpunb.errors.explain import Explanation, explain
+    from tpunb.notebook.displays import show
+    from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
+    from tpunb.training.history import History
+    from tpunb.virtual.check import CheckReport, check
 
     history: History | None
     """What the last run has measured, by `%%tpu_run`, `Connection.run` or `LiveCurves`."""
+    from tpunb.display.widgets import CurvesWidget, ReplicasWidget, TopologyWidget
     from tpunb.keras import LiveCurves
-    from tpunb.widgets import CurvesWidget, ReplicasWidget, TopologyWidget
 
 __all__ = [
     "Accelerator",
@@ -62,34 +62,37 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Accelerator": "accelerators",
-    "CheckReport": "checking",
-    "Connection": "connection",
-    "CurvesWidget": "widgets",
-    "DoctorReport": "checkup",
-    "Explanation": "diagnosis",
-    "History": "histories",
+    "Accelerator": "tpu.types",
+    "CheckReport": "virtual.check",
+    "Connection": "connection.connection",
+    "CurvesWidget": "display.widgets",
+    "DoctorReport": "connection.doctor",
+    "Explanation": "errors.explain",
+    "History": "training.history",
     "LiveCurves": "keras",
-    "ReplicasWidget": "widgets",
-    "TPUStrategy": "connecting",
-    "TopologyWidget": "widgets",
+    "ReplicasWidget": "display.widgets",
+    "TPUStrategy": "connection.connect",
+    "TopologyWidget": "display.widgets",
     "TpunbError": "errors",
-    "accelerator": "accelerators",
-    "accelerator_types": "accelerators",
-    "check": "checking",
-    "connect": "connecting",
-    "doctor": "checkup",
-    "explain": "diagnosis",
-    "show": "displays",
+    "accelerator": "tpu.types",
+    "accelerator_types": "tpu.types",
+    "check": "virtual.check",
+    "connect": "connection.connect",
+    "doctor": "connection.doctor",
+    "explain": "errors.explain",
+    "show": "notebook.displays",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "history":  # of the last run, whichever that is by now
-        return importlib.import_module(f"{__name__}.histories").latest()
+        return importlib.import_module(f"{__name__}.training.history").latest_history()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    from tpunb.virtual.import_tensorflow import needing_tensorflow
+
+    with needing_tensorflow():
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
@@ -98,13 +101,13 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Called by `%load_ext tpunb`."""
-    from tpunb.extension import load
+    from tpunb.notebook.extension import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Called by `%unload_ext tpunb`."""
-    from tpunb.extension import unload
+    from tpunb.notebook.extension import unload
 
     unload(shell)

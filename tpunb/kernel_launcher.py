@@ -15,6 +15,6 @@ if __name__ == "__main__":
     if sys.path and (sys.path[0] == "" or Path(sys.path[0]) == Path.cwd()):
         del sys.path[0]
 
-    from tpunb.kernels.app import main
+    from tpunb.notebook.kernels.app import main
 
     main()

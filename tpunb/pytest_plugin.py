@@ -7,13 +7,15 @@ and nothing happens unless the option is there.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 __all__ = [
     "pytest_addoption",
+    "pytest_collect_file",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_configure_node",
@@ -54,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import contextlib
 
     from tpunb.errors import TpunbError
-    from tpunb.kernels import temporary_kernel
+    from tpunb.notebook.kernels import temporary_kernel
 
     _refuse_contradictions(config)
     undo = contextlib.ExitStack()
@@ -99,11 +101,41 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [] if tpu is None else [f"tpunb: notebooks run on a virtual TPU, {tpu}"]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Lets a notebook that is none fail with a sentence in place of a traceback."""
+    files = yield
+    if parent.config.option.tpu is None:
+        return files
+    nbval: Any = parent.config.pluginmanager.get_plugin(_NBVAL)
+    for file in files:
+        if isinstance(file, nbval.IPyNbFile):
+            _check_first(file)
+    return files
+
+
+def _check_first(file: Any) -> None:
+    collect = file.collect
+
+    def check_and_collect() -> Any:
+        from tpunb.notebook.files import NotebookError, check_notebook
+
+        try:
+            check_notebook(file.path)
+        except NotebookError as error:
+            raise pytest.Collector.CollectError(str(error)) from error
+        return collect()
+
+    file.collect = check_and_collect
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[Any]) -> None:
     """Lets cells be compared without what differs in every run on a TPU."""
     if config.option.tpu is None:
         return
-    from tpunb.saved_outputs import compare_without_logs
+    from tpunb.notebook.saved_outputs import compare_without_logs
 
     nbval: Any = config.pluginmanager.get_plugin(_NBVAL)
     for item in items:

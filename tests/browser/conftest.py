@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import HERE, FakeComm, Hosted
+from hosting import HERE, SCREENSHOTS, FakeComm, Hosted
 from jupyter import Book, Server, serving
+from support.patience import PATIENCE
 
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [
     "--no-sandbox",
@@ -27,14 +27,22 @@ FLAGS = [
 MISSING = "The browser tests need {}: .ci/run installs it, and no widget was tested here."
 
 
-def missing(what: str) -> None:
-    """Fails in CI; elsewhere skips, and says so among the warnings as well."""
+def missing(what: str) -> str:
+    """Fails in CI; elsewhere warns."""
+    message = MISSING.format(what)
     if os.environ.get("CI"):
-        pytest.fail(MISSING.format(what), pytrace=False)
+        pytest.fail(message, pytrace=False)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.warn(MISSING.format(what), stacklevel=2)
-    pytest.skip(MISSING.format(what))
+        warnings.warn(message, stacklevel=2)
+    return message
+
+
+try:
+    from playwright.sync_api import expect, sync_playwright
+except ImportError:
+    missing("playwright")
+    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +52,10 @@ def chromium() -> Iterator[Any]:
     Not for the whole session: while Playwright runs, the thread has a running event
     loop, which other tests (IPython's shells) would find.
     """
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("playwright")
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
-        missing("chromium")
+        pytest.skip(missing("chromium"))
+    expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         yield browser
@@ -82,6 +87,7 @@ class Watch:
 def page(chromium: Any) -> Iterator[Any]:
     """An empty page, watched: `page.watch`."""
     context = chromium.new_context(viewport={"width": 1100, "height": 900})
+    context.set_default_timeout(PATIENCE * 1000)
     page = context.new_page()
     page.watch = Watch(page)
     yield page

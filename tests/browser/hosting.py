@@ -10,6 +10,7 @@ from typing import Any
 import comm
 
 HERE = Path(__file__).parent
+SCREENSHOTS = HERE.parents[1] / "build" / "screenshots"
 
 
 class FakeComm(comm.base_comm.BaseComm):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from support.patience import PATIENCE
 
 SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {
@@ -58,7 +59,7 @@ class Server:
 
     def _ask(self, method: str, what: str) -> Any:
         request = urllib.request.Request(f"{self.url}/api/{what}", method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             body = answer.read()
         return json.loads(body) if body else None
 
@@ -112,7 +113,7 @@ def serving(folder: Path) -> Iterator[Server]:
             yield Server(folder, _address(process.stderr, output))
         finally:
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=PATIENCE)
 
 
 def _address(stderr: Any, log: Any) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tpunb.histories import History
-from tpunb.widgets.curves import CurvesWidget
+from tpunb.display.widgets.curves import CurvesWidget
+from tpunb.training.history import History
 
 ROOT = "[data-testid=tpunb-curves]"
 HOSTILE = "<img src=x onerror=alert(1)> </script>"
@@ -311,7 +311,7 @@ def test_rows_that_were_lost_are_asked_for(host: Any, page: Any) -> None:
     hosted.widget._flush()
     for step in range(11, 21):
         history.append(step, loss=1.0)
-    hosted.widget._feed.delta()  # lost on its way
+    hosted.widget._stream.delta()  # lost on its way
     history.append(21, loss=1.0)
     history.append(22, loss=1.0)
     hosted.widget._flush()
@@ -391,8 +391,8 @@ def test_what_is_out_of_sight_is_not_drawn(host: Any, page: Any) -> None:
     shown(page, 11)
 
 
-def test_long_lines_stay_fluent(host: Any, page: Any) -> None:
-    """100 updates a second on lines of 10,000 points; the whole minute is in the benchmarks."""
+def test_long_lines_are_drawn_once_a_frame(host: Any, page: Any) -> None:
+    """100 updates a second on lines of 10,000 points; how fluent it is the benchmarks say."""
     history = History()
     for step in range(10_000):
         history.append(
@@ -406,8 +406,7 @@ def test_long_lines_stay_fluent(host: Any, page: Any) -> None:
     shown(page, 10_000)
     measured = page.evaluate(PUSH, 2000)
     assert measured["sent"] > 100
-    # 30 a second is what is wanted; a machine that is busy with other tests gives less.
-    assert measured["drawn"] / measured["seconds"] >= 10
+    assert 0 < measured["drawn"] <= measured["frames"] + 2
     assert measured["points"] > 10_100
 
 
@@ -436,7 +435,7 @@ PUSH = """(duration) => new Promise((done) => {
     }
     const now = performance.now() - began;
     if (now < duration) setTimeout(push, 5);
-    else done({ sent, frames, seconds: now / 1000, drawn: Number(root.dataset.frames) - before, points: Number(root.dataset.points) });
+    else done({ sent, frames, drawn: Number(root.dataset.frames) - before, points: Number(root.dataset.points) });
   };
   push();
 })"""
@@ -444,8 +443,8 @@ PUSH = """(duration) => new Promise((done) => {
 
 TRAINING = """
 import threading, time
-from tpunb.histories import History
-from tpunb.widgets.curves import CurvesWidget
+from tpunb.training.history import History
+from tpunb.display.widgets.curves import CurvesWidget
 
 history = History("mnist", total_steps=3000)
 widget = CurvesWidget(history)
@@ -472,14 +471,14 @@ def test_in_a_front_end(book: Any, page: Any, screenshot: Any) -> None:
     )
     page.evaluate("void window.jupyterapp.commands.execute('notebook:run-all-cells')")
     root = page.locator(ROOT).first
-    expect(root).to_have_attribute("data-state", "running", timeout=20_000)
+    expect(root).to_have_attribute("data-state", "running")
     page.wait_for_function(f"document.querySelector('{ROOT}').dataset.points > 100")
     expect(root.locator(".tpunb-curves-status")).to_contain_text("steps/s")
     expect(root.locator(".tpunb-curves-status")).to_contain_text("left")
     screenshot(root)
-    expect(root).to_have_attribute("data-points", "2000", timeout=30_000)
+    expect(root).to_have_attribute("data-points", "2000")
     opened.save()
     opened.open()
     again = page.locator(ROOT).first
-    expect(again).to_have_attribute("data-points", "2000", timeout=20_000)
+    expect(again).to_have_attribute("data-points", "2000")
     expect(again).to_have_attribute("data-step", "2000")

@@ -14,19 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("playwright")
-from conftest import SCREENSHOTS
-from hosting import Hosted
+from hosting import SCREENSHOTS, Hosted
 from playwright.sync_api import expect
 from test_curves import by_hand, noise, trained
 from test_replicas import Values, distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, drawn, places
 
-from tpunb.histories import History
-from tpunb.widgets.curves import CurvesWidget
-from tpunb.widgets.replicas import ReplicasWidget
-from tpunb.widgets.topology import TopologyWidget
+from tpunb.display.widgets.curves import CurvesWidget
+from tpunb.display.widgets.replicas import ReplicasWidget
+from tpunb.display.widgets.topology import TopologyWidget
+from tpunb.training.history import History
 
 DOCS = Path(__file__).parents[2] / "docs"
 WIDTH = 960

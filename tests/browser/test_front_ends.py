@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from jupyter import Book, Server
 from playwright.sync_api import expect
-
-pytestmark = pytest.mark.timeout(240)
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 SETUP = "import tensorflow as tf, tpunb\n%load_ext tpunb\n%tpu_connect --simulate v3-8"
@@ -29,6 +26,8 @@ hostile = tpunb.History("<img src=x onerror='document.title=1'>")
 hostile.append(1, {"</script><b>loss</b>": 1.0})
 hostile"""
 
+FREEZE = "history.finish()\ncurves.freeze()"
+
 
 def widget(page: Any, name: str) -> Any:
     return page.locator(f'[data-testid="tpunb-{name}"]')
@@ -39,9 +38,47 @@ def errors(book: Book) -> list[Any]:
     return [output for output in outputs if output.output_type == "error"]
 
 
-def test_all_displays_at_once(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
-    opened = book(SETUP, VALUES, CURVES, HOSTILE, HOSTILE_CURVES)
+def test_all_displays(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
+    """As a user works: cell by cell, some of them again, and a display frozen in the end."""
+    opened = book(SETUP, VALUES, CURVES, HOSTILE, HOSTILE_CURVES, FREEZE, run=False)
+    opened.run_cell(0)
+    opened.run_cell(1)
+    select_a_core(page)
+    run_again(opened, page, 1)
+    for number in (2, 3, 4):
+        opened.run_cell(number)
+    look_at_all(page)
+    assert page.title() != "1"
+    for name in ("topology", "replicas", "curves"):
+        widget(page, name).first.scroll_into_view_if_needed()
+        screenshot(name=name)
+    opened.run_cell(5)
+    expect(widget(page, "curves")).to_have_count(1)  # the hostile one
+    expect(page.locator(".jp-Cell").nth(2).locator("img")).to_have_count(1)
     assert errors(opened) == []
+
+
+def select_a_core(page: Any) -> None:
+    """What is selected in one display is selected in the other."""
+    expect(widget(page, "replicas")).to_have_attribute("data-replicas", "8")
+    widget(page, "topology").locator("canvas").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    for name in ("topology", "replicas"):
+        expect(widget(page, name)).to_have_attribute("data-selected", "1")
+
+
+def run_again(opened: Book, page: Any, number: int) -> None:
+    """The new display of a cell takes the place and the view of the old one."""
+    shown = widget(page, "replicas")
+    shown.get_by_role("button", name="Table").click()
+    expect(shown).to_have_attribute("data-view", "table")
+    opened.run_cell(number)
+    expect(shown).to_have_count(1)
+    expect(shown).to_have_attribute("data-view", "table")
+
+
+def look_at_all(page: Any) -> None:
     expect(widget(page, "topology")).to_have_attribute("data-chips", "4")
     expect(widget(page, "topology")).to_have_attribute("data-cores", "8")
     expect(widget(page, "replicas").first).to_have_attribute("data-replicas", "8")
@@ -49,10 +86,6 @@ def test_all_displays_at_once(book: Callable[..., Book], page: Any, screenshot: 
     expect(widget(page, "curves").last).to_have_attribute("data-points", "1")
     expect(widget(page, "replicas").last).to_contain_text("<img src=x")
     expect(widget(page, "curves").last).to_contain_text("</script><b>loss</b>")
-    assert page.title() != "1"
-    for name in ("topology", "replicas", "curves"):
-        widget(page, name).first.scroll_into_view_if_needed()
-        screenshot(name=name)
 
 
 def test_saved_without_live_forms(book: Callable[..., Book], page: Any, server: Server) -> None:
@@ -73,29 +106,3 @@ def test_saved_without_live_forms(book: Callable[..., Book], page: Any, server: 
     opened.open()
     expect(page.locator(".jp-OutputArea-output img")).to_have_count(3)
     expect(page.get_by_text("Error displaying widget")).to_have_count(0)
-
-
-def test_a_cell_that_runs_again(book: Callable[..., Book], page: Any) -> None:
-    opened = book(SETUP, VALUES)
-    shown = widget(page, "replicas")
-    shown.get_by_role("button", name="Table").click()
-    expect(shown).to_have_attribute("data-view", "table")
-    opened.run_cell(1)
-    expect(widget(page, "replicas")).to_have_count(1)
-    expect(widget(page, "replicas")).to_have_attribute("data-view", "table")
-
-
-def test_freezing(book: Callable[..., Book], page: Any) -> None:
-    opened = book(SETUP, CURVES, "history.finish()\ncurves.freeze()")
-    expect(widget(page, "curves")).to_have_count(0)
-    expect(page.locator(".jp-Cell").nth(1).locator("img")).to_have_count(1)
-    assert errors(opened) == []
-
-
-def test_a_selection_is_shared(book: Callable[..., Book], page: Any) -> None:
-    book(SETUP, VALUES)
-    widget(page, "topology").locator("canvas").first.focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")
-    expect(widget(page, "topology")).to_have_attribute("data-selected", "1")
-    expect(widget(page, "replicas")).to_have_attribute("data-selected", "1")

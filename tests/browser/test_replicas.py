@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hosting import Hosted
-
-pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
-from tpunb.describe import ReplicaValuesDescription, describe_replica_values
-from tpunb.describe.replicas import Leaf
-from tpunb.widgets.replicas import ReplicasWidget
+from tpunb.display.describe import ReplicaValuesDescription, describe_replica_values
+from tpunb.display.describe.leaves import Leaf
+from tpunb.display.widgets.replicas import ReplicasWidget
 
 ATTACK = "<img src=x onerror=alert(1)>"
 ROOT = "[data-testid=tpunb-replicas]"
@@ -38,7 +36,7 @@ Values.__name__ = "PerReplica"
 def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets `Values` be distributed values, without TensorFlow."""
     monkeypatch.setattr(
-        "tpunb.describe._tensors.distributed_components",
+        "tpunb.display.describe._tensors.distributed_components",
         lambda value: value.values if isinstance(value, Values) else None,
     )
 

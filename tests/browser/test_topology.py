@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tpunb.accelerators import accelerator
-from tpunb.describe import TopologyDescription, describe_accelerator
-from tpunb.widgets.topology import TopologyWidget
+from tpunb.display.describe import TopologyDescription, describe_accelerator
+from tpunb.display.widgets.topology import TopologyWidget
+from tpunb.tpu.types import accelerator
 
 ROOT = '[data-testid="tpunb-topology"]'
 HOSTILE = "<img src=x onerror=alert(1)></script>"
@@ -147,32 +147,42 @@ def test_dark_theme(host: Any, page: Any) -> None:
     assert pixels["0072b2"] > 2000
 
 
+COUNTING = """() => {
+  // What drawing costs on any machine; returns the function that says how often the canvas was called.
+  const kind = CanvasRenderingContext2D.prototype;
+  const before = Object.entries(Object.getOwnPropertyDescriptors(kind)).filter(([, own]) => typeof own.value === "function");
+  let count = 0;
+  for (const [name, { value }] of before) kind[name] = function (...given) { count += 1; return value.apply(this, given); };
+  return () => { for (const [name, own] of before) Object.defineProperty(kind, name, own); return count; };
+}"""
+
+
 def test_the_largest_is_drawn_and_answers_at_once(host: Any, page: Any) -> None:
     host(lambda: TopologyWidget("v5p-17920"))
     root = drawn(page)
     measured = page.evaluate(
-        """async () => {
-          const begin = performance.now();
+        f"""async () => {{
+          const calls = ({COUNTING})();
           await show("w0");
           while (!document.querySelector("[data-level]")) await new Promise(requestAnimationFrame);
-          return performance.now() - begin;
-        }"""
+          return calls();
+        }}"""
     )
-    assert measured < 600  # 70 to 100 when nothing else runs
+    assert measured < 30_000  # 9,000 for 8960 chips
     hovering = page.evaluate(
-        """(root) => {
+        f"""(root) => {{
           const canvas = root.querySelector("canvas");
           const box = canvas.getBoundingClientRect();
-          const begin = performance.now();
-          for (let k = 0; k < 1000; k += 1) {
+          const calls = ({COUNTING})();
+          for (let k = 0; k < 1000; k += 1) {{
             canvas.dispatchEvent(new PointerEvent("pointermove",
-              { clientX: box.left + (k * 37) % box.width, clientY: box.top + (k * 17) % box.height }));
-          }
-          return (performance.now() - begin) / 1000;
-        }""",
+              {{ clientX: box.left + (k * 37) % box.width, clientY: box.top + (k * 17) % box.height }}));
+          }}
+          return calls();
+        }}""",
         drawn(page).element_handle(),
     )
-    assert hovering < 2  # 0.1 to 0.3
+    assert hovering == 0  # what has changed is drawn once a frame
     expect(root).to_have_attribute("data-cores", "8960")
 
 
@@ -370,14 +380,14 @@ def test_the_largest_in_space(host: Any, page: Any, screenshot: Any) -> None:
     host(lambda: TopologyWidget("v5p-17920", mode="3d"))
     root = drawn(page)
     measured = page.evaluate(
-        """async () => {
-          const begin = performance.now();
+        f"""async () => {{
+          const calls = ({COUNTING})();
           await show("w0");
           while (!document.querySelector("[data-level]")) await new Promise(requestAnimationFrame);
-          return performance.now() - begin;
-        }"""
+          return calls();
+        }}"""
     )
-    assert measured < 900  # 100 to 150 when nothing else runs
+    assert measured < 100_000  # 30,000
     root = drawn(page)
     assert len(places(page, root, 7)) > 800  # three faces: 1328 chips
     screenshot(root)

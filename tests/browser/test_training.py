@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from jupyter import Book
 from playwright.sync_api import expect
-
-pytestmark = pytest.mark.timeout(240)
 
 SETUP = """\
 import tensorflow as tf, tpunb
@@ -29,7 +26,7 @@ def test_watched_and_stopped(book: Callable[..., Book], page: Any, screenshot: A
     opened = book(SETUP, TRAINING, LOOK, run=False)
     opened.run_all(wait=False)
     curves = page.locator('[data-testid="tpunb-curves"]')
-    expect(curves).to_have_attribute("data-state", "running", timeout=60_000)
+    expect(curves).to_have_attribute("data-state", "running")
     points = int(curves.get_attribute("data-points"))
     page.wait_for_function(
         "points => Number(document.querySelector('[data-testid=tpunb-curves]').dataset.points) > points",
@@ -38,7 +35,7 @@ def test_watched_and_stopped(book: Callable[..., Book], page: Any, screenshot: A
     expect(page.get_by_text("steps/s").first).to_be_visible()
     screenshot(name="running")
     page.evaluate("window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
-    expect(page.get_by_text("Stopped: after")).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("Stopped: after")).to_be_visible()
     expect(curves).to_have_count(0)  # frozen
     expect(page.locator(".jp-Cell").nth(1).locator("img")).to_have_count(1)
     opened.run_cell(2)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from support.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -39,7 +40,26 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def run_script(script: Path, *arguments: str, timeout: float, keras: bool = False) -> Any:
+def run_code(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs code to its end, with environment variables of its own besides this process's."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**environment(), **variables},
+        check=False,
+    )
+
+
+def output_of(code: str, *arguments: object, **variables: str) -> str:
+    """What code that must not fail, nor complain, writes; see `run_code`."""
+    done = run_code(code, *arguments, **variables)
+    assert (done.returncode, done.stderr) == (0, ""), f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run_script(script: Path, *arguments: str, keras: bool = False) -> Any:
     """Runs a script to its end; see `command`.
 
     Returns:
@@ -52,7 +72,7 @@ def run_script(script: Path, *arguments: str, timeout: float, keras: bool = Fals
         command(script, *arguments, keras=keras),
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=PATIENCE,
         env=environment(),
         check=False,
     )
@@ -73,16 +93,11 @@ def is_running(process: int) -> bool:
     return state != "Z"
 
 
-def wait_until_gone(processes: list[int], *, timeout: float) -> list[int]:
+def wait_until_gone(processes: list[int]) -> list[int]:
     """Waits for processes to end; gives those that have not."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + PATIENCE
     left = list(processes)
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
         left = [process for process in left if is_running(process)]
     return left
-
-
-def kill(process: int) -> None:
-    """Ends a process as a crash does."""
-    os.kill(process, signal.SIGKILL)

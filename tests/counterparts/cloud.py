@@ -51,7 +51,7 @@ class _Handler(Handler):
         if "Authorization" in self.headers:
             owner.tokens.append(self.headers["Authorization"])
         if owner.mode == "hangs":
-            owner.stopped.wait(60)
+            owner.stopped.wait()
         elif owner.mode == "trickles":
             self._trickle()
         elif owner.mode == "no json":
@@ -99,12 +99,10 @@ class _Handler(Handler):
 
     def _trickle(self) -> None:
         self.send_response(200)
-        self.send_header("Content-Length", "1000")
+        self.send_header("Content-Length", "1000000")
         self.end_headers()
-        for _ in range(1000):
+        while not self.server.owner.stopped.wait(0.1):
             self.wfile.write(b" ")
-            if self.server.owner.stopped.wait(0.1):
-                return
 
 
 class CloudAPI(HTTPCounterpart):

@@ -13,7 +13,12 @@ import json
 from collections.abc import Mapping
 from typing import Literal
 
+import pytest
+from support.patience import PATIENCE
+
 from counterparts.web import Handler, HTTPCounterpart
+from tpunb.machine import detect
+from tpunb.machine.metadata_server import metadata
 
 __all__ = ["TOKEN", "MetadataServer", "tpu_vm"]
 
@@ -63,7 +68,7 @@ class _Handler(Handler):
         owner = self.server.owner
         owner.requests.append(self.path.removeprefix(_PREFIX))
         if owner.mode == "hangs":
-            owner.stopped.wait(60)
+            owner.stopped.wait()
         elif owner.mode == "portal":
             self._send(200, "<html>Please accept our terms</html>", google=False)
         elif owner.mode == "redirects":
@@ -101,14 +106,12 @@ class _Handler(Handler):
     def _trickle(self) -> None:
         self.send_response(200)
         self.send_header("Metadata-Flavor", "Google")
-        self.send_header("Content-Length", "1000")
+        self.send_header("Content-Length", "1000000")
         self.end_headers()
-        for _ in range(1000):
+        while not self.server.owner.stopped.wait(0.1):
             try:
                 self.wfile.write(b"x")
             except OSError:
-                return
-            if self.server.owner.stopped.wait(0.1):
                 return
 
 
@@ -128,7 +131,10 @@ class MetadataServer(HTTPCounterpart):
     handler = _Handler
 
     def __init__(
-        self, values: Mapping[str, str] | None = None, mode: Mode = "answers", delay: float = 30
+        self,
+        values: Mapping[str, str] | None = None,
+        mode: Mode = "answers",
+        delay: float = PATIENCE,
     ) -> None:
         super().__init__()
         self.values = {
@@ -139,3 +145,16 @@ class MetadataServer(HTTPCounterpart):
         }
         self.mode: Mode = mode
         self.delay = delay
+        self._patch = pytest.MonkeyPatch()
+
+    def __enter__(self) -> MetadataServer:
+        # The second that is waited for an answer ends what never comes, and not what comes late.
+        if self.mode not in {"hangs", "slow", "trickles"}:
+            self._patch.setattr(detect, "_PATIENCE", float(PATIENCE))
+            self._patch.setitem(metadata.__kwdefaults__, "timeout", float(PATIENCE))
+        super().__enter__()
+        return self
+
+    def stop(self) -> None:
+        self._patch.undo()
+        super().stop()

@@ -11,9 +11,10 @@ import http.server
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
+
+from support.patience import PATIENCE, wait_until
 
 __all__ = ["Proxy", "dropping", "mute", "refusing", "web"]
 
@@ -52,13 +53,12 @@ def dropping() -> Iterator[str]:
 
 
 def _wait_until_full(server: socket.socket) -> None:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+    def is_full() -> bool:
         with socket.socket() as trial:
-            trial.settimeout(0.1)
-            if trial.connect_ex(server.getsockname()) != 0:
-                return
-    raise AssertionError("the backlog does not fill up here")
+            trial.settimeout(0.1)  # the system accepts at once, or never
+            return trial.connect_ex(server.getsockname()) != 0
+
+    wait_until(is_full)
 
 
 @contextlib.contextmanager
@@ -169,7 +169,7 @@ class Proxy:
             return
         with (
             contextlib.suppress(OSError, ValueError),
-            socket.create_connection(self._target, timeout=10) as server,
+            socket.create_connection(self._target, timeout=PATIENCE) as server,
         ):
             self._copy(client, server)
 

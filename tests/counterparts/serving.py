@@ -30,25 +30,30 @@ def tensorflow_server(port: int, cpus: int) -> None:
     ready(server.target.removeprefix("grpc://"))
 
 
+def field(number: int, value: bytes) -> bytes:
+    """A field of bytes in a message of protocol buffers."""
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+def device_attributes(name: str) -> bytes:
+    """A `DeviceAttributes`, without TensorFlow, which takes seconds to import."""
+    incarnation = bytes([6 << 3 | 1]) + (1234567).to_bytes(8, "little")
+    memory = bytes([4 << 3, 0x80, 0x80, 0x80, 0x80, 0x04])  # 1 GiB
+    full = f"/job:worker/replica:0/task:0/device:{name}"
+    kind = name.partition(":")[0]
+    return field(1, full.encode()) + field(2, kind.encode()) + memory + incarnation
+
+
 def tpu_worker(port: int, cores: int, statuses: int) -> Any:
     """A gRPC server that has a TPU's devices and never ends what it is asked to do.
 
     It answers the first `statuses` questions for its devices; later ones hang.
     """
     import grpc
-    from tensorflow.core.framework.device_attributes_pb2 import DeviceAttributes
 
     over = threading.Event()
     names = ["CPU:0", "TPU_SYSTEM:0", *(f"TPU:{core}" for core in range(cores))]
-    listed = b""
-    for name in names:
-        device = DeviceAttributes(
-            name=f"/job:worker/replica:0/task:0/device:{name}",
-            device_type=name.partition(":")[0],
-            memory_limit=1 << 30,
-            incarnation=1234567,
-        ).SerializeToString()
-        listed += bytes([0x0A, len(device)]) + device
+    listed = b"".join(field(1, device_attributes(name)) for name in names)
     asked = iter(range(statuses))
 
     class Handler(grpc.GenericRpcHandler):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import signal
 import socket
@@ -17,10 +18,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.patience import PATIENCE
+
 __all__ = ["Served", "free_port", "tensorflow_server", "tpu_worker"]
 
 _SCRIPT = Path(__file__).with_name("serving.py")
-_PATIENCE = 60
 
 
 class Served:
@@ -42,6 +44,7 @@ class Served:
     def freeze(self) -> None:
         """Stops it where it stands: its port accepts still, and nobody answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)  # its threads stop one after the other
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -50,7 +53,7 @@ class Served:
         """Ends it as a crash does."""
         if self._process.poll() is None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(PATIENCE)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -75,17 +78,22 @@ class Served:
     def _read_address(self) -> str:
         out = self._process.stdout
         assert out is not None
-        if not select.select([out], [], [], _PATIENCE)[0]:
+        if not select.select([out], [], [], PATIENCE)[0]:
             self.kill()
             raise AssertionError("the worker does not start")
         return out.readline().strip()
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that the system gives to nobody else meanwhile.
+
+    It is below those from which the system takes the ports of those who ask for any.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager

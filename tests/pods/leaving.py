@@ -1,7 +1,7 @@
 """A notebook's shell with a Pod of its own workers, which is left in several ways.
 
-Usage: leaving.py magic: with the magics, one after the other; prints what was left running.
-       leaving.py crash: prints the workers and waits to be killed.
+It leaves with the magics, one after the other, and prints what was left running; then it
+prints the workers of another Pod and waits to be killed.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from typing import Any
 
 from counterparts.children import wait_until_gone
 from IPython.core.interactiveshell import InteractiveShell
 
-CONNECT = "--simulate 1 --local-workers --timeout 120"
+CONNECT = "--simulate 1 --local-workers --timeout 600"
 
 
 def connected(shell: Any) -> list[int]:
@@ -24,20 +23,20 @@ def connected(shell: Any) -> list[int]:
     return list(connection.pod.local.process_ids)
 
 
-def main(way: str) -> None:
+def main() -> None:
     """Connects and leaves."""
     shell = InteractiveShell.instance(ipython_dir=tempfile.mkdtemp())
     shell.run_line_magic("load_ext", "tpunb")
     workers = connected(shell)
-    if way == "crash":
-        print(json.dumps(workers), flush=True)
-        time.sleep(600)
     shell.run_line_magic("tpu_disconnect", "")
-    left = wait_until_gone(workers, timeout=10)
+    left = wait_until_gone(workers)
     workers = connected(shell)
     shell.run_line_magic("unload_ext", "tpunb")
-    print(json.dumps({"disconnect": left, "unload": wait_until_gone(workers, timeout=10)}))
+    print(json.dumps({"disconnect": left, "unload": wait_until_gone(workers)}), flush=True)
+    shell.run_line_magic("load_ext", "tpunb")
+    print(json.dumps(connected(shell)), flush=True)
+    sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

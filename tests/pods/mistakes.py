@@ -1,9 +1,7 @@
-"""What users do wrong with workers, and how each is explained; prints the codes."""
+"""What users do wrong with workers, and how each is explained."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -44,8 +42,8 @@ def code_of(call: Callable[[], Any]) -> str | None:
     return None
 
 
-def main(address: str) -> None:
-    """Makes the mistakes."""
+def mistakes(address: str) -> dict[str, str | None]:
+    """Makes the mistakes with a worker; gives the codes of what they raise."""
     with tpunb.connect(workers=[address]) as connection:
         codes = {
             "dataset": code_of(lambda: on_the_worker(uses_a_dataset_from_before)),
@@ -53,9 +51,4 @@ def main(address: str) -> None:
         }
         with connection.strategy.scope():
             variable = tf.Variable(1.0)
-    codes["closed"] = code_of(variable.numpy)
-    print(json.dumps(codes))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    return codes | {"closed": code_of(variable.numpy)}

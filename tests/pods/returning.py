@@ -41,7 +41,7 @@ def main() -> None:
     shell = InteractiveShell.instance(ipython_dir=tempfile.mkdtemp())
     shell.run_line_magic("load_ext", "tpunb")
     port = free_port()
-    connect = f"--workers localhost:{port} --timeout 5"
+    connect = f"--workers localhost:{port} --timeout 600"
     worker = started(port)
 
     def run() -> float:
@@ -70,7 +70,7 @@ def main() -> None:
     shell.run_line_magic("tpu_connect", "--simulate 2")
     seen["virtual"] = run()
     worker.terminate()
-    seen["ended"] = worker.wait(20)
+    seen["ended"] = worker.wait(240)
     print(json.dumps(seen))
 
 

@@ -1,7 +1,7 @@
 """The same programs on one process and on the workers of a Pod; prints what each gave.
 
-Usage: training.py HOST:PORT [HOST:PORT ...]: workers with 2 cores each. Without workers: on
-one process, on hosts of the same number.
+Usage: training.py HOST:PORT [HOST:PORT ...]: the workers, with 4 cores in all. A test imports
+it to run the programs without workers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from pods.mistakes import mistakes
 
 import tpunb
 
@@ -170,29 +171,41 @@ def saved(strategy: Any) -> list[float]:
     return [*weights(network), *map(float, variable.numpy()), float(step.numpy())]
 
 
-def main(workers: list[str]) -> None:
-    """Prints everything as one line of JSON."""
+def diverged(strategy: Any) -> list[float]:
+    """A variable's copies, read by a function from a time when they were equal."""
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+
+    def total() -> Any:
+        return tf.distribute.get_replica_context().all_reduce("sum", variable.read_value())
+
+    read = tf.function(lambda: strategy.run(total)).get_concrete_function()
+    before = strategy.experimental_local_results(read())
+    strategy.run(tf.function(lambda: variable.assign(together_of(0.0))))
+    return [float(v) for v in (*before, *strategy.experimental_local_results(read()))]
+
+
+def programs(workers: list[str]) -> dict[str, Any]:
+    """What each program gives."""
     connection = tpunb.connect(simulate=CORES, workers=workers or None)
     strategy = connection.strategy
     description = connection.describe()
-    print(
-        json.dumps(
-            {
-                "loop": loop(strategy),
-                "fit": fit(strategy),
-                "talk": talk(strategy),
-                "pipelines": pipelines(strategy),
-                "cell": cell(connection),
-                "saved": saved(strategy),
-                "replicas": description.replicas,
-                "hosts": description.hosts,
-                "memory": list(connection.memory_per_core()),
-                "text": str(connection.strategy.run(tf.function(lambda: together_of(0.0)))),
-            }
-        )
-    )
+    found = {
+        "loop": loop(strategy),
+        "fit": fit(strategy),
+        "talk": talk(strategy),
+        "pipelines": pipelines(strategy),
+        "cell": cell(connection),
+        "saved": saved(strategy),
+        "diverged": diverged(strategy),
+        "replicas": description.replicas,
+        "hosts": description.hosts,
+        "memory": list(connection.memory_per_core()),
+        "text": str(connection.strategy.run(tf.function(lambda: together_of(0.0)))),
+    }
     connection.close()
+    return found
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print(json.dumps(programs(sys.argv[1:]) | {"mistakes": mistakes(sys.argv[1])}))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .capture import CellNameError
-    from .lines import cell_lines
+    from .error_lines import cell_lines
     from .runner import CellResult, CellRunner, bind
+    from .settings import RunSettings
     from .steps import Steps
     from .timings import LoopTimings, Timings
 
@@ -21,6 +22,7 @@ __all__ = [
     "CellResult",
     "CellRunner",
     "LoopTimings",
+    "RunSettings",
     "Steps",
     "Timings",
     "bind",
@@ -32,17 +34,21 @@ _HOMES = {
     "CellResult": "runner",
     "CellRunner": "runner",
     "LoopTimings": "timings",
+    "RunSettings": "settings",
     "Steps": "steps",
     "Timings": "timings",
     "bind": "runner",
-    "cell_lines": "lines",
+    "cell_lines": "error_lines",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    from tpunb.virtual.import_tensorflow import needing_tensorflow
+
+    with needing_tensorflow():
+        found = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = found  # each name comes this way once
     return found
 

@@ -18,12 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import CellError, nearest
-from .closure import globals_read
+from .function_globals import globals_read
 from .nests import leaves
-from .source import PROVIDED, CellSource
+from .source import PROVIDED, StepSource
 from .symbolic import is_composite
 
-__all__ = ["Captured", "Capturer", "CellNameError", "Kind", "Shortcut"]
+__all__ = ["CaptureKind", "Captured", "Capturer", "CellNameError", "Shortcut"]
 
 _MISSING = object()
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
@@ -35,7 +35,7 @@ class CellNameError(CellError, NameError):
     """A cell reads a name that neither it nor the notebook defines."""
 
 
-class Kind(str, enum.Enum):
+class CaptureKind(str, enum.Enum):
     """How a value reaches the replicas."""
 
     TENSOR = "a tensor"
@@ -60,7 +60,7 @@ class Captured:
         signature: The shape and dtype of each argument.
         owners: The name to which each argument belongs.
         closed: What is closed over, and what functions among it read: held, so
-            that no other object can take an id that a key speaks of.
+            that no other object can take an id that a key contains.
         local: Names whose values hide the notebook's.
     """
 
@@ -81,7 +81,7 @@ class Captured:
 
 @dataclass(frozen=True)
 class Shortcut:
-    """What to look at to see that a cell's last trace fits again.
+    """What to compare to see that a cell's last trace fits again.
 
     Attributes:
         closed: Names that must still be bound to the very same objects.
@@ -90,7 +90,7 @@ class Shortcut:
     """
 
     closed: tuple[tuple[str, Any], ...]
-    arguments: tuple[tuple[str, Kind], ...]
+    arguments: tuple[tuple[str, CaptureKind], ...]
     signature: list[Hashable]
 
 
@@ -99,18 +99,18 @@ class Capturer:
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
-        self._kinds: dict[type, Kind] = dict.fromkeys(_PLAIN, Kind.PLAIN)
-        self._take: dict[Kind, Callable[[Captured, str, Any], Hashable]] = {
-            Kind.TENSOR: self._tensor,
-            Kind.ARRAY: self._array,
-            Kind.COMPOSITE: self._composite,
-            Kind.DISTRIBUTED: self._distributed,
-            Kind.NEST: self._nest,
-            Kind.STREAM: self._stream,
+        self._kinds: dict[type, CaptureKind] = dict.fromkeys(_PLAIN, CaptureKind.PLAIN)
+        self._take: dict[CaptureKind, Callable[[Captured, str, Any], Hashable]] = {
+            CaptureKind.TENSOR: self._tensor,
+            CaptureKind.ARRAY: self._array,
+            CaptureKind.COMPOSITE: self._composite,
+            CaptureKind.DISTRIBUTED: self._distributed,
+            CaptureKind.NEST: self._nest,
+            CaptureKind.STREAM: self._stream,
         }
 
     def capture(
-        self, cell: CellSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
+        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
     ) -> Captured:
         """Looks up what a cell reads.
 
@@ -136,12 +136,12 @@ class Capturer:
                 captured.key[name] = self._taken(captured, name, value, namespace)
         return captured
 
-    def shortcut(self, cell: CellSource, captured: Captured) -> Shortcut | None:
+    def shortcut(self, cell: StepSource, captured: Captured) -> Shortcut | None:
         """How to capture the same again quickly; None where lists and dicts take part."""
         kinds = [
             self.kind(value) for value in (*captured.closed.values(), *captured.values.values())
         ]
-        if Kind.NEST in kinds:
+        if CaptureKind.NEST in kinds:
             return None
         names = [name for name in (*cell.names.reads, *cell.later) if name not in PROVIDED]
         closed = {name: captured.values.get(name, _MISSING) for name in names}
@@ -174,12 +174,21 @@ class Capturer:
         captured.signature = shortcut.signature  # the very same: known by identity later on
         return captured
 
-    def kind(self, value: Any) -> Kind:
+    def kind(self, value: Any) -> CaptureKind:
         """The kind of a value, remembered by its type."""
         known = self._kinds.get(type(value))
         if known is None:
             known = self._kinds[type(value)] = _kind(value)
         return known
+
+    def roots(self, captured: Captured) -> dict[str, Any]:
+        """What a trace closes over, by name: where what it depends on begins."""
+        roots = {name: v for name, v in captured.closed.items() if " in " not in name}
+        for name in dict.fromkeys(captured.owners):
+            value = captured.values[name]
+            if self.kind(value) is CaptureKind.NEST:
+                roots[name] = tuple(leaf for leaf in leaves(value) if not self.passed(leaf))
+        return roots
 
     def holds_tensors(self, value: Any) -> bool:
         """Whether a value is, or is a nest with, something that is passed as an argument."""
@@ -188,11 +197,11 @@ class Capturer:
     def passed(self, leaf: Any) -> bool:
         """Whether a value that is not a nest is passed as an argument."""
         kind = self.kind(leaf)
-        if kind is Kind.ARRAY:
+        if kind is CaptureKind.ARRAY:
             return _converts(leaf.dtype)
-        return kind in (Kind.TENSOR, Kind.COMPOSITE, Kind.DISTRIBUTED)
+        return kind in (CaptureKind.TENSOR, CaptureKind.COMPOSITE, CaptureKind.DISTRIBUTED)
 
-    def _not_in_notebook(self, cell: CellSource, name: str, namespace: dict[str, Any]) -> Any:
+    def _not_in_notebook(self, cell: StepSource, name: str, namespace: dict[str, Any]) -> Any:
         """A builtin that the cell hides by an assignment; an error if there is no such name."""
         builtin = getattr(builtins, name, _MISSING)
         if builtin is not _MISSING:
@@ -213,10 +222,10 @@ class Capturer:
         if take is not None:
             return take(captured, name, value)
         captured.closed[name] = value
-        if kind is Kind.FUNCTION:
+        if kind is CaptureKind.FUNCTION:
             for inner, read in globals_read(value, namespace).items():
                 # What the cell itself captures has a key of its own; a tensor that
-                # the function reads is a constant of the trace all the same.
+                # the function reads is a constant of the trace nevertheless.
                 captured.key[f"{inner} in {name}"] = self.closed_key(read)
                 captured.closed[f"{inner} in {name}"] = read
         return self.closed_key(value)
@@ -224,25 +233,25 @@ class Capturer:
     def closed_key(self, value: Any) -> Hashable:
         """What identifies a value that is closed over."""
         kind = self.kind(value)
-        if kind is Kind.PLAIN:
+        if kind is CaptureKind.PLAIN:
             return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
-        if kind is Kind.NEST and not self._is_large(value):
+        if kind is CaptureKind.NEST and not self._is_large(value):
             return self._nest_key(value, self.closed_key)
         return (kind, id(value))
 
     def _tensor(self, captured: Captured, name: str, value: Any) -> Hashable:
         captured.add_argument(name, value, (value.dtype, value.shape))
-        return Kind.TENSOR
+        return CaptureKind.TENSOR
 
     def _array(self, captured: Captured, name: str, value: Any) -> Hashable:
         if not _converts(value.dtype):
             captured.closed[name] = value
-            return (Kind.OBJECT, id(value))
+            return (CaptureKind.OBJECT, id(value))
         return self._tensor(captured, name, tf.convert_to_tensor(value))
 
     def _composite(self, captured: Captured, name: str, value: Any) -> Hashable:
         captured.add_argument(name, value, tf.type_spec_from_value(value))
-        return Kind.COMPOSITE
+        return CaptureKind.COMPOSITE
 
     def _distributed(self, captured: Captured, name: str, value: Any) -> Hashable:
         local = getattr(value, "values", None) or self._strategy.experimental_local_results(value)
@@ -258,10 +267,10 @@ class Capturer:
             )
             local = self._strategy.experimental_local_results(value)
         captured.add_argument(name, value, tuple(self._signature(part) for part in local))
-        return Kind.DISTRIBUTED
+        return CaptureKind.DISTRIBUTED
 
     def _signature(self, part: Any) -> Hashable:
-        if self.kind(part) is Kind.TENSOR:
+        if self.kind(part) is CaptureKind.TENSOR:
             return (part.dtype, part.shape)
         return tf.type_spec_from_value(part)  # type: ignore[no-any-return]
 
@@ -270,14 +279,14 @@ class Capturer:
             captured.closed[name] = value
             return self.closed_key(value)
         key = self._nest_key(value, lambda leaf: self._nest_leaf(captured, name, leaf))
-        return (Kind.NEST, key)
+        return (CaptureKind.NEST, key)
 
     def _nest_leaf(self, captured: Captured, name: str, leaf: Any) -> Hashable:
         take = self._take.get(self.kind(leaf))
         return take(captured, name, leaf) if take else self.closed_key(leaf)
 
     def _nest_key(self, value: Any, leaf_key: Callable[[Any], Hashable]) -> Hashable:
-        if self.kind(value) is not Kind.NEST:
+        if self.kind(value) is not CaptureKind.NEST:
             return leaf_key(value)
         if isinstance(value, dict):
             children = [(key, self._nest_key(child, leaf_key)) for key, child in value.items()]
@@ -288,7 +297,7 @@ class Capturer:
         """Whether a nest is too large to compare, or too deep: it may contain itself."""
         passed = False
         for number, leaf in enumerate(leaves(value)):
-            if self.kind(leaf) is Kind.NEST:
+            if self.kind(leaf) is CaptureKind.NEST:
                 return True
             passed = passed or self.passed(leaf)
             if number >= _LARGE:
@@ -303,27 +312,27 @@ class Capturer:
         )
 
 
-def _kind(value: Any) -> Kind:
+def _kind(value: Any) -> CaptureKind:
     kind = type(value)
     if isinstance(value, (tf.data.Dataset, tf.data.Iterator)):
-        return Kind.STREAM
+        return CaptureKind.STREAM
     if isinstance(value, (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)):
-        return Kind.STREAM
+        return CaptureKind.STREAM
     if isinstance(value, tf.Variable):
-        return Kind.OBJECT
+        return CaptureKind.OBJECT
     if isinstance(value, tf.distribute.DistributedValues):
-        return Kind.DISTRIBUTED
+        return CaptureKind.DISTRIBUTED
     if isinstance(value, (np.ndarray, np.generic)):
-        return Kind.PLAIN if isinstance(value, (np.str_, np.bytes_)) else Kind.ARRAY
+        return CaptureKind.PLAIN if isinstance(value, (np.str_, np.bytes_)) else CaptureKind.ARRAY
     if isinstance(value, tf.Tensor):
-        return Kind.TENSOR
+        return CaptureKind.TENSOR
     if isinstance(value, (list, tuple, dict)):
-        return Kind.PLAIN if isinstance(value, tf.TensorShape) else Kind.NEST
+        return CaptureKind.PLAIN if isinstance(value, tf.TensorShape) else CaptureKind.NEST
     if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-        return Kind.FUNCTION
+        return CaptureKind.FUNCTION
     if kind in (tf.DType, tf.TensorShape):
-        return Kind.PLAIN
-    return Kind.COMPOSITE if is_composite(value) else Kind.OBJECT
+        return CaptureKind.PLAIN
+    return CaptureKind.COMPOSITE if is_composite(value) else CaptureKind.OBJECT
 
 
 @functools.lru_cache(maxsize=256)

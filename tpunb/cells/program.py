@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from .._util.logs import logger
 from ..errors import CellError
 from .capture import Captured, Capturer, Shortcut
-from .generate import RECORDER, compile_function, function_text
+from .dependencies import Dependencies
+from .from_function import FunctionSource
 from .nests import leaves, substitute
-from .outputs import LAST, Record, Recorder, Slot
-from .source import CellSource
-from .symbolic import holds_symbolic
+from .outputs import LAST, OutputRecord, OutputRecorder, Slot, without_repeats
+from .refuse_changes import refuse_change, refuse_symbols
+from .replica_function import RECORDER, compile_function, function_text
+from .settings import OutputOptions
+from .source import CellSource, StepSource
 
-__all__ = ["Options", "Program", "named", "program_key"]
+__all__ = ["Program", "named", "program_key"]
+
+_log = logger("cells")
 
 _L = TypeVar("_L")
 _REDUCTIONS = {"mean": tf.distribute.ReduceOp.MEAN, "sum": tf.distribute.ReduceOp.SUM}
-
-
-@dataclass(frozen=True)
-class Options:
-    """How results are combined across replicas.
-
-    Attributes:
-        reduce: Names with `mean` or `sum`.
-        gather: Names with an axis.
-        plot: Names whose values are numbers to be kept of every step.
-    """
-
-    reduce: tuple[tuple[str, str], ...] = ()
-    gather: tuple[tuple[str, int], ...] = ()
-    plot: tuple[str, ...] = ()
 
 
 def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -52,7 +42,10 @@ def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def program_key(
-    cell: CellSource, names: Mapping[str, Hashable], options: Options, namespace: dict[str, Any]
+    cell: StepSource,
+    names: Mapping[str, Hashable],
+    options: OutputOptions,
+    namespace: dict[str, Any],
 ) -> Hashable:
     """What two runs of a cell have in common if one program serves both."""
     return (cell.text, id(namespace), options, tuple(names.items()))
@@ -66,13 +59,14 @@ class Program:
         cell: The cell.
         namespace: The notebook's, which the function reads at trace time.
         captured: What the cell takes from it.
-        capturer: Tells what of it is passed as arguments.
+        capturer: Decides what of it is passed as arguments.
         options: How results are combined.
 
     Attributes:
         key: What it is remembered by.
         names: By captured name, what it was made for.
         closed: What it closes over; lists and dicts as they were.
+        dependencies: What its traces depend on beyond the names.
         shortcut: How to see quickly that its last run's trace fits again.
         records: By signature of the arguments, what the traces leave behind.
         signature: That of the last run.
@@ -80,18 +74,18 @@ class Program:
         strategy: Where it runs.
         failure: What the cell raised in its last trace.
         replica: What each replica runs, with the captured arguments: a tuple of the
-            tensors that `traced_record` tells of.
+            tensors that `traced_record` describes.
         traced_at: When the last trace was complete.
     """
 
     def __init__(
         self,
         strategy: Any,
-        cell: CellSource,
+        cell: StepSource,
         namespace: dict[str, Any],
         captured: Captured,
         capturer: Capturer,
-        options: Options,
+        options: OutputOptions,
     ) -> None:
         self.cell = cell
         self.options = options
@@ -100,43 +94,48 @@ class Program:
         self.namespace = namespace
         self.shortcut: Shortcut | None = None
         self.closed = {n: substitute(v, lambda leaf: leaf) for n, v in captured.closed.items()}
-        self.records: dict[Hashable, Record] = {}
+        self.records: dict[Hashable, OutputRecord] = {}
         self.signature: tuple[Hashable, ...] = ()
         self._last_signature: list[Hashable] | None = None
-        self._last_record = Record()
+        self._last_record = OutputRecord()
         self.counted = 0
         self.failure: BaseException | None = None
         self.traced_at = 0.0
         self.strategy = strategy
         self._loops: dict[Hashable, Any] = {}
-        self._recorders: list[Recorder] = []
-        self._fresh: Record | None = None
+        self._recorders: list[OutputRecorder] = []
+        self._fresh: OutputRecord | None = None
+        roots = capturer.roots(captured)
+        self.dependencies = Dependencies(roots, cell.code, namespace)
         self._held = [list(leaves(value)) for value in captured.closed.values()]
         self._containers = {n: v for n, v in captured.closed.items() if isinstance(v, (list, dict))}
         self._inputs = _inputs(cell, captured, capturer)
         self._function = tf.function(named(self._step(), f"tpu_run_{id(self):x}"))
 
-    def run(self, captured: Captured) -> tuple[list[Any], Record, bool]:
+    def run(self, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
         """Runs once.
 
         Returns:
-            The tensors, the record that tells what they are, and whether
+            The tensors, the record that describes them, and whether
             TensorFlow traced for them.
         """
         self._fresh = self.failure = None
-        # Hashing shapes is dear: a run like the last one is known by its signature's identity.
+        # Hashing shapes is expensive: a run like the last one is known by its signature's identity.
         same = captured.signature is self._last_signature
         signature = self.signature if same else tuple(captured.signature)
         known = same or signature in self.records
-        before = {} if known else {n: copy.copy(value) for n, value in self._containers.items()}
+        before = {} if known else self._contents()
+        begin = time.perf_counter()
         try:
-            outputs = self._function(*captured.arguments)
+            with contextlib.nullcontext() if known else self.dependencies.tracing():
+                outputs = self._function(*captured.arguments)
         except BaseException:
             self._restore(before)
             raise
         finally:
             if self._fresh is not None:
                 self.records[signature] = self._fresh
+                _log.debug("%s: traced in %.3f s", self.cell.filename, self.traced_at - begin)
         if not same or self._fresh is not None:
             self._last_record = self.records[signature]
             self._last_signature = captured.signature
@@ -145,7 +144,7 @@ class Program:
 
     def trace(self, captured: Captured) -> None:
         """Traces as a run would, and leaves no trace of it."""
-        before = {name: copy.copy(value) for name, value in self._containers.items()}
+        before = self._contents()
         try:
             self._function.get_concrete_function(*captured.arguments)
         finally:
@@ -165,11 +164,11 @@ class Program:
         return record.graph if record else None
 
     def _step(self) -> Callable[..., Any]:
-        """What the `tf.function` traces: just what one would write by hand."""
+        """What the `tf.function` traces: the code one would write by hand."""
         unconverted = tf.autograph.experimental.do_not_convert
         strategy, cell, begin = self.strategy, self._replica_function(), unconverted(self._begin)
         start, combine = unconverted(self._start), unconverted(self._combine)
-        watch = _Watch(self)
+        watch = _FailureKeeper(self)
 
         def replica(*arguments: Any) -> Any:
             with watch:
@@ -183,10 +182,13 @@ class Program:
 
         return step
 
-    def _replica_function(self) -> FunctionType:
-        names = self.cell.names
+    def _replica_function(self) -> Callable[..., Any]:
+        if isinstance(self.cell, FunctionSource):
+            return self.cell.replica_function()
+        assert isinstance(self.cell, CellSource)
         parameters = [*self._inputs, *self.cell.provided]
-        direct = [name for name in names.assigned if self._is_direct(name, parameters)]
+        passed = set(parameters)
+        direct = [name for name in self.cell.names.assigned if self._is_direct(name, passed)]
         text = function_text(self.cell, parameters, direct)
         code = compile_function(text, self.cell.filename)
         return FunctionType(code, self.namespace, code.co_name)
@@ -204,9 +206,9 @@ class Program:
         return {self._slot_name(name) for name in (*named, *self.options.plot)}
 
     def _slot_name(self, name: str) -> str:
-        return LAST if name == "_" and self.cell.last else name
+        return LAST if name == "_" and self.cell.has_value else name
 
-    def traced_record(self) -> Record:
+    def traced_record(self) -> OutputRecord:
         """What the replica function has left behind in the trace that has just been made."""
         record = self._recorders[0].record
         self._recorders.clear()
@@ -227,11 +229,11 @@ class Program:
 
         def check() -> None:
             for name, before in initial.items():
-                _refuse_change(name, before, list(leaves(values[name])))
+                refuse_change(name, before, list(leaves(values[name])))
             for name, value in self._containers.items():
-                _refuse_symbols(name, value)
+                refuse_symbols(name.partition(" in ")[0], value)  # or of a function
 
-        recorder = Recorder(self.cell, self.namespace, self._wanted(), check)
+        recorder = OutputRecorder(self.cell, self.namespace, self._wanted(), check)
         self._recorders.append(recorder)
         return {**values, **provided, RECORDER: recorder}
 
@@ -254,7 +256,7 @@ class Program:
                 combined[index] = self._gathered(name, combined[index], axis)
         self._fresh = record
         self.traced_at = time.perf_counter()
-        once, record.places = _without_repeats(combined)
+        once, record.places = without_repeats(combined)
         return once
 
     def _gathered(self, name: str, value: Any, axis: int) -> Any:
@@ -268,6 +270,13 @@ class Program:
             )
             raise self.failure from None
 
+    def _contents(self) -> dict[str, Any]:
+        """What the notebook's lists and dicts hold; users' own kinds may not let be copied."""
+        return {
+            name: dict(value) if isinstance(value, dict) else list(value)
+            for name, value in self._containers.items()
+        }
+
     def _restore(self, before: dict[str, Any]) -> None:
         """Takes back what a failed trace did to the notebook's lists and dicts."""
         for name, contents in before.items():
@@ -277,31 +286,12 @@ class Program:
                 (container.update if isinstance(container, dict) else container.extend)(contents)
 
 
-def _without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
-    """Values without those that stand there twice, and for each its place among them.
-
-    The last line often names what the cell has just assigned. Handing a tensor
-    from the cores to the notebook costs a tenth of a millisecond.
-    """
-    found: dict[tuple[int, ...], int] = {}
-    once: list[Any] = []
-    places: list[int] = []
-    for value in values:
-        parts = getattr(value, "values", None)
-        key = tuple(map(id, parts)) if isinstance(parts, tuple) else (id(value),)
-        if key not in found:
-            found[key] = len(once)
-            once.append(value)
-        places.append(found[key])
-    return once, places
-
-
 def _shape(value: Any) -> Any:
     """The shape of a tensor, or of the first of several replicas' tensors."""
     return getattr(value, "values", (value,))[0].shape
 
 
-class _Watch:
+class _FailureKeeper:
     """Keeps the exception that a cell raises in its trace.
 
     AutoGraph raises another one in its place, of another type if it does not
@@ -318,7 +308,7 @@ class _Watch:
         self._program.failure = error
 
 
-def _inputs(cell: CellSource, captured: Captured, capturer: Capturer) -> dict[str, Any]:
+def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[str, Any]:
     """The function's parameters by name, with slots for the tensors among their values.
 
     Besides the arguments, these are names that are closed over and assigned as
@@ -335,20 +325,3 @@ def _inputs(cell: CellSource, captured: Captured, capturer: Capturer) -> dict[st
     own = {*cell.names.assigned, *captured.local}
     local = {n: v for n, v in captured.values.items() if n in own and n not in owners}
     return {**inputs, **local}
-
-
-def _refuse_change(name: str, before: list[Any], after: list[Any]) -> None:
-    if len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True)):
-        return
-    raise CellError(
-        f"The cell changes `{name}` in place, which the notebook would not see.",
-        mend=f"Assign a new value: `{name} = ...`; it comes back to the notebook.",
-    )
-
-
-def _refuse_symbols(name: str, container: Any) -> None:
-    if holds_symbolic(container):
-        raise CellError(
-            f"The cell puts a tensor of the replicas into `{name}`, which belongs to the notebook.",
-            mend=f"Assign the tensor to a name, and put that into `{name}` in the next cell.",
-        )

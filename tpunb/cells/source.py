@@ -10,14 +10,15 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 
 from ..errors import CellError
-from .closure import read_globals
+from .function_globals import read_globals
 from .names import Names, analyse
+from .scopes import declarations, refuse_hidden_names
 
-__all__ = ["PROVIDED", "CellSource", "parse_cell"]
+__all__ = ["PROVIDED", "CellSource", "StepSource", "parse_cell"]
 
 PROVIDED = ("ctx", "num_replicas", "replica_id")
 """Names that exist in every cell without being the notebook's."""
@@ -28,32 +29,34 @@ _ASYNC = (ast.AsyncFor, ast.AsyncWith, ast.AsyncFunctionDef, ast.Await)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
-@dataclass(frozen=True, eq=False)
-class CellSource:
-    """A parsed cell.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepSource:
+    """What a step runs: a cell, or a function.
 
     Attributes:
-        text: The body as it was given.
+        text: A cell's body as it was given; what identifies any other source.
         filename: What tracebacks call it.
+        names: What it reads and assigns.
+        code: Its code, compiled as a module.
+        has_value: Whether it ends with a value.
+        quiet: Whether that is not to be shown: it ends with a semicolon.
+        later: Names that only the bodies of its functions read.
+        definitions: Functions and classes to define in the notebook itself,
+            by name: those that a cell binds once and in every run.
         lines: Its lines; `lines[0]` stands for the magic's line.
         body: Its statements.
-        names: What it reads and assigns.
-        later: Names that only the bodies of its functions read.
-        last: The statement whose value is the result, if there is one.
-        quiet: Whether the last expression ends with a semicolon.
-        definitions: Functions and classes to define in the notebook itself,
-            by name: those that the cell binds once and in every run.
     """
 
     text: str
     filename: str
-    lines: tuple[str, ...]
-    body: list[ast.stmt]
     names: Names
-    later: frozenset[str]
-    last: ast.Expr | None
-    quiet: bool
-    definitions: Mapping[str, CodeType]
+    code: CodeType
+    has_value: bool
+    quiet: bool = False
+    later: frozenset[str] = frozenset()
+    definitions: Mapping[str, CodeType] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    body: list[ast.stmt] = field(default_factory=list)
 
     @functools.cached_property
     def provided(self) -> tuple[str, ...]:
@@ -78,6 +81,19 @@ class CellSource:
         return self.lines[number - 1].strip() if inside else ""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CellSource(StepSource):
+    """A parsed cell.
+
+    Attributes:
+        last: The statement whose value is the result, if there is one.
+        declarations: What replaces its `global` statements on the replicas.
+    """
+
+    last: ast.Expr | None
+    declarations: Mapping[ast.Global, str]
+
+
 def parse_cell(text: str, filename: str | None = None) -> CellSource:
     """Parses a cell's body.
 
@@ -98,7 +114,7 @@ def parse_cell(text: str, filename: str | None = None) -> CellSource:
     last = tree.body[-1] if tree.body else None
     lines = tuple(padded.split("\n"))
     result = last if isinstance(last, ast.Expr) else None
-    names = analyse(tree.body)
+    names = _analysed(tree)
     return CellSource(
         text=text,
         filename=filename,
@@ -107,8 +123,11 @@ def parse_cell(text: str, filename: str | None = None) -> CellSource:
         names=names,
         later=_read_later(module) - names.reads.keys() - set(names.assigned),
         last=result,
+        has_value=result is not None,
         quiet=result is not None and _ends_with_semicolon(result, lines),
         definitions=_definitions(tree.body, names, filename),
+        code=module,
+        declarations=declarations(tree.body, names.definite, names.bindings),
     )
 
 
@@ -134,6 +153,17 @@ def _compile(tree: ast.Module, filename: str) -> CodeType:
         raise CellError(f"The cell cannot be compiled: {error}.") from None
 
 
+def _analysed(tree: ast.Module) -> Names:
+    try:
+        refuse_hidden_names(tree)
+        return analyse(tree.body)
+    except RecursionError:
+        raise CellError(
+            "An expression of the cell is nested too deeply.",
+            mend="Assign its parts to names, one after the other.",
+        ) from None
+
+
 def _refuse_magic(padded: str, number: int) -> None:
     lines = padded.split("\n")
     line = lines[number - 1] if 0 < number <= len(lines) else ""
@@ -152,9 +182,13 @@ def _refuse(tree: ast.Module) -> None:
 
 
 def _nodes(node: ast.AST, in_function: bool) -> Iterator[tuple[ast.AST, bool]]:
-    for child in ast.iter_child_nodes(node):
-        yield child, in_function
-        yield from _nodes(child, in_function or isinstance(child, _FUNCTIONS))
+    """All nodes in the order of the text, with whether they are inside of a function."""
+    waiting = [(child, in_function) for child in reversed([*ast.iter_child_nodes(node)])]
+    while waiting:  # without recursion: an `elif` is nested in the one before it
+        found, inside = waiting.pop()
+        yield found, inside
+        inside = inside or isinstance(found, _FUNCTIONS)
+        waiting += [(child, inside) for child in reversed([*ast.iter_child_nodes(found)])]
 
 
 def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
@@ -165,19 +199,22 @@ def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
         )
     if isinstance(node, (ast.Yield, ast.YieldFrom)) and not in_function:
         return "`yield` outside of a function.", "Assign the value to a name."
+    if isinstance(node, ast.Call) and not in_function and _assigns_by_exec(node):
+        return (
+            "`exec` cannot assign the cell's names: there, they are those of a function.",
+            "Give it a dict, `exec(text, names)`, and take the names from that.",
+        )
     if isinstance(node, _ASYNC) or (isinstance(node, ast.comprehension) and node.is_async):
         return "a replica cannot run asynchronous code.", _OWN_CELL
-    if isinstance(node, (ast.Global, ast.Nonlocal)):
-        word = type(node).__name__.lower()
-        return (
-            f"`{word}` has no meaning on the replicas.",
-            "Assign the name in the cell; it comes back to the notebook.",
-        )
     if isinstance(node, ast.ImportFrom) and node.module == "__future__":
         return "an import from `__future__` counts for a whole module.", _OWN_CELL
     if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
         return "`import *` cannot be inside a function.", _OWN_CELL
     return None
+
+
+def _assigns_by_exec(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == "exec" and len(call.args) == 1
 
 
 def _ends_with_semicolon(statement: ast.Expr, lines: tuple[str, ...]) -> bool:

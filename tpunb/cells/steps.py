@@ -2,113 +2,140 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+import types
+from collections.abc import Mapping
+from typing import Any
 
-from ..errors import CellError
-from ..histories import History
-from ..interrupts import StopButton
-from .batches import Batches
+from tpunb.training.history import History
+from tpunb.training.stop_button import Overdue, StopButton
+from tpunb.virtual.check import CheckReport
+
+from .batch_reader import BatchReader
+from .batch_source import BatchSource, open_batches
 from .capture import Captured
-from .feed import Feed
-from .loop import Kept, Loop, bound_to
-from .nests import substitute
-from .outputs import LAST, Record, Slot
-from .pace import Pace
-from .plots import Plots
-from .program import Options, Program
-from .readiness import make_ready
+from .error_lines import mark_step
+from .optimizers import make_ready
+from .outputs import LAST, OutputRecord
+from .plotted_values import PlottedValues
+from .program import Program
+from .programs import Programs
+from .settings import RunSettings
+from .source import StepSource
+from .step_loop import Kept, Loop, bound_to
+from .steps_per_loop import StepsPerLoop
 from .timings import LoopTimings, Waits
+from .validate import checked_outputs, refuse_counts, total_steps
+from .watcher import NoWatcher, Watcher
 
-if TYPE_CHECKING:
-    from ..checking import CheckReport
-    from .runner import CellRunner
-    from .source import CellSource
+__all__ = ["Steps"]
 
-__all__ = ["Steps", "Watcher"]
+_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
 _READING = 2e-3
 """Seconds that reading a single batch may take without having waited for it."""
 
-
-class Watcher(Protocol):
-    """Is told how a run goes."""
-
-    def tracing(self, what: str) -> None:
-        """TensorFlow begins to trace."""
-
-    def made(self, steps: int, examples: int | None) -> None:
-        """So many steps have been made in all, of so many examples each."""
+_GRACE = 0.8
+"""Seconds from an interrupt to the end of a call that does not end by itself."""
 
 
-class _NoWatcher:
-    def tracing(self, what: str) -> None:
-        del what
-
-    def made(self, steps: int, examples: int | None) -> None:
-        del steps, examples
-
-
-@dataclass
 class Steps:
-    """A run of many steps, which can be ended and taken up again.
+    """A run of many steps, which can be ended and continued.
 
-    Attributes:
-        runner: Runs the cell.
+    Args:
+        programs: Finds and runs the cell's programs.
         cell: What each step runs.
         namespace: The notebook's.
-        feed: Where the batches come from; None for steps without data.
+        settings: How many steps, of which data, and so on.
+        bound: Values that hide the notebook's.
+
+    Attributes:
+        programs: As given.
+        cell: As given.
+        namespace: As given.
+        settings: As given.
+        batch_source: Where the batches come from; None for steps without data.
         names: What a batch, or its parts, are called in the cell.
-        total: How many steps there are to be; None until the data ends.
+        total: How many steps there are in all; None until the data ends.
         options: What is reduced, gathered and plotted.
-        pace: Chooses the steps of a loop.
         history: Takes what is plotted.
-        timed: Whether to measure in the loop how long steps wait.
-        watcher: Is told how it goes.
+        watcher: Receives the progress.
         done: Steps made so far.
         stopped: Whether the stop button has ended the run.
+        is_half_done: Whether it has done so within a step.
         ended: Whether the data has ended.
         timings: What it has taken.
-        bound: Values that hide the notebook's: the batch, and what steps hand on.
+        bound: Values that hide the notebook's: the batch, and what steps pass to the next.
+
+    Raises:
+        CellError: The settings contradict each other, the cell or the data.
     """
 
-    runner: CellRunner
-    cell: CellSource
-    namespace: dict[str, Any]
-    feed: Feed | None
-    names: tuple[str, ...]
-    total: int | None
-    options: Options
-    pace: Pace
-    history: History
-    timed: bool = False
-    watcher: Watcher = field(default_factory=_NoWatcher)
-    done: int = 0
-    stopped: bool = False
-    ended: bool = False
-    timings: LoopTimings = field(default_factory=LoopTimings)
-    bound: dict[str, Any] = field(default_factory=dict)
-    _values: dict[str, Any] = field(default_factory=dict)
-    _is_stale: bool = False  # whether the names' values are those of a step before the last
-    _waits: Waits = field(default_factory=Waits)
-    _record: Record | None = None
-    _batches: Batches | None = None
+    def __init__(
+        self,
+        programs: Programs,
+        cell: StepSource,
+        namespace: dict[str, Any],
+        settings: RunSettings,
+        bound: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        refuse_counts(settings.steps, settings.steps_per_loop)
+        self.programs, self.cell, self.namespace = programs, cell, namespace
+        self.settings = settings
+        self.batch_source = self._open_batches()
+        self.names = tuple(settings.names) if self.batch_source is not None else ()
+        self.total = total_steps(settings.steps, self.batch_source)
+        self.options = checked_outputs(cell, settings)
+        self.history = History(total_steps=self.total)
+        self.watcher: Watcher = NoWatcher()
+        self.done = 0
+        self.stopped = self.is_half_done = self.ended = False
+        self.timings = LoopTimings()
+        self.bound = dict(bound)
+        self._pace = StepsPerLoop(settings.steps_per_loop, loopable=self._is_loopable())
+        self._plots = PlottedValues(self.history, self.options.plot, dict(self.options.reduce))
+        self._values: dict[str, Any] = {}
+        self._is_stale = False  # whether the names' values are those of a step before the last
+        self._waits = Waits()
+        self._record: OutputRecord | None = None
+        self._batches: BatchReader | None = None
+        self._button = StopButton(grace=_GRACE)
+        self._checked: Program | None = None  # its dependencies are checked once for each `go`
 
-    def __post_init__(self) -> None:
-        self._plots = Plots(self.history, self.options.plot, dict(self.options.reduce))
+    def _open_batches(self) -> BatchSource | None:
+        if self.settings.data is None:
+            return None
+        repeat = self.settings.steps is not None
+        return open_batches(self.programs.strategy, self.settings.data, repeat=repeat)
+
+    def _is_loopable(self) -> bool:
+        """Whether several steps can be made in one call."""
+        return self.batch_source is None or (
+            self.batch_source.distributed and self.batch_source.left is not None
+        )
 
     @property
     def left(self) -> float:
-        """How many steps are to be made still."""
+        """How many steps remain."""
         return float("inf") if self.total is None else self.total - self.done
 
     @property
     def _room(self) -> float:
         """How many steps there is data for, as far as is known."""
-        there = self.feed.left if self.feed is not None else None
+        there = self.batch_source.left if self.batch_source is not None else None
         return self.left if there is None else min(self.left, max(there, 1))
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the run was stopped, and can continue where it was."""
+        # Data that is read by a function that is cancelled may be at its end after that.
+        return self.stopped and not (self.is_half_done and self.batch_source is not None)
+
+    @property
+    def _wants_names(self) -> bool:
+        """Whether one more step would give the names their values after the last one."""
+        return self._is_stale and self.left > 0 and not self.ended
 
     @property
     def value(self) -> Any:
@@ -134,58 +161,52 @@ class Steps:
         """
         if (batches := self._opened()) is not None and (batch := batches.peek()) is not None:
             self.bound.update(bound_to(self.names, batch.value))
-        return self.runner.check_cell(self.cell, self.namespace, self.bound)
+        return self.programs.check(self.cell, self.namespace, self.bound)
 
-    def _opened(self) -> Batches | None:
-        if self._batches is None and self.feed is not None:
-            self._batches = Batches(self.runner.strategy, self.feed)
+    def _opened(self) -> BatchReader | None:
+        if self._batches is None and self.batch_source is not None:
+            self._batches = BatchReader(
+                self.programs.strategy, self.batch_source, self.programs.calls
+            )
         return self._batches
 
     def go(self) -> None:
         """Makes the steps that are left.
 
         The first interrupt ends the run between two calls, with everything kept;
-        then `stopped` is true and `go` can be called again.
+        then `stopped` is true and `go` can be called again. A call that does not end in
+        time is cancelled, and `is_half_done` is true as well.
 
         Raises:
             CellError: The data or a name do not fit; what was done is kept.
             Exception: What the cell or the data raises, marked with its lines and step.
         """
         started = time.perf_counter()
-        self.stopped = False
+        self.stopped = self.is_half_done = False
+        self._checked = None
         self._opened()
         try:
-            with StopButton() as button:
+            with self._button as button:
                 while self.left > 0 and not self.ended:
                     if button.pressed:
                         self.stopped = True
                         break
-                    self._call(self.pace.choose(self._room))
+                    self._call(self._pace.choose(self._room))
                     # After a loop, the names have the values of a step before it.
-                    if button.pressed and self.left > 0 and not self.ended and self._is_stale:
+                    if button.pressed and self._wants_names and not button.is_overdue:
                         self._call(1)
+        except Overdue:
+            self.stopped, self.is_half_done = True, self.programs.calls.has_run
         except Exception as error:
-            self._annotate(error)
+            mark_step(error, self.done, self._batches.described() if self._batches else "")
             raise
         finally:
             self._plots.flush()
             self._note_times(time.perf_counter() - started)
 
-    def refuse_early_end(self) -> None:
-        """Says that the data has ended before its time.
-
-        Raises:
-            CellError: It has; what was done is kept.
-        """
-        if self.ended and self.total is not None and self.done < self.total:
-            raise CellError(
-                f"The data ended after {self.done} of {self.total} steps; what they have done is "
-                "kept.",
-                mend="Repeat it (`.repeat()`), or leave out the number of steps.",
-            )
-
     def _call(self, count: int) -> None:
         """Makes one step, or a loop of them."""
+        self.programs.calls.begin()
         if count > 1 and self._looped(count):
             self._is_stale = True
         elif self._single():
@@ -198,37 +219,45 @@ class Steps:
         """Makes one step by itself; false if there is no batch for it."""
         began = time.perf_counter()
         if self._batches is not None:
-            batch = self._batches.next()
+            with self._button.work():
+                batch = self._batches.next()
             if batch is None:
                 self.ended = True
                 return False
             self.bound.update(bound_to(self.names, batch.value))
         waited = time.perf_counter() - began
-        program, captured, _ = self.runner.program(
-            self.cell, self.options, self.namespace, self.bound
+        program, captured, _ = self.programs.find(
+            self.cell, self.options, self.namespace, self.bound, self._checked
         )
         known = tuple(captured.signature) in program.records
         if not known:
             self.watcher.tracing("step")
-            make_ready(self.cell, captured, self.namespace, self.runner.strategy)
-        outputs, record, traced = self.runner.execute(program, captured)
+            make_ready(self.cell, captured, self.namespace, self.programs.strategy)
+        try:
+            with self._button.work():
+                outputs, record, traced = self.programs.execute(program, captured)
+        except KeyboardInterrupt:
+            if self._batches is not None and not self.programs.calls.has_run:
+                self._batches.give_back()
+            raise
+        self._checked = program
         plotted = self._plots.found(record, outputs)
         ended = time.perf_counter()
         self._record, self._values = record, record.values(outputs)
-        self._hand_on(self._values)
+        self._pass_on(self._values)
         self.done += 1
         self._plots.put(self.done, plotted)
         trace = program.traced_at - began if traced else None
         self._took(1, ended - began, trace)
-        if not traced and self.feed is not None:
+        if not traced and self.batch_source is not None:
             # Reading a batch alone costs something even where it is there already.
             self._waits.add(max(0.0, waited - _READING), ended - began)
         return True
 
     def _looped(self, count: int) -> bool:
         """Makes steps in one call; false if the loop's form is not known yet."""
-        program, captured, _ = self.runner.program(
-            self.cell, self.options, self.namespace, self.bound
+        program, captured, _ = self.programs.find(
+            self.cell, self.options, self.namespace, self.bound, self._checked
         )
         if tuple(captured.signature) not in program.records:
             return False
@@ -236,9 +265,13 @@ class Steps:
         if not known:
             self.watcher.tracing("loop")
         began = time.perf_counter()
+        watched = contextlib.nullcontext() if known else program.dependencies.tracing()
         try:
-            kept = self.runner.guarded(program, captured, lambda: self._run(loop, count, captured))
-        except Exception:
+            with watched, self._button.work():
+                kept = self.programs.guarded(
+                    program, captured, lambda: self._run(loop, count, captured)
+                )
+        except (Exception, KeyboardInterrupt):
             self.done += loop.done
             self._took_batches(loop.done)
             raise
@@ -250,12 +283,12 @@ class Steps:
         return True
 
     def _run(self, loop: Loop, count: int, captured: Captured) -> Kept:
-        return loop.run(self.feed.iterator if self.feed else None, count, captured)
+        return loop.run(self.batch_source.iterator if self.batch_source else None, count, captured)
 
     def _loop_key(self, captured: Captured, program: Program) -> tuple[Any, ...]:
         carried = tuple(sorted(self._carried(captured, program)))
         # The names too: other parts of a batch may have the same shapes.
-        return (tuple(captured.signature), self.names, carried, self.timed)
+        return (tuple(captured.signature), self.names, carried, self.settings.timed)
 
     def _make_loop(self, program: Program, captured: Captured, key: tuple[Any, ...]) -> Loop:
         _, names, carried, timed = key
@@ -267,7 +300,7 @@ class Steps:
         return {n for n in captured.owners if n in record.nests and n not in self.names}
 
     def _keep(self, kept: Kept, count: int, captured: Captured, program: Program) -> None:
-        """Takes in what a loop has left behind."""
+        """Stores the results of a loop."""
         record = program.records[tuple(captured.signature)]
         self._plots.extend(self.done, kept.plots)
         carried = self._carried(captured, program)
@@ -276,21 +309,21 @@ class Steps:
         for owner, tensor in zip(owners, kept.carried, strict=True):
             parts.setdefault(owner, []).append(tensor)
         for name, found in parts.items():
-            self.bound[name] = _filled(record.nests[name], iter(found))
+            self.bound[name] = record.filled(name, found)
         self.done += count
         self._took_batches(count)
 
     def _took_batches(self, count: int) -> None:
-        if self.feed is not None:
-            self.feed.took(count)
+        if self.batch_source is not None:
+            self.batch_source.took(count)
 
-    def _hand_on(self, values: Mapping[str, Any]) -> None:
+    def _pass_on(self, values: Mapping[str, Any]) -> None:
         for name in (*self.cell.names.reads, *self.cell.later):
             if name in values and name not in self.names:
                 self.bound[name] = values[name]
 
     def _took(self, count: int, seconds: float, trace: float | None) -> None:
-        self.pace.took(count, seconds, trace=trace)
+        self._pace.took(count, seconds, trace=trace)
         times = self.timings
         if trace is not None:
             times.trace = (times.trace or 0.0) + trace
@@ -299,21 +332,6 @@ class Steps:
 
     def _note_times(self, seconds: float) -> None:
         times = self.timings
-        times.steady_step, times.steps_per_loop = self.pace.step, self.pace.steps_per_loop
+        times.steady_step, times.steps_per_loop = self._pace.step, self._pace.steps_per_loop
         times.input_wait = self._waits.share
         times.steps, times.seconds = self.done, times.seconds + seconds
-
-    def _annotate(self, error: BaseException) -> None:
-        """Tells an error at which step it came, and with which batch."""
-        where = f"At step {self.done + 1}" if self.done else "In the first step"
-        if self._batches is not None and (batch := self._batches.described()):
-            where += f", with a batch of {batch}"
-        error.tpunb_step = self.done + 1  # type: ignore[attr-defined]
-        error.tpunb_where = f"{where}."  # type: ignore[attr-defined]
-        if hasattr(error, "add_note"):
-            error.add_note(f"{where}.")
-
-
-def _filled(nest: Any, tensors: Iterator[Any]) -> Any:
-    """A nest with tensors in the place of its slots."""
-    return substitute(nest, lambda leaf: next(tensors) if type(leaf) is Slot else leaf)

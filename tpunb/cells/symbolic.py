@@ -9,9 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.attributes import attribute, has_attributes
+
 __all__ = ["holds_symbolic", "is_composite", "stays_inside"]
 
-_MOST = 2000  # objects to look at: a search for mistakes, not a proof
+_MOST = 2000  # objects to visit: a search for mistakes, not a proof
 _OPAQUE = (type, ModuleType, str, bytes, int, float, complex, type(None), tf.Module, tf.Variable)
 _HELPERS = (tf.GradientTape, tf.TensorArray, tf.autodiff.ForwardAccumulator)
 
@@ -23,7 +25,7 @@ def is_composite(value: Any) -> bool:
 
 
 def stays_inside(value: Any) -> bool:
-    """Whether a value is a helper of the trace, which nobody expects to come back.
+    """Whether a value is a helper of the trace, which is not meant to come back.
 
     Tapes, tensor arrays, iterators (`zip`, `map`, generators), and functions
     that close over a tensor.
@@ -53,7 +55,7 @@ def holds_symbolic(value: Any) -> bool:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    if isinstance(value, _OPAQUE) or hasattr(value, "_keras_api_export_path"):
+    if isinstance(value, _OPAQUE) or has_attributes(value, "_keras_api_export_path"):
         return
     if isinstance(value, dict):
         yield from value.values()
@@ -80,11 +82,9 @@ def _enclosed(function: FunctionType) -> Iterator[Any]:
 
 
 def _attributes(value: Any) -> Iterator[Any]:
-    yield from getattr(value, "__dict__", {}).values()
+    yield from attribute(value, "__dict__", {}).values()
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
-            try:
-                yield getattr(value, slot)
-            except AttributeError:
-                continue
+            if has_attributes(value, slot):
+                yield attribute(value, slot)

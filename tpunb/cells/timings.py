@@ -52,17 +52,17 @@ class LoopTimings:
 
 @dataclass
 class Waits:
-    """How long steps have waited for their batches, of how long they were looked at."""
+    """How long steps have waited for their batches, and of how long that was measured."""
 
     waited: float = 0.0
-    looked: float = 0.0
+    measured: float = 0.0
 
-    def add(self, waited: float, looked: float) -> None:
-        """Counts steps that were looked at for so long, and waited for so long of it."""
+    def add(self, waited: float, measured: float) -> None:
+        """Adds measured steps: their waiting, and their whole time, in seconds."""
         self.waited += waited
-        self.looked += looked
+        self.measured += measured
 
     @property
     def share(self) -> float | None:
-        """The share of the time that is waiting, 0 to 1; None where nothing was looked at."""
-        return min(1.0, self.waited / self.looked) if self.looked > 0 else None
+        """The share of the time that is waiting, 0 to 1; None where nothing was measured."""
+        return min(1.0, self.waited / self.measured) if self.measured > 0 else None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 
 from tpunb.cli import doctor, errors, kernel, run, topology, worker
 from tpunb.cli.outcome import Failed, Interrupted
+from tpunb.cli.streams import OutputError, ReaderGone, safe_streams
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
 __all__ = ["main"]
 
+_READER_GONE = 141  # 128 + SIGPIPE, as shells have it
 _COMMANDS = (run, kernel, topology, worker, doctor, errors)
 _EPILOG = """\
 examples:
@@ -20,11 +23,11 @@ examples:
   tpunb kernel install v5e-8             a virtual TPU in Jupyter's kernel picker
   tpunb topology v4-32                   what a TPU type looks like
   tpunb worker --cores 8                 a host of a virtual Pod, for another machine
-  tpunb doctor                           what of this machine matters for TPUs
-  tpunb explain < training.log           why it failed, and what to do
+  tpunb doctor                           check this machine's TPU setup
+  tpunb explain < training.log           why it failed and how to fix it
 
-exit codes: 0 done; 1 a cell failed, or the error is not a known one; 2 the
-command could not be carried out; 130 interrupted
+exit codes: 0 done; 1 a cell failed, or the error is unknown; 2 the command
+failed; 130 interrupted; 141 nobody reads the output
 """
 
 
@@ -35,12 +38,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; by default those of the process.
 
     Returns:
-        The exit code: 0 done, 1 a cell failed or an error is not a known one,
-        2 the command could not be carried out, 130 it was interrupted.
+        The exit code: 0 done, 1 a cell failed or an error is unknown, 2 the command
+        failed, 130 it was interrupted, 141 what reads its output has ended.
     """
+    with safe_streams():
+        try:
+            return _carry_out(argv)
+        except ReaderGone:
+            return _READER_GONE
+        except OutputError as error:
+            with contextlib.suppress(OutputError):
+                print(f"tpunb: {error}", file=sys.stderr)
+            return 2
+
+
+def _carry_out(argv: Sequence[str] | None) -> int:
+    try:
+        return _code(argv)
+    finally:  # --help ends the process
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # as in a process without a console
+                stream.flush()
+
+
+def _code(argv: Sequence[str] | None) -> int:
     args = _parser().parse_args(argv)
     try:
         args.command(args)
+    except OutputError:
+        raise
     except Failed as failure:
         print(failure, file=sys.stderr)
         return 1
@@ -49,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except (Interrupted, KeyboardInterrupt) as interrupt:
         print(str(interrupt) or "Interrupted", file=sys.stderr)
-        return 130  # 128 + SIGINT, as shells have it
+        return getattr(interrupt, "code", 130)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`tpunb doctor`: what of this machine matters for TPUs, and what to do next."""
+"""`tpunb doctor`: checks this machine's TPU setup and shows the next step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["add_to"]
 _EPILOG = """\
 examples:
   tpunb doctor
-  tpunb doctor --json | jq .findings
+  tpunb doctor --json | jq .problems
 
-exit codes: 0 all is in order; 1 something has to be mended first
+exit codes: 0 no blocking problems; 1 something to fix first
 """
 
 
@@ -23,10 +23,10 @@ def add_to(commands: Any) -> None:
     """Adds the command to those of the parser."""
     doctor = commands.add_parser(
         "doctor",
-        help="say what of this machine matters for TPUs, and what to do next",
-        description="Show versions and whether they fit, TPU devices and who holds them, "
-        "environment variables that matter, memory, what %%tpu_connect would do, and the one "
-        "thing to do next. TensorFlow is not imported, and secrets are not shown.",
+        help="check this machine's TPU setup and show the next step",
+        description="Show versions and conflicts, TPU devices and the processes that use them, "
+        "relevant environment variables, memory, what %%tpu_connect would do, and the next step. "
+        "It does not import TensorFlow and hides secrets.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -35,7 +35,7 @@ def add_to(commands: Any) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> None:
-    from tpunb.checkup import doctor
+    from tpunb.connection.doctor import doctor
 
     report = doctor()
     print(json.dumps(report.as_dict(), indent=2) if args.json else report)

@@ -1,4 +1,4 @@
-"""`tpunb explain`: why a known error happens and what to do."""
+"""`tpunb explain`: why a known error happens and how to fix it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ examples:
   tpunb explain "RuntimeError: TPU is already in use by process 123"
   tpunb explain --all > errors.md
 
-exit codes: 0 explained; 1 it is not a known error
+exit codes: 0 explained; 1 the error is unknown
 """
 
 
@@ -24,8 +24,8 @@ def add_to(commands: Any) -> None:
     """Adds the command to those of the parser."""
     explain = commands.add_parser(
         "explain",
-        help="explain an error that users of TPUs are known to meet",
-        description="Say why an error happens and what to do about it. TensorFlow is not needed.",
+        help="explain a common error of TPU users",
+        description="Explain why an error happens and how to fix it, without TensorFlow.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -42,10 +42,10 @@ def add_to(commands: Any) -> None:
 
 
 def _explain(args: argparse.Namespace) -> None:
-    from tpunb.diagnosis import explain
+    from tpunb.errors.explain import explain
 
     if args.all:
-        from tpunb.draw.errors_page import errors_page
+        from tpunb.display.draw.errors_page import errors_page
 
         print(errors_page(), end="")
         return
@@ -63,6 +63,6 @@ def _explain(args: argparse.Namespace) -> None:
 
 
 def _pasted(stream: TextIO) -> str:
-    """All of a stream; logs may hold bytes that are no text."""
+    """Reads a stream; logs may contain bytes that are not text."""
     buffer = getattr(stream, "buffer", None)
     return stream.read() if buffer is None else buffer.read().decode("utf-8", errors="replace")

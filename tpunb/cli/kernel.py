@@ -16,7 +16,7 @@ examples:
   tpunb kernel list
   tpunb kernel remove tpunb-v3-32
 
-exit codes: 0 done; 2 the command could not be carried out
+exit codes: 0 done; 2 the command failed
 """
 _INSTALL_EPILOG = """\
 examples:
@@ -86,7 +86,7 @@ def _add_install(actions: Any) -> None:
     where.add_argument(
         "--prefix",
         metavar="PATH",
-        type=Path,
+        type=_folder,
         help="into an environment: PATH/share/jupyter/kernels",
     )
     where.add_argument(
@@ -99,8 +99,15 @@ def _add_install(actions: Any) -> None:
     install.set_defaults(command=_install)
 
 
+def _folder(text: str) -> Path:
+    """An environment's folder; an empty one would be wherever the command is typed."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty: give the folder of an environment")
+    return Path(text)
+
+
 def _install(args: argparse.Namespace) -> None:
-    from tpunb.kernels import install_kernel, installed_kernels
+    from tpunb.notebook.kernels import install_kernel, installed_kernels
 
     kernel = install_kernel(args.type, name=args.name, prefix=args.prefix)
     done = "Replaced" if kernel.replaced else "Installed"
@@ -108,14 +115,14 @@ def _install(args: argparse.Namespace) -> None:
     found = {other.name: other.folder for other in installed_kernels()}
     if found.get(kernel.name) != kernel.folder:
         print(
-            "Jupyter does not look there now: it does in the Jupyter of that environment, or with "
+            "Jupyter does not search that folder now. Use the Jupyter of that environment, or set "
             f"JUPYTER_PATH={kernel.folder.parent.parent}",
             file=sys.stderr,
         )
 
 
 def _list(args: argparse.Namespace) -> None:
-    from tpunb.kernels import installed_kernels
+    from tpunb.notebook.kernels import installed_kernels
 
     del args
     kernels = installed_kernels()
@@ -129,8 +136,9 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _remove(args: argparse.Namespace) -> None:
-    from tpunb.kernels import remove_kernel
+    from tpunb.notebook.kernels import remove_kernel
 
     for name in args.names:
         kernel = remove_kernel(name)
-        print(f"Removed the kernel {kernel.name} from {kernel.folder}")
+        kept = ", where other files are kept" if kernel.folder.exists() else ""
+        print(f"Removed the kernel {kernel.name} from {kernel.folder}{kept}")

@@ -1,4 +1,4 @@
-"""How a command can end other than well, beside the errors that name their mend."""
+"""How a command can fail, other than by an error that names its fix."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ __all__ = ["Failed", "Interrupted"]
 
 
 class Failed(Exception):
-    """The command did its work, and the answer is no; the message says why. Exit code 1."""
+    """The command ran and the result is negative; the message says why. Exit code 1."""
 
 
 class Interrupted(Exception):
-    """The user has stopped the command; the message says where. Exit code 130."""
+    """The user interrupted the command; the message says where.
+
+    Attributes:
+        code: The exit code, 128 plus the number of the signal, as in shells.
+    """
+
+    def __init__(self, message: str, code: int = 130) -> None:
+        super().__init__(message)
+        self.code = code

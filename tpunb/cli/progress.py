@@ -1,4 +1,4 @@
-"""How the execution of a notebook goes, a line a cell."""
+"""The progress of executing a notebook, a line for each cell."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from tpunb._util.units import counted
+from tpunb.cli.streams import OutputError, ReaderGone
+
 __all__ = ["FailedCell", "Progress", "explained"]
 
 _WIDTH = 60
 _ERROR_LINES = 4
+_AGAIN = "\r\x1b[K"  # to the line's start, and clear it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,10 +31,10 @@ class FailedCell:
 
 
 class Progress:
-    """Says which cell runs, what each took, and keeps those that failed.
+    """Shows which cell runs and how long each took, and keeps those that failed.
 
-    A terminal sees a cell's line when it begins; a file, plain lines of those
-    that are done.
+    On a terminal a cell's line appears when it begins; a file gets plain lines of
+    those that are done.
 
     Args:
         cells: The notebook's cells.
@@ -40,6 +44,7 @@ class Progress:
     Attributes:
         total: How many cells there are to execute.
         failed: Those that failed so far.
+        lost: Why nothing is written any more; None while lines can be written.
     """
 
     def __init__(self, cells: Sequence[Any], stream: TextIO | None, timeout: int = 0) -> None:
@@ -47,6 +52,7 @@ class Progress:
         to_run = [i for i in code if cells[i].source.strip()]
         self.total = len(to_run)
         self.failed: list[FailedCell] = []
+        self.lost: OutputError | None = None
         self._numbers = {index: number for number, index in enumerate(to_run, 1)}
         self._stream = stream
         self._timeout = timeout
@@ -63,21 +69,22 @@ class Progress:
         self._label = f"[{number}] {_first_line(cell.source):{_WIDTH}}"
         self._begin = time.monotonic()
         if self._live:
-            self._say(f"{self._label}     ...")
+            self._write(f"{self._label}     ...")
             self._open = True
 
     def finish(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
-        """A cell is done, whether well or not."""
+        """A cell has ended, with or without an error."""
         del cell_index
         seconds = time.monotonic() - self._begin
         content = (execute_reply or {}).get("content", {})
         failed = content.get("status") == "error" and not _may_fail(cell)
         if failed:
             self.failed.append(FailedCell(self._number, self._why(content, seconds)))
-        # The kernel may have written on the terminal meanwhile: the line is written anew.
-        again = "\r\x1b[K" if self._live else ""
+        # The kernel may have written to the terminal meanwhile: the line is written again.
         mark = f"  {content['ename']}" if failed else ""
-        self._say(f"{again}{self._label} {seconds:6.1f} s{mark}\n")
+        if self._live:
+            self._write(_AGAIN, control=True)
+        self._write(f"{self._label} {seconds:6.1f} s{mark}\n")
         self._open = False
 
     @property
@@ -91,7 +98,7 @@ class Progress:
         return f"cell {self._number} of {self.total}" if self.begun else "the kernel's start"
 
     def stop(self, why: str) -> None:
-        """The cell that runs takes the execution with it."""
+        """Execution ends within the cell that runs."""
         self._end_line()
         if not self.failed or self.failed[-1].number != self._number:
             self.failed.append(FailedCell(self._number, why))
@@ -105,9 +112,25 @@ class Progress:
             for cell in self.failed
         )
 
+    def end(self, text: str, stream: TextIO | None = None) -> None:
+        """Writes the result.
+
+        Args:
+            text: The sentence.
+            stream: Where to write it if there is no other stream.
+
+        Raises:
+            OutputError: This, or a line before, could not be written. A reader that has
+                gone is no error: the notebook is saved.
+        """
+        self._stream = self._stream or stream
+        self._write(f"{text}\n")
+        if self.lost is not None and not isinstance(self.lost, ReaderGone):
+            raise self.lost
+
     def summary(self) -> str:
         """How many cells were executed and which failed."""
-        cells = f"{self.total} cell{'' if self.total == 1 else 's'}"
+        cells = counted(self.total, "cell")
         if self._number < self.total:
             cells = f"{self._number} of {cells}"
         if not self.failed:
@@ -123,13 +146,19 @@ class Progress:
 
     def _end_line(self) -> None:
         if self._open:
-            self._say("\n")
+            self._write("\n")
         self._open = False
 
-    def _say(self, text: str) -> None:
-        if self._stream is not None:
-            self._stream.write(text)
-            self._stream.flush()
+    def _write(self, text: str, *, control: bool = False) -> None:
+        stream = self._stream
+        if stream is None or self.lost is not None:
+            return
+        write = getattr(stream, "write_control", stream.write) if control else stream.write
+        try:
+            write(text)
+            stream.flush()
+        except OutputError as error:
+            self.lost = error
 
 
 def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:
@@ -143,21 +172,21 @@ def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:
     Returns:
         Some lines of text.
     """
-    from tpunb import errors
-    from tpunb.diagnosis import explain
+    from tpunb.errors import base as errors
+    from tpunb.errors.explain import explain
 
-    said = _shortly(name, message)
+    text = _shortly(name, message)
     if hasattr(errors, name):  # it names its mend
-        return said
+        return text
     lines = traceback if isinstance(traceback, str) else "\n".join(traceback)
     found = explain(f"{lines}\n{name}: {message}")
-    return f"{said}\n{found}" if found else said
+    return f"{text}\n{found}" if found else text
 
 
 def _shortly(name: str, message: str) -> str:
     lines = [line for line in f"{name}: {message}".rstrip(": \n").splitlines() if line.strip()]
     if len(lines) > _ERROR_LINES + 1:
-        # The point of an error in a tf.function is at its end, below the places.
+        # The message of an error in a tf.function is at its end, below the source lines.
         half = _ERROR_LINES // 2
         lines = [*lines[:half], "...", *lines[-half:]]
     return "\n".join(lines)
@@ -169,5 +198,5 @@ def _first_line(source: str) -> str:
 
 
 def _may_fail(cell: Any) -> bool:
-    """Whether a cell says that its error is meant."""
+    """Whether a cell is tagged as one that may raise an error."""
     return "raises-exception" in cell.metadata.get("tags", [])

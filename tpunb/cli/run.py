@@ -8,15 +8,19 @@ import atexit
 import concurrent.futures
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from tpunb._util.atomic_files import check_writable, is_stream, own_stream
+from tpunb._util.units import duration
 from tpunb.cli.outcome import Failed, Interrupted
 from tpunb.cli.progress import Progress, explained
-from tpunb.errors import TpunbError
+from tpunb.cli.signals import Stopped, StopSignals
+from tpunb.notebook.files import NotebookError, read_notebook, write_notebook
 
 __all__ = ["add_to"]
 
@@ -29,12 +33,9 @@ examples:
   tpunb run notebook.ipynb --kernel tpunb-v5e-8     in a kernel that is installed
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
-executed or written; 130 interrupted. The notebook is saved in any case.
+executed or written; 130 interrupted, 143 terminated (SIGTERM). The notebook is
+saved in any case, with what was executed; if that fails, OUT stays as it was.
 """
-
-
-class NotebookError(TpunbError):
-    """A notebook that cannot be read, or nothing to execute it with."""
 
 
 def add_to(commands: Any) -> None:
@@ -100,57 +101,48 @@ def _seconds(text: str) -> int:
 def _run(args: argparse.Namespace) -> None:
     path: Path = args.notebook
     output: Path = args.output or path.with_suffix(".executed.ipynb")
-    notebook = _read(path)
-    # Told now, not after an hour of training.
+    _require_packages()
+    notebook = read_notebook(path)
+    _prepare(output)
+    # Where the notebook goes to standard output, nothing else does.
+    stream = sys.stderr if own_stream(output) == 1 else sys.stdout
+    progress = Progress(notebook.cells, None if args.quiet else stream, args.timeout)
+    begin = time.monotonic()
+    with StopSignals() as signals, _kernel(args) as kernel:
+        try:
+            _execute(notebook, path, progress, kernel=kernel, args=args)
+        finally:
+            with signals.held():
+                write_notebook(notebook, output)
+    if progress.failed:
+        progress.end(f"{progress.summary()}; saved as {output}", stream)
+        raise Failed(progress.failures())
+    seconds = time.monotonic() - begin
+    progress.end(f"{progress.summary()} in {duration(seconds)}, saved as {output}")
+
+
+def _prepare(output: Path) -> None:
+    """Makes the folder to write to: an error now, not after an hour of training."""
+    if is_stream(output):
+        return
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NotebookError(f"Cannot make the folder {output.parent}: {error.strerror}.") from error
-    progress = Progress(notebook.cells, None if args.quiet else sys.stdout, args.timeout)
-    begin = time.monotonic()
-    with _kernel(args) as kernel:
-        try:
-            _execute(notebook, path, progress, kernel=kernel, args=args)
-        finally:
-            _write(notebook, output)
-    if progress.failed:
-        print(f"{progress.summary()}; saved as {output}")
-        raise Failed(progress.failures())
-    if not args.quiet:
-        print(f"{progress.summary()} in {time.monotonic() - begin:.1f} s, saved as {output}")
+    try:
+        check_writable(output)
+    except OSError as error:
+        raise NotebookError(
+            f"Cannot write {output}: {error.strerror}.", mend="Choose another file with -o."
+        ) from error
 
 
 def _kernel(args: argparse.Namespace) -> contextlib.AbstractContextManager[str | None]:
     if args.tpu is None:
         return contextlib.nullcontext(args.kernel)
-    from tpunb.kernels import temporary_kernel
+    from tpunb.notebook.kernels import temporary_kernel
 
     return temporary_kernel(args.tpu)
-
-
-def _read(path: Path) -> Any:
-    _require_packages()
-    import nbformat
-
-    try:
-        notebook = nbformat.read(path, as_version=4)
-    except OSError as error:
-        raise NotebookError(f"Cannot read {path}: {error.strerror}.") from error
-    except Exception as error:  # whatever JSON, Unicode and nbformat's versions raise
-        raise NotebookError(
-            f"{path} is not a Jupyter notebook ({type(error).__name__}).",
-            mend="Give the path of an .ipynb file.",
-        ) from error
-    return notebook
-
-
-def _write(notebook: Any, path: Path) -> None:
-    import nbformat
-
-    try:
-        nbformat.write(notebook, path)
-    except OSError as error:
-        raise NotebookError(f"Cannot write {path}: {error.strerror}.") from error
 
 
 def _require_packages() -> None:
@@ -176,7 +168,7 @@ def _client(
         resources={"metadata": {"path": str(path.parent)}},
         # The same notebook twice is the same file: no dates.
         record_timing=False,
-        # How the kernel's sockets are made, and that it was interrupted, is nobody's concern.
+        # Not the kernel's log of its sockets and of being interrupted.
         extra_arguments=["--log-level=50"],
         allow_errors=args.keep_going,
         interrupt_on_timeout=args.keep_going,
@@ -203,12 +195,13 @@ def _execute(
     client = _client(notebook, path, progress, kernel, args)
     try:
         _run_in_thread(client)
-    except KeyboardInterrupt:
-        raise Interrupted(f"Interrupted in {progress.where()}") from None
+    except KeyboardInterrupt as stop:
+        word, code = (str(stop), stop.code) if isinstance(stop, Stopped) else ("Interrupted", 130)
+        raise Interrupted(f"{word} in {progress.where()}", code) from None
     except NoSuchKernel as error:
         raise NotebookError(
             f"There is no Jupyter kernel named {error.name!r}.",
-            mend="`jupyter kernelspec list` shows those that there are.",
+            mend="`jupyter kernelspec list` shows the installed ones.",
         ) from error
     except CellExecutionError as error:
         progress.stop(explained(error.ename, error.evalue, error.traceback))
@@ -227,8 +220,8 @@ def _execute(
 def _run_in_thread(client: Any) -> None:
     """Executes a notebook so that Ctrl-C ends the kernel, and then this.
 
-    In the main thread nbclient would answer Ctrl-C itself: it ends the kernel under the
-    cell that runs, and whatever that leads to is raised, or nothing.
+    In the main thread nbclient handles Ctrl-C itself: it ends the kernel while a cell
+    runs, and then raises any error, or none.
     """
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
     stopped = threading.Event()
@@ -239,7 +232,12 @@ def _run_in_thread(client: Any) -> None:
         running.append((asyncio.get_running_loop(), task))
         if stopped.is_set():
             return
-        await client.async_execute(env=_environment())
+        manager = client.create_kernel_manager()
+        try:
+            await client.async_execute(env=_environment())
+        finally:
+            if stopped.is_set():
+                await _end(manager)
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
         done = pool.submit(asyncio.run, execute())
@@ -254,14 +252,25 @@ def _run_in_thread(client: Any) -> None:
                 loop.call_soon_threadsafe(task.cancel)
             raise
         finally:
-            # Where the kernel did not start, nbclient would stumble over it at exit.
+            # Where the kernel did not start, nbclient's clean-up at exit would fail.
             done.add_done_callback(lambda _: atexit.unregister(client._cleanup_kernel))
+
+
+async def _end(manager: Any) -> None:
+    """Ends a kernel, which may still be starting, and its child processes."""
+    group = getattr(manager.provisioner, "pgid", None)
+    if manager.has_kernel:
+        await manager.shutdown_kernel(now=True)
+    if group and hasattr(os, "killpg"):
+        # The kernel has a session of its own, so what is left of the group are its children.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def _environment() -> dict[str, str]:
     """The environment of the notebook's kernel."""
     return {
-        # A widget is nothing to save; and the command may itself be run in a notebook.
+        # A widget cannot be saved; and the command may itself be run in a notebook.
         "TPUNB_WIDGETS": "never",
         **os.environ,
         # debugpy's warning about modules that CPython has frozen is of no use here.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tpunb.tpu.defaults import DEFAULT_TPU
+
 __all__ = ["add_to"]
 
 _EPILOG = """\
 examples:
-  tpunb topology           the virtual TPU that stands in by default, v5e-8
+  tpunb topology           the default virtual TPU, v5e-8
   tpunb topology v3-32     hosts, chips and cores of a Pod slice
-  tpunb topology 12        a TPU of so many cores
+  tpunb topology 12        a generic TPU of 12 cores
 
 exit codes: 0 done; 2 there is no such type
 """
@@ -29,7 +31,7 @@ def add_to(commands: Any) -> None:
     topology.add_argument(
         "type",
         nargs="?",
-        default="v5e-8",
+        default=DEFAULT_TPU,
         metavar="TYPE",
         help="a type such as v5e-8 or v3-32, or a number of cores (default: %(default)s)",
     )
@@ -37,8 +39,8 @@ def add_to(commands: Any) -> None:
 
 
 def _topology(args: argparse.Namespace) -> None:
-    from tpunb.accelerators import accelerator
-    from tpunb.describe import describe_accelerator
-    from tpunb.draw import topology_text
+    from tpunb.display.describe import describe_accelerator
+    from tpunb.display.draw import topology_text
+    from tpunb.tpu.types import accelerator
 
     print(topology_text(describe_accelerator(accelerator(args.type))))

@@ -9,7 +9,9 @@ import socket
 import sys
 from typing import Any
 
-from tpunb.worker import DEFAULT_PORT, MOST_CORES, serve
+from tpunb.cli.streams import OutputError
+from tpunb.connection.cluster.worker import MOST_CORES, serve
+from tpunb.tpu.defaults import WORKER_PORT
 
 __all__ = ["add_to"]
 
@@ -36,7 +38,7 @@ and be reached by ssh from the notebook's machine:
 
   ssh -N -L 8470:localhost:8470 WORKER
 
-exit codes: 0 stopped; 2 the port could not be had
+exit codes: 0 stopped; 2 the port is not available
 """
 
 
@@ -44,7 +46,7 @@ def add_to(commands: Any) -> None:
     """Adds the command to those of the parser."""
     worker = commands.add_parser(
         "worker",
-        help="be a host of a virtual Pod, for notebooks on this and on other machines",
+        help="run a host of a virtual Pod, for notebooks on this and other machines",
         description="Serve virtual TPU cores to a notebook, until Ctrl-C stops it. The port is "
         "open to the network without a password: see below.",
         epilog=_EPILOG,
@@ -56,23 +58,32 @@ def add_to(commands: Any) -> None:
     worker.add_argument(
         "--port",
         type=_port,
-        default=DEFAULT_PORT,
+        default=WORKER_PORT,
         metavar="P",
-        help=f"the port to listen on, 0 for any free one (default: {DEFAULT_PORT})",
+        help=f"the port to listen on, 0 for any free one (default: {WORKER_PORT})",
     )
     worker.set_defaults(command=_worker)
 
 
 def _worker(args: argparse.Namespace) -> None:
     serve(args.cores, args.port, ready=lambda port: _say(args.cores, port))
-    with contextlib.suppress(OSError):  # nobody may be left to read it
+    with contextlib.suppress(OutputError):  # the reader may be gone
         print("The worker has stopped.", flush=True)
-    # TensorFlow's server has no end of its own.
+    # TensorFlow's server cannot be stopped.
     sys.stderr.flush()
     os._exit(0)
 
 
 def _say(cores: int, port: int) -> None:
+    try:
+        _announce(cores, port)
+    except OutputError as error:
+        # Whoever connects to it needs none of this, and a server has no end of its own.
+        with contextlib.suppress(OutputError):
+            print(f"tpunb: {error} The worker runs, on port {port}.", file=sys.stderr, flush=True)
+
+
+def _announce(cores: int, port: int) -> None:
     host = socket.gethostname()
     many = "1 virtual TPU core" if cores == 1 else f"{cores} virtual TPU cores"
     print(

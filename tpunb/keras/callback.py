@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tpunb.describe.history import is_wanted
-from tpunb.histories import History, remember
-from tpunb.interrupts import Stopped
-from tpunb.keras.rates import RATE, RATE_NAMES
-from tpunb.keras.recorder import Recorder
-from tpunb.keras.screen import Screen
-from tpunb.keras.watch import Watch, callback_list
+from tpunb.display.curves_display import CurvesDisplay
+from tpunb.display.describe.history import is_wanted
+from tpunb.keras.learning_rates import RATE, RATE_NAMES
+from tpunb.keras.log_recorder import LogRecorder
+from tpunb.keras.stopping import TrainingGuard, callback_list
+from tpunb.training.history import History, remember_history
+from tpunb.training.stop_button import Stopped
 
 __all__ = ["LiveCurves"]
 
@@ -23,9 +23,9 @@ _PER = ("auto", "batch", "epoch")
 class _Fit(NamedTuple):
     """What lives as long as one training."""
 
-    curves: Recorder
-    screen: Screen
-    watch: Watch
+    curves: LogRecorder
+    display: CurvesDisplay
+    guard: TrainingGuard
 
 
 def _ignored(self: Any, *_: Any, **__: Any) -> None:
@@ -45,13 +45,13 @@ class LiveCurves:
     at the end. Each `fit` with the same callback is a run of its own, drawn over the
     runs before it. A copy of the callback starts without runs.
 
-    Steps count batches, over all epochs; with `initial_epoch` they go on where that epoch
+    Steps count batches, over all epochs; with `initial_epoch` they continue where that epoch
     begins. With `steps_per_execution` there is a point for each execution, at its last
     step. Within an epoch Keras logs the mean since the epoch's start, and so it is drawn.
     The learning rate is a metric, `learning_rate`, once it changes. Values are fetched
     after later batches have been started, so that training does not wait for them.
 
-    The stop button ends training between two executions with `tpunb.interrupts.Stopped`:
+    The stop button ends training between two executions with `tpunb.training.stop_button.Stopped`:
     weights and curves are kept. A second press is an ordinary interrupt.
 
     Args:
@@ -110,7 +110,7 @@ class LiveCurves:
 
     @property
     def summary(self) -> str:
-        """What the last run has come to, with its best epoch, in a line."""
+        """The result of the last run, with its best epoch, in a line."""
         history = self.history
         if history is None:
             return "no run yet"
@@ -122,12 +122,13 @@ class LiveCurves:
         history, early = self.history, self._early
         if history is None:
             return ""
-        wished = getattr(early, "monitor", None) or "val_loss"
-        name = next((each for each in (wished, "val_loss", "loss") if each in history.metrics), "")
+        monitored = getattr(early, "monitor", None) or "val_loss"
+        names = (monitored, "val_loss", "loss")
+        name = next((each for each in names if each in history.metrics), "")
         if not name:
             return ""
-        if early is not None and name == wished and getattr(early, "best_epoch", None) is not None:
-            epoch = early.best_epoch
+        epoch = getattr(early, "best_epoch", None)
+        if name == monitored and epoch is not None:
             step = self._epoch_ends.get(epoch)
             kept = ", whose weights are restored" if _restores(early) else ""
             return f"best {name} in epoch {epoch + 1} (step {step}){kept}"
@@ -139,11 +140,11 @@ class LiveCurves:
 
     # What Keras sets.
     def set_params(self, params: dict[str, Any] | None) -> None:
-        """Takes what is known of the training: epochs and steps."""
+        """Stores the training's parameters: epochs and steps."""
         self.params = params or {}
 
     def set_model(self, model: Any) -> None:
-        """Takes the model that is trained, evaluated or asked."""
+        """Stores the model that is trained, evaluated or used to predict."""
         self.model = model
 
     def _implements_train_batch_hooks(self) -> bool:
@@ -168,15 +169,15 @@ class LiveCurves:
             f"run {len(self.runs) + 1}", total_steps=steps * epochs if steps and epochs else None
         )
         self.runs.append(history)
-        remember(history)
+        remember_history(history)
         callbacks = getattr(owner, "callbacks", None) or ()
         self._early = next((each for each in callbacks if hasattr(each, "stopped_epoch")), None)
         rate = self._metrics is not None and RATE in self._metrics
         self._warned = False
         self._fit = _Fit(
-            Recorder(history, self.model, self.params, self._per, rate=rate),
-            Screen(self.runs, self._metrics),
-            Watch(owner, self._abandon),
+            LogRecorder(history, self.model, self.params, self._per, rate=rate),
+            CurvesDisplay(self.runs, self._metrics, _link()),
+            TrainingGuard(owner, self._abandon),
         )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -187,11 +188,11 @@ class LiveCurves:
         self._fit.curves.begin_epoch(epoch, self._epoch_ends.get(epoch - 1))
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Takes what has come of earlier batches; here training can be stopped."""
+        """Collects the logs of earlier batches; here training can be stopped."""
         fit = self._fit
         if fit is None:
             return
-        if fit.watch.button.pressed:
+        if fit.guard.button.pressed:
             self._stop_if_pressed()
         fit.curves.begin_batch(batch)
 
@@ -201,17 +202,17 @@ class LiveCurves:
             self._fit.curves.arrived.append((batch, logs or {}))
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Shows what the epoch has come to while validation goes on."""
+        """Shows the epoch's values while validation runs."""
         if self._fit is not None:
             self._fit.curves.collect()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Lets training be stopped during validation."""
-        if self._fit is not None and self._fit.watch.button.pressed:
+        if self._fit is not None and self._fit.guard.button.pressed:
             self._stop_if_pressed()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Adds what is known once in an epoch, such as validation."""
+        """Adds what is logged once in an epoch, such as validation."""
         if self._fit is None:
             return
         curves = self._fit.curves
@@ -219,10 +220,10 @@ class LiveCurves:
         self._warn_of_names(curves, final=False)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Puts the picture in place of the live curves."""
+        """Replaces the live curves by the picture."""
         if self._fit is None:
             return
-        curves, pressed = self._fit.curves, self._fit.watch.button.pressed
+        curves, pressed = self._fit.curves, self._fit.guard.button.pressed
         self._finish(stopped=False)
         self._warn_of_names(curves, final=True)
         if pressed:  # too late to stop anything here, but not what comes after
@@ -230,7 +231,7 @@ class LiveCurves:
 
     def _stop_if_pressed(self) -> None:
         fit = self._fit
-        if fit is None or not fit.watch.button.pressed:
+        if fit is None or not fit.guard.button.pressed:
             return
         fit.curves.wait()
         self._finish(stopped=True)
@@ -240,16 +241,16 @@ class LiveCurves:
         fit, self._fit = self._fit, None
         if fit is None:
             return
-        fit.watch.leave()
+        fit.guard.leave()
         fit.curves.collect()
         fit.curves.history.finish(stopped=stopped)
-        fit.screen.close()
+        fit.display.close()
 
     def _abandon(self) -> None:
-        """Ends a run that an error has ended: Keras says nothing then."""
+        """Ends a run that an error has ended: Keras calls no callback then."""
         self._finish(stopped=True)
 
-    def _warn_of_names(self, curves: Recorder, *, final: bool) -> None:
+    def _warn_of_names(self, curves: LogRecorder, *, final: bool) -> None:
         """Warns of metrics that were asked for and do not come, as soon as that is clear."""
         there = curves.history.metrics
         # Validation may be seldom, and the rate may change late.
@@ -278,13 +279,21 @@ def _names(metrics: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _account(curves: Recorder) -> str:
-    """What a training that was stopped has done, and how to go on."""
+def _link() -> str:
+    """What the live displays of the open connection have in common; empty without one."""
+    from tpunb.connection.connection import latest_connection
+
+    connection = latest_connection()
+    return connection.link if connection is not None else ""
+
+
+def _account(curves: LogRecorder) -> str:
+    """What a training that was stopped has done, and how to continue."""
     done = "1 step" if curves.done == 1 else f"{curves.done} steps"
     epoch = curves.epoch + curves.epoch_is_done
     return (
         f"Training was stopped after {done}, in epoch {curves.epoch + 1}. The model keeps its "
-        f"weights and the history its curves; fit(..., initial_epoch={epoch}) goes on with "
+        f"weights and the history its curves; fit(..., initial_epoch={epoch}) continues with "
         f"epoch {epoch + 1}."
     )
 

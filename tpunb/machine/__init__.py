@@ -1,26 +1,26 @@
-"""What of this machine matters for TPUs: where it is, its software, devices and memory."""
+"""This machine's TPU setup: platform, software, devices and memory."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import platform
+import platform as standard_platform  # `platform` is a module of this package
 from collections.abc import Mapping
 from pathlib import Path
 
-from tpunb.environment import Search, find_tpu
-from tpunb.machine.findings import Finding
+from tpunb.machine.detect import Search, find_tpu
 from tpunb.machine.holders import Holding, find_holders
 from tpunb.machine.memory import Memory, measure
-from tpunb.machine.places import of_search
+from tpunb.machine.platform_problems import platform_problems
+from tpunb.machine.problems import Problem
 from tpunb.machine.software import Software, find_software, tensorflow_version
 from tpunb.machine.variables import shown_variables
 
 __all__ = [
-    "Finding",
     "Holding",
     "Machine",
     "Memory",
+    "Problem",
     "Search",
     "Software",
     "find_holders",
@@ -31,16 +31,15 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found.
+    """A machine's TPU setup.
 
     Attributes:
         system: The operating system and the processor's architecture.
-        search: Where this is, and what looking for a TPU found.
-        software: The versions of what is installed.
-        holding: Who holds the TPU.
-        variables: Environment variables that are set, of those that matter; without
-            secrets.
-        memory: How much memory there is.
+        search: The platform, and the result of looking for a TPU.
+        software: Installed versions.
+        holding: The processes that use the TPU.
+        variables: Relevant environment variables that are set, without secrets.
+        memory: The memory.
     """
 
     system: str
@@ -51,40 +50,39 @@ class Machine:
     memory: Memory
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What is in the way or worth knowing; what has to be mended first comes first."""
-        local = self.search.tpu == "local" and not self.search.is_only_said
-        return self.findings_for(local_tpu=local)
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems, blocking ones first."""
+        local = self.search.tpu == "local" and not self.search.tpu_only_from_env
+        return self.problems_for(local_tpu=local)
 
-    def findings_for(self, *, local_tpu: bool) -> tuple[Finding, ...]:
-        """The same for a TPU of this machine, or for any other and a virtual one.
+    def problems_for(self, *, local_tpu: bool) -> tuple[Problem, ...]:
+        """Problems for using this machine's TPU, or any other TPU.
 
         Args:
-            local_tpu: Whether a TPU of this machine is to be used.
+            local_tpu: Whether this machine's TPU is to be used.
         """
         found = [
-            *of_search(self.search),
-            *self.software.findings(local_tpu=local_tpu),
-            # The client of a Pod leaves its host's chips to the worker, which holds them.
-            *(self.holding.findings() if local_tpu else ()),
-            *self.memory.findings(),
+            *platform_problems(self.search),
+            *self.software.problems(local_tpu=local_tpu),
+            # The client of a Pod leaves its host's chips to the worker, which uses them.
+            *(self.holding.problems() if local_tpu else ()),
+            *self.memory.problems(),
         ]
-        return tuple(sorted(found, key=lambda finding: not finding.stops))
+        return tuple(sorted(found, key=lambda problem: not problem.stops))
 
 
 def look(environment: Mapping[str, str] | None = None, root: Path | None = None) -> Machine:
-    """Looks at this machine; TensorFlow is not imported, and nothing is connected to.
+    """Inspects this machine without importing TensorFlow or connecting to a TPU.
 
     Args:
         environment: Environment variables; by default the process's own.
-        root: Below which `dev`, `sys`, `proc` and `tmp` are looked for; by default the
-            machine's own.
+        root: The directory with `dev`, `sys`, `proc` and `tmp`; by default `/`.
     """
     environment = os.environ if environment is None else environment
     search = find_tpu(environment, root)
     devices = (*search.chips.files, *search.chips.unknown)
     return Machine(
-        system=f"{platform.system()} {platform.machine()}".strip(),
+        system=f"{standard_platform.system()} {standard_platform.machine()}".strip(),
         search=search,
         software=find_software(environment),
         holding=find_holders(devices, environment, root),

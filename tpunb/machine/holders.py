@@ -1,9 +1,9 @@
-"""Who holds the TPU: the lock file of libtpu, and processes with its devices open.
+"""Finds the processes that use the TPU: by libtpu's lock file and open device files.
 
-Where the lock file is, and what the lock means, is from XLA
-(`xla/stream_executor/tpu/tpu_initialize_util.cc`). It is not tried here: a process that
-opens the file and closes it again lets go of its own lock, so the kernel's list of locks
-is read.
+The path and meaning of the lock file are from XLA
+(`xla/stream_executor/tpu/tpu_initialize_util.cc`). It is never opened here, since a process
+that opens and closes it releases its own lock; the kernel's list of locks is read instead.
+psutil would not do: it lists neither locks nor open device files.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tpunb import chips
-from tpunb.machine.findings import Finding
-from tpunb.masking import mask, secrets_in
+from tpunb._util.masking import mask, secrets_in
+from tpunb.machine import chips
+from tpunb.machine.problems import Problem
 
 __all__ = ["Holder", "Holding", "Lock", "find_holders"]
 
 _LOCK = "libtpu_lockfile"
-_KERNELS = ("ipykernel", "colab_kernel_launcher", "tpunb.kernels", "kernel_launcher")
+_KERNELS = ("ipykernel", "colab_kernel_launcher", "tpunb.notebook.kernels", "kernel_launcher")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Lock:
     """A lock file of libtpu.
 
     Attributes:
-        path: Where it is.
-        pid: The process that holds the lock; None if none does, or none is known.
-        stale: Whether no process that can be seen holds it.
-        foreign: Whether it is another user's, so that libtpu cannot take it.
+        path: Its path.
+        pid: The process that holds the lock; None if there is none or it is unknown.
+        stale: Whether no visible process holds it.
+        foreign: Whether it belongs to another user, so that libtpu cannot lock it.
     """
 
     path: str
@@ -42,15 +42,15 @@ class Lock:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that holds the TPU.
+    """A process that uses the TPU.
 
     Attributes:
         pid: Its id.
-        program: Its program's name; its arguments may hold secrets and are left out.
+        program: Its program's name, without arguments, which may hold secrets.
         is_kernel: Whether it is a Jupyter kernel.
         is_self: Whether it is this process.
-        foreign: Whether it is another user's.
-        files: What it holds: device files and lock files.
+        foreign: Whether it belongs to another user.
+        files: The device files and lock files that it holds.
     """
 
     pid: int
@@ -62,19 +62,19 @@ class Holder:
 
     @property
     def name(self) -> str:
-        """The process, as one says it."""
+        """The process, for people."""
         what = "a Jupyter kernel" if self.is_kernel else self.program or "a program"
         return f"process {self.pid} ({what})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
-    """Who holds the TPU.
+    """The processes and lock files of a TPU.
 
     Attributes:
         locks: The lock files that exist.
         holders: The processes that hold a lock or a device.
-        unseen: Whether there are processes whose files this user may not see.
+        unseen: Whether there are processes whose open files this user may not list.
         devices: The device files that were looked for.
     """
 
@@ -83,8 +83,8 @@ class Holding:
     unseen: bool = False
     devices: tuple[str, ...] = ()
 
-    def findings(self) -> Iterator[Finding]:
-        """Processes and lock files that are in the way."""
+    def problems(self) -> Iterator[Problem]:
+        """Problems: processes and lock files that block the TPU."""
         others = [holder for holder in self.holders if not holder.is_self]
         for holder in others:
             yield _of_holder(holder)
@@ -92,29 +92,29 @@ class Holding:
             if lock.stale and not others:
                 yield self._of_stale(lock)
 
-    def _of_stale(self, lock: Lock) -> Finding:
-        """A lock file that no process holds; libtpu takes it again unless it may not."""
+    def _of_stale(self, lock: Lock) -> Problem:
+        """A lock file that no process holds; it blocks only if libtpu may not lock it."""
         sudo = "sudo " if lock.foreign else ""
         looked = f"sudo lsof -w {' '.join((*self.devices, lock.path))}"
         first = "Remove it."
         if self.unseen:
-            first = f"Others' processes cannot be seen: if `{looked}` lists none, remove it."
-        return Finding(
+            first = f"Other users' processes are not visible: if `{looked}` lists none, remove it."
+        return Problem(
             "lock file",
-            f"No process that can be seen holds {lock.path}: it is left over.",
+            f"No visible process holds {lock.path}: it is left over.",
             first,
             f"{sudo}rm {lock.path}",
             stops=lock.foreign,
         )
 
 
-def _of_holder(holder: Holder) -> Finding:
+def _of_holder(holder: Holder) -> Problem:
     sudo = "sudo " if holder.foreign else ""
     kill = f"{sudo}kill {holder.pid}"
     mend = f"End it, then connect again: {kill}"
     if holder.is_kernel:
         mend = f"Shut that kernel down in Jupyter's list of running kernels, or: {kill}"
-    return Finding(
+    return Problem(
         "TPU in use", f"{holder.name[0].upper()}{holder.name[1:]} holds the TPU.", mend, kill
     )
 
@@ -124,12 +124,12 @@ def find_holders(
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
 ) -> Holding:
-    """Finds out who holds the TPU.
+    """Finds the processes that use the TPU.
 
     Args:
         devices: The TPU's device files.
         environment: Environment variables; by default the process's own.
-        root: Below which `proc`, `dev` and `tmp` are looked for; by default the machine's own.
+        root: The directory with `proc`, `dev` and `tmp`; by default `/`.
     """
     environment = os.environ if environment is None else environment
     root = chips.ROOT if root is None else root
@@ -140,7 +140,7 @@ def find_holders(
     wanted = {str(root / path.lstrip("/")): path for path in devices}
     wanted |= {str(path): str(path) for path in locks}
     open_files, unseen = _open_files(root / "proc", wanted)
-    # Where there is no such list, as in some containers, a lock is held by nobody known.
+    # Without this list, as in some containers, the holder of a lock is unknown.
     table = _text(root / "proc" / "locks")
     locked = {path: _holder_of_lock(path, table or "", open_files) for path in locks}
     for path, pid in locked.items():
@@ -150,7 +150,7 @@ def find_holders(
     holders = (
         _holder(root / "proc", pid, files, secrets)
         for pid, files in sorted(open_files.items())
-        # An open lock file is no lock: one that waits for it, or reads it, holds nothing.
+        # A process may have a lock file open without holding the lock.
         if any(file in devices for file in files) or pid in locked.values()
     )
     return Holding(
@@ -162,7 +162,7 @@ def find_holders(
 
 
 def _lock_files(environment: Mapping[str, str], root: Path) -> Iterator[Path]:
-    """Where libtpu has its lock file; in a user's own places since 2026."""
+    """The paths of libtpu's lock file; since 2026 also below the user's own."""
     yield root / "tmp" / _LOCK
     if hasattr(os, "getuid"):
         yield root / "tmp" / f"libtpu_lock_{os.getuid()}" / _LOCK
@@ -175,7 +175,7 @@ def _lock(path: Path, pid: int | None, *, known: bool) -> Lock:
 
 
 def _holder_of_lock(path: Path, table: str, open_files: Mapping[int, set[str]]) -> int | None:
-    """The process that has locked a file, by the kernel's list of locks; None if none has."""
+    """The process that holds the lock of a file, from the kernel's list; None if none does."""
     try:
         found = path.stat()
     except OSError:
@@ -186,7 +186,7 @@ def _holder_of_lock(path: Path, table: str, open_files: Mapping[int, set[str]]) 
         if len(fields) < 6 or "->" in fields or not fields[4].isdecimal():
             continue
         pid, (device, _, inode) = int(fields[4]), fields[5].rpartition(":")
-        # The list has the device below an overlay, stat the overlay's.
+        # For an overlay, the list has the device below it and stat the overlay's own.
         here = device == f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
         if inode == str(found.st_ino) and (here or str(path) in open_files.get(pid, ())):
             return pid
@@ -194,7 +194,7 @@ def _holder_of_lock(path: Path, table: str, open_files: Mapping[int, set[str]]) 
 
 
 def _open_files(proc: Path, wanted: Mapping[str, str]) -> tuple[dict[int, set[str]], bool]:
-    """Which processes have which of the files open, and whether some could not be seen."""
+    """The processes that have the files open, and whether some were not visible."""
     found: dict[int, set[str]] = {}
     unseen = False
     try:
@@ -208,7 +208,7 @@ def _open_files(proc: Path, wanted: Mapping[str, str]) -> tuple[dict[int, set[st
         except PermissionError:
             unseen = True
             continue
-        except OSError:  # it has ended meanwhile
+        except OSError:  # it has ended
             continue
         for number in numbers:
             try:
@@ -235,7 +235,7 @@ def _holder(proc: Path, pid: int, files: set[str], secrets: frozenset[str]) -> H
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file, or a process, is another user's."""
+    """Whether a file or a process belongs to another user."""
     try:
         return hasattr(os, "getuid") and path.stat().st_uid != os.getuid()
     except OSError:

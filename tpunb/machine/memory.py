@@ -1,4 +1,7 @@
-"""How much memory there is for input pipelines and, on a virtual TPU, for its cores."""
+"""The memory for input pipelines and, on a virtual TPU, for its cores.
+
+It reads cgroups, which limit a container's memory and which psutil ignores.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,24 @@ import dataclasses
 import os
 from pathlib import Path
 
-from tpunb import chips
-from tpunb.machine.findings import Finding
+from tpunb._util.units import byte_count
+from tpunb.machine import chips
+from tpunb.machine.problems import Problem
 
 __all__ = ["Memory", "measure"]
 
-_GIB = 2**30
-_LITTLE = 1 * _GIB  # TensorFlow alone takes about half of it
+_LITTLE = 2**30  # TensorFlow alone takes about half of it
 _LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 _USES = ("sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory/memory.usage_in_bytes")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory in bytes; None where the system does not tell.
+    """Memory in bytes; None where unknown.
 
     Attributes:
-        total: Of the machine, or what this container may take of it.
-        available: What of it can be taken now.
+        total: Of the machine or, if it is less, the limit of the container.
+        available: What can be allocated now.
         shared: The size of `/dev/shm`.
     """
 
@@ -31,14 +34,14 @@ class Memory:
     available: int | None = None
     shared: int | None = None
 
-    def findings(self) -> list[Finding]:
-        """Whether there is little left."""
+    def problems(self) -> list[Problem]:
+        """A problem if little memory is available."""
         if self.available is None or self.available >= _LITTLE:
             return []
         return [
-            Finding(
+            Problem(
                 "memory",
-                f"Only {self.available / _GIB:.1f} GiB of memory are available.",
+                f"Only {byte_count(self.available)} of memory are available.",
                 "Shut down other kernels: a host that runs out of memory ends the TPU's worker.",
                 stops=False,
             )
@@ -49,8 +52,7 @@ def measure(root: Path | None = None) -> Memory:
     """Measures the memory.
 
     Args:
-        root: Below which `proc`, `sys` and `dev` are looked for; by default the
-            machine's own.
+        root: The directory with `proc`, `sys` and `dev`; by default `/`.
     """
     root = chips.ROOT if root is None else root
     known = _meminfo(root / "proc" / "meminfo")
@@ -66,7 +68,7 @@ def measure(root: Path | None = None) -> Memory:
 
 
 def _meminfo(path: Path) -> dict[str, int]:
-    """The figures of `/proc/meminfo`, which are in KiB, in bytes."""
+    """The values of `/proc/meminfo` in bytes."""
     found = {}
     for line in _text(path).splitlines():
         name, _, rest = line.partition(":")

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from tpunb.machine.findings import Finding
-from tpunb.masking import mask, secrets_in
+from tpunb._util.masking import mask, secrets_in
+from tpunb.machine.problems import Problem
+from tpunb.machine.tested_releases import OLDEST, SPECIFIER, is_newer, newer_than_tested, release
 
 __all__ = ["TENSORFLOWS", "Software", "find_software", "tensorflow_version"]
 
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-tpu")
-"""Distributions that put the same files in the same place."""
+"""Distributions that install the same files."""
 
 _FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
 _PACKAGES = (
@@ -36,9 +37,8 @@ _PACKAGES = (
     "ipywidgets",
     "anywidget",
 )
-# Cloud TPU's own machine images bring libtpu outside of Python.
+# Cloud TPU's machine images install libtpu outside of Python.
 _SYSTEM_LIBTPU = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
-_OLDEST = (2, 18)
 _NEWEST_PYTHON = (3, 13)  # with a wheel of TensorFlow 2.21
 _OLDEST_KERAS = (3, 10)
 _UNKNOWN = "unknown version"
@@ -52,10 +52,10 @@ class Software:
         python: Python's version.
         versions: The versions of installed packages that matter, by name.
         libtpu: A libtpu outside of Python; empty if there is none.
-        needs: What installed packages require that is not there, as sentences.
-        pythons: The Python versions that the installed TensorFlow is made for.
-        keras: Which Keras TensorFlow takes: `"keras"` or `"tf_keras"`.
-        backend: The backend that the environment chooses for Keras; empty if none.
+        needs: Unmet requirements of installed packages, as sentences.
+        pythons: The Python versions that the installed TensorFlow supports.
+        keras: The Keras that TensorFlow uses: `"keras"` or `"tf_keras"`.
+        backend: Keras's backend, from the environment; empty if not set.
         imported: The version of TensorFlow that this process has imported; empty if none.
         jax: Whether this process has imported JAX.
     """
@@ -75,11 +75,11 @@ class Software:
         """The version of TensorFlow; None if none is installed."""
         return next((self.versions[name] for name in TENSORFLOWS if name in self.versions), None)
 
-    def findings(self, *, local_tpu: bool) -> Iterator[Finding]:
-        """What does not fit together.
+    def problems(self, *, local_tpu: bool) -> Iterator[Problem]:
+        """Version conflicts and missing packages.
 
         Args:
-            local_tpu: Whether a TPU of this machine is to be used.
+            local_tpu: Whether this machine's TPU is to be used.
         """
         if self.tensorflow is None:
             yield self._missing(local_tpu=local_tpu)
@@ -91,31 +91,31 @@ class Software:
         yield from self._of_keras()
         yield from self._of_process(local_tpu=local_tpu)
 
-    def _missing(self, *, local_tpu: bool) -> Finding:
-        if _release(self.python)[:2] > _NEWEST_PYTHON:
+    def _missing(self, *, local_tpu: bool) -> Problem:
+        if release(self.python)[:2] > _NEWEST_PYTHON:
             newest = ".".join(map(str, _NEWEST_PYTHON))
-            return Finding(
+            return Problem(
                 "Python",
                 f"TensorFlow is not installed, and it may have no wheel for Python {self.python}.",
                 f"Make an environment with Python {newest}, and install tpunb there.",
                 f"python{newest} -m venv .venv",
             )
         extra = "tpu" if local_tpu else "cpu"
-        return Finding(
+        return Problem(
             "tensorflow",
             "TensorFlow is not installed.",
             "Install it, then restart the kernel.",
             f'pip install "tpunb[{extra}]"',
         )
 
-    def _of_several(self) -> Iterator[Finding]:
+    def _of_several(self) -> Iterator[Problem]:
         several = {name: self.versions[name] for name in TENSORFLOWS if name in self.versions}
         if len(set(several.values())) < 2:
             return
         names = ", ".join(f"{name} {version}" for name, version in several.items())
         kept = next((name for name in _FOR_TPU if name in several), next(iter(several)))
         others = " ".join(name for name in several if name != kept)
-        yield Finding(
+        yield Problem(
             "tensorflow",
             f"Several TensorFlows are installed in one place: {names}. Files of one have taken "
             "the place of the other's.",
@@ -124,13 +124,13 @@ class Software:
             f'pip install --force-reinstall --no-deps "{kept}=={several[kept]}"',
         )
 
-    def _of_tpu(self) -> Iterator[Finding]:
+    def _of_tpu(self) -> Iterator[Problem]:
         for_tpu = next((name for name in _FOR_TPU if name in self.versions), None)
         if for_tpu is None:
             has_own = bool(self.libtpu) and "tensorflow" in self.versions
             installed = " ".join(name for name in TENSORFLOWS if name in self.versions)
             also = f" unless it came with this machine, as {self.libtpu} did" if has_own else ""
-            yield Finding(
+            yield Problem(
                 "tensorflow",
                 f"{installed} {self.tensorflow} has no support for TPUs{also}.",
                 "Install tensorflow-tpu in its place, then restart the kernel.",
@@ -138,25 +138,34 @@ class Software:
                 stops=not has_own,
             )
         for need in self.needs:
-            yield Finding(
+            yield Problem(
                 "libtpu",
                 f"{need}.",
                 "Install the libtpu that it wants, then restart the kernel.",
                 f'pip install "{for_tpu}=={self.versions[for_tpu]}"' if for_tpu else "",
             )
 
-    def _of_versions(self) -> Iterator[Finding]:
+    def _of_versions(self) -> Iterator[Problem]:
         tensorflow = self.tensorflow or ""
-        if _release(tensorflow) and _release(tensorflow)[:2] < _OLDEST:
-            yield Finding(
+        name = next(name for name in TENSORFLOWS if name in self.versions)
+        if release(tensorflow) and release(tensorflow)[:2] < OLDEST:
+            yield Problem(
                 "tensorflow",
-                f"TensorFlow {tensorflow} is too old: tpunb needs 2.18.",
+                f"TensorFlow {tensorflow} is too old: tpunb needs {'.'.join(map(str, OLDEST))}.",
                 "Install a newer one, then restart the kernel.",
-                f'pip install "{next(n for n in TENSORFLOWS if n in self.versions)}>=2.18"',
+                f'pip install "{name}{SPECIFIER}"',
+            )
+        if is_newer(tensorflow):
+            yield Problem(
+                "tensorflow",
+                f"{newer_than_tested(tensorflow)}.",
+                "If a virtual TPU fails, update tpunb, or install a tested release.",
+                f'pip install "{name.replace("tf-nightly", "tensorflow")}{SPECIFIER}"',
+                stops=False,
             )
         minor = ".".join(self.python.split(".")[:2])
         if self.pythons and minor not in self.pythons:
-            yield Finding(
+            yield Problem(
                 "Python",
                 f"TensorFlow {tensorflow} is made for Python {self.pythons[0]} to "
                 f"{self.pythons[-1]}, and this is {self.python}.",
@@ -164,18 +173,18 @@ class Software:
                 stops=False,
             )
 
-    def _of_keras(self) -> Iterator[Finding]:
+    def _of_keras(self) -> Iterator[Problem]:
         keras = self.versions.get(self.keras, "")
         legacy = self.keras == "tf_keras"
         if legacy and not keras:
-            yield Finding(
+            yield Problem(
                 "tf_keras",
                 "TF_USE_LEGACY_KERAS chooses Keras 2, and tf_keras is not installed.",
                 "Install it, or unset the variable; then restart the kernel.",
                 f'pip install "tf_keras=={_minor(self.tensorflow)}.*"',
             )
-        if not legacy and (3,) <= _release(keras) < _OLDEST_KERAS:
-            yield Finding(
+        if not legacy and (3,) <= release(keras) < _OLDEST_KERAS:
+            yield Problem(
                 "keras",
                 f"Keras {keras} reports a wrong loss when it trains on several replicas.",
                 "Install Keras 3.10 or newer, then restart the kernel.",
@@ -184,7 +193,7 @@ class Software:
             )
         other = self.versions.get("tf_keras", "")
         if other and self.tensorflow and _minor(other) != _minor(self.tensorflow):
-            yield Finding(
+            yield Problem(
                 "tf_keras",
                 f"tf_keras {other} is made for TensorFlow {_minor(other)}, not for "
                 f"{self.tensorflow}.",
@@ -193,7 +202,7 @@ class Software:
                 stops=legacy,
             )
         if self.backend not in ("", "tensorflow") and not legacy:
-            yield Finding(
+            yield Problem(
                 "keras",
                 f"KERAS_BACKEND={self.backend} makes Keras compute without TensorFlow, and so "
                 "without its TPUStrategy.",
@@ -201,17 +210,17 @@ class Software:
                 stops=False,
             )
 
-    def _of_process(self, *, local_tpu: bool) -> Iterator[Finding]:
+    def _of_process(self, *, local_tpu: bool) -> Iterator[Problem]:
         known = self.tensorflow not in (None, _UNKNOWN)
-        if known and self.imported and _release(self.imported) != _release(self.tensorflow or ""):
-            yield Finding(
+        if known and self.imported and release(self.imported) != release(self.tensorflow or ""):
+            yield Problem(
                 "tensorflow",
                 f"This process has imported TensorFlow {self.imported}, and {self.tensorflow} "
                 "is installed.",
                 "Restart the kernel.",
             )
         if self.jax and local_tpu:
-            yield Finding(
+            yield Problem(
                 "jax",
                 "This process has imported JAX, which takes the TPU for itself when it is used.",
                 "Restart the kernel, and use JAX and TensorFlow in different ones.",
@@ -220,18 +229,18 @@ class Software:
 
 
 def tensorflow_version() -> str | None:
-    """The version of TensorFlow, without importing it; None where nothing tells it."""
+    """The version of TensorFlow, without importing it; None if unknown."""
     return next(filter(None, map(_version, TENSORFLOWS)), None)
 
 
 def find_software(environment: Mapping[str, str]) -> Software:
-    """Finds out what is installed; imports nothing of it.
+    """Finds installed versions without importing the packages.
 
     Args:
         environment: Environment variables.
     """
     versions = {name: found for name in _PACKAGES if (found := _version(name))}
-    # Built from source, or part of an image: there without metadata.
+    # Built from source or part of an image: installed without metadata.
     if not any(name in versions for name in TENSORFLOWS) and _is_there("tensorflow"):
         versions["tensorflow"] = _UNKNOWN
     legacy = environment.get("TF_USE_LEGACY_KERAS", "").strip().lower() in ("1", "true")
@@ -249,15 +258,15 @@ def find_software(environment: Mapping[str, str]) -> Software:
 
 
 def _unmet(versions: Mapping[str, str]) -> Iterator[str]:
-    """What the TensorFlow for TPUs requires of libtpu, and is not there."""
+    """Unmet requirements of tensorflow-tpu on libtpu."""
     for name in _FOR_TPU:
         if name not in versions:
             continue
         try:
-            from packaging.requirements import Requirement  # where there is none, pip has checked
+            from packaging.requirements import Requirement  # without it, rely on pip's check
 
             requires = [Requirement(text) for text in metadata.requires(name) or ()]
-        except Exception:  # metadata of others' may be anything
+        except Exception:  # other packages' metadata may be malformed
             continue
         for requirement in requires:
             applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
@@ -272,7 +281,7 @@ def _unmet(versions: Mapping[str, str]) -> Iterator[str]:
 
 
 def _pythons(versions: Mapping[str, str]) -> tuple[str, ...]:
-    """The Python versions that the installed TensorFlow says it is made for."""
+    """The Python versions that the installed TensorFlow declares."""
     name = next((name for name in TENSORFLOWS if name in versions), None)
     if name is None:
         return ()
@@ -281,7 +290,7 @@ def _pythons(versions: Mapping[str, str]) -> tuple[str, ...]:
     except Exception:  # as above
         return ()
     found = {match[1] for text in classifiers if (match := _PYTHON.search(str(text)))}
-    return tuple(sorted(found, key=_release))
+    return tuple(sorted(found, key=release))
 
 
 _PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)$")
@@ -290,7 +299,7 @@ _PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)$")
 def _version(name: str) -> str | None:
     try:
         found: str | None = metadata.version(name)
-    except Exception:  # not installed, or installed in a way that nobody can read
+    except Exception:  # not installed, or its metadata is unreadable
         return None
     return found if isinstance(found, str) and re.fullmatch(r"[\w.+!-]{1,60}", found) else None
 
@@ -309,11 +318,5 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """The numbers at a version's start."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
 def _minor(version: str | None) -> str:
-    return ".".join(map(str, _release(version or "")[:2]))
+    return ".".join(map(str, release(version or "")[:2]))

@@ -1,10 +1,10 @@
-"""Environment variables that matter for TPUs; of others not even the names are shown."""
+"""Environment variables that matter for TPUs; others are never shown, not even by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpunb.masking import mask, secrets_in
+from tpunb._util.masking import mask, secrets_in
 
 __all__ = ["SHOWN", "shown_variables"]
 
@@ -12,6 +12,7 @@ SHOWN = (
     "TPUNB_TPU",
     "TPUNB_REQUIRE_TPU",
     "TPUNB_WIDGETS",
+    "TPUNB_LOG",
     # Which TPU: TensorFlow's own resolver
     "TPU_NAME",
     "TPU_CONFIG",
@@ -19,7 +20,7 @@ SHOWN = (
     "TPU_API_DISCOVERY_URL",
     "GCE_METADATA_HOST",
     "GCE_METADATA_IP",
-    # The places
+    # The platforms
     "COLAB_RELEASE_TAG",
     "COLAB_BACKEND_VERSION",
     "COLAB_TPU_1VM",

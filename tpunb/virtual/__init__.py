@@ -11,10 +11,10 @@ _HOMES = {
     "TPUStrategyV2": "generations",
     "VirtualTPUClusterResolver": "resolver",
     "VirtualTPUStrategy": "strategy",
-    "install": "installation",
-    "install_when_imported": "installation",
-    "installed": "installation",
-    "uninstall": "installation",
+    "install": "patch.install",
+    "install_when_imported": "patch.install",
+    "installed": "patch.install",
+    "uninstall": "patch.install",
 }
 
 __all__ = [
@@ -32,6 +32,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Late, because most of these modules import TensorFlow.
-    if name in _HOMES:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tpunb.virtual.import_tensorflow import needing_tensorflow
+
+    with needing_tensorflow():
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 # TPU variables ask it for their handle.
 from tensorflow.python.tpu.tpu_replication import TPUReplicateContext
 
-# cross_replica_sum and its kin read the number of replicas from here.
+# cross_replica_sum and similar operations read the number of replicas from here.
 from tensorflow.python.tpu.tpu_function import tpu_shard_context
 
 # The cross-replica operations themselves, and whether a replica function is being traced.
@@ -53,8 +53,10 @@ from tensorflow.python.eager.polymorphic_function import atomic_function
 # Whether a function that is being traced will be compiled by XLA.
 from tensorflow.python.ops import control_flow_util
 
-# Where a tf.function keeps what it has traced, to make it trace anew.
-from tensorflow.core.function.polymorphism.function_cache import FunctionCache
+# Whether a model is being saved, and a FunctionDef as what a graph copies.
+from tensorflow.python.saved_model.save_context import in_save_context
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.framework import c_api_util
 
 # "Am I compiled by XLA?" is answered by this context, and functions traced in it are its own.
 from tensorflow.python.ops.control_flow_ops import XLAControlFlowContext
@@ -85,7 +87,8 @@ from tensorflow.python.util import variable_utils
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
-# What install changes: TensorFlow's ways to a TPU and to its devices, and who tells their names.
+# What install changes: TensorFlow's ways to a TPU and to its devices, and the classes that
+# report device names.
 from tensorflow.python.client.session import BaseSession
 from tensorflow.python.client.session import _DeviceAttributes as DeviceAttributes
 from tensorflow.python.distribute import tpu_values
@@ -98,8 +101,12 @@ from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from tensorflow.python.tpu import tpu_strategy_util
 
-# The calls that wait for workers, to make them without Python's lock.
+# The calls that wait for workers, to make them without Python's lock; and the call of a
+# function, to make it in another thread.
 from tensorflow.python import pywrap_tfe
+
+# What ends a function that runs.
+from tensorflow.python.eager import cancellation
 
 # Protocol buffers of functions and their nodes.
 from google.protobuf import message
@@ -121,7 +128,6 @@ __all__ = [
     "DeviceAttributes",
     "EagerTensor",
     "FuncGraph",
-    "FunctionCache",
     "FunctionDef",
     "GraphDebugInfo",
     "MultiDeviceSaver",
@@ -141,6 +147,8 @@ __all__ = [
     "_set_last_step_outputs",
     "atomic_function",
     "auto_control_deps_utils",
+    "c_api_util",
+    "cancellation",
     "config",
     "context",
     "control_flow_util",
@@ -154,6 +162,7 @@ __all__ = [
     "func_graph_from_py_func",
     "get_registered_kernels_for_op",
     "handle_data_util",
+    "in_save_context",
     "input_lib",
     "is_flat",
     "iterator_ops",
@@ -162,6 +171,7 @@ __all__ = [
     "multi_device_iterator_ops",
     "op_def_registry",
     "ops",
+    "pywrap_tf_session",
     "pywrap_tfe",
     "remote",
     "tensor_util",

@@ -1,4 +1,4 @@
-"""Keeps what a user says about logical devices, with the line that says it.
+"""Keeps what a user asks of logical devices, with the line that asks for it.
 
 Annotations belong to a traced replica function and are forgotten with it. They
 cost something only where they are made.
@@ -16,10 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.describe.annotations import Annotation, Annotations
+from tpunb.tpu.annotations import Annotation, Annotations
 from tpunb.virtual._tensorflow import FuncGraph, ops
-from tpunb.virtual.sharding import LOGICAL_CORE
-from tpunb.virtual.trace import TracingGraph
+from tpunb.virtual.replicate.sharding import LOGICAL_CORE
+from tpunb.virtual.replicate.trace import TracingGraph
 
 _GENERATED = "__autograph_generated_file"
 

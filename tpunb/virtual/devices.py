@@ -6,8 +6,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from tpunb.accelerators import Accelerator
 from tpunb.errors import VirtualDevicesError
+from tpunb.tpu.types import Accelerator
 from tpunb.virtual._tensorflow import context
 
 # TensorFlow's own default is one thread per processor. Input pipelines of many
@@ -84,11 +84,6 @@ def worker_devices(accelerator: Accelerator) -> VirtualDevices:
         tuple(name(worker, 0) for worker in workers),
         tuple(tuple(name(worker, core) for core in cores) for worker in workers),
     )
-
-
-def device_here(device: str) -> str:
-    """A device of this process in place of a worker's: XLA compiles for no others."""
-    return full_name("/device:CPU:0") if is_elsewhere(device) else device
 
 
 def is_elsewhere(device: str) -> bool:

@@ -10,10 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual._tensorflow import distribute_lib
 from tpunb.virtual.interface import NumpyDatasets, VirtualTPU
-from tpunb.virtual.resolver import DEFAULT_TPU, VirtualTPUClusterResolver
+from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strategy import VirtualTPUExtended, VirtualTPUStrategy
 
 __all__ = ["TPUStrategy", "TPUStrategyV1", "TPUStrategyV2"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.describe.annotations import Annotations
+from tpunb.tpu.annotations import Annotations
 from tpunb.virtual._tensorflow import deprecation
 from tpunb.virtual.resolver import virtual_topology
 

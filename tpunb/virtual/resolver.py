@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.accelerators import Accelerator, accelerator
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual._tensorflow import TPUClusterResolver, TPUSystemMetadata
 from tpunb.virtual.devices import (
     WORKER_JOB,
@@ -16,9 +17,6 @@ from tpunb.virtual.devices import (
     worker_devices,
 )
 from tpunb.virtual.strict.rules import Strictness
-
-DEFAULT_TPU = "v5e-8"
-"""The virtual TPU that stands in where none is named."""
 
 
 def virtual_topology(tpu: Accelerator) -> tf.tpu.experimental.Topology:

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpunb.machine.tested_releases import warn_if_newer
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.types import Accelerator, largest_memory
 from tpunb.virtual._tensorflow import (
     TPUExtended,
     TPUStrategyV2,
@@ -22,16 +25,17 @@ from tpunb.virtual._tensorflow import (
     enclosing_tpu_context,
 )
 from tpunb.virtual.annotations import Recorder
-from tpunb.virtual.collectives import broadcast_from_first
-from tpunb.virtual.contract import check_ranks, checked_result, padded
 from tpunb.virtual.devices import VirtualDevices
-from tpunb.virtual.gathering import of_one_shape
+from tpunb.virtual.input_pipelines import share_iterators, without_tuning
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
-from tpunb.virtual.pipelines import share_iterators, without_tuning
-from tpunb.virtual.resolver import DEFAULT_TPU, VirtualTPUClusterResolver
-from tpunb.virtual.steps import run_steps
+from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
+from tpunb.virtual.replicate.call import replicate
+from tpunb.virtual.replicate.collectives import broadcast_from_first
+from tpunb.virtual.replicate.gathering import of_one_shape
+from tpunb.virtual.replicate.options import ReplicateOptions
+from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strict.rules import Strictness
-from tpunb.virtual.trace import ReplicateOptions, replicate
+from tpunb.virtual.v1_steps import run_steps
 
 
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
@@ -65,6 +69,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         spmd: bool = False,
         strict: bool | Mapping[str, bool] | Strictness = True,
     ) -> None:
+        warn_if_newer(tf.__version__)
         # TPUStrategyV2's own __init__ makes a TPUExtended, hence its parent's.
         resolver = tpu if isinstance(tpu, VirtualTPUClusterResolver) else None
         resolver = resolver or VirtualTPUClusterResolver(tpu)
@@ -105,11 +110,13 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         # The same function for all eager runs of one, so that it is traced once.
         self.in_graph = functools.lru_cache(maxsize=64)(tf.function)
         self.recorder = Recorder(self._tpu_devices.shape[1])
+        memory, called = _memory(resolver.accelerator, self._tpu_devices.shape[1])
         self._options = ReplicateOptions(
             cores=[list(cores) for cores in self._tpu_devices],
-            diverged=set(),
             strictness=strictness,
             assigned=device_assignment is not None,
+            memory=memory,
+            called=called,
         )
 
     def _assign_input_workers(self, devices: VirtualDevices) -> None:
@@ -155,6 +162,13 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             return super()._broadcast_to(tensor, destinations)
         # TPUExtended sends N copies around and keeps the first.
         return broadcast_from_first(tensor, self._num_replicas_in_sync)
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        given = tf.nest.flatten([args, kwargs])
+        if any(isinstance(one, distribute_values.PerReplica) for one in given):
+            # From outside of a replica function each copy gets what is for its replica.
+            self._options.divergence.diverge({getattr(var, "_handle_id", "")})
+        return super()._update(var, fn, args, kwargs, group)
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: Any, options: Any
@@ -259,3 +273,13 @@ def _replica_devices(
 def _task(assignment: tf.tpu.experimental.DeviceAssignment, replica: int, logical_core: int) -> int:
     device = assignment.host_device(replica=replica, logical_core=logical_core, job="worker")
     return int(tf.DeviceSpec.from_string(device).task)
+
+
+def _memory(accelerator: Accelerator, cores: int) -> tuple[int, str]:
+    """A replica's memory in bytes, and what has it.
+
+    A plain number of cores has that of the type with the most: no TPU has more.
+    """
+    size = (accelerator.hbm_bytes or largest_memory()) * cores
+    name = accelerator.name if accelerator.hbm_bytes else "the largest TPU"
+    return size, f"a core of {name}" if cores == 1 else f"a replica of {cores} cores of {name}"

@@ -7,8 +7,8 @@ from typing import Any
 
 from tpunb.virtual._tensorflow import dtypes
 from tpunb.virtual.strict.cost import LANES, ROWS, Product, products, wasted
+from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.examination import Examination, Located
-from tpunb.virtual.strict.findings import Finding
 
 __all__ = ["advice"]
 
@@ -32,12 +32,12 @@ def advice(examination: Examination) -> Iterator[Located]:
     if work >= _WORTH_WHILE:
         advised += [_small_batch(found), _padding(found), _float32(found, work)]
     advised.append(_last_batch(examination.graph))
-    for finding in advised:
-        if finding is not None:
-            yield examination.located(finding)
+    for diagnostic in advised:
+        if diagnostic is not None:
+            yield examination.located(diagnostic)
 
 
-def _padding(found: list[Product]) -> Finding | None:
+def _padding(found: list[Product]) -> Diagnostic | None:
     share = wasted(found)
     if share < _MUCH_WASTE:
         return None
@@ -53,7 +53,7 @@ def _padding(found: list[Product]) -> Finding | None:
     return _advice("padding", worst, reason, mend, "padding to tiles")
 
 
-def _small_batch(found: list[Product]) -> Finding | None:
+def _small_batch(found: list[Product]) -> Diagnostic | None:
     small = [product for product in found if product.batch < ROWS]
     if 2 * sum(product.padded for product in small) < sum(product.padded for product in found):
         return None
@@ -66,7 +66,7 @@ def _small_batch(found: list[Product]) -> Finding | None:
     return _advice("small-batch", worst, reason, mend, "small batch")
 
 
-def _float32(found: list[Product], work: int) -> Finding | None:
+def _float32(found: list[Product], work: int) -> Diagnostic | None:
     single = [product for product in found if product.dtype is dtypes.float32]
     share = sum(product.work for product in single) / work
     if share < 0.5:
@@ -79,7 +79,7 @@ def _float32(found: list[Product], work: int) -> Finding | None:
     return _advice("float32", single[0], reason, mend, "float32 everywhere")
 
 
-def _last_batch(graph: Any) -> Finding | None:
+def _last_batch(graph: Any) -> Diagnostic | None:
     open_ended = [
         tensor.shape
         for tensor in graph.inputs
@@ -94,8 +94,8 @@ def _last_batch(graph: Any) -> Finding | None:
         "in another step, such as the last one: each new size compiles a program of its own."
     )
     mend = "Use `dataset.batch(n, drop_remainder=True)`."
-    return Finding("last-batch", "", "", reason, mend, "recompiling on an odd last batch")
+    return Diagnostic("last-batch", "", "", reason, mend, "recompiling on an odd last batch")
 
 
-def _advice(rule: str, product: Product, reason: str, mend: str, message: str) -> Finding:
-    return Finding(rule, product.node, product.op, reason, mend, message)
+def _advice(rule: str, product: Product, reason: str, mend: str, message: str) -> Diagnostic:
+    return Diagnostic(rule, product.node, product.op, reason, mend, message)

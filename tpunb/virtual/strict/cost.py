@@ -21,7 +21,7 @@ LANES = 128
 
 _MATRICES = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 _CONVOLUTIONS = frozenset({"Conv1D", "Conv2D", "Conv3D"})
-# The gradients multiply the same sizes once more: they say nothing new.
+# The gradients multiply the same sizes once more: they add no information.
 _GRADIENTS = ("gradient_tape/", "gradients/")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import linecache
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,19 +12,34 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.errors import TpuWarning
-from tpunb.virtual._tensorflow import XLAControlFlowContext, context
-from tpunb.virtual.graphs import needed
-from tpunb.virtual.inline import inlined
-from tpunb.virtual.strict.findings import Finding
-from tpunb.virtual.strict.known import compiles_surely
+from tpunb.errors import MemoryLimitError, TpuWarning
+from tpunb.virtual._tensorflow import XLAControlFlowContext
+from tpunb.virtual.replicate.graphs import needed
+from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.strict.known_ops import compiles_surely
 from tpunb.virtual.strict.lint import lint
 from tpunb.virtual.strict.lowering import Unknown, lower
-from tpunb.virtual.strict.places import Place, Places
+from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.rules import RULES, Strictness
-from tpunb.virtual.strict.target import Target, foreign_types, on_host, parameters, strays
+from tpunb.virtual.strict.source_lines import SourceLine, SourceLines
+from tpunb.virtual.strict.traced_function import (
+    TracedFunction,
+    foreign_types,
+    on_host,
+    out_of_scope_variables,
+    parameters,
+)
 
-__all__ = ["Examination", "Located", "enforce", "examine", "is_observed", "observed", "traced_anew"]
+__all__ = [
+    "Examination",
+    "Located",
+    "enforce",
+    "examine",
+    "is_observed",
+    "observed",
+    "spare_the_machine",
+    "traced_anew",
+]
 
 _REFUSES = {rule.name: rule.refuses for rule in RULES}
 _observers: contextvars.ContextVar[list[Examination] | None] = contextvars.ContextVar(
@@ -35,20 +49,20 @@ _observers: contextvars.ContextVar[list[Examination] | None] = contextvars.Conte
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Located:
-    """A finding with the lines of the user's code that led to it.
+    """A diagnostic with the lines of the user's code that led to it.
 
     Attributes:
-        finding: What was found.
+        diagnostic: What was found.
         places: The lines, innermost first; empty where none is known.
     """
 
-    finding: Finding
-    places: tuple[Place, ...]
+    diagnostic: Diagnostic
+    places: tuple[SourceLine, ...]
 
     @property
     def refuses(self) -> bool:
         """Whether a TPU refuses it, or may."""
-        return _REFUSES.get(self.finding.rule, False) or self.finding.rule == "bounded-shape"
+        return _REFUSES.get(self.diagnostic.rule, False) or self.diagnostic.rule == "bounded-shape"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,20 +72,20 @@ class Examination:
     Attributes:
         graph: The traced graph.
         places: Where its nodes came from.
-        findings: What a TPU refuses or does otherwise, in the order of the code.
+        diagnostics: What a TPU refuses or does otherwise, in the order of the code.
     """
 
     graph: Any
-    places: Places
-    findings: tuple[Located, ...]
+    places: SourceLines
+    diagnostics: tuple[Located, ...]
 
-    def located(self, finding: Finding) -> Located:
-        """A finding with its place."""
-        return _located(finding, self.places)
+    def located(self, diagnostic: Diagnostic) -> Located:
+        """A diagnostic with its place."""
+        return _located(diagnostic, self.places)
 
 
-def _located(finding: Finding, places: Places) -> Located:
-    return Located(finding, tuple(places.own(finding.node)) if finding.node else ())
+def _located(diagnostic: Diagnostic, places: SourceLines) -> Located:
+    return Located(diagnostic, tuple(places.own(diagnostic.node)) if diagnostic.node else ())
 
 
 @contextlib.contextmanager
@@ -111,11 +125,11 @@ def is_observed() -> bool:
     return _observers.get() is not None
 
 
-def enforce(target: Target, strictness: Strictness) -> None:
+def enforce(traced: TracedFunction, strictness: Strictness) -> None:
     """Examines a replica function that is about to run.
 
     Args:
-        target: The function.
+        traced: The function.
         strictness: The rules that hold.
 
     Raises:
@@ -123,89 +137,120 @@ def enforce(target: Target, strictness: Strictness) -> None:
     """
     observers = _observers.get()
     if observers is not None:
-        observers.append(examine(target))
+        observers.append(examine(traced))
         return
     if not strictness.any:
         return
-    found = examine(target, lambda one: strictness.holds(_rule(one)), trusting=True)
-    for located in found.findings:
-        if _REFUSES[_rule(located.finding)]:
+    found = examine(traced, lambda one: strictness.holds(_rule(one)), trusting=True)
+    for located in found.diagnostics:
+        if _REFUSES[_rule(located.diagnostic)]:
             raise _error(located)
         _warn(located)
 
 
-def _rule(finding: Finding) -> str:
-    """The rule that a finding falls under when it is about to run."""
-    if finding.rule == "unsupported-op" and tf.config.get_soft_device_placement():
+def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset[str]) -> None:
+    """Refuses what this machine's memory cannot hold.
+
+    Args:
+        traced: The function, which is about to run here.
+        replicas: How many replicas run it.
+        repeated: The nodes of which each has its own.
+
+    Raises:
+        MemoryLimitError: A tensor does not fit.
+    """
+    found = beyond_the_machine(traced.made, replicas, repeated)
+    if found is None or _observers.get() is not None:
+        return
+    made, reason = found
+    at = "".join(f"\n{_shown(place)}" for place in SourceLines(traced.atomic).own(made.node)[:1])
+    raise MemoryLimitError(
+        f"{reason}{at}", mend="Make the batch smaller, or connect to a TPU of fewer cores."
+    )
+
+
+def _rule(diagnostic: Diagnostic) -> str:
+    """The rule that a diagnostic falls under when it is about to run."""
+    if diagnostic.rule == "unsupported-op" and tf.config.get_soft_device_placement():
         return "host-op"
-    return finding.rule
+    return diagnostic.rule
 
 
 def examine(
-    target: Target, wanted: Callable[[Finding], bool] = lambda _: True, *, trusting: bool = False
+    traced: TracedFunction,
+    wanted: Callable[[Diagnostic], bool] = lambda _: True,
+    *,
+    trusting: bool = False,
 ) -> Examination:
     """Looks a replica function over.
 
     Args:
-        target: The function.
-        wanted: Which findings to keep.
+        traced: The function.
+        wanted: Which diagnostics to keep.
         trusting: Whether to leave the compiler out where it cannot refuse.
     """
-    library = functools.cache(context.context().get_function_def)
-    definition = inlined(target.traced.cached_definition, library)
+    library, definition = traced.library, traced.definition
     found = [
-        *foreign_types(target, definition),
-        *strays(target, definition),
-        *lint(definition, library, target.graph.name),
+        *foreign_types(traced, definition),
+        *out_of_scope_variables(traced, definition),
+        *beyond_a_core(traced.made, traced.variables, traced.memory, traced.cores),
+        *lint(definition, library, traced.graph.name),
     ]
-    findings = [finding for finding in found if wanted(finding)]
+    diagnostics = [diagnostic for diagnostic in found if wanted(diagnostic)]
     kept = needed(definition)
-    sure = any(finding.rule == "unsupported-type" for finding in found) or (
+    # Neither a type that cannot be compiled nor a tensor that the compiler might make.
+    sure = any(diagnostic.rule in {"unsupported-type", "memory"} for diagnostic in found) or (
         trusting and compiles_surely(definition, (n for n in definition.node_def if n.name in kept))
     )
     refused = None
     if not sure:
         with contextlib.suppress(Unknown):
-            host = on_host(target.graph, definition, found)
-            given = parameters(target, definition)
-            refused = lower(definition, given, library, target.device, host)
+            host = on_host(traced.graph, definition, found)
+            given = parameters(traced, definition)
+            refused = lower(definition, given, library, host)
     if refused is not None and wanted(refused) and not _says_again(refused, found):
-        findings.append(refused)
-    places = Places(target.traced)
-    located = [_located(finding, places) for finding in findings]
-    return Examination(target.graph, places, tuple(_once_a_line(located)))
+        diagnostics.append(refused)
+    places = SourceLines(traced.atomic)
+    located = [_located(diagnostic, places) for diagnostic in diagnostics]
+    return Examination(traced.graph, places, tuple(_once_a_line(located)))
 
 
-def _says_again(refused: Finding, found: list[Finding]) -> bool:
-    """Whether what the compiler says was found already."""
-    said = {finding.rule for finding in found}
-    return refused.rule in said or (refused.rule == "bounded-shape" and "dynamic-shape" in said)
+def _says_again(refused: Diagnostic, found: list[Diagnostic]) -> bool:
+    """Whether what the compiler reports was found already."""
+    reported = {diagnostic.rule for diagnostic in found}
+    return refused.rule in reported or (
+        refused.rule == "bounded-shape" and "dynamic-shape" in reported
+    )
 
 
 def _once_a_line(located: list[Located]) -> Iterator[Located]:
-    """One finding of a kind for a line of code: what says most."""
+    """One diagnostic of a kind for a line of code: what says most."""
     kept: dict[object, Located] = {}
     for item in located:
-        key = (item.finding.rule, item.places[:1] or item.finding.node)
+        key = (item.diagnostic.rule, item.places[:1] or item.diagnostic.node)
         before = kept.get(key)
-        if before is None or _says_little(before.finding):
+        if before is None or _says_little(before.diagnostic):
             kept[key] = item
     yield from kept.values()
 
 
-def _says_little(finding: Finding) -> bool:
-    return finding.op in {"Const", "Identity", "Cast"} or finding.reason.endswith("do not have.")
+def _says_little(diagnostic: Diagnostic) -> bool:
+    return diagnostic.op in {"Const", "Identity", "Cast"} or diagnostic.reason.endswith(
+        "do not have."
+    )
 
 
 def _error(located: Located) -> tf.errors.OpError:
     """The error that a TPU's compiler raises, with the place, the cause and the mend."""
-    finding = located.finding
+    diagnostic = located.diagnostic
     at = "".join(f"\n{_shown(place)}" for place in reversed(located.places))
-    said = f"{finding.message}\n{at}\n\n{finding.reason} {finding.mend}"
-    return tf.errors.InvalidArgumentError(None, None, said)
+    text = f"{diagnostic.message}\n{at}\n\n{diagnostic.reason} {diagnostic.mend}"
+    if diagnostic.rule == "memory":
+        return tf.errors.ResourceExhaustedError(None, None, text)
+    return tf.errors.InvalidArgumentError(None, None, text)
 
 
-def _shown(place: Place) -> str:
+def _shown(place: SourceLine) -> str:
     code = linecache.getline(place.file, place.line).strip()
     line = f'  File "{place.file}", line {place.line}'
     return f"{line}\n    {code}" if code else line
@@ -216,8 +261,12 @@ _warned: dict[Any, Any] = {}
 
 def _warn(located: Located) -> None:
     """Warns once of each line."""
-    finding = located.finding
-    place = located.places[0] if located.places else Place("<unknown>", 0)
+    diagnostic = located.diagnostic
+    place = located.places[0] if located.places else SourceLine("<unknown>", 0)
     warnings.warn_explicit(
-        f"{finding.reason} {finding.mend}", TpuWarning, place.file, place.line, registry=_warned
+        f"{diagnostic.reason} {diagnostic.mend}",
+        TpuWarning,
+        place.file,
+        place.line,
+        registry=_warned,
     )

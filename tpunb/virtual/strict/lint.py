@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, tensor_util
-from tpunb.virtual.graphs import Library, called_functions, data_inputs, needed
-from tpunb.virtual.strict.findings import Finding
+from tpunb.virtual.replicate.graphs import Library, called_functions, data_inputs, needed
+from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.kernels import compiles, why_not
-from tpunb.virtual.strict.known import is_known
+from tpunb.virtual.strict.known_ops import is_known
 
 __all__ = ["OUTSIDE", "lint"]
 
@@ -76,7 +76,7 @@ _HOST_MEND = (
 )
 
 
-def lint(function: FunctionDef, library: Library, name: str) -> list[Finding]:
+def lint(function: FunctionDef, library: Library, name: str) -> list[Diagnostic]:
     """Looks at each node by itself.
 
     Args:
@@ -93,7 +93,7 @@ def lint(function: FunctionDef, library: Library, name: str) -> list[Finding]:
 
 def _lint(
     function: FunctionDef, library: Library, name: str, path: str, around: frozenset[str]
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     nodes = {node.name: node for node in function.node_def}
     examined = needed(function) - _serve_assertions(function)
     for node in function.node_def:
@@ -105,7 +105,9 @@ def _lint(
                 yield from _lint(library(callee), library, name, inner, around | {callee})
 
 
-def _lint_node(node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str) -> Iterator[Finding]:
+def _lint_node(
+    node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str
+) -> Iterator[Diagnostic]:
     if is_known(node):
         return
     if not compiles(node):
@@ -114,14 +116,14 @@ def _lint_node(node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str) -
         yield _dynamic(node, path)
     elif _is_unbounded(node, nodes):
         reason = "The TensorArray or the loop has no fixed size, so that it cannot get memory."
-        yield Finding("list-size", path + node.name, node.op, reason, _LIST_MEND, _LIST_MESSAGE)
+        yield Diagnostic("list-size", path + node.name, node.op, reason, _LIST_MEND, _LIST_MESSAGE)
     elif node.op not in _LIGHT and _computes_in(node, dtypes.float64):
         yield _float64(node, path)
 
 
-def _unsupported(node: NodeDef, name: str, path: str) -> Finding:
+def _unsupported(node: NodeDef, name: str, path: str) -> Diagnostic:
     place = f"{{{{node {path}{node.name}}}}}"
-    return Finding(
+    return Diagnostic(
         rule="unsupported-op",
         node=path + node.name,
         op=node.op,
@@ -135,9 +137,9 @@ def _unsupported(node: NodeDef, name: str, path: str) -> Finding:
     )
 
 
-def _dynamic(node: NodeDef, path: str) -> Finding:
+def _dynamic(node: NodeDef, path: str) -> Diagnostic:
     called, mend = _DYNAMIC[node.op]
-    return Finding(
+    return Diagnostic(
         rule="dynamic-shape",
         node=path + node.name,
         op=node.op,
@@ -169,9 +171,9 @@ def _computes_in(node: NodeDef, kind: dtypes.DType) -> bool:
     )
 
 
-def _float64(node: NodeDef, path: str) -> Finding:
+def _float64(node: NodeDef, path: str) -> Diagnostic:
     if node.op in _HEAVY:
-        return Finding(
+        return Diagnostic(
             rule="float64-op",
             node=path + node.name,
             op=node.op,
@@ -184,7 +186,7 @@ def _float64(node: NodeDef, path: str) -> Finding:
             ),
         )
     reason = f"{node.op} is computed in float64, which a TPU puts together from float32."
-    return Finding("float64", path + node.name, node.op, reason, _FLOAT64_MEND, reason)
+    return Diagnostic("float64", path + node.name, node.op, reason, _FLOAT64_MEND, reason)
 
 
 def _serve_assertions(function: FunctionDef) -> set[str]:

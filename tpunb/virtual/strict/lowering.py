@@ -6,152 +6,132 @@ core; stand-ins take their places, and what is left is what a TPU would compile.
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import FunctionDef, context, dtypes, ops
-from tpunb.virtual.devices import device_here
-from tpunb.virtual.graphs import Library
-from tpunb.virtual.strict.findings import Finding
-from tpunb.virtual.strict.stand_ins import CompilerFunctions, Host, Parameter
+from tpunb._util.logs import timed
+from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
+from tpunb.virtual.replicate.graphs import Library, called_functions
+from tpunb.virtual.strict.compiler import CompilerLostError, ask
+from tpunb.virtual.strict.compiler_process import Request
+from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Host, Parameter
 
 __all__ = ["Unknown", "lower"]
 
-_names = itertools.count()
 _NODE = re.compile(r"{{node ([^}]+)}}")
 _BOUNDED = re.compile(r"<=\d+")
-# What it tells its own developers.
+# What it reports to its own developers.
 _OF_THE_COMPILER = re.compile(
     r"\s*(?:Stack trace for op definition:|\[\[|tf2xla conversion failed)"
 )
 _METADATA = re.compile(r'op_type="([^"]*)" op_name="([^"]+)"')
-
-# What stands for a size that is known only when the step runs.
-_ANY_SIZE = 8
+# What it reports about itself and about how it was called: nothing about the function.
+_OF_ITS_OWN_STATE = re.compile(
+    r"RET_CHECK failure \(tensorflow/(?:compiler/jit|core)/"
+    r"|ninitialized|is_initialized"
+    r"|RESOURCE_EXHAUSTED|[Oo]ut of memory|OOM when allocating|bad_alloc"
+    r"|Op type not registered|in function library|[Ff]unction \S+ (?:is not defined|not found)"
+    r"|transfer manager|compiler for platform|located in device"
+)
 
 
 class Unknown(Exception):
-    """A function that cannot be compiled by itself, of which nothing is said."""
+    """A function that cannot be compiled by itself, so that nothing is known of it."""
 
 
+@timed("strict", "lower the replica function to HLO")
 def lower(
     function: FunctionDef,
     parameters: Mapping[str, Parameter],
     library: Library,
-    device: str,
     host: Host,
-) -> Finding | None:
+) -> Diagnostic | None:
     """Compiles a replica function to HLO.
 
     Args:
         function: The replica function, calls written out.
         parameters: Its arguments by name.
         library: Finds the functions that it calls.
-        device: The device of the first core.
         host: Nodes that run on the host, and what they give.
 
     Returns:
         Why it does not compile, or None.
 
     Raises:
-        Unknown: That cannot be said.
+        Unknown: It cannot be compiled by itself.
     """
     if not ops.executing_eagerly_outside_functions():
         raise Unknown("Variables of TensorFlow 1's graphs have no values yet.")
     writer = CompilerFunctions(library)
     lowered, specs = writer.write(function, parameters, host)
-    runtime = context.context()
-    for made in writer.made:
-        runtime.add_function_def(made)
+    names = [argument.name for argument in lowered.signature.input_arg[len(specs) :]]
+    request = Request(
+        lowered.signature.name,
+        [one.SerializeToString() for one in _with_callees(lowered, writer.made, library)],
+        [(_sizes(spec.shape), spec.dtype.as_datatype_enum) for spec in specs],
+        [_variable(parameters[name].handle) for name in names],
+    )
     try:
-        text = _compiler_text(lowered, specs, parameters, device)
-    except (ValueError, tf.errors.OpError) as error:
-        return _finding(str(error), any(_has_unknown(spec) for spec in specs))
-    finally:
-        for made in writer.made:
-            runtime.remove_function(made.signature.name)
-    return _bounded(text)
+        answer = ask(request)
+    except CompilerLostError as error:
+        return _unchecked(f"{error} while it looked at this function.")
+    if answer.compiled:
+        return _bounded(answer.text)
+    if _OF_ITS_OWN_STATE.search(answer.text):
+        return _unchecked(f"did not look at this function: {answer.text.splitlines()[0]}")
+    return _diagnostic(answer.text, any(_has_unknown(spec) for spec in specs))
 
 
-def _compiler_text(
-    function: FunctionDef,
-    specs: Sequence[tf.TensorSpec],
-    parameters: Mapping[str, Parameter],
-    device: str,
-) -> str:
-    names = [argument.name for argument in function.signature.input_arg[len(specs) :]]
-    handles = [parameters[name].handle for name in names]
-    sized = [tf.TensorSpec(_sizes(spec.shape), spec.dtype) for spec in specs]
-    here = device_here(device)
-    try:
-        if here == device and all(isinstance(handle, ops.EagerTensor) for handle in handles):
-            return _ir(function, sized, handles, device)
-    except ValueError as error:
-        if not handles or not re.search("located in device|ninitialized", str(error)):
-            raise
-    # Variables that are elsewhere, or not there yet: others of their shapes will do.
-    with tf.init_scope(), _StandIns(handles, here) as others:
-        return _ir(function, sized, others, here)
+def _with_callees(
+    function: FunctionDef, made: Sequence[FunctionDef], library: Library
+) -> list[FunctionDef]:
+    """A function with all those that it calls."""
+    own = {one.signature.name: one for one in made}
+    found = {function.signature.name: function}
+    pending = [function]
+    while pending:
+        for name in map(str, _names_in(pending.pop())):
+            if name not in found:
+                found[name] = own[name] if name in own else library(name)
+                pending.append(found[name])
+    return list(found.values())
 
 
-def _ir(
-    function: FunctionDef, specs: Sequence[tf.TensorSpec], handles: Sequence[Any], device: str
-) -> str:
-    with tf.init_scope():
-        found = context.context().get_compiler_ir(
-            device_name=device,
-            platform_name=None,
-            function_name=function.signature.name,
-            flat_args=list(specs),
-            captured_inputs=list(handles),
-            stage="hlo",
-        )
-    return found.decode() if isinstance(found, bytes) else str(found)
+def _names_in(function: FunctionDef) -> Iterator[str]:
+    for node in function.node_def:
+        yield from called_functions(node)
+        if op_def_registry.get(node.op) is None:
+            yield node.op  # a call may have the function's name in place of an operation's
 
 
-def _sizes(shape: tf.TensorShape) -> list[int]:
+def _sizes(shape: tf.TensorShape) -> tuple[int, ...]:
     if shape.rank is None:
         raise Unknown("An argument's rank is unknown.")
-    return [_ANY_SIZE if size is None else size for size in shape]
+    return tuple(ANY_SIZE if size is None else size for size in shape)
 
 
 def _has_unknown(spec: tf.TensorSpec) -> bool:
     return not spec.shape.is_fully_defined()
 
 
-class _StandIns:
-    """Variables of the shapes of others, on one device."""
+def _variable(handle: Any) -> tuple[tuple[int, ...], int]:
+    """The shape and the type of a variable, which may have no value yet."""
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.shape_and_type:
+        raise Unknown("An argument is neither a tensor nor a variable.")
+    held = data.shape_and_type[0]
+    return _sizes(tf.TensorShape(held.shape)), held.dtype
 
-    def __init__(self, handles: Sequence[Any], device: str) -> None:
-        self._handles = handles
-        self._device = device
-        self._made: list[Any] = []
 
-    def __enter__(self) -> list[Any]:
-        with tf.device(self._device):
-            self._made = [self._make(handle) for handle in self._handles]
-        return self._made
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._made:
-            tf.raw_ops.DestroyResourceOp(resource=handle)
-
-    def _make(self, handle: Any) -> Any:
-        data = getattr(handle, "_handle_data", None)
-        if data is None or not data.shape_and_type:
-            raise Unknown("An argument is neither a tensor nor a variable.")
-        kind = dtypes.as_dtype(data.shape_and_type[0].dtype)
-        shape = tf.TensorShape(data.shape_and_type[0].shape)
-        made = tf.raw_ops.VarHandleOp(
-            dtype=kind, shape=shape, shared_name=f"tpunb_stand_in_{next(_names)}"
-        )
-        zeros = tf.zeros(_sizes(shape), kind)
-        tf.raw_ops.AssignVariableOp(resource=made, value=zeros)
-        return made
+def _unchecked(reason: str) -> Diagnostic:
+    """Says that nothing is known, which is no fault of the function's."""
+    message = f"TensorFlow's compiler {reason}"
+    hint = "It runs here; whether a TPU compiles it is not known."
+    return Diagnostic("unchecked", "", "", message, hint, message)
 
 
 _KINDS: tuple[tuple[str, str, str, str], ...] = (
@@ -185,25 +165,28 @@ _KINDS: tuple[tuple[str, str, str, str], ...] = (
 )
 
 
-def _finding(message: str, unknown_sizes: bool) -> Finding | None:
+def _diagnostic(message: str, unknown_sizes: bool) -> Diagnostic | None:
     nodes = _NODE.findall(message)
     node = nodes[0] if nodes else ""
     message = _OF_THE_COMPILER.split(message.removeprefix("Failed getting HLO text: '"))[0].rstrip(
         "'"
     )
+    if unknown_sizes and "Invalid TensorList shape" in message:
+        # Between the size that is tried and the 0 that TensorFlow writes for an unknown one.
+        raise Unknown(message)
     for pattern, rule, reason, mend in _KINDS:
         if re.search(pattern, message):
-            return Finding(rule, node, "", reason, mend, message)
+            return Diagnostic(rule, node, "", reason, mend, message)
     if unknown_sizes:
         # With another size it might compile.
         raise Unknown(message)
     reason = f"XLA cannot compile it: {message.splitlines()[0].rstrip('.')}."
-    return Finding(
+    return Diagnostic(
         "compile", node, "", reason, "Write it with operations of fixed shapes.", message
     )
 
 
-def _bounded(text: str) -> Finding | None:
+def _bounded(text: str) -> Diagnostic | None:
     """Finds a size that is only bounded, which XLA on a CPU can do and a TPU cannot."""
     found = [line for line in text.splitlines() if _BOUNDED.search(line.partition("metadata=")[0])]
     if not found:
@@ -215,4 +198,4 @@ def _bounded(text: str) -> Finding | None:
         reason = "The size of a slice depends on the data: its begin or its end is a tensor."
         mend = "Give `tf.slice` a size in numbers, or index a tensor of whole batches: `x[step]`."
     message = f"TPU has inputs with dynamic shapes: {{{{node {node}}}}}"
-    return Finding("bounded-shape", node, op, reason, mend, message)
+    return Diagnostic("bounded-shape", node, op, reason, mend, message)

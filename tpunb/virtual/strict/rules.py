@@ -70,6 +70,12 @@ RULES: tuple[Rule, ...] = (
         "Matrix products, convolutions and decompositions in float64 do not compile.",
     ),
     Rule(
+        "memory",
+        True,
+        "A tensor larger than a core's memory, or variables that together are, end the "
+        "compilation with RESOURCE_EXHAUSTED. What this machine cannot hold is refused too.",
+    ),
+    Rule(
         "scope",
         True,
         "A variable made outside of the strategy's scope lies on the host: a core gets its value, "
@@ -98,12 +104,18 @@ RULES: tuple[Rule, ...] = (
         "the compiler can, and refused where it cannot; a check counts it as an error.",
     ),
     Rule(
+        "unchecked",
+        False,
+        "Nothing is known: TensorFlow's compiler crashed or took too long, and the function runs "
+        "without its verdict.",
+    ),
+    Rule(
         "float64",
         False,
         "float64 is put together from float32: slowly, and with less precision than on a CPU.",
     ),
 )
-"""All rules; the catalogue of errors has the causes and the mends."""
+"""All rules; the catalogue of errors has the causes and the fixes."""
 
 _NAMES = tuple(rule.name for rule in RULES)
 

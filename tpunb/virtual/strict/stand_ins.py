@@ -14,18 +14,21 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
-from tpunb.virtual.graphs import (
+from tpunb.virtual.replicate.graphs import (
     COLLECTIVES,
     Library,
     called_functions,
     has_collectives,
     needed,
 )
-from tpunb.virtual.nodes import int32_tensor, make_identity
+from tpunb.virtual.replicate.nodes import int32_tensor, make_identity
 
-__all__ = ["RESIZES", "CompilerFunctions", "Host", "Parameter"]
+__all__ = ["ANY_SIZE", "RESIZES", "CompilerFunctions", "Host", "Parameter"]
 
 _names = itertools.count()
+
+ANY_SIZE = 8
+"""What stands for a size that is known only when the step runs."""
 
 RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
 """Gradients of resizing images, for which TPUs have kernels of their own and XLA has none.
@@ -111,10 +114,12 @@ class CompilerFunctions:
         copy = NodeDef()
         copy.CopyFrom(node)
         copy.device = ""
-        if node.op == "AllToAll":
+        if node.op == "AllToAll" and node.attr["split_count"].i > 1:
             return _exchange(copy)
         if node.op in COLLECTIVES or node.op == "XlaSharding":
             _pass_on(copy)
+        if node.op == "FakeParam":
+            _give_size(copy)
         if node.op == "ResizeBilinearGrad":
             del copy.input[0]  # what is left has the shape and the type of the result
             _pass_on(copy)
@@ -149,7 +154,7 @@ def _needs_copy(function: FunctionDef, library: Library) -> bool:
     if has_collectives(function, library) or len(needed(function)) < len(function.node_def):
         return True
     return any(
-        node.op == "XlaSharding"
+        node.op in {"XlaSharding", "FakeParam"}
         or node.op in RESIZES
         or node.device
         or any(_needs_copy(library(name), library) for name in called_functions(node))
@@ -164,6 +169,18 @@ def _pass_on(node: NodeDef) -> None:
     del node.input[:]
     node.input.extend([*kept, *controls])
     make_identity(node)
+
+
+def _give_size(node: NodeDef) -> None:
+    """Gives what a branch leaves out the size that it most likely has in the others.
+
+    TensorFlow writes 0 for an unknown size (`_convert_dynamic_dimension_to_zero`). The
+    results of the branches then differ in shape, which XLA does not look for: it has
+    written and read beside its memory and taken the process with it.
+    """
+    for dimension in node.attr["shape"].shape.dim:
+        if dimension.size <= 0:
+            dimension.size = ANY_SIZE
 
 
 def _resized(node: NodeDef) -> list[NodeDef]:

@@ -1,0 +1,135 @@
+"""`TPUNB_LOG` writes what tpunb does on standard error; without it nothing is put into words."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support.patience import PATIENCE
+
+from tpunb._util import logs
+
+CONNECTING = """
+import tensorflow as tf, tpunb
+scale = 1.0
+cell = "y = tf.signal.fft(tf.cast(tf.range(4.0) * scale, tf.complex64))"
+with tpunb.connect(simulate="v3-8") as connection:
+    connection.run_cell(cell, globals())
+    connection.run_cell(cell, globals())
+    scale = "2.0"
+    connection.run_cell(cell.replace("scale", "float(scale)"), globals())
+"""
+
+
+@pytest.fixture
+def top() -> Iterator[logging.Logger]:
+    """The logger `tpunb`, as it is before anything is configured."""
+    found = logging.getLogger("tpunb")
+    before = found.level, found.handlers, found.propagate
+    found.level, found.handlers, found.propagate = logging.NOTSET, [], True
+    yield found
+    found.setLevel(before[0])  # which forgets what is enabled
+    found.handlers, found.propagate = before[1:]
+
+
+def run(code: str, **environment: str) -> str:
+    """What a program writes on standard error."""
+    settings = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout
+    return done.stderr
+
+
+@pytest.mark.tensorflow
+def test_what_is_written() -> None:
+    lines = [line for line in run(CONNECTING, TPUNB_LOG="debug").splitlines() if " tpunb." in line]
+    text = "\n".join(lines)
+    for words in (
+        "tpunb.connection: asked for Request(tpu=None, simulate='v3-8'",
+        "tpunb.connection: connect to virtual TPU v3-8",
+        "<connection to virtual TPU v3-8, 8 replicas>: ",
+        "tpunb.replicate: trace the replica function: ",
+        "tpunb.replicate: write it out for all replicas: ",
+        "tpunb.strict: lower the replica function to HLO: ",
+        "tpunb.connection: close <connection",
+    ):
+        assert words in text
+    reasons = [line for line in lines if "has to be traced" in line]
+    assert len(reasons) == 2
+    assert reasons[0].endswith("first run")
+    assert sum(": traced in " in line for line in lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "level"),
+    [
+        ("debug", logging.DEBUG),
+        (" INFO ", logging.INFO),
+        ("1", logging.DEBUG),
+        ("no such level", logging.DEBUG),
+        ("", logging.NOTSET),
+        ("0", logging.NOTSET),
+        ("off", logging.NOTSET),
+    ],
+)
+def test_levels(top: logging.Logger, value: str, level: int) -> None:
+    logs.configure(value)
+    logs.configure(value)
+    assert top.level == level
+    assert len(top.handlers) == (level != logging.NOTSET)
+
+
+def test_secrets_are_hidden(top: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.configure("debug")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    logs.logger("connection").debug("GET %s", "https://me:hunter2secret@host/")
+    written = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "tpunb.connection: GET https://***@host/" in written
+    monkeypatch.setattr(sys, "stderr", None)
+    logs.logger("connection").debug("nobody reads this")
+
+
+class Shown:
+    """Counts how often it is put into words."""
+
+    count = 0
+
+    def __repr__(self) -> str:
+        self.count += 1
+        return "shown"
+
+
+def test_nothing_is_put_into_words_for_nobody(top: logging.Logger) -> None:
+    shown = Shown()
+    logs.logger("connection").debug("%r", shown)
+    assert shown.count == 0
+
+
+def test_a_program_may_listen_itself(top: logging.Logger) -> None:
+    """Without the variable, tpunb's loggers are like those of any library."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    top.addHandler(handler)
+    calls = []
+
+    @logs.timed("connection", "count")
+    def count(step: int) -> int:
+        calls.append(step)
+        return step + 1
+
+    assert count(1) == 2
+    assert records == []
+    top.setLevel(logging.DEBUG)
+    assert count(2) == 3
+    assert [record.getMessage().split(":")[0] for record in records] == ["count"]
+    assert calls == [1, 2]
+    assert count.__name__ == "count"

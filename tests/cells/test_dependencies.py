@@ -1,0 +1,410 @@
+"""What a cell depends on beyond its own names: found without TensorFlow."""
+
+from __future__ import annotations
+
+import dis
+import importlib
+import os
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpunb.cells.dependencies import Dependencies
+from tpunb.cells.mentioned_names import mentions
+from tpunb.cells.user_code import is_users_class, is_users_code, is_users_module
+
+CFG = """
+    import dataclasses, enum, functools
+    from types import SimpleNamespace
+    from . import helpers
+    from .helpers import scaled, twice
+
+    LR = 0.1
+    RATES = [0.1, 0.2]
+    TABLE = {"lr": 0.1, "inner": {"deep": [1.0, 2.0]}}
+    space = SimpleNamespace(lr=0.1)
+    unused = 0
+
+    def rate(): return LR
+    def offset(by=1.0): return by
+    def keyword(*, by=1.0): return by
+    def make(by):
+        def inner(): return by
+        def change(new):
+            nonlocal by
+            by = new
+        return inner, change
+    closed, change_closed = make(1.0)
+    def later():
+        from .helpers import FACTOR
+        return FACTOR
+    def imported():
+        import deps.helpers as h
+        return h.FACTOR
+    def absent(): return globals().get("EXTRA", 0.0)
+    def recursive(n): return LR if n == 0 else recursive(n - 1)
+
+    @dataclasses.dataclass
+    class Config:
+        lr: float = 0.1
+        parts: list = dataclasses.field(default_factory=lambda: [1.0])
+
+    class Base:
+        SCALE = 2.0
+        def __init__(self): self._rate, self.inner = 0.5, SimpleNamespace(x=1.0)
+        @property
+        def rate(self): return self._rate * self.SCALE
+        @staticmethod
+        def fixed(): return LR
+        @classmethod
+        def of_class(cls): return cls.SCALE
+        def __call__(self): return self.inner.x
+        def __add__(self, other): return other + LR
+    class Derived(Base):
+        def __init__(self): super().__init__(); self.alias = self.inner
+        def through_super(self): return super().rate
+    class Slotted:
+        __slots__ = ("lr",)
+        def __init__(self): self.lr = 0.1
+    class Lazy:
+        def __init__(self): self._data = {"lr": 0.1}
+        def __getattr__(self, name): return self.__dict__["_data"][name]
+    class Mode(enum.Enum):
+        FAST = 1.0
+        SLOW = 2.0
+
+    config, thing, slotted, lazy = Config(), Derived(), Slotted(), Lazy()
+    mode = Mode.FAST
+    partial = functools.partial(offset, by=2.0)
+    bound = thing.through_super
+    table_of = {"f": lambda: LR}
+"""
+
+HELPERS = """
+    import contextlib, functools
+    FACTOR = 3.0
+    def scaled(): return FACTOR
+    def doubled(function):
+        @functools.wraps(function)
+        def wrapper(*args): return 2 * function(*args)
+        return wrapper
+    def plus(function):
+        return lambda *args: function(*args) + FACTOR
+    @doubled
+    def twice(): return FACTOR
+    @plus
+    def with_plus(): return 1.0
+    @functools.lru_cache(None)
+    def cached(): return FACTOR
+    @contextlib.contextmanager
+    def context(): yield FACTOR
+    @functools.singledispatch
+    def dispatched(x): return FACTOR
+"""
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A notebook's namespace that has imported a package of the user's."""
+    package = tmp_path / "deps"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "cfg.py").write_text(textwrap.dedent(CFG))
+    (package / "helpers.py").write_text(textwrap.dedent(HELPERS))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec("import deps.cfg\nfrom deps import cfg, helpers", names)
+    yield names
+    for name in [n for n in sys.modules if n.partition(".")[0] == "deps"]:
+        del sys.modules[name]
+
+
+def dependencies(text: str, names: dict[str, Any], trace: str = "") -> Dependencies:
+    """What a cell depends on after a trace, which does something besides."""
+    code = compile(textwrap.dedent(text), "<cell>", "exec")
+    roots = {name: names[name] for name in mentions(code).globals if name in names}
+    found = Dependencies(roots, code, names)
+    with found.tracing():
+        exec(trace, names)
+    return found
+
+
+def value(text: str, names: dict[str, Any]) -> Any:
+    """What an ordinary cell would compute."""
+    made = dict(names)
+    exec(textwrap.dedent(text), made)
+    return made["y"]
+
+
+CHANGED = [
+    # Modules and packages
+    ("y = cfg.LR", "cfg.LR = 0.5"),
+    ("c = cfg\ny = c.LR", "cfg.LR = 0.5"),
+    ("y = deps.cfg.LR", "deps.cfg.LR = 0.5"),
+    ("y = getattr(cfg, 'LR')", "cfg.LR = 0.5"),
+    ("y = getattr(cfg, 'NEW', 1.0)", "cfg.NEW = 0.5"),
+    ("y = hasattr(cfg, 'NEW')", "cfg.NEW = 0.5"),
+    ("y = vars(cfg)['LR']", "cfg.LR = 0.5"),
+    ("y = cfg.__dict__['LR']", "cfg.LR = 0.5"),
+    ("import operator\ny = operator.attrgetter('space.lr')(cfg)", "cfg.space.lr = 0.5"),
+    ("y = hasattr(cfg, 'LR')", "del cfg.LR"),
+    ("import deps.cfg as d\ny = d.LR", "cfg.LR = 0.5"),
+    ("from deps.cfg import LR\ny = LR", "cfg.LR = 0.5"),
+    ("from deps import helpers as h\ny = h.FACTOR", "helpers.FACTOR = 0.5"),
+    ("def f():\n  from deps.cfg import LR\n  return LR\ny = f()", "cfg.LR = 0.5"),
+    # Functions of other modules, and what these read
+    ("y = cfg.rate()", "cfg.LR = 0.5"),
+    ("y = cfg.scaled()", "helpers.FACTOR = 0.5"),
+    ("y = cfg.twice()", "helpers.FACTOR = 0.5"),
+    ("y = helpers.with_plus()", "helpers.FACTOR = 0.5"),
+    ("y = helpers.cached.__wrapped__()", "helpers.FACTOR = 0.5"),
+    ("with helpers.context() as y: pass", "helpers.FACTOR = 0.5"),
+    ("y = helpers.dispatched(1)", "helpers.FACTOR = 0.5"),
+    ("y = cfg.helpers.scaled()", "cfg.helpers.scaled = lambda: 0.5"),
+    ("y = cfg.later()", "helpers.FACTOR = 0.5"),
+    ("y = cfg.imported()", "helpers.FACTOR = 0.5"),
+    ("y = cfg.absent()", "cfg.EXTRA = 0.5"),
+    ("y = cfg.recursive(3)", "cfg.LR = 0.5"),
+    ("y = cfg.rate()", "def new(): return 7.0\ncfg.rate.__code__ = new.__code__"),
+    ("y = cfg.offset()", "cfg.offset.__defaults__ = (0.5,)"),
+    ("y = cfg.keyword()", "cfg.keyword.__kwdefaults__ = {'by': 0.5}"),
+    ("y = cfg.keyword()", "cfg.keyword.__kwdefaults__['by'] = 0.5"),
+    ("y = cfg.closed()", "cfg.change_closed(0.5)"),
+    ("y = cfg.partial()", "cfg.partial = __import__('functools').partial(cfg.offset, by=0.5)"),
+    ("y = cfg.bound()", "cfg.thing._rate = 0.1"),
+    ("y = cfg.table_of['f']()", "cfg.LR = 0.5"),
+    ("y = (lambda: cfg.LR)()", "cfg.LR = 0.5"),
+    ("y = [cfg.LR for _ in range(2)]", "cfg.LR = 0.5"),
+    ("y = f'{cfg.LR}'", "cfg.LR = 0.5"),
+    # Classes
+    ("y = cfg.Base.SCALE", "cfg.Base.SCALE = 0.5"),
+    ("y = cfg.thing.SCALE", "cfg.Base.SCALE = 0.5"),
+    ("y = cfg.Derived.SCALE", "cfg.Derived.SCALE = 0.5"),
+    ("y = cfg.thing.rate", "cfg.thing._rate = 0.1"),
+    ("y = cfg.thing.rate", "cfg.Base.SCALE = 0.5"),
+    ("y = cfg.thing.rate", "cfg.Base.rate = property(lambda self: 7.0)"),
+    ("y = cfg.thing.through_super()", "cfg.Base.SCALE = 0.5"),
+    ("y = cfg.thing.fixed()", "cfg.LR = 0.5"),
+    ("y = cfg.Derived.of_class()", "cfg.Base.SCALE = 0.5"),
+    ("y = cfg.thing()", "cfg.thing.inner.x = 0.5"),
+    ("y = cfg.thing.alias.x", "cfg.thing.inner.x = 0.5"),
+    ("y = cfg.thing + 1", "cfg.LR = 0.5"),
+    ("y = cfg.thing.rate", "cfg.thing.__class__ = type('Other', (cfg.Derived,), {'SCALE': 9.0})"),
+    ("y = cfg.thing.fixed()", "cfg.thing.fixed = lambda: 7.0"),
+    ("y = cfg.Derived().rate", "cfg.Base.SCALE = 0.5"),
+    # Objects
+    ("y = cfg.space.lr", "cfg.space.lr = 0.5"),
+    ("y = cfg.config.lr", "cfg.config.lr = 0.5"),
+    ("y = cfg.config.parts[0]", "cfg.config.parts[0] = 0.5"),
+    ("y = len(cfg.config.parts)", "cfg.config.parts.append(0.5)"),
+    ("y = cfg.slotted.lr", "cfg.slotted.lr = 0.5"),
+    ("y = cfg.lazy.lr", "cfg.lazy._data['lr'] = 0.5"),
+    ("y = cfg.mode.value", "cfg.mode = cfg.Mode.SLOW"),
+    ("y = cfg.mode is cfg.Mode.FAST", "cfg.mode = cfg.Mode.SLOW"),
+    ("match cfg.config:\n  case cfg.Config(lr=y): pass", "cfg.config.lr = 0.5"),
+    # Containers
+    ("y = cfg.RATES[0]", "cfg.RATES[0] = 0.5"),
+    ("y = sum(cfg.RATES)", "cfg.RATES.append(0.5)"),
+    ("y = cfg.TABLE['lr']", "cfg.TABLE['lr'] = 0.5"),
+    ("y = cfg.TABLE['lr']", "cfg.TABLE.update(lr=0.5)"),
+    ("y = len(cfg.TABLE)", "cfg.TABLE['new'] = 0.5"),
+    ("y = cfg.TABLE['inner']['deep'][1]", "cfg.TABLE['inner']['deep'][1] = 0.5"),
+    # The environment
+    ("import os\ny = os.environ.get('DEPS_RATE')", "import os; os.environ['DEPS_RATE'] = '1'"),
+    ("import os\ny = os.getenv('DEPS_RATE')", "import os; os.environ['DEPS_RATE'] = '1'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "change"), CHANGED)
+def test_what_an_ordinary_cell_would_see(
+    book: dict[str, Any], monkeypatch: pytest.MonkeyPatch, text: str, change: str
+) -> None:
+    monkeypatch.delenv("DEPS_RATE", raising=False)
+    before = value(text, book)
+    found = dependencies(text, book)
+    assert found.change() is None
+    try:
+        exec(change, book)
+        assert value(text, book) != before
+        assert found.change() is not None
+    finally:
+        os.environ.pop("DEPS_RATE", None)
+
+
+UNCHANGED = [
+    ("y = cfg.LR", "cfg.unused = 1"),
+    ("y = cfg.LR", "cfg.LR = 1.0 / 10"),
+    ("y = cfg.rate()", "helpers.FACTOR = 0.5"),
+    ("y = cfg.thing.rate", "cfg.thing.other = 1"),
+    ("y = cfg.TABLE['lr']", "cfg.TABLE['lr'] = 0.1"),
+    ("y = cfg.LR", "import importlib; importlib.reload(cfg)"),
+    ("y = cfg.rate() + cfg.scaled()", "import importlib; importlib.reload(cfg)"),
+    ("cfg.result = 1.0", "cfg.result = 2.0"),
+    ("y = cfg.LR", "another = 1"),
+    ("import math\ny = math.pi", "math.pi = 3"),
+]
+
+
+@pytest.mark.parametrize(("text", "change"), UNCHANGED)
+def test_what_makes_no_difference(book: dict[str, Any], text: str, change: str) -> None:
+    import math
+
+    pi = math.pi
+    found = dependencies(text, book)
+    try:
+        exec(change, {**book, "math": math})
+        assert found.change() is None
+    finally:
+        math.pi = pi
+
+
+def test_a_module_that_was_edited_and_loaded_again(book: dict[str, Any]) -> None:
+    found = dependencies("y = cfg.rate()", book)
+    path = Path(book["cfg"].__file__)
+    path.write_text(path.read_text().replace("return LR\ndef offset", "return 2 * LR\ndef offset"))
+    importlib.invalidate_caches()
+    importlib.reload(book["cfg"])
+    change = found.change()
+    assert change is not None
+    assert change.subject == "`cfg.rate`"
+
+
+def test_classes_that_autoreload_replaces(book: dict[str, Any]) -> None:
+    """As IPython does: the old class gets the new one's code, its objects the new class."""
+    found = dependencies("y = cfg.thing.rate", book)
+    thing = book["cfg"].thing
+    importlib.reload(book["cfg"])
+    thing.__class__ = book["cfg"].Derived
+    book["cfg"].thing = thing
+    assert found.change() is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "subject"),
+    [
+        ("y = cfg.LR", "cfg.LR = 0.5", "`cfg.LR`"),
+        ("y = cfg.rate()", "cfg.LR = 0.5", "`LR`, which `rate` reads,"),
+        ("y = cfg.thing.rate", "cfg.Base.SCALE = 0.5", "`Base.SCALE`"),
+        ("y = cfg.TABLE['lr']", "cfg.TABLE['lr'] = 0.5", "`cfg.TABLE['lr']`"),
+        ("y = cfg.closed()", "cfg.change_closed(2)", "`by`, which `inner` closes over,"),
+        ("y = cfg.offset()", "cfg.offset.__defaults__ = (0.5,)", "a default of `cfg.offset`"),
+        ("y = cfg.config.parts[0]", "cfg.config.parts[0] = 5", "`cfg.config.parts[0]`"),
+    ],
+)
+def test_a_change_says_what_it_is(
+    book: dict[str, Any], text: str, change: str, subject: str
+) -> None:
+    found = dependencies(text, book)
+    exec(change, book)
+    changed = found.change()
+    assert changed is not None
+    assert changed.subject == subject
+
+
+def test_what_a_trace_changes_itself(book: dict[str, Any]) -> None:
+    """A counter is no reason to trace in every run; what a first trace makes is."""
+    book["cfg"].count, book["cfg"].made = 0, None
+    text = "cfg.count += 1\nif cfg.made is None:\n  cfg.made = 3.0\ny = cfg.made"
+    found = dependencies(text, book, trace=text)
+    assert found.change() is None
+    book["cfg"].count += 1
+    assert found.change() is None
+    book["cfg"].made = 4.0
+    assert found.change() is not None
+
+
+def test_names_that_only_a_string_names(book: dict[str, Any]) -> None:
+    book["rate"] = 1.0
+    exec("def f(): return eval('rate * 2')\ndef g(): return globals()['rate']", book)
+    for text in ("y = f()", "y = g()", "y = eval('rate * 2')", "y = globals()['rate']"):
+        found = dependencies(text, book)
+        book["rate"] += 1
+        assert found.change() is not None
+
+
+def test_nothing_is_looked_at_in_installed_libraries(book: dict[str, Any]) -> None:
+    import argparse
+    import json
+
+    import numpy
+
+    exec("import json, numpy\ndef f(): return json.dumps(numpy.pi)", book)
+    found = dependencies("y = f()", book)
+    owners = [guard.owner for guard in found._guards]
+    assert not any(isinstance(owner, types.ModuleType) for owner in owners)
+    assert vars(json) not in owners
+    assert not is_users_module(numpy)
+    assert not is_users_code(json.dumps.__code__)
+    assert not is_users_class(argparse.Namespace)
+    assert not is_users_module(sys)
+    assert not is_users_module(sys.modules["tpunb"])
+    assert is_users_module(book["deps"])
+    assert is_users_class(book["cfg"].Config)
+
+
+def test_objects_of_libraries_are_read_by_what_code_mentions(book: dict[str, Any]) -> None:
+    exec("import argparse\nargs = argparse.Namespace(lr=0.1, seed=1)", book)
+    found = dependencies("y = args.lr", book)
+    book["args"].seed = 2
+    assert found.change() is None
+    book["args"].lr = 0.2
+    assert found.change() is not None
+
+
+def test_small_arrays_are_compared(book: dict[str, Any]) -> None:
+    exec("import numpy\ncfg.mean = numpy.zeros(3)", book)
+    found = dependencies("y = cfg.mean", book)
+    assert found.change() is None
+    book["cfg"].mean[0] = 1.0
+    assert found.change() is not None
+
+
+def test_modules_that_a_cell_puts_by_hand() -> None:
+    module = types.ModuleType("made_by_hand")
+    module.LR = 0.1  # type: ignore[attr-defined]
+    found = dependencies("y = made.LR", {"made": module})
+    module.LR = 0.2  # type: ignore[attr-defined]
+    assert found.change() is not None
+
+
+def test_large_and_circular_structures(book: dict[str, Any]) -> None:
+    ring: list[Any] = [1]
+    ring.append(ring)
+    book["cfg"].RATES = [ring, list(range(10**6)), {"a": ring}]
+    found = dependencies("y = cfg.RATES", book)
+    assert found.change() is None
+    ring[0] = 2
+    assert found.change() is not None
+
+
+def test_an_unchanged_cell_looks_once_at_each_name(book: dict[str, Any]) -> None:
+    """What a look costs: the operations are counted, as times depend on the machine."""
+    found = dependencies("y = cfg.thing.rate + cfg.rate() + cfg.TABLE['lr'] + cfg.twice()", book)
+    looks = [0]
+
+    def count(frame: types.FrameType, event: str, _: object) -> None:
+        looks[0] += event in ("call", "c_call")
+        del frame
+
+    sys.setprofile(count)
+    try:
+        found.change()
+    finally:
+        sys.setprofile(None)
+    assert looks[0] < 20 * len(found._guards)
+    assert len(found._guards) < 40
+
+
+def test_every_way_of_reading_is_an_opcode_of_this_python() -> None:
+    code = compile("def f(self): return self.a + g.b.c()\nfrom m import n", "<cell>", "exec")
+    found = mentions(code)
+    assert found.attributes >= {"a", "b", "c", "n"}
+    assert found.globals == ("g",)
+    assert found.imports == ("m",)
+    assert "LOAD_GLOBAL" in dis.opname

@@ -1,0 +1,191 @@
+"""What the command line prints, whatever it prints to and wherever the text is from."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from support.patience import PATIENCE
+
+from tpunb import cli
+from tpunb._util.plain_text import drawable, plain
+from tpunb.cli.streams import OutputError, ReaderGone, Stream
+
+ROOT = Path(__file__).parents[2]
+MAIN = [sys.executable, "-m", "tpunb"]
+COMMANDS: list[list[str]] = [
+    ["--help"],
+    ["--version"],
+    ["topology", "v3-32"],
+    ["doctor"],
+    ["doctor", "--json"],
+    ["explain", "--all"],
+    ["explain", "TPU is already in use by process with pid 1"],
+    ["kernel", "list"],
+    ["kernel", "install", "v3-8", "--prefix"],
+    ["worker", "--help"],
+    ["run", "--help"],
+]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    folders = {
+        name: str(tmp_path / name.lower())
+        for name in ("JUPYTER_DATA_DIR", "JUPYTER_PATH", "IPYTHONDIR", "HOME")
+    }
+    return {**os.environ, **folders, "PYTHONPATH": str(ROOT)}
+
+
+def completed(command: list[str], tmp_path: Path) -> list[str]:
+    return [*MAIN, *command, *([str(tmp_path)] if command[-1] == "--prefix" else [])]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_terminals_of_few_characters(
+    command: list[str], encoding: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    run = subprocess.run(
+        completed(command, tmp_path),
+        capture_output=True,
+        timeout=PATIENCE,
+        env={**environment, "PYTHONIOENCODING": encoding},
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.decode(encoding) or command == ["kernel", "list"]
+    assert b"Traceback" not in run.stderr
+    assert b"\\u" not in run.stdout.replace(b"\\ud", b"")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_full_disk(command: list[str], tmp_path: Path, environment: dict[str, str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(
+            completed(command, tmp_path),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+            env=environment,
+        )
+    if command == ["kernel", "list"]:  # there are none, which it says elsewhere
+        assert run.returncode == 0
+        return
+    assert run.returncode == 2, run.stderr
+    assert "tpunb: Cannot write the output: No space left on device." in run.stderr
+    assert "Traceback" not in run.stderr
+    assert "Exception ignored" not in run.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_nobody_reads(command: list[str], tmp_path: Path, environment: dict[str, str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        run = subprocess.run(
+            completed(command, tmp_path),
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+            env=environment,
+        )
+    finally:
+        os.close(write)
+    assert run.returncode == (0 if command == ["kernel", "list"] else 141)
+    assert "BrokenPipe" not in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def notebook(path: Path, *sources: str) -> Path:
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+@pytest.mark.parametrize(("reader", "code"), [("gone", 0), ("full", 2)])
+def test_a_notebook_is_executed_whoever_reads(
+    reader: str, code: int, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    source = notebook(tmp_path / "nb.ipynb", "1", "2", "40 + 2")
+    if reader == "gone":
+        read, write = os.pipe()
+        os.close(read)
+    else:
+        write = os.open("/dev/full", os.O_WRONLY)
+    try:
+        run = subprocess.run(
+            [*MAIN, "run", str(source)], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE,
+            env=environment,
+        )  # fmt: skip
+    finally:
+        os.close(write)
+    assert run.returncode == code, run.stderr
+    assert ("Cannot write the output" in run.stderr) == (code == 2)
+    assert "Traceback" not in run.stderr
+    executed = nbformat.read(tmp_path / "nb.executed.ipynb", 4)
+    assert executed.cells[2].outputs[0].data["text/plain"] == "42"
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eabc"
+
+
+def test_control_characters_are_spelled_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "evil\x1b[2J"
+    folder.mkdir()
+    source = notebook(folder / "nb.ipynb", f"# {EVIL}\nraise ValueError({EVIL!r})")
+    monkeypatch.setenv("TPU_NAME", "grpc://x\x1b[2J")
+    assert cli.main(["run", str(source)]) == 1
+    assert cli.main(["topology", f"v3{EVIL}"]) == 2
+    assert cli.main(["explain", f"TPU is already in use by process with pid 1 {EVIL}"]) == 0
+    cli.main(["doctor"])
+    out, error = capsys.readouterr()
+    for text in (out, error):
+        assert not set(text) & set("\x1b\x07\x9b\u202e\r")
+    assert "\\x1b[2J" in out
+    assert "\\x1b]0;owned\\x07" in error
+
+
+def test_plain() -> None:
+    assert plain("a\tb\nc · é √ \U0001f600") == "a\tb\nc · é √ \U0001f600"
+    assert plain("\x00\r\x1b\x7f\x85\u2066") == "\\x00\\x0d\\x1b\\x7f\\x85\\u2066"
+
+
+def test_drawable() -> None:
+    box = "┌─ z · 2×2 ─┐"
+    assert drawable(box, "utf-8") == box
+    assert drawable(box, "latin-1") == "+- z · 2×2 -+"
+    assert drawable(box, "ascii") == "+- z - 2x2 -+"
+    assert drawable("λ", "ascii") == "\\u03bb"
+
+
+class Broken(io.StringIO):
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(BrokenPipeError(32, "x"), ReaderGone), (OSError(28, "y"), OutputError)]
+)
+def test_a_stream_that_breaks(error: OSError, kind: type[Any]) -> None:
+    with pytest.raises(kind):
+        print("x", file=Stream(Broken(error)))
+
+
+def test_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["doctor", "--json"])
+    json.loads(capsys.readouterr().out)

@@ -1,0 +1,162 @@
+"""Workers that die, and processes that die with workers of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+from counterparts.children import command, environment, run_script, wait_until_gone
+from jupyter_client.manager import KernelManager
+from support.patience import PATIENCE
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+
+SCRIPTS = Path(__file__).parents[2] / "pods"
+
+
+@pytest.fixture(scope="module")
+def dying() -> Any:
+    """What was seen when a worker was killed in the middle of a step."""
+    return run_script(SCRIPTS / "dying.py", keras=True)
+
+
+def test_the_step_ends_with_an_explained_error(dying: Any) -> None:
+    assert dying["error"] == "UnavailableError"
+    assert dying["code"] == "14"
+    assert dying["lost"] == 1
+
+
+def test_the_process_lives(dying: Any) -> None:
+    assert dying["here"] == 3.0
+
+
+def test_what_was_lost_says_so(dying: Any) -> None:
+    assert dying["old_is_closed"]
+    assert dying["stale"] == "InvalidArgumentError"  # and no crash
+
+
+def test_training_goes_on_to_the_same_weights(dying: Any) -> None:
+    assert dying["resumed_at"] == 3
+    np.testing.assert_allclose(dying["weights"], dying["expected"], rtol=1e-5)
+
+
+def test_magics_and_a_crash_leave_no_worker() -> None:
+    with subprocess.Popen(
+        command(SCRIPTS / "leaving.py"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            left, workers = islice(lines_of_json(process.stdout), 2)
+            assert left == {"disconnect": [], "unload": []}
+            assert len(workers) == 1
+        finally:
+            process.kill()
+    assert wait_until_gone(workers) == []
+
+
+def lines_of_json(stream: IO[bytes]) -> Iterator[Any]:
+    """What is said as JSON, among what is said otherwise."""
+    for line in iter(stream.readline, b""):
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
+
+
+def test_a_kernel_that_is_stopped_leaves_no_worker() -> None:
+    manager = KernelManager()
+    manager.start_kernel(env=environment())
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=PATIENCE)
+        client.execute(
+            "import tpunb; c = tpunb.connect(simulate=1, local_workers=True, timeout=240)",
+            silent=True,
+        )
+        reply = client.execute_interactive(
+            "pass",
+            user_expressions={"workers": "list(c.pod.local.process_ids)"},
+            output_hook=lambda message: None,
+            timeout=PATIENCE,
+        )
+        found = reply["content"]["user_expressions"]["workers"]
+        workers = json.loads(found["data"]["text/plain"])
+        # The stop button is for the cell, not for the workers.
+        manager.interrupt_kernel()
+        os.kill(workers[0], 0)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+    assert wait_until_gone(workers) == []
+
+
+def thread_of(process: int) -> int:
+    """A thread of a process other than its main one, where the system numbers threads.
+
+    A signal to the process may reach any of its threads, and wakes no other from its sleep.
+    """
+    threads = Path(f"/proc/{process}/task")
+    return max(int(thread.name) for thread in threads.iterdir()) if threads.exists() else process
+
+
+def test_a_worker_of_the_command_line(tmp_path: Path) -> None:
+    told = tmp_path / "said"
+    with (
+        told.open("wb") as said,
+        subprocess.Popen(
+            [sys.executable, "-m", "tpunb", "worker", "--cores", "3", "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=environment(),
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            lines: list[str] = []
+            while not any("Ctrl-C" in line for line in lines):
+                line = process.stdout.readline().decode()
+                assert line, told.read_text()
+                lines.append(line)
+            text = "".join(lines)
+            os.kill(thread_of(process.pid), signal.SIGINT)
+            assert process.wait(PATIENCE) == 0
+            assert process.stdout.read() == b"The worker has stopped.\n"
+        finally:
+            process.kill()
+    assert "3 virtual TPU cores" in text
+    assert "without a password" in text
+    assert "%tpu_connect --workers" in text
+
+
+@pytest.fixture(scope="module")
+def returning() -> Any:
+    """What a notebook saw of a worker that was killed and started again on its port."""
+    return run_script(SCRIPTS / "returning.py")
+
+
+def test_a_worker_that_is_gone(returning: Any) -> None:
+    assert "nothing listens on this port" in returning["gone"]
+    assert "tpunb worker --cores" in returning["gone"]
+
+
+def test_a_worker_that_has_come_back(returning: Any) -> None:
+    assert returning["again"]
+    assert "restarted, and all that was there is lost" in returning["said"]
+    assert returning["before"] == returning["after"] == 2.0
+
+
+def test_a_virtual_tpu_after_a_pod(returning: Any) -> None:
+    assert returning["virtual"] == 2.0
+    assert returning["ended"] == 0

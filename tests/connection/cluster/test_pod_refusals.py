@@ -1,0 +1,159 @@
+"""Workers that cannot be a Pod's hosts: what is said, and that it is said in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from counterparts.ports import dropping, mute, refusing, web
+from hypothesis import given
+from hypothesis import strategies as st
+from support.patience import PATIENCE, at_last
+
+import tpunb
+from tpunb.connection.cluster import pod as pods
+from tpunb.connection.cluster.local_workers import LocalWorkers
+from tpunb.connection.cluster.probe import check_all
+from tpunb.connection.plan import resolve
+from tpunb.connection.request import Request, workers_of
+from tpunb.errors import ConnectError, TpunbError
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[str]:
+    """The address of a worker with two cores."""
+    workers = LocalWorkers(1, 2, timeout=PATIENCE)
+    yield workers.addresses[0]
+    workers.close()
+
+
+def refused(**wishes: Any) -> ConnectError:
+    """The error of a connection that cannot be made; it names a mend."""
+    with pytest.raises(ConnectError) as raised:
+        tpunb.connect(**wishes)
+    assert raised.value.mend
+    return raised.value
+
+
+def refused_beside(worker: str, *others: str) -> ConnectError:
+    """The error of a connection to a worker that answers and others that do not."""
+    return at_last(
+        lambda limit: refused(workers=[worker, *others], timeout=limit),
+        lambda error: any(f"{worker} answers" in line for line in error.tried),
+    )
+
+
+@pytest.mark.parametrize(
+    ("port", "said"),
+    [
+        (refusing, "nothing listens"),
+        (dropping, "firewall"),
+        (mute, "did not answer"),
+        (web, "does not speak gRPC"),
+    ],
+)
+def test_a_port_without_a_worker(
+    port: Callable[[], AbstractContextManager[str]], said: str, worker: str, tf: Any
+) -> None:
+    with port() as address:
+        error = refused_beside(worker, address)
+    assert address in str(error)
+    assert said in str(error)
+    assert any(worker in line and "answers with 2 cores" in line for line in error.tried)
+    assert tpunb.connect(simulate=2).kind == "virtual"  # the process is none the worse
+
+
+def test_several_ports_without_a_worker(worker: str) -> None:
+    with refusing() as one, mute() as two:
+        error = refused_beside(worker, one, two)
+    said = str(error)
+    assert f"2 of 3 workers cannot be reached ({one}: nothing listens" in said
+    assert f"{two}: it accepts connections" in said
+    assert f"For {one}: Start it there" in error.mend
+
+
+def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tpunb.connection.cluster.time_limit import StillWaitingError
+
+    left: list[float] = []
+
+    def late(addresses: Any, *, timeout: float) -> Any:
+        time.sleep(0.1)
+        return check_all(addresses, timeout=timeout)
+
+    def silent(workers: Any, timeout: float) -> Any:
+        left.append(timeout)
+        raise StillWaitingError(left_behind=False)
+
+    monkeypatch.setattr(pods, "check_all", late)
+    monkeypatch.setattr(pods, "join", silent)
+    error = refused(workers=[worker], timeout=2 * PATIENCE)
+    assert 0 < left[0] <= 2 * PATIENCE - 0.1
+    assert "the rest of the time limit" in str(error)
+    assert "longer --timeout" in error.mend
+    assert len(error.tried) == 2
+
+
+def test_as_many_workers_as_hosts(worker: str, tf: Any) -> None:
+    error = refused(simulate="v3-32", workers=[worker])
+    assert "v3-32 has 4 hosts, and 1 worker cannot be them" in str(error)
+
+
+def test_as_many_cores_as_a_host(worker: str, tf: Any) -> None:
+    error = refused(simulate="v5e-8", workers=[worker])
+    assert "has 2 cores; a host of this TPU (v5e-8) has 8" in str(error)
+    assert "--cores 8" in error.mend
+
+
+def test_another_version(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pods, "version_of", lambda device: "2_1_3")
+    error = refused(workers=[worker])
+    assert "runs TensorFlow 2.1.3" in str(error)
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"workers": ["nowhere"]},
+        {"workers": ["a:0"]},
+        {"workers": ["a:8470", "grpc://a:8470"]},
+        {"workers": [1]},
+        {"workers": 5},
+        {"workers": ["a:1"], "local_workers": True},
+        {"workers": ["a:1"], "patch": True},
+        {"workers": ["a:1"], "tpu": "local"},
+        {"workers": ["a:1"], "require_tpu": True},
+        {"local_workers": 0},
+        {"local_workers": 65},
+        {"local_workers": 1.5},
+        {"local_workers": 2, "require_tpu": True},
+    ],
+    ids=str,
+)
+def test_wishes_that_cannot_be(wishes: dict[str, Any]) -> None:
+    with pytest.raises(ConnectError) as raised:
+        resolve(Request(**wishes))
+    assert raised.value.mend
+
+
+def test_what_is_settled() -> None:
+    assert Request(workers="a:1, grpc://b:2/").addresses == ("a:1", "b:2")
+    assert resolve(Request(workers=["a:1"])).tpu == ""
+    assert resolve(Request(workers=["a:1"], simulate="v5litepod-8")).tpu == "v5e-8"
+    assert resolve(Request(local_workers=True)).tpu == "v5e-8"
+    assert Request(local_workers=2).started == 2
+    assert not Request(simulate=2).is_pod
+
+
+@given(st.one_of(st.text(), st.lists(st.text()), st.integers(), st.none(), st.binary()))
+def test_any_workers(workers: Any) -> None:
+    try:
+        found = workers_of(workers)
+    except TpunbError:
+        return
+    assert all(":" in address for address in found)

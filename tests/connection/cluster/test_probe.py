@@ -1,0 +1,248 @@
+"""Workers that answer, and ports that do not, each within its time limit."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from counterparts.children import environment
+from counterparts.ports import Proxy, dropping, mute, refusing, web
+from counterparts.workers import Served, tensorflow_server, tpu_worker
+from hypothesis import given
+from hypothesis import strategies as st
+from support.patience import PATIENCE, at_last
+
+from tpunb.connection.cluster.probe import (
+    Unreachable,
+    Worker,
+    check,
+    check_all,
+    host_and_port,
+    responds,
+)
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with tensorflow_server(3) as worker:
+        yield worker
+
+
+def test_a_worker(server: Served) -> None:
+    found = check(server.address, timeout=PATIENCE)
+    assert found.address == server.address
+    assert found.devices[0] == "/job:worker/replica:0/task:0/device:CPU:0"
+    assert len(found.devices) == 3
+    assert check(f"grpc://{server.address}", timeout=PATIENCE).incarnation == found.incarnation
+
+
+def test_a_worker_with_a_tpu() -> None:
+    with tpu_worker(8) as worker:
+        found = check(worker.address, timeout=PATIENCE)
+    assert sum("device:TPU:" in device for device in found.devices) == 8
+
+
+@pytest.mark.parametrize(
+    ("port", "limit", "reason"),
+    [
+        (refusing, PATIENCE, "refused"),
+        (mute, 1, "timeout"),
+        (dropping, 1, "filtered"),
+        (web, PATIENCE, "not_tensorflow"),
+    ],
+    ids=["refused", "timeout", "filtered", "not_tensorflow"],
+)
+def test_out_of_reach(port: object, limit: float, reason: str) -> None:
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(port())  # type: ignore[operator]
+        with pytest.raises(Unreachable) as caught:
+            check(address, timeout=limit)
+    assert caught.value.reason == reason
+    assert caught.value.address == address
+    assert "0.9" not in str(caught.value), "the limit is said as it was given"
+
+
+def test_a_frozen_worker(server: Served) -> None:
+    server.freeze()
+    try:
+        with pytest.raises(Unreachable) as caught:
+            check(server.address, timeout=1)
+    finally:
+        server.go_on()
+    assert caught.value.reason == "timeout"
+    assert check(server.address, timeout=PATIENCE)
+
+
+def test_who_speaks_still(server: Served) -> None:
+    assert responds(server.address, timeout=PATIENCE)
+    server.freeze()
+    try:
+        assert not responds(server.address, timeout=0.3)
+    finally:
+        server.go_on()
+    with refusing() as address:
+        assert not responds(address)
+    assert not responds("no address")
+
+
+def test_a_late_worker(server: Served) -> None:
+    with Proxy(server.address, delay=0.7) as proxy:
+        assert check(proxy.address, timeout=PATIENCE).devices
+
+
+def test_a_worker_whose_operations_hang(server: Served) -> None:
+    def refused(limit: float) -> str:
+        with pytest.raises(Unreachable) as caught:
+            check(proxy.address, timeout=limit)
+        return caught.value.reason
+
+    with Proxy(server.address, stop_at=b"eager.EagerService") as proxy:
+        reason = at_last(refused, lambda _: proxy.silent.is_set())
+        assert proxy.silent.is_set()
+    assert reason == "timeout"
+
+
+def test_all_at_once(server: Served) -> None:
+    with mute() as one, mute() as two, refusing() as three:
+        workers = [one, server.address, two, three]
+        found = at_last(
+            lambda limit: check_all(workers, timeout=limit),
+            lambda found: isinstance(found[1], Worker) and found[3].reason == "refused",
+        )
+    kinds = [answer.reason if isinstance(answer, Unreachable) else "" for answer in found]
+    assert kinds == ["timeout", "", "timeout", "refused"]
+    assert isinstance(found[1], Worker)
+    assert check_all([], timeout=1) == []
+
+
+_INTERRUPTED = """
+import _thread, sys, threading
+from tpunb.connection.cluster.probe import check_all
+threading.Timer(0.5, _thread.interrupt_main).start()
+try:
+    check_all([sys.argv[1], sys.argv[2]], timeout=6000)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_leaves_nothing_to_wait_for() -> None:
+    with mute() as one, dropping() as two:
+        ended = subprocess.run(
+            [sys.executable, "-c", _INTERRUPTED, one, two],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (ended.stdout, ended.returncode) == ("interrupted\n", 0), ended.stderr
+
+
+def test_asking_imports_no_tensorflow(server: Served) -> None:
+    """It takes longer than what `timeout` may be, and who is refused needs none."""
+    asks = "import sys, tpunb.connection.cluster.probe as r; r.check(sys.argv[1], timeout=600)"
+    subprocess.run(
+        [sys.executable, "-c", f"{asks}; assert 'tensorflow' not in sys.modules", server.address],
+        env=environment(),
+        timeout=PATIENCE,
+        check=True,
+    )
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A gRPC server with one answer to everything; none, and it refuses with a secret."""
+    import grpc
+
+    def handle(request: bytes, context: Any) -> bytes:
+        if not answer:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "no, token=abcdefgh12345678")
+        return answer
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(handle)
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2), handlers=[Handler()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"\xff\xfe", b"\x10\x01", b"\x0a\x02\x0a", b"\x0a\x02\x10\x01", bytes(range(200, 240))],
+)
+def test_an_answer_that_is_no_worker_s(answer: bytes) -> None:
+    with answering(answer) as address, pytest.raises(Unreachable) as caught:
+        check(address, timeout=PATIENCE)
+    assert caught.value.reason == "not_tensorflow"
+
+
+def test_a_proxy_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC goes through the environment's proxy, TensorFlow's as well: that has to be said."""
+    with answering(b"\x0a") as address, refusing() as proxy:
+        monkeypatch.setenv("http_proxy", f"http://user:secret@{proxy}")
+        for name in ("grpc_proxy", "https_proxy", "no_grpc_proxy", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        with pytest.raises(Unreachable) as caught:
+            check(address, timeout=PATIENCE)
+    assert "http_proxy" in str(caught.value)
+    assert "no_proxy" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_a_server_says_shows_no_secret() -> None:
+    with answering(b"") as address, pytest.raises(Unreachable) as caught:
+        check(address, timeout=PATIENCE)
+    assert caught.value.reason == "broken"
+    assert "PERMISSION_DENIED" in str(caught.value)
+    assert "abcdefgh" not in str(caught.value)
+
+
+def test_a_restarted_worker_is_another() -> None:
+    with tensorflow_server(1) as worker:
+        before = check(worker.address, timeout=PATIENCE)
+        worker.restart()
+        after = check(worker.address, timeout=PATIENCE)
+    assert before.address == after.address
+    assert before.incarnation != after.incarnation
+
+
+@pytest.mark.parametrize(
+    "address", ["", "a", ":1", "a:", "a:0", "a:65536", "a:-1", "a:x", "grpc://", "a:1/b", "[]:1"]
+)
+def test_no_addresses(address: str) -> None:
+    with pytest.raises(Unreachable) as caught:
+        host_and_port(address)
+    assert caught.value.reason == "address"
+
+
+def test_addresses() -> None:
+    assert host_and_port("10.0.0.2:8470") == ("10.0.0.2", 8470)
+    assert host_and_port(" grpc://host.internal:1 ") == ("host.internal", 1)
+    assert host_and_port("[::1]:80") == ("::1", 80)
+
+
+@given(st.text(max_size=20))
+def test_any_address(text: str) -> None:
+    with contextlib.suppress(Unreachable):
+        _, port = host_and_port(text)
+        assert 0 < port < 65536
+
+
+def test_an_unknown_host() -> None:
+    with pytest.raises(Unreachable) as caught:
+        check("no.such.host.invalid:8470", timeout=PATIENCE)
+    assert caught.value.reason == "name"

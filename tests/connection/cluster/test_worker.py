@@ -1,0 +1,113 @@
+"""How workers end: at a signal, at two, and with the process that started them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counterparts.children import environment
+from support.patience import PATIENCE, wait_until
+
+from tpunb._util.deadline import Running, bounded
+from tpunb.connection.cluster.worker import _Signals, _Stopped
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+
+
+def test_the_first_signal_is_raised_and_noted() -> None:
+    told = _Signals()
+    with pytest.raises(_Stopped):
+        told(signal.SIGINT, None)
+    assert told.received
+    told(signal.SIGTERM, None)  # says nothing new
+
+
+@needs_proc
+@pytest.mark.tensorflow
+def test_signals_while_it_starts() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tpunb", "worker", "--cores", "1", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    try:
+        _wait_for_handler(process.pid)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert said.endswith("The worker has stopped.\n")
+    assert "Traceback" not in errors
+
+
+def _wait_for_handler(process: int) -> None:
+    """Waits until SIGTERM is handled, which is before TensorFlow is imported."""
+
+    def handles() -> bool:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        caught = next(line.split()[1] for line in lines if line.startswith("SigCgt"))
+        return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+    wait_until(handles)
+
+
+@needs_proc
+@pytest.mark.tensorflow
+def test_a_worker_that_starts_ends_with_its_parent() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tpunb.connection.cluster.worker", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    try:
+        _wait_for_handler(process.pid)
+        said, _ = process.communicate(timeout=PATIENCE)  # closes its standard input
+    finally:
+        process.kill()
+    assert (said, process.returncode) == (b"", 0), "it did not start to the end"
+
+
+def test_calls_with_a_time_limit() -> None:
+    assert bounded(lambda: 3, time.monotonic() + PATIENCE) == 3
+    with pytest.raises(ZeroDivisionError):
+        bounded(lambda: 1 // 0, time.monotonic() + PATIENCE)
+    began = time.monotonic()
+    released = threading.Event()
+    late = Running(released.wait)
+    try:
+        with pytest.raises(TimeoutError):
+            late.result(began + 0.3)
+        assert time.monotonic() - began >= 0.3
+        with pytest.raises(TimeoutError):
+            late.result(began)  # a deadline that is over
+    finally:
+        released.set()
+
+
+def test_connections_are_watched(tf: Any) -> None:
+    """A machine that vanishes says nothing: its connections have to end by themselves."""
+    from tpunb.connection.cluster.time_limit import set_keepalive
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = server.getsockname()
+        with socket.create_connection(place) as mine, socket.create_connection(place) as other:
+            assert set_keepalive({("127.0.0.1", place[1] + 1)}) == 0
+            assert not mine.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert set_keepalive({place}) == 2
+            for connection in (mine, other):
+                assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                limit = mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                assert 5_000 <= limit <= 30_000  # milliseconds

@@ -1,0 +1,391 @@
+"""Looking a TPU up by its name, at a Cloud TPU API on the loopback."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from counterparts.cloud import PARENT, CloudAPI, node
+from counterparts.metadata import TOKEN, MetadataServer, tpu_vm
+from hypothesis import given
+from hypothesis import strategies as st
+from support.patience import PATIENCE
+
+from tpunb.connection.hardware import cloud
+from tpunb.connection.hardware.cloud.asking import Asking
+from tpunb.errors import ConnectError
+from tpunb.errors.explain import explain
+from tpunb.machine.metadata_server import forget
+
+WHERE = {"zone": "us-central1-b", "project": "my-project"}
+SHORT = "--zone=us-central1-b --project=my-project"
+
+
+@pytest.fixture(autouse=True)
+def nowhere() -> Iterator[None]:
+    """What other tests know of metadata servers is not known here."""
+    forget()
+    yield
+    forget()
+
+
+def at(api: CloudAPI, **more: str) -> dict[str, str]:
+    """An environment in which the API is asked, and no metadata server answers."""
+    return {
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": api.root,
+        "GCE_METADATA_HOST": "127.0.0.1:1",
+        **more,
+    }
+
+
+def look_up(
+    api: CloudAPI, name: str = "my-tpu", timeout: float = PATIENCE, **more: Any
+) -> cloud.Node:
+    return cloud.look_up(name, **{**WHERE, **more}, timeout=timeout, environment=at(api))
+
+
+def refused(api: CloudAPI, name: str = "my-tpu", **more: Any) -> ConnectError:
+    with pytest.raises(ConnectError) as caught:
+        look_up(api, name, **more)
+    assert caught.value.mend
+    assert caught.value.tried
+    return caught.value
+
+
+def test_a_node_of_v2() -> None:
+    symptoms = [
+        {"createTime": "2026-02-01T00:00:00Z", "symptomType": "OUT_OF_MEMORY"},
+        {"createTime": "2026-01-01T00:00:00Z", "symptomType": "HBM_OUT_OF_MEMORY"},
+    ]
+    described = node(
+        workers=("10.0.0.2:8471", "10.0.0.3"),
+        version="tpu-vm-tf-2.18.0-pod",
+        health="HEALTHY",
+        symptoms=symptoms,
+        schedulingConfig={"spot": True},
+    )
+    with CloudAPI({"my-tpu": described}) as api:
+        found = look_up(api)
+    assert found == cloud.Node(
+        "my-tpu",
+        "us-central1-b",
+        "my-project",
+        "v2",
+        "READY",
+        "HEALTHY",
+        version="tpu-vm-tf-2.18.0-pod",
+        accelerator_type="v3-8",
+        endpoints=("10.0.0.2:8471", "10.0.0.3:8470"),
+        symptoms=("HBM_OUT_OF_MEMORY", "OUT_OF_MEMORY"),
+        spot=True,
+    )
+    assert str(found) == "TPU my-tpu is READY (v3-8, tpu-vm-tf-2.18.0-pod, healthy)"
+    assert api.requests == [f"/v2/{PARENT}/my-tpu"]
+    assert found.command("start") == f"gcloud compute tpus tpu-vm start my-tpu {SHORT}"
+
+
+def test_a_node_that_v1_alone_knows() -> None:
+    described = {"state": "READY", "ipAddress": "10.0.0.9", "port": "8470"}
+    described |= {"tensorflowVersion": "2.18"}
+    with CloudAPI({"my-tpu": described}, apis=("v1",)) as api:
+        found = look_up(api)
+    assert (found.api, found.version, found.endpoints) == ("v1", "2.18", ("10.0.0.9:8470",))
+    assert found.command("stop") == f"gcloud compute tpus stop my-tpu {SHORT}"
+    assert [path[:3] for path in api.requests] == ["/v2", "/v1"]
+
+
+def test_a_full_name() -> None:
+    with CloudAPI({"my-tpu": node()}) as api:
+        assert look_up(api, f"{PARENT}/my-tpu", zone=None, project=None).zone == "us-central1-b"
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        (None, "/v1/"),
+        ({"rootUrl": "{root}/", "servicePath": ""}, "/v1/"),
+        ({"baseUrl": "{root}/"}, "/v1/"),
+        ({"rootUrl": 3}, "/v1/"),
+        ({"resources": []}, "/v1/"),
+    ],
+    ids=["none", "root", "base", "odd root", "odd resources"],
+)
+def test_a_discovery_url(document: dict[str, Any] | None, path: str) -> None:
+    with CloudAPI({"my-tpu": node(api="v1")}, apis=("v1",)) as api:
+        if document is not None:
+            filled = {
+                key: value.format(root=api.root) if isinstance(value, str) else value
+                for key, value in document.items()
+            }
+            get = {"path": "v1/{+name}"}
+            resources = {"locations": {"resources": {"nodes": {"methods": {"get": get}}}}}
+            api.document = {"resources": {"projects": {"resources": resources}}} | filled
+        url = f"{api.root}/discovery/{{api}}/{{apiVersion}}"
+        environment = at(api, TPU_API_DISCOVERY_URL=url)
+        found = cloud.look_up("my-tpu", **WHERE, timeout=PATIENCE, environment=environment)
+    assert found.state == "READY"
+    assert api.requests[0] == "/discovery/tpu/v1"
+    assert f"{path}{PARENT}/my-tpu" in api.requests
+
+
+def test_where_and_whose_it_is() -> None:
+    with CloudAPI({"my-tpu": node()}) as api, MetadataServer(tpu_vm()) as server:
+        for more in (
+            {"CLOUDSDK_COMPUTE_ZONE": "us-central1-b", "CLOUDSDK_CORE_PROJECT": "my-project"},
+            {"CLOUDSDK_COMPUTE_ZONE": "us-central1-b", "GOOGLE_CLOUD_PROJECT": "my-project"},
+            {"TPU_CONFIG": '{"zone": "us-central1-b", "project": "my-project"}'},
+            {"TPU_CONFIG": "no json", "GCE_METADATA_HOST": server.host},
+            {"TPU_CONFIG": "[1]", "GCE_METADATA_HOST": server.host},
+        ):
+            tried: list[str] = []
+            environment = at(api, **more)
+            cloud.look_up("my-tpu", timeout=PATIENCE, tried=tried, environment=environment)
+            assert tried[0].startswith("zone us-central1-b, from ")
+            assert tried[1].startswith("project my-project, from ")
+
+
+def test_not_on_google_cloud() -> None:
+    with CloudAPI() as api:
+        error = refused(api, zone=None)
+        assert "zone of the TPU is not known" in str(error)
+        assert "--zone" in error.mend
+        known = explain(error)
+        assert known is not None
+        assert known.number == 7
+        assert "project" in str(refused(api, project=None))
+    assert api.requests == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "a b",
+        "a/b",
+        "../x",
+        "10.0.0.2:8470",
+        "10.0.0.2",
+        "localhost",
+        "http://a",
+        "a\0b",
+        "\ud800",
+        "x" * 500,
+    ],
+    ids=[
+        "empty",
+        "blank",
+        "space",
+        "slash",
+        "dots",
+        "address",
+        "ip",
+        "localhost",
+        "url",
+        "nul",
+        "lone",
+        "long",
+    ],
+)
+def test_no_names(name: str) -> None:
+    with CloudAPI() as api:
+        with pytest.raises(ConnectError, match="not a name of a TPU") as caught:
+            look_up(api, name)
+        if name.startswith(("10.", "localhost")):
+            assert f"grpc://{name}." in caught.value.mend
+        assert api.requests == []
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_name_and_zone(name: str, zone: str) -> None:
+    with pytest.raises(ConnectError):
+        cloud.look_up(
+            name,
+            zone=zone or None,
+            project="p",
+            timeout=PATIENCE,
+            environment={
+                "GCE_METADATA_HOST": "127.0.0.1:1",
+                "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": "http://127.0.0.1:1",
+            },
+        )
+
+
+def test_not_found() -> None:
+    nodes = {name: node(name) for name in ("my-tpu-2", "other", "zz", "a", "b", "c")}
+    with CloudAPI(nodes) as api:
+        error = refused(api)
+        assert "There is no TPU 'my-tpu' in the zone us-central1-b" in str(error)
+        assert error.mend.startswith("There are: my-tpu-2, ")
+        assert " and 1 more." in error.mend
+        assert any("404" in line for line in error.tried)
+        found = explain(error)
+        assert found is not None
+        assert found.number == 7
+        api.nodes.clear()
+        assert "none at all" in refused(api).mend
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "mend"),
+    [
+        ((401, "UNAUTHENTICATED", "who?"), "requires credentials", "gcloud auth"),
+        ((403, "PERMISSION_DENIED", "denied"), "may not look up", "roles/tpu.viewer"),
+        ((403, "SERVICE_DISABLED", "off"), "not enabled", "gcloud services enable"),
+        ((500, "INTERNAL", "oops"), "answers 500, INTERNAL: oops", "gcloud compute tpus"),
+        ((429, "RESOURCE_EXHAUSTED", "quota"), "answers 429", "again in a while"),
+    ],
+    ids=["401", "403", "disabled", "500", "429"],
+)
+def test_refusals(error: tuple[int, str, str], message: str, mend: str) -> None:
+    with CloudAPI(error=error) as api:
+        found = refused(api)
+        assert message in str(found)
+        assert mend in found.mend
+        assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("mode", ["hangs", "trickles"])
+def test_the_time_limit_holds(mode: Any) -> None:
+    with CloudAPI(mode=mode) as api:
+        error = refused(api, timeout=0.7)
+    assert "no answer in time" in str(error)
+
+
+@pytest.mark.parametrize("mode", ["no json", "redirects"])
+def test_odd_answers(mode: Any) -> None:
+    with CloudAPI(mode=mode) as api:
+        error = refused(api)
+        assert "something else" in str(error)
+        assert "proxy or a login page" in error.mend
+
+
+@pytest.mark.parametrize(
+    "variable", ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "TPU_API_DISCOVERY_URL"]
+)
+@pytest.mark.parametrize("value", ["file:///etc/hostname", "hunter2"])
+def test_an_address_that_is_none(variable: str, value: str) -> None:
+    with pytest.raises(ConnectError, match=f"{variable} is not an address") as caught:
+        cloud.look_up("my-tpu", **WHERE, timeout=PATIENCE, environment={variable: value})
+    assert value not in str(caught.value)
+
+
+def test_nobody_there() -> None:
+    environment = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": "http://127.0.0.1:1"}
+    with pytest.raises(
+        ConnectError, match=r"cannot be reached: 127\.0\.0\.1:1: Connection refused"
+    ):
+        cloud.look_up("my-tpu", **WHERE, timeout=PATIENCE, environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("described", "message", "mend"),
+    [
+        ({"state": "CREATING"}, "CREATING: it cannot be connected to yet", "Wait until"),
+        ({"state": "RESTARTING"}, "RESTARTING: it cannot", "Wait until"),
+        ({"state": "STOPPED"}, "is STOPPED", "tpu-vm start my-tpu"),
+        ({"state": "STOPPING"}, "is STOPPING", "Wait until"),
+        ({"state": "PREEMPTED"}, "took it back", "tpu-vm delete my-tpu"),
+        ({"state": "TERMINATED"}, "it is gone", "queued-resources"),
+        ({"state": "DELETING"}, "it is gone", "when it has gone, then create"),
+        ({"state": "REPAIRING"}, "is repairing it", "Wait until"),
+        ({"state": "SOMETHING_NEW"}, "is SOMETHING_NEW", "describe my-tpu"),
+        ({"state": None}, "is UNKNOWN", "describe my-tpu"),
+        ({"health": "TIMEOUT"}, "not healthy: TIMEOUT", "tpu-vm stop my-tpu"),
+        ({"health": "UNHEALTHY_TENSORFLOW"}, "UNHEALTHY_TENSORFLOW", "tpu-vm start my-tpu"),
+        ({"health": "UNHEALTHY_MAINTENANCE"}, "MAINTENANCE", "end of the maintenance"),
+        (
+            {
+                "health": "UNHEALTHY_TENSORFLOW",
+                "healthDescription": "it died",
+                "symptoms": [{"createTime": "1", "symptomType": "OUT_OF_MEMORY"}],
+            },
+            "it died. Its last symptom is OUT_OF_MEMORY",
+            "dataset.cache()",
+        ),
+        ({"networkEndpoints": []}, "no network address", "describe my-tpu"),
+        ({"networkEndpoints": [{}]}, "no network address", "describe my-tpu"),
+        (
+            {
+                "networkEndpoints": [
+                    {"ipAddress": 5},
+                    {"ipAddress": "a/b"},
+                    {"ipAddress": "a", "port": "x"},
+                ]
+            },
+            "no network address",
+            "describe my-tpu",
+        ),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(map(str, value.values()))[:40],
+)
+def test_states(described: dict[str, Any], message: str, mend: str) -> None:
+    with CloudAPI({"my-tpu": {**node(), **described}}) as api:
+        found = look_up(api)
+    with pytest.raises(ConnectError) as caught:
+        cloud.refuse_unusable(found, ["asked"])
+    assert message in str(caught.value)
+    assert mend in caught.value.mend
+    assert SHORT in caught.value.mend
+    assert caught.value.tried == ("asked",)
+    known = explain(caught.value)
+    if "no network" not in message:
+        assert known is not None
+        assert known.number == 8
+
+
+def test_a_good_one_is_not_refused() -> None:
+    with CloudAPI({"my-tpu": node(health="HEALTHY")}) as api:
+        cloud.refuse_unusable(look_up(api), [])
+
+
+def test_the_token_goes_to_google_alone() -> None:
+    with MetadataServer() as server:
+        environment = {"GCE_METADATA_HOST": server.host}
+        token = Asking(time.monotonic() + PATIENCE, [], environment).token()
+        for other in (
+            "http://tpu.googleapis.com/v2/x",
+            "https://tpu.googleapis.com.evil.example/v2/x",
+            "https://evil.example/googleapis.com/",
+            "https://user@evil.example/",
+            "https://evilgoogleapis.com/",
+            "http://127.0.0.1:1/",
+        ):
+            assert token(other) is None, other
+        assert server.requests == []
+        for google in ("https://tpu.googleapis.com/v2/x", "https://x.p.googleapis.com:443/v1/"):
+            assert token(google) == TOKEN
+        assert len(server.requests) == 1
+
+
+def test_no_token() -> None:
+    tried: list[str] = []
+    asking = Asking(time.monotonic() + PATIENCE, tried, {"GCE_METADATA_HOST": "127.0.0.1:1"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+        patch.setenv("GCE_METADATA_IP", "127.0.0.1:1")
+        patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
+        assert asking.token()("https://tpu.googleapis.com/") is None
+    assert tried[0].startswith("a token from the metadata server: ")
+    assert tried[1].startswith("google.auth")
+
+
+def test_tensorflow_resolves_by_name(tf: Any) -> None:
+    """TensorFlow's own resolver, without the packages that it asks for."""
+    described = node(workers=("10.0.0.2", "10.0.0.3:8471"), version="2.18")
+    with CloudAPI({"my-tpu": described}) as api:
+        found = look_up(api)
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+        "my-tpu", **WHERE, service=cloud.service(found)
+    )
+    workers = ["10.0.0.2:8470", "10.0.0.3:8471"]
+    assert resolver.cluster_spec().as_dict() == {"worker": workers}
+    assert resolver.master() == "grpc://10.0.0.2:8470"
+    client = resolver._cloud_tpu_client
+    assert (client.state(), client.health(), client.runtime_version()) == (
+        "READY",
+        "HEALTHY",
+        "2.18",
+    )

@@ -1,0 +1,395 @@
+"""Connecting to a TPU that cannot be used: each way is told apart, in time and with a mend."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counterparts.cloud import CloudAPI, node
+from counterparts.metadata import MetadataServer
+from counterparts.ports import Proxy, dropping, mute, refusing, web
+from counterparts.workers import Served, tensorflow_server, tpu_worker
+from support.patience import PATIENCE, at_last
+
+import tpunb
+from tpunb.connection import hardware
+from tpunb.connection.hardware.versions import version_in
+from tpunb.connection.plan import resolve
+from tpunb.connection.request import Request
+from tpunb.errors import ConnectError
+from tpunb.errors.explain import explain
+from tpunb.machine import chips, software
+from tpunb.machine.metadata_server import forget
+
+pytestmark = pytest.mark.usefixtures("tf")
+
+VARIABLES = (
+    "TPUNB_TPU",
+    "TPUNB_REQUIRE_TPU",
+    "TPU_NAME",
+    "TPU_CONFIG",
+    "COLAB_TPU_ADDR",
+    "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
+    "CLOUDSDK_COMPUTE_ZONE",
+    "CLOUDSDK_CORE_PROJECT",
+    "GOOGLE_CLOUD_PROJECT",
+)
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A machine without a TPU, where nothing says that there is one."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(chips, "ROOT", tmp_path)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "*")
+    forget()
+    yield tmp_path
+    forget()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    """A TensorFlow server without a TPU."""
+    with tensorflow_server() as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def tpu() -> Iterator[Served]:
+    """A worker that has a TPU's devices."""
+    with tpu_worker() as worker:
+        yield worker
+
+
+SHORT = 1.5
+"""Seconds, for workers that never answer."""
+
+
+def refused(
+    tpu: str, number: int | None, *, timeout: float = PATIENCE, **more: Any
+) -> ConnectError:
+    """How connecting fails; it names a mend and what was tried."""
+    with pytest.raises(ConnectError) as caught:
+        tpunb.connect(tpu, timeout=timeout, **more)
+    error = caught.value
+    assert error.mend
+    assert error.tried
+    found = explain(error)
+    assert (found.number if found is not None else None) == number, str(error)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("port", "limit", "said", "mend"),
+    [
+        (refusing, PATIENCE, "nothing listens", "gcloud compute tpus tpu-vm list"),
+        (mute, SHORT, "accepts connections and did not answer in 1.", "--timeout 3"),
+        (dropping, SHORT, "a firewall may drop", "gcloud compute firewall-rules create"),
+        (web, PATIENCE, "does not speak gRPC", "listen on 8470"),
+    ],
+    ids=["dead", "timeout", "firewalled", "not_tensorflow"],
+)
+def test_ports(
+    port: Callable[[], contextlib.AbstractContextManager[str]], limit: float, said: str, mend: str
+) -> None:
+    with port() as address:
+        error = refused(f"grpc://{address}", 6, timeout=limit)
+    assert said in str(error)
+    assert mend in error.mend
+    assert any(line.startswith(address) for line in error.tried)
+    with tpunb.connect(simulate=2) as connection:
+        assert connection.kind == "virtual"
+
+
+def test_all_workers_are_asked_and_told(server: Served) -> None:
+    with refusing() as dead, mute() as silent:
+        workers = f"grpc://{server.address},grpc://{dead},{silent}"
+        error = at_last(
+            lambda limit: refused(workers, 6, timeout=limit),
+            lambda error: f"at {dead} (and 1 more)" in str(error),
+        )
+    assert f"The TPU worker at {dead} (and 1 more) does not answer" in str(error)
+    assert [line.split()[0].rstrip(":") for line in error.tried[1:]] == [
+        server.address,
+        dead,
+        silent,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tpu", "said"),
+    [
+        ("grpc://", "not an address"),
+        ("grpc://127.0.0.1:x", "not an address"),
+        ("grpc://127.0.0.1:70000", "not an address"),
+        ("grpc://127.0.0.1:1,", "not an address"),
+        ("grpc://127.0.0.1:1,127.0.0.1:1", "given twice"),
+        ("grpc://[::1]:8470", "IPv6"),
+        ("127.0.0.1:8470", "not a name of a TPU"),
+    ],
+)
+def test_addresses_that_are_none(tpu: str, said: str) -> None:
+    assert said in str(refused(tpu, None))
+
+
+def test_an_unknown_host() -> None:
+    error = refused("grpc://no.such.host.invalid:8470", 6)
+    assert "cannot be found" in str(error)
+    assert "10.0.0.2:8470" in error.mend
+
+
+def test_the_port_of_tpus_is_the_default() -> None:
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.23", 8470), timeout=PATIENCE),
+    ):
+        pytest.skip("something listens on 8470 here")
+    error = refused("grpc://127.0.0.23", 6)
+    assert "127.0.0.23:8470" in str(error)
+    assert "no port given" in error.tried[1]
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    for address in ("grpc://user:hunter2secret@127.0.0.1:1", "grpc://user:hunter2secret@h"):
+        with pytest.raises(ConnectError) as caught:
+            tpunb.connect(address, timeout=PATIENCE)
+        assert "hunter2secret" not in f"{caught.value} {caught.value.tried}"
+
+
+def test_a_server_without_a_tpu(server: Served) -> None:
+    error = refused(f"grpc://{server.address}", 3)
+    assert "without a TPU" in str(error)
+    assert f"{server.address} answers with 2 devices" in error.tried
+
+
+def test_a_late_worker_is_waited_for(server: Served) -> None:
+    with Proxy(server.address, delay=0.5) as late, mute() as never:
+        refused(f"grpc://{late.address}", 3)
+        refused(f"grpc://{never}", 6, timeout=0.5)
+
+
+def test_a_worker_of_a_virtual_pod() -> None:
+    from tpunb.connection.cluster.local_workers import LocalWorkers
+
+    workers = LocalWorkers(1, 2, timeout=PATIENCE)
+    try:
+        error = refused(f"grpc://{workers.addresses[0]}", None)
+    finally:
+        workers.close()
+    assert "a worker of a virtual Pod" in str(error)
+    assert f"--simulate --workers {workers.addresses[0]}" in error.mend
+
+
+def by_name(api: CloudAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", api.root)
+    monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-central1-b")
+    monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "my-project")
+
+
+@pytest.mark.parametrize("state", ["CREATING", "PREEMPTED", "STOPPED", "REPAIRING"])
+def test_names_of_tpus_that_are_not_ready(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with CloudAPI({"my-tpu": node(state=state)}) as api:
+        by_name(api, monkeypatch)
+        error = refused("my-tpu", 8)
+    assert state in str(error)
+    assert "--zone=us-central1-b --project=my-project" in error.mend
+    assert any("127.0.0.1" in line and "200" in line for line in error.tried)
+
+
+def test_a_name_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CloudAPI({"my-tpu-1": node("my-tpu-1")}) as api:
+        by_name(api, monkeypatch)
+        assert "my-tpu-1" in refused("my-tpu", 7).mend
+
+
+def test_a_name_whose_worker_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refusing() as dead, CloudAPI({"my-tpu": node(workers=(dead,))}) as api:
+        by_name(api, monkeypatch)
+        error = refused("my-tpu", 6)
+    assert "tpu-vm ssh" in error.mend
+    assert "TPU my-tpu is READY (v3-8)" in error.tried
+
+
+def test_a_slow_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    with CloudAPI(mode="trickles") as api:
+        by_name(api, monkeypatch)
+        assert "no answer in time" in str(refused("my-tpu", 7, timeout=SHORT))
+
+
+def test_what_is_said_meanwhile(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with CloudAPI({"my-tpu": node(workers=(server.address,))}) as api:
+        by_name(api, monkeypatch)
+        with pytest.raises(ConnectError):
+            hardware.connect(resolve(Request("my-tpu")), said.append)
+    assert said == [
+        "looking up the TPU my-tpu",
+        "TPU my-tpu is READY (v3-8)",
+        f"checking the worker {server.address}",
+        f"{server.address} answers with 2 devices",
+    ]
+
+
+def test_versions_that_differ(tpu: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for api_version, version in (("v2", "tpu-vm-tf-2.11.0-pod"), ("v1", "2.11")):
+        described = node(workers=(tpu.address,), version=version, api=api_version)
+        with CloudAPI({"my-tpu": described}, apis=(api_version,)) as api:
+            by_name(api, monkeypatch)
+            error = refused("my-tpu", 10)
+        assert version in str(error)
+        assert 'pip install "tensorflow==2.11.*"' in error.mend
+        assert "tpu-vm-tf-2." in error.mend
+
+
+def test_a_worker_says_its_version(tpu: Served) -> None:
+    """Where TensorFlow's own client asks for it: port 8475 of the worker's host."""
+    host = "127.0.0.9"
+    try:
+        answers = web('{"currentVersion": "2.11.1"}', host, 8475)
+        address = answers.__enter__()
+    except OSError:
+        pytest.skip("something listens on 8475 here")
+    try:
+        with Proxy(tpu.address, host=host) as proxy:
+            error = refused(f"grpc://{proxy.address}", 10)
+    finally:
+        answers.__exit__(None, None, None)
+    assert address == "127.0.0.9:8475"
+    assert "the TPU runs 2.11.1" in str(error)
+    assert "127.0.0.9 runs TensorFlow 2.11.1" in error.tried
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version"),
+    [
+        ("2.18", (2, 18)),
+        ("2.18.0", (2, 18)),
+        ("v2.18.0-rc1", (2, 18)),
+        ("tpu-vm-tf-2.18.0", (2, 18)),
+        ("tpu-vm-tf-2.18.0-pod", (2, 18)),
+        ("tpu-vm-tf-2.18.0-pjrt", (2, 18)),
+        ("tpu-vm-tf-2.9.1-pod-pjrt", (2, 9)),
+        ("tpu-vm-tf-2.20.0-se", (2, 20)),
+        ("v2-alpha-tpuv5-lite", None),
+        ("v2-alpha-tpuv6e", None),
+        ("v2-tpuv5-litepod", None),
+        ("tpu-ubuntu2204-base", None),
+        ("tpu-vm-base", None),
+        ("tpu-vm-pt-2.0", None),
+        ("nightly", None),
+        ("", None),
+    ],
+)
+def test_versions_in_names(runtime: str, version: tuple[int, int] | None) -> None:
+    assert version_in(runtime) == version
+
+
+def chip(root: Path) -> None:
+    """A TPU chip with its device file."""
+    device = root / "sys" / "bus" / "pci" / "devices" / "0000:00:04.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x1ae0\n")
+    (device / "device").write_text("0x0063\n")
+    (root / "dev").mkdir()
+    (root / "dev" / "accel0").touch()
+
+
+def test_no_tpu_here() -> None:
+    error = refused("local", None)
+    assert "nor any sign of one" in str(error)
+    assert error.tried[-1] == "TensorFlow lists 0 TPU devices"
+
+
+def test_a_tpu_that_this_tensorflow_cannot_use(nowhere: Path) -> None:
+    chip(nowhere)
+    error = refused("local", None)
+    assert "sees no TPU here" in str(error)
+    assert "tensorflow-tpu" in error.mend or "tpunb[tpu]" in error.mend
+    assert any("accel0" in line for line in error.tried)
+
+
+def test_the_mend_says_what_to_type(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chip(nowhere)
+    monkeypatch.setattr(software, "_version", {"tensorflow-cpu": "2.21.0"}.get)
+    monkeypatch.setattr(software, "_imported", lambda module: None)
+    error = refused("local", None)
+    command = 'pip uninstall -y tensorflow-cpu && pip install "tpunb[tpu]"'
+    assert error.mend.endswith(f"then restart the kernel: {command}")
+
+
+def test_the_client_of_a_pod_wants_its_own_tpu(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chip(nowhere)
+    monkeypatch.setattr(software, "_version", {"tensorflow-tpu": "2.20.0"}.get)
+    monkeypatch.setattr(software, "_unmet", lambda versions: ())
+    monkeypatch.setattr(software, "_imported", lambda module: None)
+    monkeypatch.setenv("TPU_NAME", "my-tpu")
+    monkeypatch.setenv("TPU_LOAD_LIBRARY", "0")
+    error = refused("local", None)
+    assert "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU" in str(error)
+    assert "%tpu_connect NAME" in error.mend
+
+
+def test_a_tpu_that_jax_holds(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chip(nowhere)
+    bridge = types.ModuleType("jax._src.xla_bridge")
+    bridge._backends = {"tpu": object()}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
+    assert "JAX uses the TPU in this process" in str(refused("local", None))
+
+
+REAL = [
+    ({"TPU_NAME": "my-tpu"}, {}),
+    ({"TPU_NAME": "grpc://{dead}"}, {}),
+    ({"TPUNB_TPU": "grpc://{dead}"}, {}),
+    ({"TPUNB_TPU": "v5e-8"}, {}),
+    ({"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://{dead}"}, {}),
+    ({}, {}),
+    ({}, {"tpu": "grpc://{dead}"}),
+    ({}, {"tpu": "local"}),
+    ({}, {"simulate": "v5e-8"}),
+    ({}, {"workers": ["{dead}"]}),
+    ({}, {"simulate": True, "local_workers": 1}),
+]
+
+
+@pytest.mark.parametrize("by_variable", [True, False], ids=["variable", "argument"])
+@pytest.mark.parametrize(("environment", "wishes"), REAL)
+def test_never_another_machine_than_a_required_one(
+    environment: dict[str, str],
+    wishes: dict[str, Any],
+    by_variable: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with refusing() as dead:
+
+        def filled(value: Any) -> Any:
+            if isinstance(value, list):
+                return [filled(one) for one in value]
+            return value.format(dead=dead) if isinstance(value, str) else value
+
+        for name, value in environment.items():
+            monkeypatch.setenv(name, filled(value))
+        if by_variable:
+            monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")
+        more = {name: filled(value) for name, value in wishes.items()}
+        with pytest.raises(ConnectError):
+            tpunb.connect(**more, timeout=PATIENCE, require_tpu=not by_variable)
+
+
+def test_the_metadata_server_gives_zone_and_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"instance/zone": "projects/1/zones/us-central1-b", "project/project-id": "my-project"}
+    with MetadataServer(values) as metadata, CloudAPI({"my-tpu": node(state="STOPPED")}) as api:
+        monkeypatch.setenv("GCE_METADATA_HOST", metadata.host)
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", api.root)
+        error = refused("my-tpu", 8)
+    assert "zone us-central1-b, from the metadata server" in error.tried

@@ -1,0 +1,350 @@
+"""`tpunb.doctor()`, `%tpu_doctor` and `tpunb doctor`: one report, three ways to it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counterparts.children import output_of
+from counterparts.machines import accel, lock_table, pci, process, vfio
+from counterparts.metadata import MetadataServer, tpu_vm
+from support.shell import Notebook
+
+import tpunb
+from tpunb import cli
+from tpunb.machine import chips, software
+from tpunb.machine import metadata_server as metadata
+from tpunb.machine.variables import SHOWN
+
+SECRETS = {
+    "GOOGLE_API_KEY": "AIzaSyD-planted1234567890abcdefghijklmn",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+    "HF_TOKEN": "hf_plantedplantedplantedplantedplant",
+    "KAGGLE_KEY": "0123456789abcdef0123456789abcdef",
+    "OPENAI_API_KEY": "sk-proj-planted-planted-planted",
+    "DB_PASSWORD": "correct horse battery staple",
+    "COLAB_JUPYTER_TOKEN": "planted-jupyter-token",
+}
+"""Planted in the environment, and shown nowhere."""
+
+HIDDEN = (
+    *SECRETS.values(),
+    "planted",
+    "s3cr3t",
+    "hunter2",
+    "abcdefplant",
+    "correct horse",
+)
+LEAKS = {
+    **SECRETS,
+    "TPU_NAME": "grpc://user:s3cr3t-of-the-tpu@10.0.0.2:8470",
+    "https_proxy": "http://me:hunter2@proxy.example:3128",
+    "XLA_FLAGS": "--xla_dump_to=/tmp/x --api_token=abcdefplant --y=" + SECRETS["HF_TOKEN"],
+    "LIBTPU_INIT_ARGS": f"--a={SECRETS['KAGGLE_KEY']} --b={SECRETS['DB_PASSWORD']}",
+    "TPU_CONFIG": json.dumps({"tpu_node_name": "n", "token": "planted-in-json"}),
+    "GCE_METADATA_HOST": "user:s3cr3t-of-metadata@127.0.0.1",
+    "KERAS_BACKEND": SECRETS["HF_TOKEN"],
+    "TPUNB_TPU": "grpc://user:s3cr3t-default@host:1",
+}
+
+
+@pytest.fixture(autouse=True)
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine of which nothing is known, without TPUs."""
+    for name in (*SHOWN, "KAGGLE_URL_BASE"):
+        monkeypatch.delenv(name, raising=False)
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setattr(chips, "ROOT", root)
+    metadata.forget()
+    yield root
+    metadata.forget()
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The versions of what is installed, which a test may change."""
+    versions = {"tensorflow-tpu": "2.20.0", "keras": "3.12.0"}
+    monkeypatch.setattr(software, "_version", versions.get)
+    monkeypatch.setattr(software, "_unmet", lambda versions: ())
+    monkeypatch.setattr(software, "_pythons", lambda versions: ())
+    monkeypatch.setattr(software, "_is_there", lambda module: False)
+    # What the tests themselves have imported may be another version.
+    monkeypatch.setattr(software, "_imported", lambda module: None)
+    return versions
+
+
+KEYS = {
+    "connect", "devices", "environment", "holding", "memory", "next", "ok", "platform", "problems", "software", "tpu", "tpunb",
+}  # fmt: skip
+
+
+def test_a_plain_machine(installed: dict[str, str]) -> None:
+    report = tpunb.doctor()
+    assert isinstance(report, tpunb.DoctorReport)
+    assert report.ok
+    assert report.next_step == "%tpu_connect --simulate v5e-8"
+    assert report.prospect.kind == "virtual"
+    found = report.as_dict()
+    assert found.keys() == KEYS
+    assert json.loads(json.dumps(found)) == found
+    assert found["tpu"]["found"] is None
+    assert found["tpu"]["tried"][0] == "no TPU device in /dev"
+    assert found["connect"]["says"] == "simulate a v5e-8, because no TPU was found"
+    assert found["software"]["versions"] == installed
+    text = str(report)
+    assert text == repr(report)
+    assert text.startswith("TPU doctor: no problems found\n\nWhere\n")
+    assert text.endswith("Next\n  %tpu_connect --simulate v5e-8")
+    # Names are in one column, values in another, and lines are not too long.
+    values = {line.index("3.12.0") for line in text.splitlines() if "keras" in line}
+    values |= {line.index("2.20.0") for line in text.splitlines() if "tensorflow-tpu" in line}
+    assert len(values) == 1
+    assert max(map(len, text.splitlines())) <= 96
+
+
+def test_what_has_to_be_mended(bare: Path, installed: dict[str, str]) -> None:
+    vfio(bare, [0], "0x0063")
+    installed.clear()
+    installed["tensorflow-cpu"] = "2.21.0"
+    report = tpunb.doctor()
+    assert not report.ok
+    assert report.headline == "TPU doctor: 1 problem to fix first"
+    assert report.next_step == 'pip uninstall -y tensorflow-cpu && pip install "tpunb[tpu]"'
+    assert report.prospect.kind == "hardware"
+    assert "currently blocked" in report.prospect.says
+    assert "and simulate a v5e-8" in report.prospect.says
+    installed.clear()
+    nothing = tpunb.doctor()
+    assert nothing.next_step == 'pip install "tpunb[tpu]"'
+    assert nothing.prospect.kind == "error"
+    assert "TensorFlow is not installed" in str(nothing)
+
+
+def test_a_tpu_that_is_held(bare: Path, installed: dict[str, str]) -> None:
+    accel(bare, 1)
+    lock = bare / "tmp/libtpu_lockfile"
+    lock.parent.mkdir()
+    lock.touch()
+    process(
+        bare,
+        4711,
+        ["/opt/python3", "-m", "ipykernel_launcher", "--token=hunter2"],
+        [str(bare / "dev/accel0")],
+    )
+    lock_table(bare, (4711, lock))
+    report = tpunb.doctor()
+    assert report.next_step.endswith("kill 4711")
+    text = str(report)
+    assert "process 4711 (a Jupyter kernel)" in text
+    assert "Shut that kernel down in Jupyter" in text
+    assert "hunter2" not in text + json.dumps(report.as_dict())
+
+
+def test_where_the_next_step_is_typed(bare: Path, installed: dict[str, str]) -> None:
+    installed.clear()
+    report = tpunb.doctor()
+    where = "Next, in a terminal (or in a cell, with ! before it)"
+    assert str(report).endswith(f'{where}\n  pip install "tpunb[cpu]"')
+    assert f"{where}: <code" in report._repr_html_()
+
+
+def test_a_tpu_that_is_only_said(
+    bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told to put another TensorFlow on a laptop for a variable that is left over."""
+    installed.clear()
+    installed["tensorflow-cpu"] = "2.21.0"
+    monkeypatch.setenv("TPU_NAME", "local")
+    report = tpunb.doctor()
+    assert [problem.about for problem in report.problems] == ["TPU_NAME"]
+    assert report.next_step.startswith("Unset TPU_NAME")
+
+
+def test_the_metadata_server_is_asked_once(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accel(bare)
+    with MetadataServer(tpu_vm()) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.host)
+        tpunb.doctor()
+        assert len(server.requests) == len(set(server.requests)) > 0
+
+
+def test_a_worker_of_a_slice(
+    bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accel(bare)
+    # The TPU's own worker, as it should: nobody is told to end it.
+    process(bare, 4711, ["tpu-runtime"], [str(bare / "dev/accel0")])
+    with MetadataServer(tpu_vm("v3-32", workers=("10.0.0.2", "10.0.0.3"), worker=1)) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.host)
+        report = tpunb.doctor()
+    assert report.prospect.tpu == "grpc://10.0.0.2:8470,grpc://10.0.0.3:8470"
+    assert "v3-32, number 1 of 2 workers" in str(report)
+    assert report.as_dict()["tpu"]["slice"]["workers"] == ["10.0.0.2", "10.0.0.3"]
+    assert report.next_step == "%tpu_connect"
+    assert report.ok
+    assert "in use by" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("variables", "kind", "says"),
+    [
+        ({"TPUNB_TPU": "v3-8"}, "virtual", "simulate a v3-8, which TPUNB_TPU names"),
+        ({"TPUNB_TPU": "grpc://h:1"}, "hardware", "connect to grpc://h:1, which TPUNB_TPU names"),
+        (
+            {"TPU_NAME": "my-tpu"},
+            "hardware",
+            "connect to my-tpu, and simulate a v5e-8 if it cannot be used",
+        ),
+        ({"TPUNB_REQUIRE_TPU": "1"}, "error", "fail: There is no TPU here"),
+        (
+            {"TPUNB_TPU": "v3-8", "TPUNB_REQUIRE_TPU": "1"},
+            "error",
+            "fail: TPUNB_TPU asks for a virtual TPU",
+        ),
+    ],
+    ids=["type", "address", "name", "required", "contradiction"],
+)
+def test_what_connecting_would_do(
+    installed: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    kind: str,
+    says: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    report = tpunb.doctor()
+    assert report.prospect.kind == kind
+    assert says in report.prospect.says
+    assert report.ok is (kind != "error")
+    if kind == "error":
+        assert report.problems[0].mend
+        assert not report.problems[0].message.startswith("fail")
+        assert report.next_step == report.problems[0].mend
+    else:
+        assert report.next_step == "%tpu_connect"
+
+
+def test_secrets_are_nowhere(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in LEAKS.items():
+        monkeypatch.setenv(name, value)
+    accel(bare, 1)
+    process(
+        bare,
+        4711,
+        [f"/opt/{SECRETS['HF_TOKEN']}", "--key", SECRETS["GOOGLE_API_KEY"]],
+        [str(bare / "dev/accel0")],
+    )
+    for omitted in ((), ("TPUNB_TPU",), ("TPUNB_TPU", "TPU_NAME")):
+        for name in omitted:
+            monkeypatch.delenv(name, raising=False)
+        report = tpunb.doctor()
+        cli.main(["doctor"])
+        cli.main(["doctor", "--json"])
+        out = capsys.readouterr()
+        outputs = [
+            str(report), report._repr_html_(), repr(vars(report)), repr(report.problems), json.dumps(report.as_dict()), report.next_step, report.headline,
+            repr(report.machine), *report.machine.search.tried, *report.machine.search.notes, out.out, out.err,
+        ]  # fmt: skip
+        for output in outputs:
+            for secret in HIDDEN:
+                assert secret not in output
+    assert "TPU_NAME" not in report.as_dict()["environment"]
+    assert report.as_dict()["environment"]["https_proxy"] == "http://***@proxy.example:3128"
+
+
+def test_variables_that_are_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_NAME", os.fsdecode(b"\xff-tpu"))
+    monkeypatch.setenv("XLA_FLAGS", "--x " * 100)
+    report = tpunb.doctor()
+    for output in (str(report), report._repr_html_(), report.next_step):
+        output.encode("ascii")  # some terminals know no other letters
+    assert json.dumps(report.as_dict(), ensure_ascii=False).encode()
+    assert report.as_dict()["tpu"]["found"] == "?-tpu"
+
+
+class Table(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_html(bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "<script>alert('x')</script>\" onload=\"y")
+    pci(bare, "0x0063")
+    page = tpunb.doctor()._repr_html_()
+    table = Table(page)
+    assert set(table.tags) == {"div", "span", "table", "tbody", "tr", "th", "td", "code"}
+    assert "<script>alert('x')</script>\" onload=\"y" in table.texts
+    assert "TPU doctor: 1 problem to fix first" in table.texts
+    assert "Software" in table.texts
+    assert page.count("color:") == page.count("color:inherit") > 0  # light or dark
+
+
+def test_the_command(installed: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tpunb.doctor()}\n"
+    assert not said.err
+    assert cli.main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    installed.clear()
+    assert cli.main(["doctor", "--json"]) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["next"] == 'pip install "tpunb[cpu]"'
+    assert "1 problem to fix first" in said.err
+
+
+def test_the_magic(tmp_path: Path) -> None:
+    book = Notebook(tmp_path)
+    try:
+        book.good("%load_ext tpunb")
+        ran = book.good("report = %tpu_doctor\nreport")
+        assert isinstance(ran.value, tpunb.DoctorReport)
+        assert "TPU doctor:" in ran.plain
+        assert json.loads(repr(book.good("%tpu_doctor --json").value)).keys() == KEYS
+        assert repr(book.good("%tpu_doctor --last").value) == "No known error so far."
+        book.run("raise RuntimeError('Please provide a TPU Name to connect to')")
+        assert book.good("%tpu_doctor --last").value.code == "1"
+        assert book.run("%tpu_doctor --wrong").error is not None
+    finally:
+        book.close()
+
+
+ALONE = """
+import sys, tpunb
+report = tpunb.doctor()
+str(report), report.as_dict()
+print(sorted({"tensorflow", "numpy", "grpc", "IPython"} & set(sys.modules)))
+"""
+
+
+def test_it_imports_little() -> None:
+    assert output_of(ALONE) == "[]\n"
+
+
+def test_a_slow_metadata_server_in_time(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accel(bare)
+    with MetadataServer(tpu_vm(), "trickles") as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.host)
+        report = tpunb.doctor()
+    assert report.machine.search.tpu == "local"

@@ -1,0 +1,68 @@
+"""Whether a program gives the same on the virtual TPU as in plain TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from differential import engine, reference
+from differential.generator import Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Where the two differ.
+
+    Attributes:
+        program: The program.
+        kind: "numbers", or which of the two fails and how.
+        text: What differs.
+    """
+
+    program: Program
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        given = dataclasses.asdict(self.program)
+        source = given.pop("source")
+        settings = "\n".join(f"# {name} = {value!r}" for name, value in given.items())
+        return f"# {self.kind}: {self.text}\n{settings}\n{source}"
+
+
+def compare(program: Program, *, strict: bool = False) -> Finding | None:
+    """Runs a program both ways."""
+    expected, wrong = _outcome(lambda: reference.run(program))
+    got, error = _outcome(lambda: engine.run(program, strict=strict))
+    if wrong and error:
+        return None
+    if wrong or error:
+        who = "plain TensorFlow" if wrong else "the virtual TPU"
+        if strict and error:
+            # A TPU refuses much that CPUs compute, float64's products among it.
+            return None
+        name, _, text = (wrong or error).partition(": ")
+        return Finding(program, f"only {who} fails, {name}", " ".join(text.split())[-400:])
+    text = next(_differences(expected, got), "")
+    return Finding(program, "numbers", text) if text else None
+
+
+def _outcome(run: Callable[[], Any]) -> tuple[Any, str]:
+    try:
+        return run(), ""
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _differences(expected: list[Any], got: list[Any]) -> Iterator[str]:
+    for call, (one, other) in enumerate(zip(expected, got, strict=True)):
+        for row, (wanted, found) in enumerate(zip(one, other, strict=True)):
+            for place, (a, b) in enumerate(zip(wanted, found, strict=True)):
+                a, b = np.asarray(a), np.asarray(b)
+                if a.shape != b.shape or not np.allclose(a, b, 1e-5, 1e-6, equal_nan=True):
+                    last = call == len(expected) - 1
+                    what = "variable {}, copy {}" if last else "replica {}, result {}"
+                    where = what.format(row, place) + ("" if last else f" of call {call}")
+                    yield f"{where}: expected {a.tolist()}, got {b.tolist()}"

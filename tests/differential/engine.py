@@ -1,0 +1,69 @@
+"""A program on the virtual TPU."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+from differential.generator import Program
+from differential.names import common, compiled, start_of
+
+from tpunb.virtual import VirtualTPUStrategy
+
+
+@functools.cache
+def strategy_of(replicas: int, strict: bool) -> Any:
+    """The strategy of all programs on so many replicas."""
+    return VirtualTPUStrategy(replicas, strict={"float64": False} if strict else False)
+
+
+def run(program: Program, *, strict: bool = False) -> list[list[Any]]:
+    """Runs a program.
+
+    Args:
+        program: The program.
+        strict: Whether what a TPU refuses is refused.
+
+    Returns:
+        For each call what each replica returns; last, the copies of each variable.
+    """
+    strategy = strategy_of(program.replicas, strict)
+    with strategy.scope():
+        variables = [
+            tf.Variable(
+                start_of(k),
+                synchronization=tf.VariableSynchronization[when],
+                aggregation=tf.VariableAggregation[aggregation],
+                trainable=when == "ON_WRITE",
+            )
+            for k, (when, aggregation) in enumerate(program.variables)
+        ]
+    context = tf.distribute.get_replica_context
+    names = {
+        **common(program),
+        **{f"v{k}": variable for k, variable in enumerate(variables)},
+        "replica_id": lambda: context().replica_id_in_sync_group + 0,
+        "all_reduce": lambda how, x: context().all_reduce(how, x),
+        "all_gather": lambda x: context().all_gather(x, 0),
+        "nested": tf.function,
+        "gradient": lambda tape, y, x: tape.gradient(y, x, unconnected_gradients="zero"),
+    }
+    functions = compiled(program, names)
+    steps = {name: _step(strategy, function) for name, function in functions.items()}
+    results = []
+    for number, call in enumerate(program.calls):
+        given = [
+            strategy.experimental_distribute_values_from_function(
+                lambda ctx, column=column: column[ctx.replica_id_in_sync_group]
+            )
+            for column in zip(*names["inputs"](number), strict=True)
+        ]
+        parts = [strategy.experimental_local_results(part) for part in steps[call](*given)]
+        results.append([list(replica) for replica in zip(*parts, strict=True)])
+    results.append([[copy.read_value() for copy in variable.values] for variable in variables])
+    return results
+
+
+def _step(strategy: Any, function: Any) -> Any:
+    return tf.function(lambda *given: strategy.run(function, args=given), reduce_retracing=True)

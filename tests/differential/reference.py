@@ -1,0 +1,150 @@
+"""A program in plain eager TensorFlow: a thread for each replica, which meet to exchange."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import tensorflow as tf
+from differential.generator import Program
+from differential.names import common, compiled, start_of
+
+
+class Together:
+    """Replicas that hand each other values."""
+
+    def __init__(self, replicas: int) -> None:
+        self.replicas = replicas
+        self._barrier = threading.Barrier(replicas, timeout=60)
+        self._values: list[Any] = [None] * replicas
+        self._mine = threading.local()
+
+    @property
+    def rank(self) -> int:
+        """The replica of this thread."""
+        return int(self._mine.rank)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Gives every replica the values of all."""
+        self._values[self.rank] = value
+        self._barrier.wait()
+        values = list(self._values)
+        self._barrier.wait()
+        return values
+
+    def run(self, function: Callable[[int], Any]) -> list[Any]:
+        """Calls a function on every replica."""
+
+        def on(rank: int) -> Any:
+            self._mine.rank = rank
+            try:
+                return function(rank)
+            except BaseException:
+                self._barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(self.replicas) as threads:
+            futures = [threads.submit(on, rank) for rank in range(self.replicas)]
+        errors = [future.exception() for future in futures]
+        own = [e for e in errors if e and not isinstance(e, threading.BrokenBarrierError)]
+        for error in own or [e for e in errors if e]:
+            raise error
+        return [future.result() for future in futures]
+
+    def all_reduce(self, how: str, value: Any) -> Any:
+        """The sum or the mean over the replicas, with its gradient."""
+
+        @tf.custom_gradient
+        def reduced(x: Any) -> Any:
+            total = tf.add_n(self.exchange(tf.convert_to_tensor(x)))
+            total = total / self.replicas if how == "mean" else total
+            return total, lambda dy: self.all_reduce(how, dy)
+
+        return reduced(value)
+
+    def all_gather(self, value: Any) -> Any:
+        """The values of all replicas in a row, with its gradient."""
+
+        @tf.custom_gradient
+        def gathered(x: Any) -> Any:
+            size, rank = x.shape[0], self.rank
+            return tf.concat(self.exchange(x), 0), lambda dy: self.all_reduce("sum", dy)[
+                rank * size : (rank + 1) * size
+            ]
+
+        return gathered(value)
+
+
+class Copies:
+    """A variable with a copy for each replica."""
+
+    def __init__(self, together: Together, start: Any, aggregation: str) -> None:
+        self._together = together
+        self._aggregation = aggregation
+        self.copies = [tf.Variable(start) for _ in range(together.replicas)]
+
+    @property
+    def mine(self) -> Any:
+        """The copy of this thread's replica."""
+        return self.copies[self._together.rank]
+
+    def read_value(self) -> Any:
+        """The value of this replica's copy."""
+        return self.mine.read_value()
+
+    def _aggregated(self, value: Any) -> Any:
+        if self._aggregation == "NONE":
+            return value
+        if self._aggregation == "ONLY_FIRST_REPLICA":
+            return self._together.exchange(value)[0]
+        return self._together.all_reduce(self._aggregation.lower(), value)
+
+    def assign(self, value: Any) -> None:
+        """Sets it as its aggregation says."""
+        self.mine.assign(self._aggregated(value))
+
+    def assign_add(self, value: Any) -> None:
+        """Adds to it as its aggregation says."""
+        self.mine.assign_add(self._aggregated(value))
+
+    def assign_sub(self, value: Any) -> None:
+        """Subtracts from it as its aggregation says."""
+        self.mine.assign_sub(self._aggregated(value))
+
+
+def run(program: Program) -> list[list[Any]]:
+    """Runs a program.
+
+    Returns:
+        For each call what each replica returns; last, the copies of each variable.
+    """
+    together = Together(program.replicas)
+    variables = [
+        # What syncs on read is each replica's own inside of a replica function.
+        Copies(together, start_of(k), "NONE" if when == "ON_READ" else aggregation)
+        for k, (when, aggregation) in enumerate(program.variables)
+    ]
+    names = {
+        **common(program),
+        **{f"v{k}": variable for k, variable in enumerate(variables)},
+        "replica_id": lambda: tf.constant(together.rank),
+        "all_reduce": together.all_reduce,
+        "all_gather": together.all_gather,
+        "nested": lambda function: function,
+        "gradient": lambda tape, y, x: tape.gradient(
+            y, x.mine if isinstance(x, Copies) else x, unconnected_gradients="zero"
+        ),
+    }
+    functions = compiled(program, names)
+    results = []
+    for number, call in enumerate(program.calls):
+        inputs = names["inputs"](number)
+        results.append(
+            together.run(
+                lambda rank, call=call, inputs=inputs: list(functions[call](*inputs[rank]))
+            )
+        )
+    results.append([[copy.read_value() for copy in variable.copies] for variable in variables])
+    return results

@@ -1,0 +1,159 @@
+"""Training curves as text and as a picture."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from PIL import Image
+from support.patience import calls
+
+from tpunb.display.describe.history import describe_history
+from tpunb.display.draw.curves_picture import curves_png, smoothed, thinned
+from tpunb.display.draw.curves_text import curves_text
+from tpunb.training.history import History
+
+pytestmark = pytest.mark.oldest
+
+HOSTILE = "$\\frac{ <img src=x onerror=alert(1)>\n\x00"
+BLUE, ORANGE = (0, 0x72, 0xB2), (0xD5, 0x5E, 0)
+
+
+def history(name: str = "", steps: int = 100, **values: Any) -> History:
+    made = History(name)
+    for step in range(1, steps + 1):
+        made.append(step, values or {"loss": 1 / step, "accuracy": 1 - 1 / step})
+    made.finish()
+    return made
+
+
+def pixels(png: bytes) -> np.ndarray[Any, Any]:
+    return np.asarray(Image.open(io.BytesIO(png)))
+
+
+def count(png: bytes, colour: tuple[int, int, int]) -> int:
+    return int((pixels(png) == colour).all(axis=2).sum())
+
+
+def test_text() -> None:
+    assert curves_text(describe_history(History())) == "Training curves"
+    one = history()
+    assert curves_text(describe_history(one)) == "Training curves · loss, accuracy · 100 steps"
+    runs = describe_history([one, history("b", 1, loss=1)])
+    assert curves_text(runs) == "Training curves · 2 runs · loss, accuracy · 100 steps"
+    many = history(steps=1, **{f"metric{number}": 1 for number in range(20)})
+    assert curves_text(describe_history(many)).endswith("metric7 and 12 more · 1 step")
+
+
+def test_text_is_one_line() -> None:
+    text = curves_text(describe_history(history(steps=2, **{HOSTILE: 1.0, "x" * 500: 1.0})))
+    assert text.isprintable()
+    assert len(text) < 200
+
+
+def test_text_says_no_value() -> None:
+    one, other = history(loss=0.5), history(loss=math.nan)
+    assert curves_text(describe_history(one)) == curves_text(describe_history(other))
+
+
+def test_steps_count_from_0_or_1() -> None:
+    counted = History()
+    for step in range(500):
+        counted.append(step, loss=1.0)
+    assert curves_text(describe_history(counted)) == "Training curves · loss · 500 steps"
+
+
+def test_the_same_curves_give_the_same_picture() -> None:
+    first = curves_png(describe_history(history()))
+    with mpl.rc_context(
+        {"lines.linewidth": 9, "axes.facecolor": "red", "font.size": 30, "axes.grid": False}
+    ):
+        assert curves_png(describe_history(history())) == first
+    assert curves_png(describe_history(history(steps=99))) != first
+
+
+def test_drawing_leaves_matplotlib_alone() -> None:
+    before = dict(mpl.rcParams)
+    curves_png(describe_history(history()))
+    assert dict(mpl.rcParams) == before
+
+
+def test_validation_shares_a_panel() -> None:
+    made = history(loss=1.0)
+    assert count(curves_png(describe_history(made)), ORANGE) == 0
+    made.append(100, val_loss=2.0)
+    made.append(200, val_loss=1.0)
+    png = curves_png(describe_history(made))
+    assert count(png, BLUE) > 20
+    assert count(png, ORANGE) > 20
+    assert pixels(png).shape[1] == 900
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+@pytest.mark.parametrize("smoothing", [0, 90])
+def test_whatever_was_logged_can_be_drawn(scale: str, smoothing: int) -> None:
+    made = History(HOSTILE)
+    for step in range(50):
+        made.append(
+            step,
+            {HOSTILE: step - 25.0, "never": math.nan, "zero": 0, "huge": 1e300, "inf": math.inf},
+        )
+        made.append(step, replicas=[step - 1.0, step + 1.0], mixed=math.nan if step > 9 else 1.0)
+    made.append(50, once=1.0)
+    png = curves_png(describe_history([made, History()]), scale=scale, smoothing=smoothing)
+    assert count(png, BLUE) > 20
+
+
+def test_spread() -> None:
+    made = History()
+    for step in range(20):
+        made.append(step, loss=[1.0, 3.0])
+    shown = curves_png(describe_history(made))
+    hidden = curves_png(describe_history(made), spread=False)
+    # The spread fills half of the panel with a tint of the line's colour.
+    tinted = (pixels(shown) != pixels(hidden)).any(axis=2).sum()
+    assert tinted > 10_000
+
+
+def test_nothing_yet() -> None:
+    assert pixels(curves_png(describe_history(History()))).shape[1] == 900
+
+
+def test_long_lines_are_thinned() -> None:
+    steps = np.arange(100_000)
+    values = np.sin(steps / 50.0)
+    values[33_333], values[77_777] = 9.0, np.nan
+    places, (kept,) = thinned(steps, [values], 500)
+    assert len(kept) < 3_000
+    assert np.nanmax(kept) == 9.0
+    assert np.isnan(kept[list(places).index(77_777)])
+    assert places[0] == 0
+    assert places[-1] == 99_999
+    assert (np.diff(places) > 0).all()
+
+
+def test_a_long_line_is_drawn_fast() -> None:
+    made = History()
+    for step in range(100_000):
+        made.append(step, loss=step % 7)
+    description = describe_history(made)
+    curves_png(description)
+    assert calls(lambda: curves_png(description, smoothing=50)) < 1_000_000
+
+
+def test_smoothing() -> None:
+    steps = np.arange(201)
+    noise = np.where(steps % 2, 1.0, -1.0)
+    assert np.abs(smoothed(steps, noise, 0.9)[50:]).max() < 0.2
+    with_nan = noise.copy()
+    with_nan[100] = np.nan
+    result = smoothed(steps, with_nan, 0.9)
+    assert np.isnan(result[100])
+    assert np.isfinite(np.delete(result, 100)).all()
+    # A line of few values, far from each other, hardly changes.
+    few = np.array([1.0, 0.0, 1.0])
+    assert smoothed(np.array([0, 100, 200]), few, 0.9) == pytest.approx(few, abs=1e-4)

@@ -1,0 +1,234 @@
+"""Replica values and connections as text, tables and pictures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from tpunb.display.describe import (
+    ConnectionDescription,
+    ReplicaValuesDescription,
+    describe_accelerator,
+    describe_replica_values,
+)
+from tpunb.display.draw import mimebundle, replicas_html, replicas_png, replicas_text
+from tpunb.tpu.types import accelerator
+
+pytestmark = pytest.mark.oldest
+
+ATTACK = "<img src=x onerror=alert(1)>"
+
+
+def on_replicas(*values: Any) -> ReplicaValuesDescription:
+    """What a PerReplica of these values is described as."""
+    described = [describe_replica_values(value).sections[0] for value in values]
+    prints = [section.values[0].fingerprint for section in described]
+    section = replace(
+        described[0],
+        type_name="PerReplica",
+        distributed=True,
+        values=tuple(section.values[0] for section in described),
+        differs=tuple(item != prints[0] for item in prints),
+    )
+    return ReplicaValuesDescription("PerReplica", len(values), (section,))
+
+
+class Tags(HTMLParser):
+    """Collects the elements of a page."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(markup)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+
+
+def html_of(description: Any) -> str:
+    markup = mimebundle(description)["text/html"]
+    assert isinstance(markup, str)
+    return markup
+
+
+def test_text_of_small_values() -> None:
+    first = np.array([[1, 2], [3, 4.5]], np.float32)
+    second = np.array([[1, math.nan], [3, math.inf]], np.float32)
+    assert replicas_text(on_replicas(first, second)) == (
+        "PerReplica of 2 replicas\n"
+        "  float32 [2, 2]\n"
+        "    replica 0  [[1, 2], [3, 4.5]]  min 1  mean 2.625  max 4.5\n"
+        "    replica 1  [[1, nan], [3, inf]]  min 1  mean 2  max 3  1 NaN, 1 Inf"
+    )
+
+
+def test_text_of_equal_values() -> None:
+    assert replicas_text(on_replicas(*[np.float32(0.1)] * 8)) == (
+        "PerReplica of 8 replicas\n  float32 [] · all 8 replicas equal\n    0.1"
+    )
+
+
+def test_text_of_large_values_and_unequal_shapes() -> None:
+    assert replicas_text(on_replicas(np.zeros((9, 9)), np.ones((8, 9)))) == (
+        "PerReplica of 2 replicas\n"
+        "    replica 0  float64 [9, 9]  min 0  mean 0  max 0\n"
+        "    replica 1  float64 [8, 9]  min 1  mean 1  max 1"
+    )
+
+
+def test_text_of_many_replicas() -> None:
+    lines = replicas_text(on_replicas(*range(100))).splitlines()
+    assert lines[-1].strip() == "and 36 more"
+    assert len(lines) == 67
+
+
+def test_text_of_a_structure() -> None:
+    value = {"loss": np.float32(0.5), "name": "x", "nothing": None}
+    assert replicas_text(describe_replica_values(value)) == (
+        "dict\n"
+        "  ['loss'] · float32 []\n"
+        "    0.5\n"
+        "  ['name'] · str []\n"
+        "    'x'\n"
+        "  ['nothing']\n"
+        "    None"
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ATTACK,
+        np.array([ATTACK]),
+        np.array([ATTACK.encode()]),
+        {ATTACK: 1},
+        [{ATTACK: np.zeros(3)}, type(ATTACK, (), {})()],
+        np.array([ATTACK], dtype=object),
+    ],
+    ids=["str", "unicode", "bytes", "key", "class", "object"],
+)
+def test_text_from_data_is_shown_and_not_run(value: Any) -> None:
+    markup = html_of(describe_replica_values(value))
+    tags = Tags(markup)
+    assert tags.names <= {"div", "table", "thead", "tbody", "tr", "th", "td", "pre", "span"}
+    assert tags.attributes == {"style"}
+    assert "onerror" in markup
+
+
+def test_a_table_of_equal_values_has_one_row() -> None:
+    markup = html_of(on_replicas(*[np.arange(3)] * 4))
+    assert "all 4 replicas equal" in markup
+    assert markup.count("<tr>") == 2
+
+
+def test_differences_and_odd_numbers_are_marked() -> None:
+    markup = html_of(on_replicas(np.array([1.0, 2.0]), np.array([1.0, 7.0])))
+    assert markup.count("rgba(230,159,0,.35)") == 1
+    markup = html_of(on_replicas(np.array([1.0, math.nan]), np.array([1.0, math.nan])))
+    assert "1 NaN" in markup
+    assert "all 2 replicas equal" in markup
+
+
+def test_tables_are_theme_neutral_and_deterministic() -> None:
+    description = on_replicas(np.array(["a"]), np.array(["b"]))
+    markup = replicas_html(description)
+    assert markup == replicas_html(description)
+    assert "color:#" not in markup
+    assert "<svg" not in markup
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [np.linspace(-1, 1, 2400).reshape(40, 60)] * 2,
+        [np.arange(2400).reshape(40, 60) + k for k in range(70)],
+        [np.random.default_rng(k).normal(size=500) for k in range(3)],
+        [np.arange(500) * k for k in range(12)],
+        [np.full((20, 20), np.nan), np.full((20, 20), np.inf)],
+        [np.array([1e308, -1e308] * 100).reshape(20, 10)] * 2,
+        [np.array([5e-324, 0] * 100)] * 2,
+        [np.zeros((3, 20, 30, 3), np.uint8), np.ones((2, 20, 30, 3), np.uint8)],
+        [np.random.default_rng(0).random((20, 30, 4))],
+        [np.zeros((9, 9)), np.zeros(500)],
+        [np.full(200, 2**63, np.uint64)],
+        [np.zeros((20, 20), bool), np.ones((20, 20), bool)],
+    ],
+)
+def test_pictures(arrays: list[Any]) -> None:
+    description = on_replicas(*arrays)
+    bundle = mimebundle(description)
+    assert set(bundle) == {"text/plain", "image/png"}
+    picture = bundle["image/png"]
+    assert isinstance(picture, bytes)
+    assert picture == replicas_png(description)
+    assert len(picture) < 500_000
+
+
+def test_a_picture_with_text_from_data() -> None:
+    value = {"$x^$ \u4f60\n": np.zeros((20, 20)), "s": "$\\frac{"}
+    assert "image/png" in mimebundle(describe_replica_values(value))
+
+
+CONNECTION = ConnectionDescription(
+    kind="virtual",
+    tpu="local",
+    accelerator="v5e-8",
+    replicas=8,
+    cores=8,
+    hosts=1,
+    topology=describe_accelerator(accelerator("v5e-8")),
+    versions=(("tensorflow", "2.21.0"), ("keras", "3.12.0")),
+    notes=("No TPU answered: <b>this</b> one is made of CPU cores.",),
+)
+
+
+def test_the_summary_of_a_connection() -> None:
+    assert mimebundle(CONNECTION)["text/plain"] == (
+        "virtual TPU v5e-8 (simulated on CPU)\n"
+        "  name      local\n"
+        "  replicas  8\n"
+        "  cores     8 on 1 host\n"
+        "  topology  8 chips, mesh 2×4×1 (x, y, z)\n"
+        "  HBM       16 GiB per core\n"
+        "  versions  tensorflow 2.21.0, keras 3.12.0\n"
+        "No TPU answered: <b>this</b> one is made of CPU cores."
+    )
+    markup = html_of(CONNECTION)
+    assert "virtual TPU v5e-8 (simulated on CPU)" in markup
+    assert "b" not in Tags(markup).names
+
+
+def test_hardware_says_so() -> None:
+    hardware = replace(CONNECTION, kind="hardware", logical_devices=2, replicas=4)
+    text = mimebundle(hardware)["text/plain"]
+    assert isinstance(text, str)
+    assert text.startswith("TPU hardware v5e-8\n")
+    assert "4 of 2 logical devices each" in text
+
+
+HOSTILE_CURVES = {
+    "the largest numbers": [np.linspace(-1, 1, 200) * 1.7e308] * 2,
+    "nothing finite": [np.full(200, math.nan), np.full(200, math.inf)],
+    "one finite element": [np.where(np.arange(200) == 5, 1.0, math.nan)],
+    "gaps": [np.where(np.arange(200) % 3, np.arange(200), math.nan)],
+    "a constant": [np.full(200, 1e308)],
+    "unequal lengths": [np.full(200, 3.0), np.full(100, 4.0)],
+    "large integers": [np.arange(200) + 2**62],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_CURVES)
+def test_curves_of_any_numbers_in_any_style(name: str) -> None:
+    """Also without a warning: pytest makes errors of them."""
+    description = on_replicas(*HOSTILE_CURVES[name])
+    png = replicas_png(description)
+    with mpl.rc_context({"axes.grid": True, "axes.facecolor": "red", "xtick.labelsize": 40}):
+        assert replicas_png(description) == png

@@ -1,0 +1,268 @@
+"""Displays draw and send a bounded part of anything, say so, and survive extreme numbers."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+import tpunb
+from tpunb.display.describe import describe_history, describe_replica_values
+from tpunb.display.describe.history import MAX_LINES, MAX_RUNS
+from tpunb.display.describe.leaves import MAX_SECTIONS, MAX_VALUES
+from tpunb.display.draw import mimebundle
+from tpunb.display.draw.curves_picture import curves_png, smoothed
+from tpunb.display.draw.curves_text import shown_of
+from tpunb.notebook.reports import StatusReport
+from tpunb.notebook.session import Status
+from tpunb.tpu.annotations import Annotation, Annotations
+from tpunb.training.history import History
+from tpunb.training.panels import MAX_PANELS
+
+# Comes from ipywidgets' own traits, of old versions.
+pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
+
+MAX, TINY = 1.7976931348623157e308, 5e-324
+
+
+def many(metrics: int, steps: int = 2, name: str = "") -> History:
+    history = History(name)
+    for step in range(steps):
+        history.append(step, {f"m{number}": float(step) for number in range(metrics)})
+    return history
+
+
+@pytest.fixture
+def plotted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many points each line that is drawn has."""
+    found: list[int] = []
+    plot = Axes.plot
+
+    def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found.append(len(args[0]))
+        return plot(self, *args, **kwargs)
+
+    monkeypatch.setattr(Axes, "plot", counting)
+    return found
+
+
+def sent(widget: Any) -> dict[str, Any]:
+    snapshot = widget._snapshot()
+    size = int.from_bytes(snapshot[:8], "little")
+    header: dict[str, Any] = json.loads(snapshot[8 : 8 + size])
+    return header
+
+
+def test_many_metrics(plotted: list[int]) -> None:
+    history = many(10_000)
+    description = describe_history(history)
+    forms = mimebundle(description)
+    assert len(description.panels) == len(plotted) == MAX_PANELS
+    assert shown_of(description) == ["12 of 10,000 metrics"]
+    assert "m0, m1, m2, m3, m4, m5, m6, m7 and 9992 more" in str(forms["text/plain"])
+    widget = tpunb.CurvesWidget(history)
+    try:
+        header = sent(widget)
+        assert [series["name"] for series in header["series"]] == [f"m{i}" for i in range(12)]
+        assert header["all"] == {"runs": 1, "metrics": 10_000}
+        assert len(widget._stream.delta()[0]["series"]) == MAX_PANELS
+    finally:
+        widget.close()
+    assert len(repr(history)) < 300
+    figure = history.plot()
+    assert len(figure.axes) == MAX_PANELS
+    assert figure.get_suptitle() == "12 of 10,000 metrics"
+    with pytest.raises(KeyError) as raised:
+        history.columns("none")
+    assert len(str(raised.value)) < 300
+
+
+def test_what_is_left_out_is_in_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    text = Axes.text
+
+    def noting(self: Any, x: Any, y: Any, s: str, *args: Any, **kwargs: Any) -> Any:
+        written.append(s)
+        return text(self, x, y, s, *args, **kwargs)
+
+    monkeypatch.setattr(Axes, "text", noting)
+    curves_png(describe_history([many(13, name=f"r{number}") for number in range(30)]))
+    (facts,) = [line for line in written if " of " in line and "runs" in line]
+    assert facts == "2 steps · 12 of 30 runs · 4 of 13 metrics"
+
+
+def test_many_runs(plotted: list[int]) -> None:
+    histories = [many(2, name="the same") for _ in range(1000)]
+    forms = mimebundle(describe_history(histories))
+    assert "1000 runs" in str(forms["text/plain"])
+    assert len(plotted) == 2 * MAX_RUNS <= MAX_LINES
+    widget = tpunb.CurvesWidget(histories)
+    try:
+        header = sent(widget)
+    finally:
+        widget.close()
+    assert len(header["runs"]) == MAX_RUNS
+    assert len(header["series"]) == 2 * MAX_RUNS
+    assert header["all"] == {"runs": 1000, "metrics": 2}
+
+
+def test_what_is_asked_for_is_shown() -> None:
+    history = many(1000)
+    description = describe_history(history, ["m999", "m500"])
+    assert [panel.title for panel in description.panels] == ["m500", "m999"]
+    assert shown_of(description) == []
+    assert "more" not in str(mimebundle(description)["text/plain"])
+
+
+def test_one_panel_is_there_whole() -> None:
+    history = History()
+    history.append(1, {f"{role}/loss": 1.0 for role in ("train", "val", "test", "eval")})
+    (panel,) = describe_history([history] * 30).panels
+    assert len(panel.lines) == 4 * MAX_RUNS
+
+
+def test_many_points(plotted: list[int]) -> None:
+    history = History()
+    history.extend("loss", np.arange(1_000_000), np.sin(np.arange(1_000_000)))
+    curves_png(describe_history(history), smoothing=60)
+    assert max(plotted) < 10_000
+
+
+def test_long_lines_are_smoothed_alike() -> None:
+    steps = np.arange(100_000)
+    values = np.sin(steps / 9000) + np.random.default_rng(1).normal(size=steps.size)
+    long = smoothed(steps, values, 0.9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tpunb.display.draw.curves_picture._SMOOTHED_ROWS", 10**9)
+        exact = smoothed(steps, values, 0.9)
+    assert np.abs(long - exact).max() < 0.05
+    assert np.isfinite(smoothed(steps, np.where(steps % 2, MAX, -MAX), 0.5)).all()
+
+
+INF, NAN = float("inf"), float("nan")
+EXTREME: dict[str, list[Any]] = {
+    "both ends": [1e308, -1e308],
+    "whole range": [MAX, -MAX, 0.0],
+    "one": [1e308],
+    "one below": [-1e308],
+    "one least": [TINY],
+    "least and most": [TINY, 1e308],
+    "equal": [3.0, 3.0],
+    "equal and large": [MAX, MAX],
+    "zero": [0.0, 0.0],
+    "infinite": [INF, -INF],
+    "nan": [NAN, NAN],
+    "mixed": [1.0, INF, 2.0, NAN, -INF, MAX],
+    "spread": [[1e308, -1e308], [1.0, 2.0]],
+    "infinite spread": [[INF, -INF], [NAN, 2.0], [1.0, INF]],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("name", EXTREME)
+@pytest.mark.parametrize(("scale", "smoothing"), [("linear", 0), ("log", 60)])
+def test_extreme_numbers(name: str, scale: str, smoothing: int) -> None:
+    history = History()
+    with np.errstate(all="ignore"):  # the mean over replicas is NumPy's own
+        for step, value in enumerate(EXTREME[name]):
+            history.append(step, loss=value)
+    description = describe_history(history)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if description.panels:
+            assert curves_png(description, scale=scale, smoothing=smoothing).startswith(b"\x89PNG")
+        assert str(mimebundle(description)["text/plain"]).startswith("Training curves")
+        history.plot().savefig(io.BytesIO())
+        widget = tpunb.CurvesWidget(history, scale=scale, smoothing=smoothing)
+        header = sent(widget)
+        widget.close()
+    assert len(header["series"]) == bool(EXTREME[name])
+    json.dumps(header, allow_nan=False)
+
+
+BIG: dict[str, Any] = {
+    "dict": {f"key {number}": np.float32(number) for number in range(10_000)},
+    "nest": [[[float(k) for k in range(3)] + [np.ones(2)] for _ in range(30)] for _ in range(40)],
+    "long string": "x" * 10_000_000,
+    "many strings": ["y" * 1000] * 10_000,
+    "long key": {"k" * 1_000_000: np.ones(3)},
+    "large array": np.ones((3000, 3000), np.float32),
+    "deep": None,
+}
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_large_values(name: str) -> None:
+    value = BIG[name]
+    if name == "deep":
+        value = np.ones(3)
+        for _ in range(200):
+            value = [value, 1.0]
+    description = describe_replica_values(value)
+    forms = mimebundle(description)
+    assert len(str(forms["text/plain"])) < 10_000
+    assert sum(map(len, forms.values())) < 1_000_000
+    widget = tpunb.ReplicasWidget(value)
+    assert len(json.dumps(widget.header)) + len(widget.data) < 2_000_000
+    assert len(repr(widget)) < 10_000
+    widget.close()
+
+
+def test_what_is_left_out_of_a_structure_is_counted() -> None:
+    wide = describe_replica_values(BIG["dict"])
+    assert (len(wide.sections), wide.omitted) == (MAX_SECTIONS, 10_000 - MAX_SECTIONS)
+    assert str(mimebundle(wide)["text/plain"]).endswith("and 9984 more")
+    nested = describe_replica_values([[np.ones(2)] * 100] * 100)
+    assert nested.omitted == 10_000 - MAX_SECTIONS
+    assert describe_replica_values([np.ones(2)] * MAX_SECTIONS).omitted == 0
+
+
+class Mirrored:
+    """Stands for TensorFlow's distributed values."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
+@pytest.fixture
+def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def components(value: Any) -> Any:
+        return value.values if isinstance(value, Mirrored) else None
+
+    monkeypatch.setattr("tpunb.display.describe._tensors.distributed_components", components)
+
+
+def test_many_replicas_of_many_leaves(distributed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    images: list[Any] = []
+    monkeypatch.setattr("tpunb.display.draw.canvas.Canvas.image", lambda *args: images.append(args))
+    parts = [np.eye(30, dtype=np.float32) * number for number in range(512)]
+    value = Mirrored(*({f"k{number}": part for number in range(200)} for part in parts))
+    description = describe_replica_values(value)
+    assert len(description.sections) == MAX_VALUES // 512
+    assert description.omitted == 200 - MAX_VALUES // 512
+    picture = mimebundle(description)["image/png"]
+    assert len(images) <= 100  # with the scales below
+    assert len(picture) < 1_000_000
+    widget = tpunb.ReplicasWidget(value)
+    assert len(json.dumps(widget.header)) + len(widget.data) < 2_000_000
+    widget.close()
+    alone = describe_replica_values(Mirrored(*[{"only": np.ones(2)}] * 20_000))
+    assert len(alone.sections) == 1
+
+
+def test_many_annotations() -> None:
+    annotation = Annotation("n" * 1_000_000, (2, 3), "float32", "replicated", where="w" * 10_000)
+    forms = mimebundle(Annotations([annotation] * 10_000, 2))
+    assert "and 9936 more" in str(forms["text/plain"])
+    assert sum(map(len, forms.values())) < 100_000
+
+
+def test_a_long_error_in_the_status() -> None:
+    status = Status(None, 0.0, 0, 0, "ValueError: " + "\x1b[2J" * 1_000_000)
+    assert len(repr(StatusReport(status))) < 2000
+    assert "\x1b" not in repr(StatusReport(status))

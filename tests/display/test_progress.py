@@ -1,0 +1,138 @@
+"""The lines of runs and of connecting: live, and what they leave behind."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tpunb.display import progress
+from tpunb.display.progress import ConnectDisplay, RunDisplay
+from tpunb.display.widgets import frontend
+from tpunb.training.history import History
+
+
+class Clock:
+    """Stands for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progress, "time", made)
+    return made
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], bool]]:
+    """The forms that are shown, and whether they replace earlier ones."""
+    found: list[tuple[dict[str, Any], bool]] = []
+
+    def publish(data: Any, metadata: Any, *, display_id: str, update: bool) -> None:
+        found.append((data, update))
+
+    monkeypatch.setattr(frontend, "publish", publish)
+    return found
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(frontend.VARIABLE, "always")
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(frontend.VARIABLE, "never")
+
+
+def tickers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "tpunb-progress"]
+
+
+def test_the_line_of_a_run(clock: Clock, saved: None) -> None:
+    run = RunDisplay(None, 20_000)
+    assert run._progress() == "step 0 of 20,000"
+    run.tracing("loop")
+    clock.now = 3.4
+    assert run._progress() == "step 0 of 20,000 · compiling the loop, 3 s"
+    clock.now = 130
+    assert run._progress() == "step 0 of 20,000 · compiling the loop, 2 min"
+    run.made(1, 64)
+    run.made(1001, 64)
+    clock.now = 140
+    assert run._progress() == ("step 1001 of 20,000 · 100 steps/s · 6400 examples/s · 3 min left")
+    run.made(19_001, 64)
+    assert run._progress().endswith("1900 steps/s · 121,600 examples/s · 1 s left")
+    run.made(20_000, 64)
+    assert run._progress().endswith("0 s left")
+
+
+def test_a_slow_run_without_an_end(clock: Clock, saved: None) -> None:
+    run = RunDisplay(None, None, begin=5)
+    clock.now = 10
+    run.made(7, None)
+    assert run._progress() == "step 7 · 0.2 steps/s"
+
+
+def test_a_run_that_is_saved_leaves_a_line(saved: None, published: Any) -> None:
+    with RunDisplay(None, 3) as run:
+        run.made(1, None)
+        assert not tickers()
+    assert published == [({"text/plain": "1 step"}, False)]
+
+
+def test_a_live_line_is_replaced_by_plain_text(live: None, published: Any) -> None:
+    with RunDisplay(None, 3) as run:
+        assert len(tickers()) == 1
+        run.made(3, None)
+    assert not tickers()
+    (first, is_update), (last, was_update) = published[0], published[-1]
+    assert set(first) == {"text/plain", "text/html"}
+    assert (is_update, was_update) == (False, True)
+    assert last == {"text/plain": "3 steps"}
+
+
+def test_curves_of_a_saved_run_are_shown_once(saved: None, published: Any) -> None:
+    history = History()
+    history.append(1, loss=1.0)
+    with pytest.raises(ZeroDivisionError), RunDisplay(history, 3):
+        raise ZeroDivisionError
+    assert history.state == "stopped"
+    assert [set(data) for data, _ in published] == [{"text/plain", "image/png"}, {"text/plain"}]
+    with RunDisplay(History(), 3):
+        pass
+    assert published[2:] == [({"text/plain": "0 steps"}, False)]
+
+
+def test_connecting(clock: Clock, live: None, published: Any) -> None:
+    with ConnectDisplay() as shown:
+        assert not tickers()
+        shown.say("asking <4> workers")
+        clock.now = 65
+        assert shown._progress() == "asking <4> workers, 65 s"
+        shown.say("initialising")
+        assert shown._progress() == "initialising"
+    assert not tickers()
+    assert "asking &lt;4&gt; workers" in published[0][0]["text/html"]
+    assert published[-1] == ({"text/plain": "Connected."}, True)
+
+
+def test_nothing_to_wait_for(live: None, published: Any) -> None:
+    with ConnectDisplay():
+        pass
+    assert published == []
+
+
+def test_a_connection_that_fails(saved: None, published: Any) -> None:
+    shown = ConnectDisplay()
+    shown.say("initialising")
+    with pytest.raises(ZeroDivisionError), shown:
+        raise ZeroDivisionError
+    assert published == [({"text/plain": "Not connected."}, False)]

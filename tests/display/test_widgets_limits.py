@@ -1,0 +1,473 @@
+"""Live displays at their limits: large, hostile, odd, gone, many, and saved by programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import html.parser
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tracemalloc
+import weakref
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+from support.shell import Notebook
+
+import tpunb
+from tpunb.display.describe import describe_accelerator, describe_replica_values
+from tpunb.display.draw import mimebundle, text
+from tpunb.display.widgets import frontend
+from tpunb.display.widgets._replicas_payload import MOST_BYTES
+from tpunb.display.widgets.auto_displays import MOST_IN_A_RUN, AutoDisplays
+from tpunb.tpu.types import accelerator
+
+# Comes from ipywidgets' own traits, of old versions.
+pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "'\"><b>&amp;"]
+MODES = ("values", "difference", "mean", "sum")
+
+
+class Tags(html.parser.HTMLParser):
+    """The elements, attributes and text of a piece of HTML."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.names.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def distributed(tf: Any) -> Callable[..., Any]:
+    """Makes a PerReplica of some values."""
+    from tensorflow.python.distribute.values import PerReplica
+
+    return lambda *values: PerReplica(values)
+
+
+def sent(widget: Any) -> int:
+    """The bytes that a page gets of a widget, its source left out."""
+    state = {name: value for name, value in widget.get_state().items() if name[0] != "_"}
+    binary = [value for value in state.values() if isinstance(value, bytes)]
+    text = {name: value for name, value in state.items() if not isinstance(value, bytes)}
+    return sum(map(len, binary)) + len(json.dumps(text, default=str))
+
+
+def answers(widget: tpunb.ReplicasWidget) -> list[dict[str, Any]]:
+    """What a widget answers to all that a page can ask about its first leaf."""
+    found: list[dict[str, Any]] = []
+    widget.send = lambda content, buffers=(): found.append(content)  # type: ignore[method-assign]
+    for mode in MODES:
+        for counts in (False, True):
+            widget._handle_custom_msg(
+                {"request": "view", "id": 1, "section": 0, "mode": mode, "counts": counts}, []
+            )
+    assert len(found) == 2 * len(MODES)
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+# -- Large
+
+
+def test_the_largest_topology_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    description = describe_accelerator(accelerator("v5p-17920"))
+    widget = tpunb.TopologyWidget(description)
+    bundle = widget.static_bundle()
+    assert description.num_chips == 8960
+    assert sent(widget) + len(bundle["image/png"]) + len(bundle["text/plain"]) < 100_000
+    assert max(map(len, bundle["text/plain"].splitlines())) < 120
+
+
+def test_large_values_are_neither_copied_nor_sent(distributed: Any, tf: Any) -> None:
+    side = 2000
+    value = distributed(
+        *[tf.random.stateless_normal([side, side], [replica, 1]) for replica in range(8)]
+    )
+    whole = 8 * 4 * side * side
+    tpunb.ReplicasWidget(distributed(*[tf.zeros([99, 99])] * 8)).live_bundle()  # imports
+    tracemalloc.start()
+    widget = tpunb.ReplicasWidget(value)
+    bundle, _ = widget.live_bundle()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < whole / 4
+    assert sent(widget) < 400_000
+    assert len(bundle["image/png"]) < 400_000
+    assert all("error" not in answer for answer in answers(widget))
+
+
+def test_a_live_display_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    widget = tpunb.TopologyWidget("v5e-8")
+    static = widget.static_bundle()
+    monkeypatch.setattr(widget, "static_bundle", lambda: drawn.append(1) or static)
+    bundle, metadata = widget.live_bundle()
+    assert bundle.keys() == {VIEW, "text/plain", "image/png"}
+    assert bundle["text/plain"] == static["text/plain"]
+    assert "tpunb" in metadata
+    assert drawn == [1]
+    assert repr(widget) == static["text/plain"]
+
+
+def test_many_large_leaves_stay_small(distributed: Any) -> None:
+    value = {
+        f"layer{number}": distributed(*[np.ones((100, 100), np.float32) * k for k in range(4)])
+        for number in range(100)
+    }
+    widget = tpunb.ReplicasWidget(value)
+    assert len(widget.header["sections"]) == 64
+    assert widget.header["omitted"] >= 1
+    assert sent(widget) < MOST_BYTES + 200_000
+    assert len(widget.static_bundle()["text/plain"]) < 100_000
+
+
+# -- Hostile
+
+
+def hostile_values(tf: Any, distributed: Any) -> Iterator[Any]:
+    for words in HOSTILE:
+        yield distributed(tf.constant(words), tf.constant(words + "!"))
+        yield distributed(tf.constant([words] * 3), tf.constant([words] * 3))
+        yield distributed(words, words.encode())
+        yield {words: distributed(tf.ones([2]), tf.ones([2]))}
+        yield {words: distributed(tf.ones([99, 99]), tf.zeros([99, 99]))}
+        yield type(words, (), {"__repr__": lambda _, words=words: words})()
+        yield [tf.Variable(1.0, name=words)]
+        yield tf.ragged.constant([[words], [words, words]])
+        yield np.array([words], dtype=object)
+        yield namedtuple("Pair", "a b")(words, distributed(words, "b"))
+
+
+def test_text_in_values_is_never_markup(tf: Any, distributed: Any) -> None:
+    for value in hostile_values(tf, distributed):
+        widget = tpunb.ReplicasWidget(value)
+        bundle = widget.static_bundle()
+        # The widget's DOM is of words nodes: its header is data.
+        json.dumps(widget.header)
+        tags = Tags(bundle.get("text/html", ""))
+        assert tags.names <= {"table", "thead", "tbody", "tr", "th", "td", "div", "span", "pre"}
+        assert not {name for name in tags.attributes if name.startswith("on")}
+        assert "text/html" not in bundle or tags.text
+        assert bundle["text/plain"]
+
+
+def test_names_of_metrics_and_runs_are_text() -> None:
+    for words in HOSTILE:
+        history = tpunb.History(words)
+        history.append(1, {words: 1.0, f"val_{words}": 2.0})
+        widget = tpunb.CurvesWidget([history, tpunb.History("other")])
+        bundle = widget.static_bundle()
+        assert bundle.keys() == {"text/plain", "image/png"}
+        assert words in bundle["text/plain"]
+        widget.close()
+
+
+def test_names_of_topologies_are_text() -> None:
+    for words in HOSTILE:
+        description = dataclasses.replace(describe_accelerator(accelerator("v3-8")), name=words)
+        widget = tpunb.TopologyWidget(description)
+        assert widget.header["name"] == words
+        bundle = widget.static_bundle()
+        assert bundle.keys() == {"text/plain", "image/png"}
+        assert words in bundle["text/plain"]
+
+
+# -- Odd
+
+DTYPES = [
+    "bool",
+    "int4",
+    "uint4",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "bfloat16",
+    "half",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "string",
+]
+SHAPES = ([], [0], [3, 0, 2], [3, 4], [1, 1, 1, 1], [70], [9, 9], [8, 8, 3])
+
+
+def odd_tensors(tf: Any) -> Iterator[Any]:
+    for name in DTYPES:
+        dtype = tf.as_dtype(name)
+        for shape in SHAPES:
+            if dtype == tf.string:
+                yield tf.fill(shape, "a")
+            else:
+                yield tf.cast(tf.ones(shape, tf.int8 if "int4" in name else tf.float32), dtype)
+    for number in (math.nan, math.inf, -math.inf):
+        for shape in ([], [3], [9, 9], [8, 8, 3]):
+            for name in ("float32", "float64", "half", "bfloat16"):
+                yield tf.cast(tf.fill(shape, number), name)
+    yield tf.sparse.from_dense(tf.eye(3))
+    yield tf.sparse.SparseTensor(np.zeros((0, 2), np.int64), tf.zeros([0]), [5, 5])
+    yield tf.IndexedSlices(tf.ones([2, 3]), tf.constant([0, 4]), tf.constant([9, 3]))
+    yield tf.IndexedSlices(tf.ones([2, 3]), tf.constant([0, 4]))
+    yield tf.ragged.constant([[1.0], [], [2.0, math.nan]])
+    yield tf.ragged.constant([[[1]], [[2, 3], []]])
+    yield tf.quantization.quantize(tf.ones([3]), 0.0, 2.0, tf.qint8).output
+    yield tf.data.Dataset.range(3)
+    yield tf.TensorArray(tf.float32, 2)
+    yield tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [1]), 0)
+    yield None
+
+
+def test_any_tensor_is_shown(tf: Any, distributed: Any) -> None:
+    updated = tpunb.ReplicasWidget(1)
+    for tensor in odd_tensors(tf):
+        for value in (distributed(tensor, tensor), distributed(tensor), {"a": tensor}):
+            # A widget that has shown something else is none the worse for it.
+            assert updated.update(value)
+            json.dumps(updated.header, allow_nan=False)
+            assert updated.header["sections"]
+            description = describe_replica_values(value)
+            assert updated.description == description
+            assert text.replicas_text(description)
+            if isinstance(value, dict):
+                continue
+            for answer in answers(updated):
+                assert ("error" in answer) != ("layout" in answer)
+        assert mimebundle(description).keys() & {"image/png", "text/html"}
+
+
+def test_replicas_that_hold_different_things(tf: Any, distributed: Any) -> None:
+    odd = [tf.ones([3]), tf.ones([4], tf.int32), "text", None, tf.sparse.from_dense(tf.eye(3))]
+    for value in (distributed(*odd), distributed({"a": 1}, {"b": 2}), distributed((1, 2), 3)):
+        widget = tpunb.ReplicasWidget(value)
+        json.dumps(widget.header, allow_nan=False)
+        assert widget.static_bundle()["text/plain"]
+        answers(widget)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32])
+def test_only_what_is_not_finite_or_extreme(distributed: Any, kind: Any) -> None:
+    info = np.finfo(kind) if kind is not np.int32 else np.iinfo(kind)
+    large = np.full((200, 200), info.max, kind)
+    value = distributed(large, large * kind(-1))
+    widget = tpunb.ReplicasWidget(value)
+    json.dumps(widget.header, allow_nan=False)
+    assert all("error" not in answer for answer in answers(widget))
+    assert widget.static_bundle()["image/png"]
+
+
+# -- Gone
+
+
+@pytest.mark.usefixtures("tf")
+def test_values_of_a_closed_connection() -> None:
+    import tensorflow as tf
+
+    with tpunb.connect(simulate=2) as connection:
+        with connection.strategy.scope():
+            variable = tf.Variable(tf.ones([300, 300]))
+        step = connection.strategy.run(tf.function(lambda: tf.ones([300, 300])))
+        widgets = [tpunb.ReplicasWidget(value) for value in (variable, step, [variable, step])]
+        topology = tpunb.TopologyWidget(connection)
+    for widget in widgets:
+        answers(widget)
+        assert widget.live_bundle()[0]["image/png"]
+    for value in (variable, step):
+        assert tpunb.ReplicasWidget(value).static_bundle()["text/plain"]
+    told: list[Any] = []
+    topology.send = lambda content, buffers=(): told.append(content)  # type: ignore[method-assign]
+    topology._handle_custom_msg({"request": "memory"}, [])
+    assert len(told) == 1
+    assert topology.static_bundle()["image/png"]
+
+
+def test_deleted_variables(tf: Any) -> None:
+    variable = tf.Variable(tf.ones([300, 300]), name="gone")
+    widget = tpunb.ReplicasWidget(variable)
+    tf.raw_ops.DestroyResourceOp(resource=variable.handle)
+    answers(widget)
+    assert widget.static_bundle()["image/png"]
+    later = tpunb.ReplicasWidget([variable, 1])
+    assert len(later.header["sections"]) == 2
+    assert later.static_bundle()["text/plain"]
+
+
+def test_closed_and_frozen_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = tpunb.History()
+    history.append(1, loss=1.0)
+    made = [
+        (tpunb.TopologyWidget("v3-8"), "v4-8"),
+        (tpunb.ReplicasWidget([1, 2]), {"a": "b"}),
+        (tpunb.CurvesWidget(history), history),
+    ]
+    monkeypatch.setenv(frontend.VARIABLE, "always")
+    for widget, other in made:
+        widget.freeze()
+        assert widget.update(other)
+        widget.close()
+        widget.close()
+        assert widget.update(other)
+        widget.show()
+        widget.freeze()
+        assert repr(widget)
+        assert widget.static_bundle()["text/plain"]
+    history.append(2, loss=0.5)
+
+
+class Big:
+    """Stands for a value that takes room."""
+
+
+@pytest.mark.usefixtures("tf")
+def test_values_are_let_go(distributed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = iter(range(100))
+    monkeypatch.setattr(frontend, "cell_id", lambda: "a")
+    monkeypatch.setattr(frontend, "execution", lambda: next(run))
+
+    def shown(displays: AutoDisplays, kind: Any, value: Any) -> Any:
+        return displays.widget(kind, value, lambda: kind(value))
+
+    displays = AutoDisplays()
+    big = Big()
+    gone = weakref.ref(big)
+    widget = shown(displays, tpunb.ReplicasWidget, distributed(big, big))
+    assert widget.header["live"]
+    # Another kind of value at that place: the widget is done with.
+    topology = shown(displays, tpunb.TopologyWidget, "v3-8")
+    assert widget.comm is None
+    del big
+    gc.collect()
+    assert gone() is None
+    big = Big()
+    gone = weakref.ref(big)
+    other = shown(displays, tpunb.ReplicasWidget, distributed(big, big))
+    assert topology.comm is None
+    displays.close()
+    assert other.comm is not None
+    assert not other.header["live"]
+    del big
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_history_keeps_its_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = iter(range(100))
+    monkeypatch.setattr(frontend, "cell_id", lambda: "a")
+    monkeypatch.setattr(frontend, "execution", lambda: next(run))
+    displays = AutoDisplays()
+    one, two = tpunb.History("one"), tpunb.History("two")
+
+    def shown(value: Any) -> Any:
+        kind = tpunb.CurvesWidget
+        return displays.widget(kind, value, lambda: kind(value))
+
+    first = shown(one)
+    assert shown(one) is first
+    assert shown([one]) is first
+    second = shown([one, two])
+    assert second is not first
+    assert first.comm is None
+    # Nobody follows the history in its name any more.
+    one.append(1, loss=1.0)
+    assert first._follower is not None
+    assert not first._follower.running
+    assert second._follower is not None
+    assert second._follower.running
+    second.close()
+
+
+# -- Many
+
+
+@pytest.mark.usefixtures("tf")
+def test_displays_in_a_loop(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    book.good("%load_ext tpunb\n%tpu_connect --simulate 2")
+    book.good("%%tpu_run\nx = replica_id\nNone")
+    monkeypatch.setenv(frontend.VARIABLE, "always")
+    shown = book.good("from IPython.display import display\nfor _ in range(30): display(x)").shown
+    assert [VIEW in bundle for bundle in shown] == [True] * MOST_IN_A_RUN + [False] * 6
+    assert {bundle["text/html"] for bundle in shown} == {shown[0]["text/html"]}
+    book.shell.execution_count += 1
+    assert VIEW in book.good("x").shown[0]
+
+
+# -- Saved by programs
+
+SETUP = "import tensorflow as tf, tpunb\n%load_ext tpunb\n%tpu_connect --simulate 2"
+CELLS = [
+    SETUP,
+    "%%tpu_run\nx = tf.ones([20, 20]) * tf.cast(replica_id, tf.float32)\nx",
+    "%%tpu_run\nreplica_id",
+    "history = tpunb.History('run')\nhistory.append(1, {'</script>': 1.0})\nhistory",
+    "curves = tpunb.show(history)\nhistory.append(2, {'</script>': 2.0})\ncurves.freeze()",
+    "tpunb.show('v4-32')",
+]
+EXECUTE = """
+import sys, nbformat, nbclient
+from nbformat.v4 import new_code_cell, new_notebook
+notebook = new_notebook(cells=[new_code_cell(source) for source in {cells!r}])
+nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+nbformat.write(notebook, sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A notebook of all displays, as a program executes and saves it."""
+    path = tmp_path_factory.mktemp("saved") / "executed.ipynb"
+    signs = ("JPY_SESSION_NAME", "SERVER_SOFTWARE", frontend.VARIABLE)
+    environment = {name: value for name, value in os.environ.items() if name not in signs}
+    command = [sys.executable, "-c", EXECUTE.format(cells=CELLS), str(path)]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=PATIENCE)
+    return path
+
+
+@pytest.mark.tensorflow
+def test_programs_save_static_forms(saved: Path) -> None:
+    notebook = json.loads(saved.read_text())
+    outputs = [output for cell in notebook["cells"] for output in cell["outputs"]]
+    bundles = [output["data"] for output in outputs if "data" in output]
+    assert not any(VIEW in bundle for bundle in bundles)
+    # A saved state would be larger than all the rest, and wants a script from a CDN.
+    assert "widgets" not in notebook["metadata"]
+    assert sum("image/png" in bundle for bundle in bundles) >= 4
+    assert all("text/plain" in bundle for bundle in bundles)
+    assert saved.stat().st_size < 1_000_000
+
+
+@pytest.mark.tensorflow
+def test_a_page_of_static_forms(saved: Path) -> None:
+    nbconvert = pytest.importorskip("nbconvert")
+    page, _ = nbconvert.HTMLExporter().from_filename(str(saved))
+    assert page.count('src="data:image/png') == saved.read_text().count('"image/png"')
+    assert "<table" in page
+    assert not re.search(r"widget-view|widget-state|anywidget|html-manager", page)
+    assert "Error displaying widget" not in page

@@ -1,0 +1,409 @@
+"""The live topology in Python: what it takes, what it sends, what it answers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.patience import calls
+
+import tpunb
+from tpunb.display.describe import ConnectionDescription, TopologyDescription, describe_accelerator
+from tpunb.display.describe.memory import memory_per_core
+from tpunb.display.describe.topology import UNASSIGNED
+from tpunb.display.draw import layout, mimebundle
+from tpunb.display.widgets.topology import TopologyWidget
+from tpunb.errors import AcceleratorTypeError
+from tpunb.tpu.types import accelerator, accelerator_types
+
+# The oldest ipywidgets asks traitlets in an old way whenever a widget is made.
+pytestmark = [
+    pytest.mark.oldest,
+    pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning"),
+]
+
+TYPES = {
+    "Uint8Array": "u1",
+    "Uint16Array": "u2",
+    "Uint32Array": "u4",
+    "Int8Array": "i1",
+    "Int16Array": "i2",
+    "Int32Array": "i4",
+    "Float64Array": "f8",
+}
+
+
+def described(name: str) -> TopologyDescription:
+    return describe_accelerator(accelerator(name))
+
+
+def assigned(name: str, parts: int) -> TopologyDescription:
+    topology = described(name)
+    cores = range(topology.num_cores)
+    return replace(
+        topology,
+        replicas=tuple(core // parts for core in cores),
+        logical_devices=tuple(core % parts for core in cores),
+    )
+
+
+def columns(layout_: dict[str, Any], buffer: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """The columns as a front end reads them."""
+    return {
+        name: np.frombuffer(buffer, TYPES[kind], count, offset)
+        for name, (kind, offset, count) in layout_.items()
+    }
+
+
+def sent(widget: TopologyWidget) -> dict[str, np.ndarray[Any, Any]]:
+    return columns(widget.header["columns"], widget.cores)
+
+
+def answers(widget: TopologyWidget, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """What the widget sends from now on."""
+    said: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(
+        widget, "send", lambda content, buffers=None: said.append((content, buffers))
+    )
+    return said
+
+
+def ask(widget: TopologyWidget, content: Any = None) -> None:
+    widget._handle_custom_msg({"request": "memory"} if content is None else content, [])
+
+
+@pytest.mark.parametrize("name", ["v5e-1", "v3-8", "v4-32", "tpu7x-16", "v5p-17920", "13"])
+def test_what_is_sent_is_the_description(name: str) -> None:
+    topology = described(name)
+    widget = TopologyWidget(name)
+    header, data = widget.header, sent(widget)
+    assert header["name"] == topology.name
+    assert header["mesh"] == list(topology.mesh)
+    assert (header["hosts"], header["replicas"], header["logical_devices"]) == (
+        topology.num_hosts,
+        0,
+        0,
+    )
+    assert header["memory"] is False
+    width, height, _ = topology.mesh
+    chip, core = np.divmod(data["place"].astype(int), topology.cores_per_chip)
+    rest, x = np.divmod(chip, width)
+    z, y = np.divmod(rest, height)
+    assert [*zip(x.tolist(), y.tolist(), z.tolist(), core.tolist(), strict=True)] == [
+        *topology.coordinates
+    ]
+    assert data["host"].tolist() == list(topology.hosts)
+    assert data["ordinal"].tolist() == list(topology.ordinals)
+    assert len(data["host_shade"]) > max(topology.hosts)
+    assert "replica" not in data
+
+
+def test_replicas_and_idle_cores_are_sent() -> None:
+    topology = replace(described("v5e-4"), replicas=(1, 0, -1, -1), logical_devices=(0, 0, -1, -1))
+    widget = TopologyWidget(topology)
+    data = sent(widget)
+    assert data["replica"].tolist() == [1, 0, UNASSIGNED, UNASSIGNED]
+    assert data["logical"].tolist() == [0, 0, UNASSIGNED, UNASSIGNED]
+    assert "2 replicas, 2 cores unassigned" in widget.header["facts"]
+
+
+@pytest.mark.parametrize("most", [100, 127, 128, 200, 40_000])
+def test_numbers_keep_their_values_in_small_types(most: int) -> None:
+    topology = replace(
+        described("v5e-4"), replicas=(most, 0, -1, -1), logical_devices=(0, 0, -1, -1)
+    )
+    assert sent(TopologyWidget(topology))["replica"].tolist() == [most, 0, -1, -1]
+
+
+def test_words_are_those_of_the_static_form() -> None:
+    widget = TopologyWidget(assigned("v3-8", 2))
+    text = widget.static_bundle()["text/plain"]
+    for line in widget.header["facts"]:
+        assert line in text
+    assert repr(widget) == text
+
+
+def test_the_static_form_is_the_descriptions() -> None:
+    topology = assigned("v4-32", 4)
+    assert TopologyWidget(topology).static_bundle() == dict(mimebundle(topology))
+
+
+def test_the_largest_is_small_and_quick() -> None:
+    def whole() -> int:
+        widget = TopologyWidget(
+            replace(
+                described("v5p-17920"), replicas=tuple(range(8960)), logical_devices=(0,) * 8960
+            )
+        )
+        bundle = widget.static_bundle()
+        return len(widget.cores) + len(repr(widget.header)) + sum(map(len, bundle.values()))
+
+    assert whole() < 100_000  # 80,000; 54,000 without replicas
+    assert calls(whole) < 300_000  # 94,000 for 8960 cores
+
+
+# ---- What it takes
+
+
+def test_what_can_be_shown(tf: Any) -> None:
+    topology = described("v3-8")
+    from tpunb.virtual.resolver import virtual_topology
+
+    resolver_topology = virtual_topology(accelerator("v3-8"))
+    assignment = tf.tpu.experimental.DeviceAssignment.build(
+        resolver_topology, computation_shape=[1, 1, 1, 2], num_replicas=4
+    )
+    connection = ConnectionDescription("virtual", "", "v3-8", 8, 8, 1, topology=topology)
+    for value in (topology, "v3-8", " V3-8", accelerator("v3-8"), connection):
+        assert TopologyWidget(value).description == topology
+    assert TopologyWidget(resolver_topology).description.coordinates == topology.coordinates
+    assert TopologyWidget(assignment).description.num_logical_devices == 2
+    assert TopologyWidget(8).description.num_cores == 8
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        2.5,
+        [],
+        object(),
+        TopologyWidget,
+        SimpleNamespace(topology=None),
+        SimpleNamespace(describe=lambda: None),
+    ],
+)
+def test_what_has_no_topology(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"A topology is shown of a TPU type .* not of a"):
+        TopologyWidget(value)
+
+
+@pytest.mark.parametrize("value", ["v9-8", "", "<img src=x onerror=alert(1)>", -1, True, 10**6])
+def test_unknown_types(value: Any) -> None:
+    with pytest.raises(AcceleratorTypeError):
+        TopologyWidget(value)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"hosts": (0,)},
+        {"replicas": ()},
+        {"coordinates": ()},
+        {"mesh": (1, 1, 1)},
+        {"coordinates": ((0, 0, 0, 5), *[(0, 0, 0, 0)] * 3)},
+        {"coordinates": ((0, 0, 0, -1), *[(0, 0, 0, 0)] * 3)},
+    ],
+)
+def test_descriptions_that_contradict_themselves(broken: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="core"):
+        TopologyWidget(replace(described("v5e-4"), **broken))
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(TypeError, match="memory is a function or None, not a list"):
+        TopologyWidget("v3-8", memory=[1])  # type: ignore[arg-type]
+    for state in ({"mode": "4d"}, {"colour": "heat"}, {"plane": -2}, {"selected": ["0"]}):
+        with pytest.raises(Exception, match=next(iter(state))):
+            TopologyWidget("v3-8", **state)
+
+
+def test_a_new_description() -> None:
+    widget = TopologyWidget("v5e-8", selected=[0, 6], plane=0, camera={"planes": {"zoom": 2}})
+    widget.description = "v5e-4"
+    assert widget.description == described("v5e-4")
+    assert widget.header["mesh"] == [2, 2, 1]
+    assert widget.selected == [0]
+    assert (widget.plane, widget.camera) == (-1, {})
+    with pytest.raises(TypeError):
+        widget.description = None
+    with pytest.raises(ValueError, match="in full"):
+        widget.description = replace(described("v3-8"), hosts=())
+    assert widget.description == described("v5e-4")
+
+
+# ---- Memory
+
+
+def test_memory_is_told_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    widget = TopologyWidget("v5e-4", memory=lambda: (0, 2**40, 3, 4))
+    assert widget.header["memory"] is True
+    said = answers(widget, monkeypatch)
+    for noise in ({}, {"request": "other"}, "memory", ["request"]):
+        ask(widget, noise)
+    assert said == []
+    ask(widget)
+    ((content, buffers),) = said
+    assert columns(content["memory"], buffers[0])["bytes"].tolist() == [0, 2**40, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("memory", "error"),
+    [
+        (lambda: (1, 2), "ValueError: 2 sizes for 4 cores"),
+        (lambda: "no", "ValueError"),
+        (lambda: None, "sizes for 4 cores"),
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_memory_that_cannot_be_told(
+    memory: Callable[[], Any], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widget = TopologyWidget("v5e-4", memory=memory)
+    said = answers(widget, monkeypatch)
+    ask(widget)
+    assert said[0][0]["memory"] is None
+    assert error in said[0][0]["error"]
+
+
+def test_without_memory_nothing_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    widget = TopologyWidget("v5e-4")
+    said = answers(widget, monkeypatch)
+    ask(widget)
+    assert said == []
+
+
+def test_a_connection(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tpunb.connect(simulate="v3-8") as connection:
+        widget = TopologyWidget(connection, link="c")
+        assert widget.link == "c"
+        # Every core is a replica, as the connection's strategy has it; the static form stays.
+        assert widget.header["replicas"] == 8
+        assert sent(widget)["replica"].tolist() == list(range(8))
+        assert widget.static_bundle() == dict(mimebundle(connection.describe().topology))
+        with connection.strategy.scope():
+            kept = tf.Variable(tf.zeros([256]))
+        said = answers(widget, monkeypatch)
+        ask(widget)
+        (content, buffers) = said[0]
+        assert columns(content["memory"], buffers[0])["bytes"].tolist() == [1024] * 8
+        del kept
+    mine = TopologyWidget(connection, memory=lambda: [7] * 8)
+    said = answers(mine, monkeypatch)
+    ask(mine)
+    assert columns(said[0][0]["memory"], said[0][1][0])["bytes"].tolist() == [7] * 8
+
+
+def held(connection: Any) -> tuple[int, ...]:
+    return memory_per_core(connection.strategy, connection.describe().topology)
+
+
+def test_memory_per_core(tf: Any) -> None:
+    gc.collect()
+    with tpunb.connect(simulate="v3-8") as connection, tpunb.connect(simulate="v3-8") as other:
+        assert held(connection) == (0,) * 8
+        with connection.strategy.scope():
+            mirrored = tf.Variable(tf.zeros([1024]))
+            own = tf.Variable(
+                tf.zeros([8], tf.bfloat16),
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+            scalar = tf.Variable(1, dtype=tf.int64)
+        with other.strategy.scope():
+            elsewhere = tf.Variable(tf.zeros([5]))
+        free = tf.Variable(tf.zeros([5]))
+        assert held(connection) == (4096 + 16 + 8,) * 8
+        assert held(other) == (20,) * 8
+        del mirrored, own, scalar, elsewhere, free
+        gc.collect()
+        assert held(connection) == held(other) == (0,) * 8
+
+
+def test_memory_of_logical_devices(tf: Any) -> None:
+    with tpunb.connect(simulate="v3-8", computation_shape=(1, 1, 1, 2)) as connection:
+        with connection.strategy.scope():
+            first = tf.Variable(tf.zeros([10]))
+            with connection.strategy.extended.experimental_logical_device(1):
+                second = tf.Variable(tf.zeros([3]))
+        assert held(connection) == (40, 12) * 4
+        del first, second
+    with tpunb.connect(simulate="v3-8", computation_shape=(1, 1, 1, 2), spmd=True) as connection:
+        with connection.strategy.scope():
+            both = tf.Variable(tf.zeros([10]))
+        assert held(connection) == (40,) * 8
+        del both
+    with tpunb.connect(simulate="v3-8", replicas=3) as connection:
+        with connection.strategy.scope():
+            few = tf.Variable(tf.zeros([10]))
+        assert held(connection) == (40, 40, 40, 0, 0, 0, 0, 0)
+        del few
+
+
+def test_memory_of_a_model_and_its_optimizer(tf: Any) -> None:
+    import keras
+
+    with tpunb.connect(simulate="v5e-4") as connection:
+        with connection.strategy.scope():
+            model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+            model.compile(keras.optimizers.SGD(momentum=0.9), "mse")
+            model.optimizer.build(model.trainable_variables)
+        held_now = held(connection)
+        assert len(set(held_now)) == 1
+        # Weights and momenta, 8 numbers each, and the optimizer's few scalars.
+        assert 64 < held_now[0] <= 64 + 32
+
+
+def test_memory_on_hardware() -> None:
+    """A real TPU's devices are known by host and ordinal."""
+
+    class Held:
+        device = ""
+
+        def __init__(self, task: int, ordinal: int, elements: int) -> None:
+            self.device = f"/job:worker/replica:0/task:{task}/device:TPU:{ordinal}"
+            self.shape = SimpleNamespace(rank=1, num_elements=lambda: elements)
+            self.dtype = SimpleNamespace(size=4)
+
+    from tpunb.display.describe import memory
+
+    topology = described("v3-32")
+    strategy = SimpleNamespace(cluster_resolver=SimpleNamespace())
+    table = memory._cores_by_device(strategy, topology)
+    for core, (host, ordinal) in enumerate(zip(topology.hosts, topology.ordinals, strict=True)):
+        assert table[memory._device(Held(host, ordinal, 1).device)] == core
+    assert memory._device("") is None
+    assert memory._device("/job:worker/task:3") is None
+    assert memory._device("/device:TPU:2") == (0, "TPU", 2)
+
+
+# ---- Colours
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in accelerator_types() if not name.startswith("v2")]
+)
+def test_neighbouring_hosts_differ(name: str) -> None:
+    topology = described(name)
+    if topology.num_chips > 600:
+        return
+    shades = layout.host_shades(topology, 8)
+    at = {place[:3]: host for place, host in zip(topology.coordinates, topology.hosts, strict=True)}
+    for (x, y, z), host in at.items():
+        for near in ((x + 1, y, z), (x, y + 1, z), (x, y, z + 1)):
+            if near in at and at[near] != host:
+                assert shades[host] != shades[at[near]]
+
+
+def test_neighbouring_replicas_differ() -> None:
+    topology = replace(described("v3-128"), replicas=tuple(range(128)), logical_devices=(0,) * 128)
+    shades = layout.replica_shades(topology, 8)
+    at = dict(zip(topology.coordinates, topology.replicas, strict=True))
+    for (x, y, z, core), replica in at.items():
+        for near in ((x, y, z, core + 1), (x + 1, y, z, core), (x, y + 1, z, core)):
+            if near in at:
+                assert shades[replica] != shades[at[near]]
+
+
+def test_idle_cores_have_no_shade() -> None:
+    topology = replace(
+        described("v5e-16"),
+        replicas=(*range(12), -1, -1, -1, -1),
+        logical_devices=(*[0] * 12, -1, -1, -1, -1),
+    )
+    assert len(layout.replica_shades(topology, 8)) == 12

@@ -1,0 +1,406 @@
+"""Known errors made for real, by code as users write it, mostly on a virtual TPU."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from counterparts.children import WITHOUT_KERAS, run_code
+from support.strategies import each, run, strategy_of
+
+import tpunb
+from tpunb.cells import CellRunner
+from tpunb.errors import ConnectError
+from tpunb.errors.explain import explain
+
+Resolver = tf.distribute.cluster_resolver.TPUClusterResolver
+assign = tf.tpu.experimental.DeviceAssignment.build
+
+
+@pytest.fixture(scope="module")
+def two() -> Any:
+    return strategy_of(2)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Any:
+    """A v3-8 whose replicas have two logical devices."""
+    topology = strategy_of("v3-8").topology
+    return strategy_of("v3-8", device_assignment=assign(topology, [1, 1, 1, 2], num_replicas=4))
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No TPU is named, and no metadata server answers."""
+    for name in ("TPU_NAME", "TPUNB_TPU", "TPUNB_REQUIRE_TPU", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GCE_METADATA_IP", "no.such.host.invalid")
+
+
+def provoked(number: int, function: Callable[..., Any], *arguments: Any) -> BaseException:
+    """What a function raises, which is explained, also when its traceback is pasted."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011  which one is the question
+        function(*arguments)
+    found = explain(caught.value)
+    assert found is not None, repr(caught.value)
+    assert found.number == number, (found, caught.value)
+    pasted = "".join(traceback.format_exception(caught.value))
+    assert explain(pasted) == found, pasted
+    return caught.value
+
+
+def per_replica(strategy: Any) -> Any:
+    @tf.function
+    def step() -> Any:
+        return strategy.run(lambda: tf.constant(1.0))
+
+    return step()
+
+
+def model_of(layers: Any, *, policy: str | None = None) -> Any:
+    return layers.Sequential([layers.layers.Input((3,)), layers.layers.Dense(1, dtype=policy)])
+
+
+def fit(model: Any) -> None:
+    model.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=4, verbose=0)
+
+
+def test_no_name() -> None:
+    provoked(1, Resolver)
+    provoked(1, Resolver, "")
+
+
+def test_without_tpu_support() -> None:
+    def initialise() -> None:
+        tf.tpu.experimental.initialize_tpu_system(Resolver("local"))
+
+    provoked(3, initialise)
+
+
+def test_a_strategy_without_a_tpu() -> None:
+    provoked(5, lambda: tf.distribute.TPUStrategy(Resolver("local")))
+
+
+def test_an_address_that_does_not_answer() -> None:
+    error = provoked(6, tpunb.connect, "grpc://127.0.0.1:9")
+    assert isinstance(error, ConnectError)
+
+
+class NoService:
+    """A client of Google Cloud's without credentials."""
+
+    def projects(self) -> Any:
+        raise OSError("Could not automatically determine credentials.")
+
+
+def test_a_name_that_cannot_be_looked_up() -> None:
+    named = Resolver("my-tpu", zone="us-central1-b", project="p", service=NoService())
+    provoked(7, named.cluster_spec)
+    provoked(7, Resolver, "my-tpu")
+    error = provoked(7, tpunb.connect, "my-tpu")
+    assert isinstance(error, ConnectError)
+
+
+def test_a_checkpoint_that_was_cut_short(tmp_path: Path, two: Any) -> None:
+    with two.scope():
+        checkpoint = tf.train.Checkpoint(v=tf.Variable([1.0] * 100))
+    path = checkpoint.save(str(tmp_path / "model"))
+    data = tmp_path / f"{Path(path).name}.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:50])
+    provoked(16, checkpoint.restore, path)
+
+
+def test_ragged_input(two: Any) -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [2, 3]])).batch(2)
+    provoked(21, two.experimental_distribute_dataset, dataset)
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    return tf.function(function, jit_compile=True, autograph=True)
+
+
+def printing(x: Any) -> Any:
+    tf.print(x)
+    return x
+
+
+def by_python(x: Any) -> Any:
+    return tf.py_function(lambda y: y, [x], tf.float32)
+
+
+def as_text(x: Any) -> Any:
+    return tf.strings.as_string(x)
+
+
+def ragged(x: Any) -> Any:
+    return tf.ragged.range(tf.cast(x, tf.int32)).flat_values
+
+
+def of_a_random_size(x: Any) -> Any:
+    return x + tf.zeros([tf.random.uniform([], 1, 5, tf.int32)])
+
+
+def gradient_of_an_endless_loop(x: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x
+        while tf.reduce_sum(y) < 10.0:
+            y *= 2.0
+    return tape.gradient(y, x)
+
+
+@pytest.mark.parametrize(
+    ("number", "function"),
+    [
+        (22, by_python),
+        (22, as_text),
+        (22, ragged),
+        (23, printing),
+        (27, of_a_random_size),
+        (29, gradient_of_an_endless_loop),
+    ],
+)
+def test_what_xla_refuses(number: int, function: Any) -> None:
+    provoked(number, compiled(function), tf.constant(1.0))
+
+
+def test_a_table_and_a_string_in_xla() -> None:
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2]), 0)
+    provoked(22, compiled(lambda x: table.lookup(x)), tf.constant([1]))
+    provoked(24, compiled(lambda x: x), tf.constant("a"))
+
+
+def test_pure_eager(two: Any) -> None:
+    provoked(32, two.run, lambda: tf.constant(1.0))
+
+
+def test_per_replica_values_as_tensors(two: Any) -> None:
+    value = per_replica(two)
+    provoked(33, lambda: value.numpy())
+    provoked(33, lambda: value + 1)
+    provoked(33, lambda: 1 + value)
+    provoked(33, lambda: float(value))
+    provoked(33, tf.reduce_mean, value)
+    provoked(33, tf.add, value, 1.0)
+
+
+def test_a_model_outside_the_scope(two: Any) -> None:
+    model = model_of(keras)
+    model.compile(keras.optimizers.Adam(), "mse")
+    with two.scope():
+        provoked(34, fit, model)
+
+
+def test_an_optimizer_outside_the_scope(two: Any) -> None:
+    with two.scope():
+        model = model_of(keras)
+    model.compile(keras.optimizers.Adam(), "mse")
+    provoked(34, fit, model)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_only_the_optimizer_in_the_scope(two: Any, optimizer: str) -> None:
+    model = model_of(keras)
+    with two.scope():
+        model.compile(getattr(keras.optimizers, optimizer)(), "mse")
+    provoked(34, fit, model)
+
+
+def test_a_bare_assertion_of_keras() -> None:
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    model = model_of(keras)
+    with mirrored.scope():
+        model.compile(keras.optimizers.SGD(), "mse")
+    error = provoked(34, fit, model)
+    assert (type(error), str(error)) == (AssertionError, "")
+
+
+@pytest.fixture
+def keras2() -> Any:
+    return pytest.importorskip("tf_keras")
+
+
+def test_keras_2_outside_the_scope(two: Any, keras2: Any) -> None:
+    model = model_of(keras2)
+    with two.scope():
+        provoked(34, model.compile, "adam", "mse")
+    model.compile("adam", "mse")
+    with two.scope():
+        provoked(34, fit, model)
+
+
+def test_a_slot_of_keras_2_outside_the_scope(two: Any, keras2: Any) -> None:
+    model = model_of(keras2)
+    optimizer = keras2.optimizers.legacy.Adam()
+
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    provoked(34, run, two, step, tf.ones([2, 3]))
+
+
+def test_the_reduction_of_keras_2(two: Any, keras2: Any) -> None:
+    with two.scope():
+        loss = keras2.losses.MeanSquaredError()
+    provoked(37, run, two, lambda: loss([[1.0]], [[2.0]]))
+
+
+def test_variables_in_a_function(two: Any) -> None:
+    def replica() -> Any:
+        return tf.Variable(1.0) + 1.0
+
+    provoked(35, run, two, replica)
+    provoked(35, tf.function(lambda x: keras.layers.Dense(1)(x)), tf.ones([2, 3]))
+
+
+def test_in_cells(two: Any) -> None:
+    runner = CellRunner(two)
+    names: dict[str, Any] = {"tf": tf, "strategy": two, "value": per_replica(two)}
+    provoked(35, runner.run, "v = tf.Variable(1.0)\nv + 1.0", names)
+    with two.scope():
+        model = model_of(keras)
+    names |= {"optimizer": keras.optimizers.Adam(), "model": model, "x": tf.ones([2, 3])}
+    source = (
+        "with tf.GradientTape() as tape:\n    loss = tf.reduce_mean(model(x))\n"
+        "g = tape.gradient(loss, model.trainable_variables)\n"
+        "optimizer.apply_gradients(zip(g, model.trainable_variables))"
+    )
+    provoked(34, runner.run, source, names)
+    runner.close()
+
+
+def test_a_synchronisation_in_a_nested_function() -> None:
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with mirrored.scope():
+        v = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
+
+    @tf.function
+    def nested() -> Any:
+        return tf.distribute.get_replica_context().merge_call(lambda _: v.read_value())
+
+    @tf.function
+    def step() -> Any:
+        return mirrored.run(lambda: nested())
+
+    provoked(36, step)
+
+
+def test_a_global_batch_that_does_not_divide(two: Any) -> None:
+    def dataset(context: Any) -> Any:
+        return tf.data.Dataset.range(9).batch(context.get_per_replica_batch_size(9))
+
+    provoked(38, two.distribute_datasets_from_function, dataset)
+
+
+def test_reducing_scalars_over_an_axis(two: Any) -> None:
+    value = per_replica(two)
+    provoked(39, lambda: two.reduce("SUM", value, axis=0))
+    provoked(39, lambda: two.reduce("MEAN", value, axis=0))
+
+
+def test_values_of_unequal_shapes(two: Any) -> None:
+    values = each(two, [np.ones((1, 2)), np.ones((2, 2))])
+    provoked(40, lambda: two.gather(values, axis=1))
+
+    def total(x: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce("sum", x)
+
+    provoked(40, run, two, total, values)
+
+
+def test_logical_devices(pairs: Any) -> None:
+    def elsewhere() -> Any:
+        with pairs.extended.experimental_logical_device(5):
+            return tf.ones([2])
+
+    provoked(41, run, pairs, lambda: pairs.experimental_assign_to_logical_device(tf.ones([2]), 2))
+    provoked(41, run, pairs, elsewhere)
+
+
+def test_assigning_in_spmd_mode() -> None:
+    strategy = strategy_of("v3-8", spmd=True)
+    place = strategy.experimental_assign_to_logical_device
+    provoked(41, run, strategy, lambda: place(tf.ones([2]), 0))
+
+
+def test_computation_shapes() -> None:
+    topology = strategy_of("v3-8").topology
+    provoked(42, assign, topology, [1, 1, 2], None, 4)
+    provoked(42, assign, topology, [4, 4, 1, 2], None, 1)
+    provoked(42, assign, topology, [1, 1, 1, 2], None, 8)
+
+
+def test_reading_embedding_tables(two: Any) -> None:
+    embedding = tf.tpu.experimental.embedding
+    table = embedding.TableConfig(vocabulary_size=8, dim=4, name="table")
+    with two.scope():
+        made = embedding.TPUEmbedding(
+            embedding.FeatureConfig(table=table), optimizer=embedding.SGD(0.1)
+        )
+    provoked(45, lambda: made.embedding_tables)
+
+
+LATE = """
+import tensorflow as tf
+from tpunb import connect, explain
+tf.constant(1.0)
+cpu = tf.config.list_physical_devices("CPU")[0]
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+for attempt in (
+    lambda: tf.config.set_logical_device_configuration(cpu, two),
+    lambda: connect(simulate=2),
+):
+    try:
+        attempt()
+    except RuntimeError as error:
+        assert explain(error).number == 46, error
+        print("explained")
+"""
+
+
+def test_tensorflow_has_started() -> None:
+    ran = run_code(WITHOUT_KERAS + LATE)
+    assert ran.stdout == "explained\nexplained\n", ran.stderr
+
+
+def test_retracing() -> None:
+    logged: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = logged.append  # type: ignore[method-assign]
+    logger = tf.get_logger()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
+    try:
+        for _ in range(8):
+            tf.function(lambda x: x + 1)(tf.constant(1.0))
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    found = [explain(record.getMessage()) for record in logged]
+    assert [explanation.code for explanation in found if explanation] == ["P6"] * len(found)
+    assert found
+
+
+def test_explaining_in_threads() -> None:
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(explain(KeyError("COLAB_TPU_ADDR"))))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [explanation.number for explanation in found] == [2] * 4

@@ -1,0 +1,55 @@
+"""Errors as users have reported them: known ones and ordinary ones, from texts."""
+
+from __future__ import annotations
+
+import pytest
+from support.recorded_errors import (
+    NO_TPU_IN_COLAB,
+    ORDINARY,
+    RECORDED,
+    RETRACING,
+    number,
+)
+
+from tpunb.errors.explain import explain
+
+
+@pytest.mark.parametrize(("expected", "text"), RECORDED)
+def test_recorded(expected: int, text: str) -> None:
+    assert number(text) == expected
+    log = f"INFO:tensorflow:Found TPU system\r\n\x1b[31m{text}\x1b[0m\nmore\n"
+    assert number(log) == expected
+    assert number(log.encode()) == expected
+
+
+def test_every_error_is_recorded() -> None:
+    assert {expected for expected, _ in RECORDED} == set(range(1, 47))
+
+
+def test_a_performance_trap() -> None:
+    found = explain(RETRACING)
+    assert found is not None
+    assert (found.code, found.number) == ("P6", None)
+    assert found.headline.startswith("Performance trap P6: ")
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_texts_are_not_explained(text: str) -> None:
+    assert explain(text) is None
+    assert explain(f"Traceback (most recent call last):\n  File 'a.py'\n{text}\n") is None
+    assert explain(RuntimeError(text)) is None
+
+
+def test_the_precise_entry_of_several() -> None:
+    texts = dict(RECORDED)
+    assert number(f"{RETRACING}\n{texts[11]}\n{texts[38]}") == 38
+    assert number(f"{texts[22]}\n{texts[26]}") == 26
+    assert number(f"{texts[1]}\n{texts[46]}") == 1
+
+
+def test_an_ordinary_error_beside_a_traceback_of_a_tpu() -> None:
+    ordinary = "IndexError: index 0 is out of bounds for axis 0 with size 0"
+    own = f"Traceback (most recent call last):\n  File 'mine.py', line 1\n{ordinary}\n"
+    assert number(own) is None
+    assert number(own + NO_TPU_IN_COLAB) == 5
+    assert number("tpu_strategy.py imported\n" + own) is None

@@ -1,0 +1,468 @@
+"""LiveCurves with both Kerases: what is recorded, what is shown, and how it is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import os
+import pickle
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.strategies import strategy_of
+
+from tpunb.display.widgets import frontend
+from tpunb.keras import LiveCurves
+from tpunb.training import history as histories
+from tpunb.training.history import History
+from tpunb.training.stop_button import Stopped
+
+# Beside Keras 3 in one process, which stays `tf.keras`.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("fresh_keras_names"),
+    pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed:UserWarning"),
+    # Keras turns variables into arrays in NumPy 1's way.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+ROWS, BATCH, STEPS = 72, 8, 9
+random = np.random.default_rng(0)
+X = random.normal(size=[ROWS, 4]).astype(np.float32)
+Y = (X @ random.normal(size=[4, 1])).astype(np.float32)
+
+
+@functools.cache
+def virtual_tpu() -> Any:
+    return strategy_of("v3-8")
+
+
+@pytest.fixture(params=["keras", "tf_keras"])
+def keras(request: pytest.FixtureRequest) -> Any:
+    return pytest.importorskip(request.param)
+
+
+@pytest.fixture(autouse=True)
+def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What is shown; and the handler of interrupts is what it was, in the end."""
+    monkeypatch.setenv(frontend.VARIABLE, "never")
+    shown: list[Any] = []
+
+    def publish(data: Any, metadata: Any, *, display_id: str, update: bool) -> None:
+        shown.append((data, display_id, update))
+
+    monkeypatch.setattr(frontend, "publish", publish)
+    before = signal.getsignal(signal.SIGINT)
+    yield shown
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+kept: dict[str, Any] = {}
+"""Models that have been traced, with what they started from."""
+
+
+def compiled(keras: Any, strategy: Any = None, **options: Any) -> Any:
+    """A model with the same weights each time, and the same model: tracing is what takes long.
+
+    Whoever needs another one beside it, or interrupts it, makes it by `compiled_anew`.
+    """
+    key = f"{keras.__name__} {id(strategy)} {sorted(options.items())}"
+    if callable(options.get("optimizer")):
+        return compiled_anew(keras, strategy, **options)
+    if key not in kept:
+        model = compiled_anew(keras, strategy, **options)
+        kept[key] = model, model.get_weights(), float(model.optimizer.learning_rate.numpy())
+    model, weights, rate = kept[key]
+    model.set_weights(weights)
+    model.optimizer.learning_rate = rate
+    model.optimizer.iterations.assign(0)
+    return model
+
+
+def compiled_anew(keras: Any, strategy: Any = None, **options: Any) -> Any:
+    options = {"optimizer": "sgd", "loss": "mse", **options}
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        keras.utils.set_random_seed(3)
+        layers = [keras.layers.Dense(6, "tanh"), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        optimizer = options.pop("optimizer")
+        model.compile(optimizer() if callable(optimizer) else optimizer, **options)
+    return model
+
+
+def fit(model: Any, *callbacks: Any, **options: Any) -> Any:
+    options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0, **options}
+    return model.fit(X, Y, callbacks=list(callbacks), **options).history
+
+
+def at_batch(keras: Any, number: int, action: Callable[[], None]) -> Any:
+    """A callback that does something after so many batches of the fit."""
+    left = number
+
+    def end(batch: int, logs: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            action()
+
+    return keras.callbacks.LambdaCallback(on_train_batch_end=end)
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("replicas", [None, 8])
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_fit(keras: Any, replicas: int | None, size: int) -> None:
+    """The points are at the right steps, the values are Keras's, the weights as without."""
+    strategy = virtual_tpu() if replicas else None
+    plain = compiled(keras, strategy, metrics=["mae"], steps_per_execution=size)
+    options = {"validation_data": (X[:16], Y[:16])}
+    wanted = fit(plain, **options)
+    weights = plain.get_weights()
+    model = compiled(keras, strategy, metrics=["mae"], steps_per_execution=size)
+    live = LiveCurves()
+    found = fit(model, live, **options)
+    history = live.history
+    assert history is not None
+    assert histories.latest_history() is history
+    assert history.state == "finished"
+    assert (history.name, history.total_steps) == ("run 1", 2 * STEPS)
+    ends = [*range(size, STEPS, size), STEPS]
+    steps = [*ends, *(STEPS + end for end in ends)]
+    assert history.steps("loss").tolist() == steps
+    assert history.steps("mae").tolist() == steps
+    for name in ("val_loss", "val_mae"):
+        assert history.steps(name).tolist() == [STEPS, 2 * STEPS]
+        np.testing.assert_allclose(history.values(name), found[name])
+    for name in ("loss", "mae"):
+        values = dict(zip(steps, history.values(name), strict=True))
+        np.testing.assert_allclose([values[STEPS], values[2 * STEPS]], found[name], rtol=1e-6)
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
+    for one, other in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
+
+
+def test_the_running_mean_of_each_batch(keras: Any) -> None:
+    """The points within an epoch are what Keras logs there."""
+    logged: list[float] = []
+    c = keras.callbacks
+    note = c.LambdaCallback(on_train_batch_end=lambda batch, logs: logged.append(logs["loss"]))
+    live = LiveCurves()
+    fit(compiled(keras), live, note)
+    np.testing.assert_allclose(live.history.values("loss"), logged, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("per", "points", "validations"), [("batch", 20, 0), ("epoch", 2, 2)])
+def test_per(keras: Any, per: str, points: int, validations: int) -> None:
+    live = LiveCurves(per=per)
+    fit(compiled(keras), live, validation_split=1 / 3, batch_size=BATCH * 2 // 3)
+    history = live.history
+    assert len(history) == points
+    assert ("val_loss" in history.metrics) == bool(validations)
+    if per == "epoch":
+        assert history.steps("loss").tolist() == history.steps("val_loss").tolist() == [10, 20]
+
+
+@pytest.mark.parametrize("per", ["step", "", None])
+def test_a_wrong_per(per: Any) -> None:
+    with pytest.raises(ValueError, match="'auto', 'batch' or 'epoch'"):
+        LiveCurves(per=per)
+
+
+@pytest.mark.parametrize("metrics", [3, ["loss", 3]])
+def test_wrong_metrics(metrics: Any) -> None:
+    with pytest.raises(TypeError):
+        LiveCurves(metrics)
+
+
+def test_metrics_that_never_come(keras: Any) -> None:
+    with pytest.warns(UserWarning, match="nothing is logged as 'acuracy'; there are: loss, mae"):
+        fit(compiled(keras, metrics=["mae"]), LiveCurves(["loss", "acuracy"]))
+    with pytest.warns(UserWarning, match="nothing is logged as 'val_loss'"):
+        fit(compiled(keras), LiveCurves(["val_loss"]))
+
+
+def test_chosen_metrics(keras: Any, published: list[Any]) -> None:
+    """The display has those that were chosen, by their panel too; the history has all."""
+    live = LiveCurves("mae")
+    fit(compiled(keras, metrics=["mae"]), live, validation_data=(X, Y))
+    ((bundle, _, update),) = published
+    assert bundle["text/plain"] == "Training curves · mae · 18 steps"
+    assert not update
+    assert {"loss", "mae", "val_loss", "val_mae"} == set(live.history.metrics)
+
+
+def test_the_static_form_is_the_same_in_each_run(keras: Any, published: list[Any]) -> None:
+    for _ in range(2):
+        fit(compiled(keras), LiveCurves())
+    (first, _, _), (second, _, _) = published
+    assert first.keys() == {"text/plain", "image/png"}
+    assert first["image/png"][:4] == b"\x89PNG"
+    assert first == second
+
+
+def test_live_then_a_picture(
+    keras: Any, published: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(frontend.VARIABLE, "always")
+    during: list[int] = []
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: during.append(len(published)))
+    fit(compiled(keras), LiveCurves(), note)
+    assert during == [1, 1]
+    (live, shown, update), (static, place, later) = published
+    assert "application/vnd.jupyter.widget-view+json" in live
+    assert static.keys() == {"text/plain", "image/png"}
+    assert (shown, update, later) == (place, False, True)
+    assert live["text/plain"] == static["text/plain"]
+
+
+def test_runs_are_compared(keras: Any, published: list[Any]) -> None:
+    live = LiveCurves()
+    model = compiled(keras)
+    fit(model, live)
+    fit(model, live, initial_epoch=2, epochs=3)
+    assert [run.name for run in live.runs] == ["run 1", "run 2"]
+    assert live.runs[1].steps("loss").tolist() == list(range(2 * STEPS + 1, 3 * STEPS + 1))
+    assert live.runs[1].total_steps == 3 * STEPS
+    assert published[-1][0]["text/plain"] == "Training curves · 2 runs · loss · 27 steps"
+
+
+def batches() -> Iterator[Any]:
+    for start in range(0, ROWS, BATCH):
+        yield X[start : start + BATCH], Y[start : start + BATCH]
+
+
+def unknown_length() -> Any:
+    signature = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1]))
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+def test_data_of_unknown_length(keras: Any) -> None:
+    live = LiveCurves()
+    model = compiled(keras)
+    model.fit(unknown_length(), epochs=2, verbose=0, callbacks=[live])
+    assert live.history.total_steps == 2 * STEPS
+    assert live.history.steps("loss").tolist() == list(range(1, 2 * STEPS + 1))
+    model.fit(unknown_length(), epochs=3, initial_epoch=2, verbose=0, callbacks=[live])
+    assert live.history.steps("loss").tolist() == list(range(2 * STEPS + 1, 3 * STEPS + 1))
+
+
+def test_evaluate_and_predict(keras: Any, published: list[Any]) -> None:
+    live = LiveCurves()
+    model = compiled(keras)
+    model.evaluate(X, Y, verbose=0, callbacks=[live])
+    model.predict(X, verbose=0, callbacks=[live])
+    assert live.runs == []
+    assert published == []
+    fit(model, live)
+    model.evaluate(X, Y, verbose=0, callbacks=[live])
+    assert len(live.runs) == 1
+    assert live.history.state == "finished"
+
+
+def test_a_constant_rate_is_no_metric(keras: Any) -> None:
+    live, asked = LiveCurves(), LiveCurves(["learning_rate"])
+    model = compiled(keras)
+    fit(model, live)
+    fit(model, asked)
+    assert live.history.metrics == ["loss"]
+    np.testing.assert_allclose(asked.history.values("learning_rate"), 0.01)
+
+
+@pytest.mark.parametrize("replicas", [None, 8])
+def test_the_rate_of_a_schedule(keras: Any, replicas: int | None) -> None:
+    def optimizer() -> Any:
+        schedule = keras.optimizers.schedules.PolynomialDecay(0.1, 18, 0.01)
+        return keras.optimizers.SGD(schedule)
+
+    live = LiveCurves()
+    strategy = virtual_tpu() if replicas else None
+    fit(compiled(keras, strategy, optimizer=optimizer), live)
+    steps = live.history.steps("learning_rate")
+    assert steps.tolist() == list(range(1, 19))
+    wanted = 0.1 - 0.09 * (steps - 1) / 18
+    np.testing.assert_allclose(live.history.values("learning_rate"), wanted, rtol=1e-5)
+
+
+def test_the_rate_that_a_callback_changes(keras: Any) -> None:
+    live = LiveCurves(per="epoch")
+    halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 / 2**epoch)
+    fit(compiled(keras), halve, live, epochs=3)
+    rates = dict(zip(*live.history.columns("learning_rate")[1:3], strict=True))
+    np.testing.assert_allclose([rates[1], rates[10], rates[19]], [0.1, 0.05, 0.025])
+    assert "lr" not in live.history.metrics
+
+
+def test_early_stopping(keras: Any) -> None:
+    early = keras.callbacks.EarlyStopping(
+        "val_loss", patience=1, min_delta=10.0, restore_best_weights=True
+    )
+    live = LiveCurves()
+    fit(compiled(keras), live, early, epochs=5, validation_data=(X, Y))
+    assert live.history.state == "finished"
+    assert live.history.last_step == 2 * STEPS
+    assert "best val_loss in epoch 1 (step 9), whose weights are restored" in live.summary
+
+
+def test_summaries(keras: Any) -> None:
+    live = LiveCurves()
+    assert live.summary == "no run yet"
+    fit(compiled(keras), live)
+    step, value = live.history.best("loss")
+    assert live.summary == f"run 1: finished at step 18; best loss {value:.4g} at step {step}"
+
+
+@pytest.mark.parametrize("replicas", [None, 8])
+def test_stopping(keras: Any, replicas: int | None, published: list[Any]) -> None:
+    """The weights are those of the steps that were done, and training can go on."""
+    strategy = virtual_tpu() if replicas else None
+    model, live = compiled_anew(keras, strategy), LiveCurves()
+    with pytest.raises(
+        Stopped, match=r"after 12 steps, in epoch 2\. .*initial_epoch=1\) continues"
+    ):
+        fit(model, live, at_batch(keras, 12, press), epochs=5)
+    assert live.history.state == "stopped"
+    assert live.history.steps("loss").tolist() == list(range(1, 13))
+    assert len(published) == 1
+    assert live.summary.startswith("run 1: stopped at step 12")
+    reference = compiled(keras, strategy)
+    fit(reference, epochs=1)
+    reference.fit(X[:24], Y[:24], batch_size=BATCH, shuffle=False, verbose=0)
+    for one, other in zip(reference.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
+    fit(model, live, initial_epoch=1, epochs=2)
+    assert live.history.steps("loss")[0] == STEPS + 1
+    assert live.history.state == "finished"
+
+
+def test_stopping_between_executions(keras: Any) -> None:
+    live = LiveCurves()
+    model = compiled_anew(keras, steps_per_execution=4)
+    with pytest.raises(Stopped, match="after 8 steps, in epoch 1"):
+        fit(model, live, at_batch(keras, 2, press))
+    assert live.history.steps("loss").tolist() == [4, 8]
+
+
+def test_stopping_in_validation(keras: Any) -> None:
+    live = LiveCurves()
+    with pytest.raises(Stopped, match=r"after 9 steps, in epoch 1\. .*initial_epoch=1"):
+        fit(
+            compiled_anew(keras),
+            live,
+            at_batch(keras, STEPS, press),
+            validation_data=(X, Y),
+        )
+    assert live.history.metrics == ["loss"]
+
+
+def test_a_press_from_a_timer(keras: Any) -> None:
+    live, timer = LiveCurves(), threading.Timer(0.5, press)
+    start = at_batch(keras, 1, timer.start)
+    with pytest.raises(Stopped):
+        fit(compiled_anew(keras), live, start, epochs=100_000)
+    assert live.history.state == "stopped"
+    steps = live.history.steps("loss")
+    assert steps.tolist() == list(range(1, len(steps) + 1))
+
+
+def test_a_second_press_is_an_ordinary_interrupt(keras: Any) -> None:
+    def twice() -> None:
+        press()
+        press()
+
+    live = LiveCurves()
+    with pytest.raises(KeyboardInterrupt) as raised:
+        fit(compiled_anew(keras), live, at_batch(keras, 3, twice))
+    assert not isinstance(raised.value, Stopped)
+    fit(compiled(keras), live)  # ends what the interrupt has left
+    assert [run.state for run in live.runs] == ["stopped", "finished"]
+
+
+def failing(keras: Any, live: LiveCurves) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(compiled_anew(keras), live, at_batch(keras, 3, fail))
+
+
+def test_an_interrupt_after_an_error_is_not_lost(keras: Any) -> None:
+    live = LiveCurves()
+    failing(keras, live)
+    with pytest.raises(KeyboardInterrupt):
+        press()
+
+
+def test_an_error_ends_the_run_with_its_cell(
+    keras: Any, published: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    live = LiveCurves()
+    before = signal.getsignal(signal.SIGINT)
+    shell.push({"go": lambda: failing(keras, live)})
+    result = shell.run_cell("go()")
+    result.raise_error()
+    assert live.history.state == "stopped"
+    assert len(published) == 1
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not [
+        one for one in shell.events.callbacks["post_run_cell"] if "TrainingGuard" in repr(one)
+    ]
+
+
+def test_a_fit_on_another_thread(keras: Any) -> None:
+    live = LiveCurves()
+    thread = threading.Thread(target=lambda: fit(compiled_anew(keras), live))
+    thread.start()
+    thread.join()
+    assert live.history.state == "finished"
+    assert len(live.history) == 2 * STEPS
+
+
+def test_nan_warns_once(keras: Any) -> None:
+    live = LiveCurves()
+    model = compiled_anew(keras)
+    spoil = at_batch(
+        keras, 12, lambda: model.set_weights([w * np.nan for w in model.get_weights()])
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(model, live, spoil)
+    said = [str(one.message) for one in caught if one.category is RuntimeWarning]
+    assert len(said) == 1
+    assert said[0].startswith("'loss' is NaN at step 13 of run 1")
+    assert live.history.first_nonfinite("loss") == 13
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, lambda live: pickle.loads(pickle.dumps(live))])
+def test_copies(keras: Any, make: Callable[[LiveCurves], LiveCurves]) -> None:
+    live = LiveCurves(["loss"], per="epoch")
+    fit(compiled(keras), live)
+    twin = make(live)
+    assert repr(twin) == "LiveCurves(metrics=['loss'], per='epoch')"
+    assert twin.history is None
+    fit(compiled(keras), twin)
+    assert isinstance(twin.history, History)
+    assert twin.history.steps("loss").tolist() == [9, 18]
+
+
+def test_other_callbacks_beside(keras: Any, tmp_path: Any) -> None:
+    c = keras.callbacks
+    live = LiveCurves()
+    fit(compiled(keras), c.CSVLogger(str(tmp_path / "a.csv")), live, c.TerminateOnNaN())
+    assert len(live.history) == 2 * STEPS

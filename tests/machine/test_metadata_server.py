@@ -1,0 +1,240 @@
+"""The client of the metadata server: what it asks, and that its time limit holds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from counterparts.metadata import TOKEN, MetadataServer, Mode
+from support.patience import PATIENCE, wait_until
+
+from tpunb.errors import ConnectError
+from tpunb.machine import metadata_server as module
+from tpunb.machine.metadata_server import MetadataError, access_token, metadata
+
+PATH = "instance/attributes/accelerator-type"
+SHORT = 0.4
+"""Seconds, for servers that never answer."""
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    """Each test asks anew."""
+    module.forget()
+    yield
+    module.forget()
+
+
+def at(server: MetadataServer, variable: str = "GCE_METADATA_HOST") -> dict[str, str]:
+    return {variable: server.host}
+
+
+def failed(
+    environment: dict[str, str], timeout: float = PATIENCE, path: str = PATH
+) -> MetadataError:
+    """The error of a request that must fail; what never answers is given up by the limit alone."""
+    with pytest.raises(MetadataError) as raised:
+        metadata(path, timeout=timeout, environment=environment)
+    assert isinstance(raised.value, ConnectError)
+    assert raised.value.mend
+    assert raised.value.tried
+    return raised.value
+
+
+@pytest.mark.parametrize("variable", ["GCE_METADATA_HOST", "GCE_METADATA_IP"])
+def test_a_value(variable: str) -> None:
+    with MetadataServer({PATH: "v3-8\n"}) as server:
+        assert metadata(PATH, environment=at(server, variable)) == "v3-8"
+        assert metadata(f"/{PATH}", environment=at(server, variable)) == "v3-8"
+        assert server.requests == [PATH, PATH]
+
+
+def test_the_host_comes_before_the_ip() -> None:
+    with MetadataServer({PATH: "host"}) as host, MetadataServer({PATH: "ip"}) as ip:
+        both = {"GCE_METADATA_HOST": host.host, "GCE_METADATA_IP": ip.host}
+        assert metadata(PATH, environment=both) == "host"
+        assert metadata(PATH, environment={**both, "GCE_METADATA_HOST": " "}) == "ip"
+
+
+def test_no_such_value() -> None:
+    with MetadataServer() as server:
+        assert metadata(PATH, environment=at(server)) is None
+        # That is an answer, and no reason to leave the server alone.
+        assert metadata("instance/zone", environment=at(server)) is None
+        assert len(server.requests) == 2
+
+
+def test_a_path_is_no_second_request() -> None:
+    with MetadataServer({"a b": "x"}) as server:
+        assert metadata("a\r\nHost: elsewhere\r\n\r\nGET /b", environment=at(server)) is None
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("hangs", "does not answer within 0.4 s"),
+        ("slow", "does not answer within 0.4 s"),
+        ("trickles", "does not answer within 0.4 s"),
+        ("portal", "not a metadata server"),
+        ("redirects", "answers 302"),
+        ("broken", "answers 500"),
+    ],
+)
+def test_ill_behaved(mode: Mode, words: str) -> None:
+    before = threading.active_count()
+    with MetadataServer({PATH: "v3-8"}, mode) as server:
+        assert words in failed(at(server), SHORT if "does not" in words else PATIENCE).reason
+    wait_until(lambda: threading.active_count() <= before)
+
+
+def test_a_thread_that_is_given_up_ends() -> None:
+    """Even while the server goes on."""
+    with MetadataServer(mode="trickles") as server:
+        failed(at(server), SHORT)
+        wait_until(lambda: not [t for t in threading.enumerate() if t.name == "tpunb"])
+
+
+def test_a_slow_answer_in_time() -> None:
+    with MetadataServer({PATH: "v3-8"}, "slow", delay=0.1) as server:
+        assert metadata(PATH, timeout=PATIENCE, environment=at(server)) == "v3-8"
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    error = failed({"GCE_METADATA_HOST": f"127.0.0.1:{port}"})
+    assert "refused" in error.reason.lower()
+
+
+def test_a_port_that_drops_packets() -> None:
+    """A listener whose queue is full answers no connection."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        try:
+            for client in waiting:
+                client.setblocking(False)
+                client.connect_ex(address)
+            error = failed({"GCE_METADATA_HOST": f"127.0.0.1:{address[1]}"}, SHORT)
+            assert "does not answer" in error.reason
+        finally:
+            for client in waiting:
+                client.close()
+
+
+def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's resolver knows no time limit of ours."""
+    released = threading.Event()
+
+    def lookup(*args: Any, **kwargs: Any) -> Any:
+        released.wait()
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    try:
+        assert "metadata.google.internal does not answer" in failed({}, SHORT).reason
+    finally:
+        released.set()
+
+
+def test_something_else_than_http() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+
+        def greet() -> None:
+            client, _ = other.accept()
+            with client:
+                client.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                client.recv(1000)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        failed({"GCE_METADATA_HOST": f"127.0.0.1:{other.getsockname()[1]}"})
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "user:s3cr3tword@127.0.0.1",
+        "http://127.0.0.1",
+        "a b",
+        "127.0.0.1:port",
+        "h\r\nX: y",
+        "a/b",
+        "::",
+    ],
+)
+def test_a_host_that_is_none(host: str) -> None:
+    error = failed({"GCE_METADATA_HOST": host})
+    assert "GCE_METADATA_HOST is not a host" in error.reason
+    assert "s3cr3tword" not in str(error)
+
+
+def test_proxies_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with MetadataServer({PATH: "v3-8"}) as server:
+        assert metadata(PATH, environment=at(server)) == "v3-8"
+
+
+def test_many_questions_cost_one_time_limit() -> None:
+    with MetadataServer({PATH: "v3-8"}, "hangs") as server:
+        for _ in range(5):
+            failed(at(server), SHORT)
+        wait_until(lambda: server.requests)
+        assert len(server.requests) == 1
+        # With more patience it is asked again, and another server anyway.
+        server.mode = "answers"
+        assert metadata(PATH, timeout=PATIENCE, environment=at(server)) == "v3-8"
+    with MetadataServer({PATH: "v4-8"}) as other:
+        assert metadata(PATH, timeout=PATIENCE, environment=at(other)) == "v4-8"
+
+
+def test_silence_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MEMORY", 0.0)
+    with MetadataServer({PATH: "v3-8"}, "portal") as server:
+        failed(at(server))
+        server.mode = "answers"
+        assert metadata(PATH, timeout=PATIENCE, environment=at(server)) == "v3-8"
+
+
+def test_a_fault_that_passes_is_not_kept() -> None:
+    with MetadataServer({PATH: "v3-8"}, "broken") as server:
+        failed(at(server))
+        server.mode = "answers"
+        assert metadata(PATH, environment=at(server)) == "v3-8"
+
+
+def test_the_process_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MetadataServer({PATH: "v3-8"}) as server:
+        monkeypatch.setenv("GCE_METADATA_HOST", server.host)
+        assert metadata(PATH) == "v3-8"
+        assert access_token() == TOKEN
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", "{", "[]", '"text"', '{"access_token": 5}', '{"access_token": ""}', '{"s3cr3tword": 1}'],
+)
+def test_no_token(answer: str) -> None:
+    with MetadataServer({"instance/service-accounts/default/token": answer}) as server:
+        with pytest.raises(MetadataError, match="no token") as raised:
+            access_token(timeout=PATIENCE, environment=at(server))
+        assert "s3cr3tword" not in str(raised.value)
+        assert raised.value.__cause__ is None
+
+
+def test_no_service_account() -> None:
+    with MetadataServer() as server:
+        del server.values["instance/service-accounts/default/token"]
+        with pytest.raises(MetadataError, match="no service account"):
+            access_token(timeout=PATIENCE, environment=at(server))

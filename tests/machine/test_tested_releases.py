@@ -1,0 +1,135 @@
+"""A TensorFlow that nobody has tested: said, once, and never an error from our side."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from support.patience import PATIENCE
+
+from tpunb.connection.connect import make_connection
+from tpunb.connection.plan import resolve
+from tpunb.connection.request import Request
+from tpunb.errors import ConnectError
+from tpunb.machine import software, tested_releases
+from tpunb.machine.software import Software
+from tpunb.machine.tested_releases import OLDEST, RANGE, SPECIFIER, TESTED, is_newer, warn_if_newer
+
+ROOT = Path(__file__).parents[2]
+NEXT = f"{TESTED[-1][0]}.{TESTED[-1][1] + 1}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tested_releases, "_warned", set())
+
+
+def test_what_pyproject_allows() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    named = re.findall(r'"(tensorflow(?:-\w+)?)([^\s";]*)[";]', text)
+    bounds = {(name, bound) for name, bound in named if bound not in ("", ".*")}  # mypy's
+    assert bounds == {
+        (name, SPECIFIER) for name in ("tensorflow", "tensorflow-cpu", "tensorflow-tpu")
+    }
+    oldest = (ROOT / "tests" / "oldest.txt").read_text(encoding="utf-8")
+    assert f"tensorflow-cpu=={'.'.join(map(str, OLDEST))}.0;" in oldest
+    assert list(TESTED) == sorted(TESTED)
+
+
+@pytest.mark.parametrize(
+    ("version", "newer"),
+    [
+        ("2.17.0", False),
+        ("2.18.0", False),
+        ("2.21", False),
+        ("2.21.3", False),
+        ("2.21.0rc1", False),
+        (NEXT, True),
+        (f"{NEXT}.0", True),
+        (f"{NEXT}.0.dev20260101", True),
+        (f"{NEXT}.0-rc0", True),
+        ("3.0.0", True),
+        ("unknown version", False),
+        ("", False),
+    ],
+)
+def test_which_are_newer(version: str, newer: bool) -> None:
+    assert is_newer(version) is newer
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_if_newer(version)
+        warn_if_newer(version)
+        warn_if_newer(None)
+    assert len(caught) == newer
+    for warning in caught:
+        assert version in str(warning.message)
+        assert RANGE in str(warning.message)
+        assert SPECIFIER in str(warning.message)
+
+
+@pytest.mark.parametrize("name", ["tensorflow_cpu", "tf_nightly"])
+def test_the_doctor_says_it(name: str) -> None:
+    found = Software("3.12.0", {name.replace("_", "-"): f"{NEXT}.0"})
+    (problem,) = found.problems(local_tpu=False)
+    assert not problem.stops
+    assert f"{NEXT}.0" in problem.message
+    assert RANGE in problem.message
+    assert SPECIFIER in problem.command
+    assert "nightly" not in problem.command
+    (tested,) = [
+        Software("3.12.0", {"tensorflow": f"{major}.{minor}.9"}) for major, minor in TESTED[-1:]
+    ]
+    assert list(tested.problems(local_tpu=False)) == []
+
+
+def test_connecting_says_it_before_anything_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_version", {"tensorflow-cpu": f"{NEXT}.0"}.get)
+
+    def refuse(*arguments: object) -> None:
+        raise ConnectError("stopped here")
+
+    monkeypatch.setattr("tpunb.connection.connect._virtual", refuse)
+    with pytest.warns(UserWarning, match=RANGE), pytest.raises(ConnectError, match="stopped"):
+        make_connection(resolve(Request(simulate="v3-8")))
+    with pytest.raises(ConnectError, match="stopped"):  # and no warning, which would be an error
+        make_connection(resolve(Request(simulate="v3-8")))
+
+
+STRATEGY = f"""
+import json, warnings
+import tensorflow as tf
+tf.__version__ = "{NEXT}.0"
+from tpunb.machine import software
+version = software._version
+software._version = lambda name: "{NEXT}.0" if name.startswith("tensorflow") else version(name)
+import tpunb
+from tpunb.virtual import VirtualTPUStrategy
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    with tpunb.connect(simulate=2) as connection:
+        replicas = connection.strategy.num_replicas_in_sync
+    VirtualTPUStrategy(2)
+print(json.dumps([replicas, [str(w.message) for w in caught if "is tested with" in str(w.message)]]))
+"""
+
+
+@pytest.mark.tensorflow
+def test_it_works_nevertheless() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TPUNB_TPU": ""}
+    run = subprocess.run(
+        [sys.executable, "-c", STRATEGY],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment,
+    )
+    assert run.returncode == 0, run.stderr
+    replicas, said = json.loads(run.stdout.splitlines()[-1])
+    assert replicas == 2
+    assert len(said) == 1

@@ -1,0 +1,183 @@
+"""Installing and removing kernels deletes and changes nothing of anybody else."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.kernelspec import KernelSpecManager
+
+from tpunb import cli
+from tpunb.errors import KernelError
+from tpunb.notebook.kernels import install_kernel, installed_kernels, remove_kernel
+
+
+@pytest.fixture(autouse=True)
+def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's share/jupyter, with what is precious in it."""
+    data = tmp_path / "data"
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(data))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "prefix" / "share" / "jupyter"))
+    kernel(data / "kernels" / "theirs")
+    (data / "notebook_secret").write_text("secret")
+    return tmp_path
+
+
+def kernel(folder: Path, **changes: Any) -> Path:
+    spec = {"argv": ["true"], "display_name": "Theirs", "language": "c", "metadata": {}}
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps({**spec, **changes}))
+    return folder
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """All that is in a folder, with the content of each file."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+NO_NAMES = [
+    "", ".", "..", "...", ".hidden", "dot.", "../up", "a/b", "/abs", "a\\b", "a b", "tpü", "a\n",
+    "\u212aernel", "a\0b", "x" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+@pytest.mark.parametrize("prefix", [False, True])
+def test_no_name_leads_out_of_its_folder(name: str, prefix: bool, jupyter: Path) -> None:
+    before = tree(jupyter)
+    with pytest.raises(KernelError, match="unlike"):
+        install_kernel("v3-8", name=name, prefix=jupyter / "data" if prefix else None)
+    with pytest.raises(KernelError):
+        remove_kernel(name)
+    assert tree(jupyter) == before
+
+
+@pytest.mark.parametrize("name", ["...", "..", "."])
+def test_the_command_deletes_nothing(name: str, jupyter: Path) -> None:
+    before = tree(jupyter)
+    assert cli.main(["kernel", "install", "v3-8", f"--name={name}"]) == 2
+    assert cli.main(["kernel", "install", "v3-8", f"--name={name}", f"--prefix={jupyter}"]) == 2
+    assert cli.main(["kernel", "remove", name]) == 2
+    assert tree(jupyter) == before
+
+
+def test_jupyters_own_kernel_is_not_hidden(jupyter: Path) -> None:
+    for name in ("python3", "PYTHON3"):
+        with pytest.raises(KernelError, match="another kernel named 'python3'"):
+            install_kernel("v3-8", name=name)
+        with pytest.raises(KernelError, match="not installed by tpunb"):
+            remove_kernel(name)
+
+
+def test_a_kernel_elsewhere_is_not_hidden(jupyter: Path) -> None:
+    kernel(jupyter / "prefix" / "share" / "jupyter" / "kernels" / "ir")
+    before = tree(jupyter)
+    with pytest.raises(KernelError, match="another kernel named 'ir'"):
+        install_kernel("v3-8", name="IR")
+    assert tree(jupyter) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # Copied from one of ours, to start something else.
+        {"metadata": {"tpunb": {"tpu": "v3-8"}}},
+        {"argv": ["python", "-m", "tpunb.kernel_launcher"]},
+        {"argv": "tpunb.kernel_launcher", "metadata": {"tpunb": {"tpu": "v3-8"}}},
+        {"argv": None, "metadata": {"tpunb": {"tpu": "v3-8"}}},
+    ],
+)
+def test_what_makes_a_kernel_ours(changes: dict[str, Any], jupyter: Path) -> None:
+    folder = kernel(jupyter / "data" / "kernels" / "mine", **changes)
+    before = tree(folder)
+    assert installed_kernels() == []
+    with pytest.raises(KernelError, match="another kernel"):
+        install_kernel("v3-8", name="mine")
+    with pytest.raises(KernelError, match="not installed by tpunb"):
+        remove_kernel("mine")
+    assert tree(folder) == before
+
+
+def test_a_folder_that_is_no_kernel(jupyter: Path) -> None:
+    folder = jupyter / "data" / "kernels" / "Notes"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    (folder.parent / "file").write_text("mine")
+    (folder.parent / "link").symlink_to("nowhere")
+    before = tree(jupyter)
+    for name in ("notes", "file", "link"):
+        with pytest.raises(KernelError, match=r"is there already|symbolic link"):
+            install_kernel("v3-8", name=name)
+    assert tree(jupyter) == before
+    (folder / "notes.txt").unlink()
+    assert install_kernel("v3-8", name="notes").folder == folder
+
+
+def test_one_folder_however_it_is_spelled(jupyter: Path) -> None:
+    folder = install_kernel("v3-8", name="mine").folder
+    folder = folder.rename(folder.with_name("Mine"))
+    replaced = install_kernel("v3-32", name="MINE")
+    assert replaced.replaced
+    assert replaced.folder == folder
+    assert [(found.name, found.tpu) for found in installed_kernels()] == [("mine", "v3-32")]
+    assert remove_kernel("mIne").folder == folder
+    assert not folder.exists()
+
+
+def test_files_that_the_user_has_added_stay(
+    jupyter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = install_kernel("v3-8", name="mine").folder
+    picture = jupyter / "picture.png"
+    picture.write_bytes(b"mine")
+    (folder / "logo-64x64.png").unlink()
+    (folder / "logo-64x64.png").symlink_to(picture)
+    (folder / "kernel.js").write_text("mine")
+    install_kernel("v3-32", name="mine")
+    assert installed_kernels()[0].tpu == "v3-32"
+    assert cli.main(["kernel", "remove", "mine"]) == 0
+    assert "other files are kept" in capsys.readouterr().out
+    assert tree(folder) == {"kernel.js": b"mine"}
+    assert picture.read_bytes() == b"mine"
+    assert "mine" not in KernelSpecManager().find_kernel_specs()
+
+
+def test_a_link_to_a_kernel(jupyter: Path) -> None:
+    folder = install_kernel("v3-8", name="one").folder
+    link = folder.with_name("two")
+    link.symlink_to("one")
+    before = tree(folder)
+    with pytest.raises(KernelError, match="is a symbolic link"):
+        install_kernel("v3-32", name="two")
+    assert remove_kernel("two").folder == link
+    assert not os.path.lexists(link)
+    assert tree(folder) == before
+    # A spec of somebody else's, which one of ours would be written into.
+    spec = folder / "kernel.json"
+    spec.rename(jupyter / "spec")
+    spec.symlink_to(jupyter / "spec")
+    with pytest.raises(KernelError, match="another kernel"):
+        install_kernel("v3-32", name="one")
+
+
+@pytest.mark.parametrize("before", [None, "v3-32"])
+def test_a_failure_leaves_what_was_there(
+    before: str | None, jupyter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if before:
+        install_kernel(before, name="mine")
+    stood = tree(jupyter)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(KernelError, match=r"Cannot write .*kernel.json: No space left"):
+        install_kernel("v3-8", name="mine")
+    assert tree(jupyter) == stood

@@ -1,0 +1,241 @@
+"""What starts in a kernel with a virtual TPU, and how it fails without one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from counterparts.children import output_of
+from nbclient import NotebookClient
+from support.patience import PATIENCE
+
+from tpunb.errors import KernelError, VirtualDevicesError
+from tpunb.notebook.kernels import app, importing, install_kernel
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of Jupyter's that are this test's own, and kernels that find the package."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("TPUNB_TPU", raising=False)
+
+
+def executed(name: str, *sources: str, **options: Any) -> list[Any]:
+    """The outputs of each cell, run in a kernel."""
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    client = NotebookClient(
+        notebook,
+        kernel_name=name,
+        allow_errors=True,
+        timeout=PATIENCE,
+        startup_timeout=PATIENCE,
+        extra_arguments=["--log-level=40"],
+        **options,
+    )
+    client.execute()
+    return [cell.outputs for cell in notebook.cells]
+
+
+def result(outputs: Any) -> str:
+    (output,) = outputs
+    assert output.output_type == "execute_result", output
+    text: str = output.data["text/plain"]
+    return text
+
+
+# What a kernel does before TensorFlow is there
+
+
+@pytest.fixture
+def hooked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
+    """What would be installed when TensorFlow is imported."""
+    from tpunb import virtual
+
+    calls: list[tuple[Any, ...]] = []
+
+    def note(tpu: str, **options: Any) -> None:
+        calls.append((tpu, options))
+
+    monkeypatch.setattr(virtual, "install_when_imported", note, raising=False)
+    before = list(sys.meta_path)
+    yield calls
+    sys.meta_path[:] = before
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"), [(None, "v5e-8"), ("", "v5e-8"), (" v3-8 ", "v3-8"), ("12", "12")]
+)
+def test_the_type(variable: str | None, expected: str, hooked: list[tuple[Any, ...]]) -> None:
+    environment = {} if variable is None else {"TPUNB_TPU": variable}
+    rest = app.prepare(["--tpu=v5e-8", "-f", "file.json"], environment)
+    assert rest == ["-f", "file.json"]
+    assert hooked == [(expected, {"environment": True, "required": True})]
+    assert environment["TPUNB_TPU"] == expected
+    assert environment["TF_CPP_MIN_LOG_LEVEL"] == "3"
+
+
+def test_a_log_level_of_the_users(hooked: list[tuple[Any, ...]]) -> None:
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    app.prepare(["--tpu=v5e-8"], environment)
+    assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0"
+    assert hooked
+
+
+@pytest.mark.parametrize("variable", ["v3-9", "local", "grpc://10.0.0.2:8470"])
+def test_a_variable_that_is_no_type(variable: str, hooked: list[tuple[Any, ...]]) -> None:
+    app.prepare(["--tpu=v5e-8"], {"TPUNB_TPU": variable})
+    gate = sys.meta_path[0]
+    assert isinstance(gate, importing.Gate)
+    for _ in range(2):  # no import gets through, also not the second
+        with pytest.raises(KernelError, match=f"TPUNB_TPU is '{variable}'"):
+            gate.find_spec("tensorflow", None)
+    assert gate.find_spec("json", None) is None
+    assert not hooked
+
+
+IMPORTING = """
+import sys, types
+from tpunb.errors import VirtualDevicesError
+from tpunb.notebook.kernels.importing import Gate
+sys.path.insert(0, {folder!r})
+class Between:
+    def find_spec(self, name, path, target=None):
+        if name != "tensorflow":
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and (spec := finder.find_spec(name, None)):
+                return spec
+sys.meta_path.insert(0, Between())
+gate = Gate()
+sys.meta_path.insert(0, gate)
+for attempt in range(2):
+    try:
+        import tensorflow
+        print("imported", tensorflow.name)
+    except VirtualDevicesError as error:
+        print("refused", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("name = 'fake'", ["imported fake"] * 2),
+        (
+            "from tpunb.errors import VirtualDevicesError\nraise VirtualDevicesError('too few')",
+            ["refused too few"] * 2,
+        ),
+    ],
+)
+def test_importing_through_the_gate(module: str, expected: list[str], tmp_path: Path) -> None:
+    noise = "import os\nos.write(2, b'2026-01-01 00:00:00.1: I x.cc] no cuda drivers\\n')\n"
+    (tmp_path / "tensorflow.py").write_text(noise + module)
+    code = IMPORTING.format(folder=str(tmp_path))
+    assert output_of(code).splitlines() == expected
+
+
+class Shell:
+    """As much of an IPython shell as is looked at after a cell."""
+
+    def __init__(self) -> None:
+        self.events = self
+        self.after: Callable[[Any], None] = lambda result: None
+        self.shown: list[Any] = []
+
+    def register(self, event: str, function: Callable[[Any], None]) -> None:
+        assert event == "post_run_cell"
+        self.after = function
+
+    def showtraceback(self, exc_tuple: Any) -> None:
+        self.shown.append(exc_tuple[1])
+
+
+class Result:
+    success = True
+    error_in_exec: BaseException | None = None
+
+
+def test_an_error_that_a_cell_swallows_is_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure: list[BaseException | None] = [None]
+    monkeypatch.setattr(app, "_failure", lambda: failure[0])
+    shell: Any = Shell()
+    app.watch(shell)
+    first, second, third = Result(), Result(), Result()
+    shell.after(first)
+    assert first.error_in_exec is None
+    failure[0] = VirtualDevicesError("too few")
+    shell.after(second)
+    assert second.error_in_exec is failure[0]
+    assert shell.shown == [failure[0]]
+    shell.after(third)  # each is told once
+    assert third.error_in_exec is None
+
+
+def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from tpunb.notebook.kernels.app import prepare
+prepare(["--tpu=v5e-8"], os.environ)
+heavy = {"IPython", "PIL", "jupyter_client", "matplotlib", "numpy", "tensorflow"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    assert output_of(code) == ""
+
+
+# Kernels that run
+
+
+DETECTION = """
+import tensorflow as tf
+try:
+    tpu = tf.distribute.cluster_resolver.TPUClusterResolver()
+    tf.config.experimental_connect_to_cluster(tpu)
+    tf.tpu.experimental.initialize_tpu_system(tpu)
+    strategy = tf.distribute.TPUStrategy(tpu)
+except ValueError:
+    strategy = tf.distribute.get_strategy()
+strategy.num_replicas_in_sync
+"""
+
+
+@pytest.mark.tensorflow
+def test_a_notebook_finds_its_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Also with a module beside it that is called as one of Python's own.
+    (tmp_path / "random.py").write_text("raise ImportError('not this one')")
+    monkeypatch.setenv("TPUNB_TPU", "4")
+    name = install_kernel("v5e-8").name
+    outputs = executed(
+        name,
+        "import os, sys; (os.environ['TPUNB_TPU'], 'tensorflow' in sys.modules)",
+        DETECTION,
+        "raise RuntimeError('TPU is already in use by process with pid 1234')",
+        "%load_ext tpunb\n_ = %tpu_connect\n(_.strategy.num_replicas_in_sync, _.kind)",
+        resources={"metadata": {"path": str(tmp_path)}},
+    )
+    assert result(outputs[0]) == "('4', False)"
+    # What TensorFlow tells about the TPU is there as on any; nothing about GPUs.
+    assert not [output for output in outputs[1] if output.get("name") == "stderr"]
+    assert result(outputs[1][-1:]) == "4"
+    (error,) = outputs[2]
+    assert "Only one process can hold a TPU" in "".join(error.traceback)
+    assert result(outputs[3][-1:]) == "(4, 'virtual')"
+
+
+def test_no_tpu_no_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUNB_TPU", "v3-9")
+    name = install_kernel("v5e-8").name
+    outputs = executed(name, "import tensorflow", "import tensorflow", "1 + 1")
+    for failed in outputs[:2]:
+        assert failed[0].ename == "KernelError"
+        assert "TPUNB_TPU is 'v3-9'" in failed[0].evalue
+    assert result(outputs[2]) == "2"

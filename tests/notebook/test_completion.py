@@ -1,0 +1,124 @@
+"""Tab completion of magics, as the kernel asks for it, in both of IPython's ways."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from support.shell import Notebook
+
+from tpunb.tpu.types import accelerator_types
+
+CONNECT = [
+    *("--simulate", "--computation-shape", "--replicas", "--spmd", "--lenient", "--patch"),
+    *("--require-tpu", "--zone", "--project", "--workers", "--local-workers", "--timeout", "--as"),
+]
+RUN = [
+    *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),
+    *("--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"),
+]
+TYPES = list(accelerator_types())
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Notebook]:
+    notebook = Notebook(tmp_path)
+    notebook.shell.run_line_magic("load_ext", "tpunb")
+    yield notebook
+    notebook.close()
+
+
+def completed(book: Notebook, text: str) -> list[str]:
+    """The line after each completion at `|`; empty if none is of tpunb."""
+    cursor = text.index("|")
+    text = text.replace("|", "")
+    with provisionalcompleter():
+        found = list(book.shell.Completer.completions(text, cursor))
+    return [text[: one.start] + one.text + text[one.end :] for one in found if one.type == "option"]
+
+
+def old_complete(book: Notebook, line: str) -> tuple[str, list[str]]:
+    """What a kernel calls where IPython's newer completion is switched off."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        token, matches = book.shell.complete("", line, len(line))
+    return token, matches
+
+
+def completed_the_old_way(book: Notebook, line: str) -> list[str]:
+    """The same by `shell.complete`, with one line."""
+    token, matches = old_complete(book, line)
+    assert line.endswith(token)
+    return [line[: len(line) - len(token)] + match for match in matches]
+
+
+CASES = [
+    ("%tpu_connect --s", ["--simulate", "--spmd"]),
+    ("%tpu_connect ", CONNECT),
+    ("%tpu_connect -", CONNECT),
+    ("%tpu_connect --simulate v3-8 --r", ["--replicas", "--require-tpu"]),
+    ("%tpu_connect --spmd --", [option for option in CONNECT if option != "--spmd"]),
+    ("%tpu_connect --simulate v5e-", [name for name in TYPES if name.startswith("v5e-")]),
+    ("%tpu_connect --simulate ", TYPES),
+    ("%tpu_connect --simulate --sp", ["--spmd"]),
+    ("%tpu_connect --lenient fl", ["float64-op", "float64"]),
+    ("%tpu_connect\t--s", ["--simulate", "--spmd"]),
+    ("%tpu_connect   --spmd   --sim", ["--simulate"]),
+    ("  %tpu_connect --sp", ["--spmd"]),
+    ("connection = %tpu_connect --sp", ["--spmd"]),
+    ("%tpu_topology v3-1", ["v3-128", "v3-1024"]),
+    ("%tpu_topology ", TYPES),
+    ("%%tpu_run --t", ["--targets", "--time"]),
+    ("%%tpu_run --time ", [option for option in RUN if option != "--time"]),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), CASES)
+def test_options_and_types(book: Notebook, line: str, words: list[str]) -> None:
+    start = line[: len(line) - len(line.split(" ")[-1].split("\t")[-1])]
+    expected = [start + word for word in words]
+    assert completed(book, line + "|") == expected
+    assert completed_the_old_way(book, line) == expected
+
+
+def test_in_a_cell_of_several_lines(book: Notebook) -> None:
+    lines = completed(book, "%%tpu_run --ti|\nx = 1\nx")
+    assert lines == ["%%tpu_run --time\nx = 1\nx"]
+    lines = completed(book, "y = 2\n%tpu_connect --sim|\nx = 1")
+    assert lines == ["y = 2\n%tpu_connect --simulate\nx = 1"]
+
+
+OTHER = (
+    "%timeit --s", "tpu_connect --s", "a.b --s", "x = 1 - tp", "%tpu_status --", "abs", "",
+    "%%tpu_run\nab", "%tpu_connect --zone ", "%tpu_connect --replicas ", "%tpu_conn", "%%tpu_ru",
+    "# %tpu_connect --s", "%tpu_connect --nothing", "'%tpu_connect --s",
+)  # fmt: skip
+
+
+def test_other_lines_are_untouched(book: Notebook) -> None:
+    """Also after lines that are ours, as what was completed before must not matter."""
+    ours = list(book.shell.Completer.custom_matchers)
+    assert ours
+
+    def shown(line: str) -> list[tuple[str, int, int]]:
+        found = book.shell.Completer.completions(line, len(line))
+        return [(c.text, c.start, c.end) for c in found]
+
+    with provisionalcompleter():
+        shown("long_token")
+        for line in OTHER:
+            shown("%tpu_connect --s")
+            now = shown(line)
+            book.shell.Completer.custom_matchers[:] = []
+            assert now == shown(line), line
+            book.shell.Completer.custom_matchers[:] = ours
+
+
+def test_names_of_magics(book: Notebook) -> None:
+    _, matches = old_complete(book, "%tpu_")
+    assert set(matches) == {
+        f"%tpu_{name}" for name in ("connect", "disconnect", "doctor", "status", "topology")
+    } | {"%%tpu_check", "%%tpu_run"}

@@ -1,0 +1,129 @@
+"""`%%tpu_check`, `%%tpu_run --check` and what strictness shows in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.shell import Notebook
+
+from tpunb.virtual.check import CheckError, CheckReport
+
+pytestmark = pytest.mark.usefixtures("tf")
+
+MASK = """
+y = x * 2
+for i in tf.range(2):
+    tf.print(
+        'sum',
+        y)
+
+z = tf.boolean_mask(y, y > 0)
+"""
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Notebook]:
+    """A shell that is connected to two cores."""
+    notebook = Notebook(tmp_path)
+    notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np")
+    notebook.good("%tpu_connect --simulate 2")
+    notebook.good("x = tf.ones([8, 16])")
+    yield notebook
+    notebook.close()
+
+
+def checked(book: Notebook, body: str) -> CheckReport:
+    report = book.good(f"%%tpu_check\n{body}").value
+    assert isinstance(report, CheckReport)
+    return report
+
+
+def test_lines_and_reasons(book: Notebook) -> None:
+    report = checked(book, MASK)
+    assert [(one.code, one.line, one.entry) for one in report.errors] == [
+        ("unsupported-op", 5, "23"),
+        ("dynamic-shape", 9, "26"),
+    ]
+    assert not report.ok
+    assert "line 9: error dynamic-shape" in str(report)
+    assert "y" not in book.shell.user_ns
+    assert "z" not in book.shell.user_ns
+
+
+def test_what_compiles(book: Notebook) -> None:
+    report = checked(book, "y = x * 2\ny @ tf.transpose(y)")
+    assert report == CheckReport()
+    assert str(report) == "Compiles for a TPU."
+    assert "<table" not in report._repr_html_()
+
+
+def test_nothing_is_run_or_traced_for_later(book: Notebook) -> None:
+    book.good("with strategy.scope():\n    v = tf.Variable(1.0)\nseen = []")
+    checked(book, "v.assign_add(1.0)\nseen.append(1)\nx + v")
+    assert book.good("float(v.numpy()), seen").value == (1.0, [])
+    assert book.good("%%tpu_run\nv.assign_add(1.0)").error is None
+    assert book.good("float(v.numpy())").value == 2.0
+    assert "1" in book.good("%tpu_status").text
+
+
+def test_figures(book: Notebook) -> None:
+    book.good("a, w = tf.ones([4, 100]), tf.ones([100, 1000])")
+    report = checked(book, "h = a * 1.0\nh @ w")
+    assert report.ok
+    found = {one.code: one for one in report.warnings}
+    assert set(found) == {"small-batch", "padding", "float32"}
+    assert {one.line for one in report.warnings} == {3}
+    assert "fills 50% of the 8 rows" in found["small-batch"].reason
+    assert "wastes 62% of the multiply-adds" in found["padding"].reason
+    assert "[4, 100] × [100, 1000]" in found["padding"].reason
+    assert "100% of the 0.4 million" in found["float32"].reason
+
+
+def test_html_is_escaped(book: Notebook) -> None:
+    report = checked(book, "tf.strings.join(['<script>alert(1)</script>', '2'])")
+    assert "<script" not in report._repr_html_()
+    assert report.errors
+
+
+def test_errors_of_the_cell_itself(book: Notebook) -> None:
+    ran = book.run("%%tpu_check\ny = x * 2\ny @ y")
+    assert "In the cell, line 3" in ran.text
+    assert "Traceback" not in ran.text
+    assert type(ran.error).__name__ == "ValueError"
+    assert "Line 2" in book.run("%%tpu_check\ny = = x").text
+
+
+def test_check_before_running(book: Notebook) -> None:
+    ran = book.run("%%tpu_run --check\ny = tf.boolean_mask(x, x > 0)")
+    assert isinstance(ran.error, CheckError)
+    assert "line 2" in ran.text or any("line 2" in shown["text/plain"] for shown in ran.shown)
+    assert "y" not in book.shell.user_ns
+    assert book.good("%%tpu_run --check\ny = x * 2").shown == []
+    assert "y" in book.shell.user_ns
+
+
+def test_a_refused_run_shows_the_line_the_cause_and_the_mend_once(book: Notebook) -> None:
+    ran = book.run("%%tpu_run\ny = x * 2\nz = tf.boolean_mask(y, y > 0)")
+    assert type(ran.error).__name__ == "InvalidArgumentError"
+    assert "---->   3 z = tf.boolean_mask" in ran.text
+    assert ran.text.count("Known error 26") == 1
+    assert ran.text.count("No registered 'Where' OpKernel") == 1
+
+
+def test_lenient_rules(book: Notebook) -> None:
+    book.good("%tpu_connect --simulate 2 --lenient dynamic-shape")
+    assert book.run("%%tpu_run\ntf.boolean_mask(x, x > 0)").error is None
+    assert book.run("%%tpu_run\ntf.strings.as_string(x)").error is not None
+    book.good("%tpu_connect --simulate 2 --lenient")
+    assert book.run("%%tpu_run\ntf.strings.as_string(x)").error is None
+    ran = book.run("%tpu_connect --simulate 2 --lenient dynamic")
+    assert "Did you mean 'dynamic-shape'?" in ran.text
+
+
+def test_only_a_virtual_tpu_can_check(book: Notebook) -> None:
+    book.good("import tpunb\nsingle = tf.distribute.OneDeviceStrategy('CPU:0')")
+    ran = book.run("tpunb.check(tf.abs, x, strategy=single)")
+    assert isinstance(ran.error, CheckError)
+    assert "virtual TPU" in ran.text

@@ -1,0 +1,413 @@
+"""`%tpu_connect`, `%tpu_disconnect`, `%tpu_status` and `%tpu_topology` on an IPython shell."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counterparts.ports import mute, refusing
+from IPython.core.error import UsageError
+from support.shell import Notebook, Ran
+
+import tpunb
+from tpunb.connection import hardware
+from tpunb.errors import (
+    AcceleratorTypeError,
+    ComputationShapeError,
+    ConnectError,
+    NotConnectedError,
+    TpunbError,
+    VirtualDevicesError,
+)
+from tpunb.machine import chips
+from tpunb.notebook.magics import TpuMagics
+
+pytestmark = pytest.mark.usefixtures("tf")
+
+MADE = {"strategy", "resolver", "topology"}
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    """A shell with the extension, on a machine without a TPU."""
+    for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(chips, "ROOT", tmp_path)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "*")
+    notebook = Notebook(tmp_path)
+    notebook.good("%load_ext tpunb")
+    yield notebook
+    notebook.close()
+
+
+def refused(book: Notebook, line: str, kind: type[BaseException], words: str = "") -> Ran:
+    """Runs a line that must fail, and be shown in a few lines."""
+    ran = book.run(line)
+    assert type(ran.error) is kind, ran.text
+    assert words in str(ran.error)
+    assert "Traceback" not in ran.text
+    assert len(ran.text.strip().splitlines()) <= 3
+    if isinstance(ran.error, TpunbError):
+        assert ran.error.mend
+        assert str(ran.error) in ran.text
+    return ran
+
+
+def test_nothing_found_gives_a_virtual_tpu(book: Notebook) -> None:
+    connection = book.good("connection = %tpu_connect\nconnection")
+    assert repr(connection.value) == "<connection to virtual TPU v5e-8, 8 replicas>"
+    assert "No TPU was found (no TPU device in /dev; TPU_NAME is not set;" in connection.plain
+    assert "this is a virtual v5e-8" in connection.plain
+    assert "<script" not in connection.shown[-1]["text/html"]
+    # An assignment keeps the summary from being shown.
+    assert connection.shown[0]["text/plain"] == "No TPU is used: this v5e-8 is virtual."
+    strategy = book.names["strategy"]
+    assert strategy.num_replicas_in_sync == 8
+    assert connection.value.strategy is strategy
+    assert connection.value.resolver is book.names["resolver"]
+    assert connection.value.topology is book.names["topology"]
+    assert isinstance(
+        strategy, book.good("import tensorflow as tf; tf.distribute.TPUStrategy").value
+    )
+
+
+def test_what_is_shown(book: Notebook) -> None:
+    topology, connection = book.good("%tpu_connect --simulate v3-8").shown
+    assert topology.keys() == {"text/plain", "image/png"}
+    assert connection.keys() == {"text/plain", "text/html"}
+    assert topology["text/plain"].startswith("v3-8 · 4 chips · 8 cores")
+    assert "virtual TPU v3-8 (simulated on CPU)" in connection["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("options", "replicas", "devices"),
+    [
+        ("--simulate", 8, 1),
+        ("--simulate 3", 3, 1),
+        ("--simulate v3-8 --computation-shape 1,1,1,2", 4, 2),
+        ("--simulate v3-8 --computation-shape [1,1,1,2] --replicas 3", 3, 2),
+        ("--simulate v3-8 --computation-shape '1, 1, 1, 2' --spmd", 4, 2),
+        ("--simulate v3-8 --replicas 1", 1, 1),
+        ('--simulate "V3-8" --timeout 5 --zone z --project p', 8, 1),
+    ],
+)
+def test_options(book: Notebook, options: str, replicas: int, devices: int) -> None:
+    connection = book.good(f"%tpu_connect {options}").value
+    assert connection.strategy.num_replicas_in_sync == replicas
+    assert connection.describe().logical_devices == devices
+    assert connection.request.spmd == ("--spmd" in options)
+    result = connection.run_cell("replica_id", {})
+    assert len(connection.strategy.experimental_local_results(result.value)) == replicas
+
+
+def test_options_are_those_of_connect() -> None:
+    parser = TpuMagics.tpu_connect.parser  # type: ignore[attr-defined]
+    defaults = {action.dest: action.default for action in parser._actions}
+    assert defaults.pop("name") == "strategy"
+    parameters = inspect.signature(tpunb.connect).parameters
+    assert defaults == {name: parameter.default for name, parameter in parameters.items()}
+    assert list(defaults) == list(parameters)
+    assert "(default: 60)" in str(TpuMagics.tpu_connect.__doc__)
+
+
+def test_as(book: Notebook) -> None:
+    book.good("%tpu_connect --simulate 2 --as other")
+    assert {"other", "resolver", "topology"} <= book.names.keys()
+    assert "strategy" not in book.names
+    ran = book.good("%tpu_connect --simulate 2 --as strategy")
+    assert "Already connected" in ran.plain
+    assert book.names["strategy"] is book.names["other"]
+    book.good("%tpu_disconnect")
+    assert not book.names.keys() & {*MADE, "other"}
+
+
+@pytest.mark.parametrize("name", ["3x", "a.b", "class", "None", "''", "a-b"])
+def test_as_wants_a_name(book: Notebook, name: str) -> None:
+    refused(book, f"%tpu_connect --simulate 2 --as {name}", UsageError)
+    assert not book.names.keys() & MADE
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [("v3-8", "v3-8"), (" 2 ", "2 cores"), ("V5LITEPOD-4", "v5e-4")]
+)
+def test_default_from_the_environment(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch, value: str, name: str
+) -> None:
+    monkeypatch.setenv("TPUNB_TPU", value)
+    ran = book.good("%tpu_connect")
+    assert ran.value.tpu == name
+    assert "TPUNB_TPU asks for this virtual TPU." in ran.plain
+    refused(book, "%tpu_connect --require-tpu", ConnectError, "TPUNB_TPU")
+    assert book.good("%tpu_connect --simulate 3").value.tpu == "3 cores"
+
+
+def test_hardware_from_the_environment(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUNB_TPU", "grpc://127.0.0.1:1")
+    refused(book, "%tpu_connect", ConnectError, "127.0.0.1:1")
+
+
+def test_required(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = refused(book, "%tpu_connect --require-tpu", ConnectError, "There is no TPU here")
+    assert isinstance(ran.error, ConnectError)
+    assert ran.error.tried[0] == "no TPU device in /dev"
+    monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")
+    refused(book, "%tpu_connect", ConnectError, "one is required")
+    refused(book, "%tpu_connect --simulate 2", ConnectError, "real one is required")
+    monkeypatch.setenv("TPUNB_REQUIRE_TPU", "0")
+    book.good("%tpu_connect --simulate 2")
+
+
+WRONG = [
+    ("--simulate v5e-9", AcceleratorTypeError, "v5e-8"),
+    ("--simulate v3", AcceleratorTypeError, "v3-8"),
+    ("--simulate 0", AcceleratorTypeError, "0 cores"),
+    ("--simulate -3", AcceleratorTypeError, "-3 cores"),
+    ("--simulate abc", AcceleratorTypeError, "abc"),
+    ("--simulate ''", AcceleratorTypeError, ""),
+    ("--simulate <b>", AcceleratorTypeError, "<b>"),
+    ("v3-8", ConnectError, "--simulate v3-8"),
+    ("8", ConnectError, "is a TPU type"),
+    ("my-tpu --simulate v3-8", ConnectError, "not both"),
+    ("--require-tpu --simulate v3-8", ConnectError, "real one is required"),
+    ("--simulate v3-8 --computation-shape 1,1,1,3", ComputationShapeError, "2×2×1×2"),
+    ("--simulate v3-8 --computation-shape 1,1,2", ComputationShapeError, "2×2×1×2"),
+    ("--simulate v3-8 --computation-shape 1,1,1,1,1", ComputationShapeError, "four"),
+    ("--simulate v3-8 --computation-shape 1,1,1,0", ComputationShapeError, "four positive"),
+    ("--simulate v3-8 --computation-shape=-1,1,1,1", ComputationShapeError, "four positive"),
+    ("--simulate v3-8 --computation-shape 1,1,1,a", UsageError, "1,1,1,2"),
+    ("--simulate v3-8 --computation-shape ''", UsageError, "1,1,1,2"),
+    ("--simulate v3-8 --computation-shape", UsageError, "expected one argument"),
+    ("--simulate v3-8 --replicas 9", ComputationShapeError, "At most 8 fit"),
+    ("--simulate v3-8 --replicas 0", ComputationShapeError, "positive"),
+    ("--simulate v3-8 --replicas -1", ComputationShapeError, "positive"),
+    ("--simulate v3-8 --replicas x", UsageError, "invalid int"),
+    ("--simulate v3-8 --computation-shape 1,1,1,2 --replicas 5", ComputationShapeError, "most 4"),
+    ("--simulate 2 --timeout x", UsageError, "invalid float"),
+    ("--simulate 2 --timeout 0", ConnectError, "timeout"),
+    ("--simulate 2 --timeout nan", ConnectError, "timeout"),
+    ("--simulate 2 --timeout 1e300", ConnectError, "timeout"),
+    ("--nothing", UsageError, "unrecognized"),
+    ("a b", UsageError, "unrecognized"),
+    ("--simulate 'v3-8", UsageError, "quotation"),
+    ("local", ConnectError, "sees no TPU"),
+    ("my-tpu --timeout 5", ConnectError, "zone of the TPU is not known"),
+    ("grpc://127.0.0.1:1", ConnectError, "127.0.0.1:1"),
+    ("grpc://127.0.0.1:99999", ConnectError, "is not an address"),
+    ("grpc://127.0.0.1:port", ConnectError, "is not an address"),
+    ("grpc://", ConnectError, "is not an address"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "kind", "words"), WRONG)
+def test_what_cannot_be(
+    book: Notebook, options: str, kind: type[BaseException], words: str
+) -> None:
+    refused(book, f"%tpu_connect {options}", kind, words)
+    assert not book.names.keys() & MADE
+
+
+def test_a_failed_connect_leaves_the_connection(book: Notebook) -> None:
+    connection = book.good("%tpu_connect --simulate 2").value
+    for options in ("--simulate v5e-9", "local", "--simulate 2 --replicas 3", "--simulate 64"):
+        assert book.run(f"%tpu_connect {options}").error is not None
+    assert not connection.closed
+    assert book.good("%%tpu_run\nreplica_id").error is None
+    assert book.names["strategy"] is connection.strategy
+
+
+def test_more_cores_than_the_process_has(book: Notebook) -> None:
+    ran = refused(book, "%tpu_connect --simulate 1024", VirtualDevicesError, "Restart the kernel")
+    assert "1024" in str(ran.error)
+    book.good("%tpu_connect --simulate 2")
+    book.good("%%tpu_run\nreplica_id")
+
+
+def test_local_without_a_tpu(book: Notebook) -> None:
+    error = book.run("%tpu_connect local").error
+    assert isinstance(error, ConnectError)
+    assert error.tried[-1] == "TensorFlow lists 0 TPU devices"
+    assert "--simulate" in error.mend
+
+
+def test_every_worker_is_asked(book: Notebook) -> None:
+    with refusing() as dead, mute() as silent:
+        line = f"%tpu_connect grpc://{dead},grpc://{silent} --timeout 0.5"
+        ran = refused(book, line, ConnectError, "worker")
+    assert isinstance(ran.error, ConnectError)
+    tried = "\n".join(ran.error.tried)
+    assert dead in tried
+    assert silent in tried
+
+
+def test_the_same_again(book: Notebook) -> None:
+    first = book.good("%tpu_connect").value
+    ran = book.good("%tpu_connect")
+    assert ran.value is first
+    assert ran.plain.startswith("Already connected: the connection is used again.")
+    # Another way to ask for the same.
+    assert book.good("%tpu_connect --simulate v5litepod-8 --timeout 9").value is first
+    del book.names["strategy"]
+    book.good("%tpu_connect")
+    assert book.names["strategy"] is first.strategy
+
+
+def test_another_one(book: Notebook) -> None:
+    first = book.good("%tpu_connect --simulate 2 --as before").value
+    ran = book.good("%tpu_connect --simulate 3")
+    assert ran.plain.startswith("The connection to 2 cores is closed: models, variables")
+    assert first.closed
+    assert "before" not in book.names
+    assert book.names["strategy"].num_replicas_in_sync == 3
+
+
+def test_again_after_closing_by_hand(book: Notebook) -> None:
+    first = book.good("%tpu_connect --simulate 2").value
+    first.close()
+    assert "Not connected" in book.good("%tpu_status").plain
+    ran = book.good("%tpu_connect --simulate 2")
+    assert ran.value is not first
+    assert "closed" not in ran.plain
+
+
+def test_disconnect(book: Notebook) -> None:
+    refused(book, "%tpu_disconnect", NotConnectedError)
+    connection = book.good("%tpu_connect --simulate 2").value
+    book.good("topology = 'mine'")
+    assert book.good("%tpu_disconnect").shown == []
+    assert connection.closed
+    assert book.names.keys() & MADE == {"topology"}
+    assert book.names["topology"] == "mine"
+    refused(book, "%tpu_disconnect", NotConnectedError)
+    refused(book, "%tpu_disconnect now", UsageError)
+
+
+def test_disconnect_after_closing_by_hand(book: Notebook) -> None:
+    book.good("%tpu_connect --simulate 2").value.close()
+    refused(book, "%tpu_disconnect", NotConnectedError)
+    assert not book.names.keys() & MADE
+
+
+@dataclasses.dataclass
+class Fake:
+    """Hardware that can be connected to, and what was done to it."""
+
+    made: Any
+    fails: bool = False
+    tried: int = 0
+    shut_down: list[Any] = dataclasses.field(default_factory=list)
+
+    def connect(self, request: Any, progress: Any) -> Any:
+        progress("initialising the TPU system")
+        self.tried += 1
+        if self.fails:
+            raise ConnectError("the worker\nis gone")
+        return self.made
+
+    def disconnect(self, resolver: Any) -> None:
+        self.shut_down.append(resolver)
+
+
+@pytest.fixture
+def fake(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    virtual = book.good("%tpu_connect --simulate 2").value
+    book.good("%tpu_disconnect")
+    found = Fake((virtual.strategy, object(), virtual.topology, None))
+    monkeypatch.setattr(hardware, "connect", found.connect)
+    monkeypatch.setattr(hardware, "disconnect", found.disconnect)
+    monkeypatch.setattr(hardware, "lost", lambda resolver: ())
+    return found
+
+
+def test_hardware(book: Notebook, fake: Fake) -> None:
+    ran = book.good("%tpu_connect local")
+    assert repr(ran.value) == "<connection to TPU local, 2 replicas>"
+    assert "TPU hardware" in ran.plain
+    book.good("%tpu_disconnect")
+    assert fake.shut_down == [fake.made[1]]
+
+
+def test_the_same_hardware_in_another_way_is_not_shut_down(book: Notebook, fake: Fake) -> None:
+    first = book.good("%tpu_connect local").value
+    second = book.good("%tpu_connect local --spmd").value
+    assert first.closed
+    assert second is not first
+    assert fake.shut_down == [], "the new connection uses the system"
+    book.good("%tpu_connect --simulate 2")
+    assert len(fake.shut_down) == 1
+
+
+def test_hardware_that_fails_is_stood_in_for(
+    book: Notebook, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.fails = True
+    monkeypatch.setenv("TPU_NAME", "my-tpu")
+    # Told in any case: `c = %tpu_connect` shows no summary.
+    with pytest.warns(UserWarning, match="this is a virtual v5e-8"):
+        ran = book.good("%tpu_connect")
+    assert ran.value.tpu == "v5e-8"
+    assert "The TPU found here cannot be used (the worker is gone)" in ran.plain
+    with pytest.warns(UserWarning, match="this is a virtual v5e-8"):
+        again = book.good("%tpu_connect")
+    assert (again.value is ran.value, fake.tried) == (True, 2)
+    assert "Already connected" in again.plain
+    assert isinstance(book.run("%tpu_connect --require-tpu").error, ConnectError)
+    assert isinstance(book.run("%tpu_connect my-tpu").error, ConnectError)
+    fake.fails = False
+    assert book.good("%tpu_connect").value.kind == "hardware"
+
+
+def test_topology(book: Notebook) -> None:
+    refused(book, "%tpu_topology", NotConnectedError)
+    ran = book.good("%tpu_topology v4-32")
+    assert ran.plain.startswith("v4-32 · 16 chips")
+    assert ran.shown[0].keys() == {"text/plain", "image/png"}
+    refused(book, "%tpu_topology v4-33", AcceleratorTypeError, "v4-32")
+    refused(book, "%tpu_topology a b", UsageError)
+    book.good("%tpu_connect --simulate v3-8 --computation-shape 1,1,1,2")
+    assert "4 replicas of 2 logical devices" in book.good("%tpu_topology").plain
+    book.good("%tpu_disconnect")
+    refused(book, "%tpu_topology", NotConnectedError)
+
+
+def test_status(book: Notebook) -> None:
+    assert book.good("%tpu_status").shown[0]["text/plain"] == "Not connected: run %tpu_connect"
+    book.good("%tpu_connect --simulate 2")
+    plain = book.good("%tpu_status").plain
+    assert plain.startswith("Connection to virtual TPU 2 cores, 2 replicas")
+    assert "2 on 1 host\n" in plain
+    assert "0 B on each core" in plain
+    assert "last error" not in plain
+    book.good("import tensorflow as tf\nwith strategy.scope(): v = tf.Variable(tf.zeros([256]))")
+    book.good("%%tpu_run\nv + 1")
+    bundle = book.good("%tpu_status").shown[0]
+    assert "1 KiB on each core" in bundle["text/plain"]
+    assert "cells traced   1" in bundle["text/plain"]
+    assert "1 KiB" in bundle["text/html"]
+    refused(book, "%tpu_status now", UsageError)
+
+
+class Unusual:
+    """A notebook's object that answers anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Raising:
+    @property
+    def variables(self) -> Any:
+        raise RuntimeError("not now")
+
+
+def test_status_with_unusual_names(book: Notebook) -> None:
+    book.good("%tpu_connect --simulate 2")
+    book.names.update(u=Unusual(), r=Raising(), kind=Unusual)
+    assert "0 B on each core" in book.good("%tpu_status").plain

@@ -1,0 +1,203 @@
+"""`%%tpu_run` with data, steps and curves, on a real IPython shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+from support.shell import Notebook
+
+import tpunb
+from tpunb.display.widgets import frontend
+from tpunb.errors import CellError
+from tpunb.training.stop_button import Stopped
+
+SETUP = """\
+import numpy as np, tensorflow as tf, tpunb
+%load_ext tpunb
+%tpu_connect --simulate 4
+ds = tf.data.Dataset.range(64).map(lambda n: tf.cast(n, tf.float32)).batch(8, drop_remainder=True)
+with strategy.scope():
+    total = tf.Variable(0.0)"""
+STEP = """
+mean = ctx.all_reduce("mean", tf.reduce_mean(batch))
+total.assign_add(mean);
+"""
+
+
+@pytest.fixture(scope="module")
+def shell(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
+    notebook.good(SETUP)
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def book(shell: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    monkeypatch.delenv(frontend.VARIABLE, raising=False)
+    shell.names["total"].assign(0.0)
+    return shell
+
+
+def test_to_the_end_of_the_data(book: Notebook) -> None:
+    ran = book.good(f"%%tpu_run -d ds -p mean{STEP}")
+    assert ran.plain == "Training curves · mean · 8 steps\n8 steps\n"
+    assert float(book.names["total"].numpy()) == sum(range(64)) / 8
+    assert tpunb.history is not None
+    assert tpunb.history.values("mean").tolist() == [3.5 + 8 * n for n in range(8)]
+    assert [float(part) for part in book.names["mean"].values] == [59.5] * 4
+    assert book.session.connection.timings.steps == 8
+
+
+def test_without_curves_there_is_a_line(book: Notebook) -> None:
+    assert book.good(f"%%tpu_run -d ds{STEP}").plain == "8 steps\n"
+    assert book.good("%%tpu_run -n 1\nx = replica_id\n").plain == "1 step\n"
+
+
+def test_parts_of_a_batch_and_the_result(book: Notebook) -> None:
+    book.good("x, y = np.arange(128.0, dtype='float32'), np.ones([128], 'float32')")
+    ran = book.good("%%tpu_run -d x,y --as a,b -r s=sum -o kept\ns = tf.reduce_sum(a * b)\ns")
+    assert float(book.names["s"]) == sum(range(128))
+    assert [float(part) for part in book.names["kept"].values] == [496, 1520, 2544, 3568]
+    assert "PerReplica of 4 replicas" in ran.plain
+    shown = book.good("%%tpu_run -d x,y --as a,b -t 2\ntf.reduce_sum(a * b)").plain
+    assert "2544" in shown
+    assert "3568" not in shown
+
+
+def test_times(book: Notebook) -> None:
+    ran = book.good(f"%%tpu_run -d ds -n 8 -k 3 --time{STEP}")
+    for word in ("steady step", "8 steps in", "waiting for data"):
+        assert word in ran.plain
+    assert re.search(r"steps per loop +3\n", ran.plain)
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind", "message"),
+    [
+        ("%%tpu_run -n 0\n1", UsageError, "-n takes a number of at least 1, not 0"),
+        ("%%tpu_run -n 5 -k -1\n1", UsageError, "-k takes a number of at least 1"),
+        ("%%tpu_run -n x\n1", UsageError, "invalid int value"),
+        ("%%tpu_run -n 3 -k 5\nx = 1", CellError, "longer than the 3 steps"),
+        ("%%tpu_run -d dss\n1", UsageError, "there is no 'dss' in the notebook"),
+        ("%%tpu_run -d ds --as 1,2\n1", UsageError, "--as takes names"),
+        ("%%tpu_run -p loss\nloss = tf.constant(1.0)", CellError, "number of steps is missing"),
+        (f"%%tpu_run -d ds -p mena{STEP}", CellError, "Did you mean `mean`"),
+        (f"%%tpu_run -d ds -n 20{STEP}", CellError, "ended after 8 of 20 steps"),
+    ],
+)
+def test_bad_input(book: Notebook, cell: str, kind: type[Exception], message: str) -> None:
+    ran = book.run(cell)
+    assert isinstance(ran.error, kind)
+    assert message in ran.text
+    assert "Traceback" not in ran.text
+    assert book.good("total.numpy()").error is None
+
+
+def test_checked_first(book: Notebook) -> None:
+    ran = book.run("%%tpu_run --check -d ds\ny = tf.boolean_mask(batch, batch > 3.0)")
+    assert "boolean_mask" in ran.text
+    assert ran.error is not None
+    good = book.good(f"%%tpu_run --check -d ds -p mean{STEP}")
+    assert good.plain.endswith("8 steps\n")
+    assert float(book.names["total"].numpy()) == sum(range(64)) / 8
+
+
+def test_an_early_end_keeps_what_was_done(book: Notebook) -> None:
+    book.names.pop("mean", None)
+    assert book.run(f"%%tpu_run -d ds -n 20 -p mean{STEP}").error is not None
+    assert float(book.names["total"].numpy()) == sum(range(64)) / 8
+    assert "mean" in book.names
+    assert len(tpunb.history) == 8
+
+
+def test_an_error_says_where(book: Notebook) -> None:
+    ran = book.run("%%tpu_run -d ds -k 1\nx = batch\ntf.debugging.assert_less(batch, 30.0, 'high')")
+    assert "line 3" in ran.text
+    assert "step 4" in ran.text
+    assert "float32[2]" in ran.text
+    assert "tpunb" not in ran.text.replace("tpunb_", "")
+
+
+def test_an_error_says_on_which_replicas(book: Notebook) -> None:
+    ran = book.run("%%tpu_run\ntf.debugging.assert_less(replica_id, 2, 'high')")
+    assert "On replica" in ran.text
+    assert set(ran.error.tpunb_replicas) <= {2, 3}
+
+
+class Pressed:
+    """Presses the stop button once a run has made some steps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+        from tpunb.display.progress import RunDisplay
+
+        made = RunDisplay.made
+
+        def made_and_pressed(shown: RunDisplay, steps: int, examples: int | None) -> None:
+            made(shown, steps, examples)
+            if steps >= after and not self.done:
+                self.done = True
+                os.kill(os.getpid(), signal.SIGINT)
+
+        self.done = False
+        monkeypatch.setattr(RunDisplay, "made", made_and_pressed)
+
+
+def test_stopped_and_taken_up(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = f"%%tpu_run -d ds -k 1 -p mean{STEP}"
+    Pressed(monkeypatch, after=3)
+    ran = book.run(cell)
+    assert isinstance(ran.error, Stopped)
+    assert "Stopped: after 3 of 8 steps" in ran.text
+    assert "Traceback" not in ran.text
+    assert float(book.names["total"].numpy()) == 3.5 + 11.5 + 19.5
+    first = tpunb.history
+    assert first is not None
+    assert first.state == "stopped"
+    assert book.good(cell).plain.endswith("8 steps\n")
+    assert float(book.names["total"].numpy()) == sum(range(64)) / 8
+    assert tpunb.history is first
+    assert first.steps("mean").tolist() == list(range(1, 9))
+    book.good(cell)  # which begins anew
+    assert tpunb.history is not first
+    assert float(book.names["total"].numpy()) == 2 * sum(range(64)) / 8
+
+
+def test_stopped_and_begun_anew(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = f"%%tpu_run -d ds -k 1{STEP}"
+    Pressed(monkeypatch, after=3)
+    assert book.run(cell).error is not None
+    book.good(cell.replace("-k 1", "-k 1 --restart"))
+    assert float(book.names["total"].numpy()) == 34.5 + sum(range(64)) / 8
+
+
+def test_live_progress(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    published: list[tuple[dict[str, Any], bool]] = []
+
+    def publish(data: Any, metadata: Any, *, display_id: str, update: bool) -> None:
+        published.append((data, update))
+
+    monkeypatch.setattr(frontend, "publish", publish)
+    monkeypatch.setenv(frontend.VARIABLE, "always")
+    book.good(f"%%tpu_run -d ds -k 1 -p mean{STEP}")
+    views = [data for data, _ in published if "application/vnd.jupyter.widget-view+json" in data]
+    assert len(views) == 1
+    assert published[-1][0] == {"text/plain": "8 steps"}
+    frozen = [data for data, update in published if update and "image/png" in data]
+    assert [data["text/plain"] for data in frozen] == ["Training curves"]  # as first shown
+    left = ("tpunb-progress", "tpunb-curves")
+    assert not [t.name for t in threading.enumerate() if t.name in left]
+
+
+def test_a_file_is_where_it_was(book: Notebook, tmp_path: Path) -> None:
+    book.good(f"%%tpu_run -d ds -p mean{STEP}")
+    tpunb.history.to_csv(tmp_path / "history.csv")
+    assert len((tmp_path / "history.csv").read_text().splitlines()) == 9

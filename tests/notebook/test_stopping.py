@@ -1,0 +1,198 @@
+"""The stop button in notebooks, and that a slow cell shows that it is running."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counterparts.children import WITHOUT_KERAS, environment
+from jupyter_client.manager import KernelManager
+from support.interrupts import When, counts
+from support.patience import PATIENCE
+from support.shell import Notebook
+
+from tpunb.display import progress
+from tpunb.display.widgets import frontend
+from tpunb.training.stop_button import Stopped
+
+SETUP = """\
+import tensorflow as tf, tpunb
+%load_ext tpunb
+%tpu_connect --simulate 2
+with strategy.scope():
+    count = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
+rounds = tf.constant(10**9)"""
+LOOP = """
+for _ in tf.range(rounds):
+    count.assign_add(ctx.all_reduce("mean", 1.0))
+done = count + 0.0
+"""
+SHORT = "%%tpu_run\nlater = replica_id + 1\n"
+
+
+@pytest.fixture(scope="module")
+def shell(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
+    notebook.good(SETUP)
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def book(shell: Notebook) -> Iterator[Notebook]:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    shell.names["count"].assign(0.0)
+    yield shell
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], str, bool]]:
+    """What a front end that somebody watches is shown: data, the display's name, update."""
+    found: list[tuple[dict[str, Any], str, bool]] = []
+
+    def publish(data: Any, metadata: Any, *, display_id: str, update: bool) -> None:
+        found.append((data, display_id, update))
+
+    monkeypatch.setattr(frontend, "publish", publish)
+    monkeypatch.setenv(frontend.VARIABLE, "always")
+    return found
+
+
+def press(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_slow_cell_shows_that_it_is_running(
+    book: Notebook, published: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_SLOW", 0.0)
+    publish = frontend.publish
+    pressed: list[Any] = []
+
+    def then_press(data: Any, *arguments: Any, **options: Any) -> None:
+        publish(data, *arguments, **options)
+        if data and "running" in data["text/plain"] and not pressed:
+            pressed.append(data)  # once: the next cell shows that it is running, too
+            press()  # the cell would run for hours
+
+    monkeypatch.setattr(frontend, "publish", then_press)
+    ran = book.run(f"%%tpu_run{LOOP}")
+    assert isinstance(ran.error, Stopped)
+    assert ran.text.startswith("Stopped: inside the cell: variables hold what was assigned")
+    assert "done" not in book.names
+    first, *_, last = published
+    assert not first[2]
+    assert {display for _, display, _ in published} == {first[1]}
+    lines = [data["text/plain"] for data, _, _ in published[:-1]]
+    phase = re.compile(r"(tracing|compiling and running|running), \d+ s")
+    assert all(phase.fullmatch(line) for line in lines), lines
+    assert last == ({}, first[1], True)  # nothing is saved that another run would not have
+    book.good(SHORT)
+
+
+def test_a_quick_cell_shows_nothing(book: Notebook, published: Any) -> None:
+    book.good(SHORT)
+    assert published == []
+
+
+def test_nobody_watches(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(frontend.VARIABLE, raising=False)
+    monkeypatch.setattr(progress._cell_ticker, "follow", press)  # nothing ticks
+    book.good(SHORT)
+
+
+def test_pressed_too_late(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = progress.RunDisplay.__exit__
+
+    def press_and_leave(shown: Any, *error: Any) -> None:
+        press()
+        leave(shown, *error)
+
+    monkeypatch.setattr(progress.RunDisplay, "__exit__", press_and_leave)
+    ran = book.run("%%tpu_run -n 3\ncount.assign_add(1.0)\ntotal = count + 0.0\n")
+    assert isinstance(ran.error, Stopped)
+    assert "Stopped: when all of the 3 steps were made; nothing is lost." in ran.text
+    assert "3 steps\n" in ran.plain
+    assert float(book.names["total"].values[0]) == 3.0
+
+
+def test_a_step_that_does_not_end(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpunb.cells.steps._GRACE", 0.2)
+    with When(counts(book.names)):
+        ran = book.run(f"%%tpu_run -n 5{LOOP}")
+    assert isinstance(ran.error, Stopped)
+    assert "Stopped: inside step 1, after 0 of 5 steps: variables hold what was" in ran.text
+    book.good(SHORT)
+
+
+class Client:
+    """A kernel of its own, as a front end that somebody watches has it."""
+
+    def __init__(self, manager: KernelManager) -> None:
+        self._manager = manager
+        self._client = manager.client()
+        self._client.start_channels()
+        self._client.wait_for_ready(timeout=PATIENCE)
+
+    def run(self, code: str, *, interrupt_at: str | None = None) -> tuple[dict[str, Any], str]:
+        """Runs a cell; interrupts the kernel when a text is shown."""
+        shown: list[str] = []
+
+        def see(message: dict[str, Any]) -> None:
+            text = message["content"].get("data", {}).get("text/plain", "")
+            if interrupt_at and interrupt_at in text and not any(interrupt_at in t for t in shown):
+                self._manager.interrupt_kernel()
+            shown.append(text)
+
+        reply = self._client.execute_interactive(code, output_hook=see, timeout=PATIENCE)
+        return reply["content"], "\n".join(shown)
+
+    def close(self) -> None:
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("mode", ["signal", "message"])
+def test_a_kernel(tmp_path: Path, mode: str) -> None:
+    manager = KernelManager()
+    manager.kernel_spec.interrupt_mode = mode
+    manager.start_kernel(env={**environment(), frontend.VARIABLE: "always"})
+    client = Client(manager)
+    try:
+        content, _ = client.run(WITHOUT_KERAS + SETUP)
+        assert content["status"] == "ok", content
+        content, _ = client.run(f"%%tpu_run{LOOP}", interrupt_at="running, ")
+        assert content["status"] == "error"
+        assert content["ename"] == "Stopped", content
+        content, shown = client.run("rounds = tf.constant(3); count.assign(0.0)")
+        content, shown = client.run(f"%%tpu_run{LOOP}done")
+        assert content["status"] == "ok", content
+        assert "3" in shown
+    finally:
+        client.close()
+
+
+PLAIN = """
+@tf.function
+def plain():
+    for _ in tf.range(rounds):
+        strategy.run(lambda: count.assign_add(1.0))
+"""
+
+
+def test_a_function_in_an_ordinary_cell_is_stopped(book: Notebook) -> None:
+    book.good(PLAIN)
+    with When(counts(book.names)):
+        ran = book.run("plain()")
+    assert isinstance(ran.error, KeyboardInterrupt)
+    reached = float(book.names["count"].numpy())
+    assert reached > 0
+    assert float(book.names["count"].numpy()) == reached  # it runs no more
+    book.good(SHORT)

@@ -1,0 +1,67 @@
+"""What the tests of variables whose copies diverge share; it holds no tests itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from support.strategies import local, replica_id, run
+
+# AutoGraph cannot tell two lambdas on one line apart, and says so at length.
+function = functools.partial(tf.function, autograph=False)
+SUM = tf.distribute.ReduceOp.SUM
+
+
+def make(strategy: Any, value: Any = 10.0, **options: Any) -> Any:
+    with strategy.scope():
+        return tf.Variable(value, **options)
+
+
+def rank() -> Any:
+    return tf.cast(replica_id() + 1, tf.float32)
+
+
+def once(v: Any) -> Any:
+    """A variable's value, which is computed once for all copies that are taken for equal."""
+    return v + 0.0 * tf.distribute.get_replica_context().all_reduce(SUM, v.read_value())
+
+
+def ranks(strategy: Any) -> list[float]:
+    return [float(replica + 1) for replica in range(strategy.num_replicas_in_sync)]
+
+
+def values(strategy: Any, result: Any) -> list[float]:
+    parts = result if isinstance(result, (tuple, list)) else local(strategy, result)
+    return [float(value) for value in parts]
+
+
+def do(strategy: Any, action: Callable[[], Any]) -> None:
+    """Runs a replica function whose result nobody wants."""
+
+    def replica() -> Any:
+        action()
+        return tf.constant(0)
+
+    run(strategy, replica)
+
+
+def diverge(strategy: Any, v: Any) -> None:
+    do(strategy, lambda: v.assign(rank()))
+
+
+def in_a_loop(strategy: Any, v: Any) -> Callable[[], Any]:
+    @tf.function
+    def step() -> Any:
+        total = strategy.run(lambda: tf.zeros([]))
+        for _ in tf.range(3):
+            total = strategy.run(lambda x: x + once(v) / 3.0, args=(total,))
+        return total
+
+    return step
+
+
+def held_concrete(strategy: Any, v: Any) -> Callable[[], Any]:
+    return function(lambda: strategy.run(lambda: once(v))).get_concrete_function()

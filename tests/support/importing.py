@@ -1,0 +1,76 @@
+"""Which test files import TensorFlow when they are imported, read from the files themselves."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+SOURCES = (TESTS.parent, TESTS, TESTS / "browser")
+"""Where our own modules are: the repository, and pytest's `pythonpath`."""
+
+TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
+
+
+@functools.cache
+def imports_tensorflow(path: Path) -> bool:
+    """Whether importing a file imports TensorFlow, be it by way of our own modules."""
+    seen: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        names = _imports(file)
+        if any(name.partition(".")[0] in TENSORFLOW for name in names):
+            return True
+        waiting += [found for name in names for found in _files(name)]
+    return False
+
+
+class _Imports(ast.NodeVisitor):
+    """The full names that are imported at once: not in functions, nor for types alone."""
+
+    def __init__(self, package: list[str]) -> None:
+        self.package = package
+        self.names: set[str] = set()
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.names.update(alias.name for alias in node.names)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        base = self.package[: len(self.package) - node.level + 1] if node.level else []
+        source = ".".join([*base, *([node.module] if node.module else [])])
+        self.names.update(f"{source}.{alias.name}" for alias in node.names)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "importorskip":
+            self.names.add(ast.literal_eval(node.args[0]))
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        if not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """What a function imports waits until it is called."""
+
+
+@functools.cache
+def _imports(file: Path) -> frozenset[str]:
+    root = next(source for source in reversed(SOURCES) if file.is_relative_to(source))
+    visitor = _Imports(list(file.relative_to(root).parent.parts))
+    visitor.visit(ast.parse(file.read_text(encoding="utf-8")))
+    return frozenset(visitor.names)
+
+
+def _files(name: str) -> Iterator[Path]:
+    """The files of ours that run when a name is imported: the module's, and its packages'."""
+    parts = name.split(".")
+    for source in SOURCES:
+        for length in range(1, len(parts) + 1):
+            place = source.joinpath(*parts[:length])
+            yield from filter(Path.is_file, (place.with_suffix(".py"), place / "__init__.py"))

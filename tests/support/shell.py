@@ -1,0 +1,80 @@
+"""A real IPython shell, as a kernel has it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+
+@dataclasses.dataclass
+class Ran:
+    """What the run of a cell left behind.
+
+    Attributes:
+        value: The cell's value.
+        error: What it raised.
+        shown: The mimebundles it displayed, its value's included.
+        text: What it wrote to the standard output and error.
+    """
+
+    value: Any
+    error: BaseException | None
+    shown: list[dict[str, Any]]
+    text: str
+
+    @property
+    def plain(self) -> str:
+        """Everything that a terminal would show."""
+        return "\n".join([*(bundle["text/plain"] for bundle in self.shown), self.text])
+
+
+class Notebook:
+    """An IPython shell, which is the process's own as in a kernel."""
+
+    def __init__(self, folder: Path) -> None:
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.cache_size = 0
+        self.before = (sys.modules["__main__"], sys.excepthook)
+        InteractiveShell.clear_instance()
+        self.shell = InteractiveShell.instance(config=config, ipython_dir=str(folder))
+        # IPython makes its own magics when they are first used.
+        self.run("%unload_ext nothing_of_this_name")
+
+    def run(self, source: str) -> Ran:
+        """Runs a cell, whatever comes of it."""
+        with capture_output() as captured:
+            result = self.shell.run_cell(source)
+        shown = [output.data for output in captured.outputs]
+        if result.result is not None:
+            shown.append(self.shell.display_formatter.format(result.result)[0])
+        error = result.error_before_exec or result.error_in_exec
+        return Ran(result.result, error, shown, captured.stdout + captured.stderr)
+
+    def good(self, source: str) -> Ran:
+        """Runs a cell that must not raise."""
+        ran = self.run(source)
+        assert ran.error is None, ran.text
+        return ran
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The notebook's namespace."""
+        found: dict[str, Any] = self.shell.user_ns
+        return found
+
+    @property
+    def session(self) -> Any:
+        return self.shell._tpunb_extension.magics.session
+
+    def close(self) -> None:
+        if hasattr(self.shell, "_tpunb_extension"):
+            self.shell.run_line_magic("unload_ext", "tpunb")
+        InteractiveShell.clear_instance()
+        sys.modules["__main__"], sys.excepthook = self.before

@@ -1,0 +1,60 @@
+"""What the tests of the virtual TPU share; it holds no tests itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpunb.virtual import VirtualTPUStrategy
+
+
+def strategy_of(tpu: str | int, **options: Any) -> VirtualTPUStrategy:
+    """A new strategy.
+
+    The tests of numbers use float64 to be exact, so that it is let pass without a warning.
+    """
+    options.setdefault("strict", {"float64": False})
+    return VirtualTPUStrategy(tpu, **options)
+
+
+def each(strategy: Any, values: Sequence[Any]) -> Any:
+    """A value for each replica."""
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: tf.convert_to_tensor(values[context.replica_id_in_sync_group])
+    )
+
+
+def run(strategy: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Runs a replica function once and gives each replica's result, as NumPy."""
+
+    @tf.function
+    def step(*args: Any) -> Any:
+        return strategy.run(function, args=args)
+
+    return local(strategy, step(*args))
+
+
+def local(strategy: Any, result: Any) -> list[Any]:
+    """Each replica's part of a result, as NumPy arrays."""
+    flat = [strategy.experimental_local_results(part) for part in tf.nest.flatten(result)]
+    return [
+        tf.nest.pack_sequence_as(result, [_numpy(part[replica]) for part in flat])
+        for replica in range(strategy.num_replicas_in_sync)
+    ]
+
+
+def _numpy(value: Any) -> Any:
+    return value.numpy() if hasattr(value, "numpy") else value
+
+
+def replica_id() -> Any:
+    """The id of the replica that runs this, as a tensor."""
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+
+def copies(variable: Any) -> list[np.ndarray]:
+    """The value of a variable on each core."""
+    return [component.numpy() for component in variable.values]

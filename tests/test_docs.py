@@ -1,0 +1,69 @@
+"""The documentation hangs together: links lead somewhere, and the index has every page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+REPOSITORY = "https://github.com/tpunb/tpunb/blob/main/"
+
+LINK = re.compile(r"(?:\]\(|\b(?:href|src|srcset)=\")([^)\"\s]+)")
+
+
+def prose(path: Path) -> str:
+    """What a page says in Markdown, without its blocks of code."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub gives a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(path), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    target, _, anchor = link.partition("#")
+    path = ROOT / target.removeprefix(REPOSITORY) if REPOSITORY in target else page.parent / target
+    path = path if target else page
+    return path.exists() and (not anchor or anchor in anchors(path))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda path: path.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = [
+        link
+        for link in LINK.findall(prose(page))
+        if link.startswith(REPOSITORY) or not re.match(r"https?:|attachment:", link)
+    ]
+    assert [link for link in links if not leads_somewhere(page, link)] == []
+
+
+def test_the_index_has_every_page() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", prose(DOCS / "README.md")))
+    assert listed == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+
+
+def test_the_readme_on_pypi_has_no_relative_links() -> None:
+    pytest.importorskip("hatchling")
+    from hatchling.metadata.core import ProjectMetadata
+    from hatchling.plugin.manager import PluginManager
+
+    core = ProjectMetadata(str(ROOT), PluginManager()).core
+    assert core.readme_content_type == "text/markdown"
+    links = LINK.findall(core.readme)
+    assert len(links) == len(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert [link for link in links if not link.startswith("https://")] == []
+    raw = [link for link in links if link.startswith("https://raw.githubusercontent.com/")]
+    assert len(raw) == 6
+    assert all((ROOT / link.partition("/main/")[2]).is_file() for link in raw)

@@ -1,0 +1,108 @@
+"""What the public names say where TensorFlow is not installed: in one process without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.patience import PATIENCE
+
+import tpunb
+from tpunb import virtual
+from tpunb.virtual.import_tensorflow import require_tensorflow
+
+PROGRAM = """
+import importlib.abc, json, sys, warnings
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in ("tensorflow", "keras", "tf_keras"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+if sys.argv[1] == "finder":
+    sys.meta_path.insert(0, Missing())
+else:
+    sys.modules.update(tensorflow=None, keras=None, tf_keras=None)
+
+import tpunb
+import tpunb.virtual
+
+said = {}
+
+def attempt(name, call):
+    try:
+        call()
+        said[name] = ""
+    except Exception as error:
+        said[name] = f"{type(error).__name__}: {error}"
+
+def installed():
+    with tpunb.virtual.installed(2):
+        raise AssertionError
+
+for name in tpunb.__all__:
+    attempt(name, lambda: getattr(tpunb, name))
+for name in tpunb.virtual.__all__:
+    attempt(f"virtual.{name}", lambda: getattr(tpunb.virtual, name))
+attempt("check()", lambda: tpunb.check(print))
+attempt("connect()", lambda: tpunb.connect(simulate=2))
+attempt("TPUStrategy()", lambda: tpunb.TPUStrategy())
+attempt("virtual.install()", lambda: tpunb.virtual.install(2))
+attempt("virtual.installed()", installed)
+attempt("virtual.VirtualTPUStrategy()", lambda: tpunb.virtual.VirtualTPUStrategy(2))
+attempt("virtual.uninstall()", lambda: tpunb.virtual.uninstall())
+attempt("show()", lambda: tpunb.show("v3-8"))
+attempt("doctor()", lambda: str(tpunb.doctor()))
+attempt("explain()", lambda: tpunb.explain("TPU is already in use"))
+attempt("History()", lambda: tpunb.History().plot())
+attempt("LiveCurves()", lambda: tpunb.LiveCurves())
+if sys.argv[1] == "finder":
+    attempt("virtual.install_when_imported()", lambda: tpunb.virtual.install_when_imported(2))
+    try:
+        import tensorflow
+    except ModuleNotFoundError:
+        said["import tensorflow"] = ""
+assert not {"tensorflow", "keras"} & {name for name, module in sys.modules.items() if module}
+print("said:" + json.dumps(said))
+"""
+
+NEED_IT = {
+    "CheckReport",
+    "check",
+    "check()",
+    "connect()",
+    "TPUStrategy()",
+    "virtual.TPUStrategy",
+    "virtual.TPUStrategyV1",
+    "virtual.TPUStrategyV2",
+    "virtual.VirtualTPUClusterResolver",
+    "virtual.VirtualTPUStrategy",
+    "virtual.VirtualTPUStrategy()",
+    "virtual.install()",
+    "virtual.installed()",
+}
+
+
+@pytest.mark.parametrize("missing", ["finder", "modules"])
+def test_all_say_the_same(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(Path(__file__).parent.parent)
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, missing],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, "PYTHONPATH": root, "TPUNB_TPU": ""},
+    )
+    assert run.returncode == 0, run.stderr
+    said: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
+    assert {*tpunb.__all__, *(f"virtual.{name}" for name in virtual.__all__)} <= said.keys()
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(tpunb.TpunbError) as raised:
+        require_tensorflow()
+    words = f"{type(raised.value).__name__}: {raised.value}"
+    assert {name: text for name, text in said.items() if text} == dict.fromkeys(NEED_IT, words)

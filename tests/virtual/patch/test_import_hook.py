@@ -1,0 +1,175 @@
+"""Installing as soon as TensorFlow is imported; a package of our own stands for TensorFlow."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counterparts.children import run_code
+
+from tpunb.errors import AcceleratorTypeError, TpuWarning
+from tpunb.virtual import install_when_imported, uninstall
+from tpunb.virtual.patch import import_hook, install, state
+
+pytestmark = pytest.mark.tensorflow
+
+NAME = "stands_for_tensorflow"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An importable package that the hook waits for."""
+    file = tmp_path / NAME / "__init__.py"
+    file.parent.mkdir()
+    file.write_text("value = 1\n")
+    (file.parent / "part.py").write_text("value = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(import_hook, "_MODULE", NAME)
+    before = list(sys.meta_path)
+    yield file
+    sys.meta_path[:] = before
+    for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
+        del sys.modules[name]
+
+
+def load() -> Any:
+    importlib.invalidate_caches()
+    return importlib.import_module(NAME)
+
+
+def test_arrives_once_and_goes(package: Path) -> None:
+    arrived = []
+    with import_hook.Hook(lambda: arrived.append(sys.modules[NAME].value), required=False):
+        module = load()
+        assert arrived == [1]
+        assert not any(isinstance(f, import_hook.Hook) for f in sys.meta_path)
+        assert importlib.import_module(f"{NAME}.part").value == 2
+        assert module.__spec__.loader.get_source(NAME) == "value = 1\n"
+        assert "exec_module" not in vars(module.__loader__)
+    assert arrived == [1]
+
+
+def test_an_error_is_a_warning(package: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("too late")
+
+    with (
+        import_hook.Hook(fail, required=False),
+        pytest.warns(TpuWarning, match="do not answer.*RuntimeError: too late"),
+    ):
+        assert load().value == 1
+
+
+def test_an_error_of_what_is_required_fails_every_import(package: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("too late")
+
+    with import_hook.Hook(fail, required=True):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="too late"):
+                load()
+    assert load().value == 1
+
+
+def test_a_broken_package_breaks_as_it_would(package: Path) -> None:
+    package.write_text("import no_such_module_at_all\n")
+    with (
+        import_hook.Hook(lambda: None, required=True),
+        pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"),
+    ):
+        load()
+
+
+def test_no_package_is_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_hook, "_MODULE", "no_such_module_at_all")
+    with (
+        import_hook.Hook(lambda: None, required=True),
+        pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"),
+    ):
+        importlib.import_module("no_such_module_at_all")
+
+
+def test_a_failure_is_remembered_and_the_environment_silent(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.delenv("COLAB_TPU_ADDR", raising=False)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("too late")
+
+    monkeypatch.setattr(install, "install", fail)
+    install_when_imported("v3-8", environment=True)
+    assert "COLAB_TPU_ADDR" in os.environ
+    with pytest.warns(TpuWarning):
+        load()
+    assert "COLAB_TPU_ADDR" not in os.environ
+    assert str(state.failure()) == "too late"
+    state.set_failure(None)
+
+
+def test_a_wrong_type_is_told_at_once() -> None:
+    before = list(sys.meta_path)
+    with pytest.raises(AcceleratorTypeError, match="v3-8"):
+        install_when_imported("v3-9")
+    assert sys.meta_path == before
+
+
+def test_uninstall_takes_the_hook_away(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    before = list(sys.meta_path)
+    install_when_imported("v3-8")
+    install_when_imported("v2-8")
+    assert len(sys.meta_path) == len(before) + 1
+    uninstall()
+    assert sys.meta_path == before
+
+
+NOTEBOOK = """
+import sys
+from tpunb.virtual import install_when_imported
+install_when_imported("v3-8", environment=True)
+assert "tensorflow" not in sys.modules
+import os
+tpu_address = "grpc://" + os.environ["COLAB_TPU_ADDR"]
+import tensorflow as tf
+import numpy as np
+resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu_address)
+tf.config.experimental_connect_to_cluster(resolver)
+tf.tpu.experimental.initialize_tpu_system(resolver)
+strategy = tf.distribute.TPUStrategy(resolver)
+with strategy.scope():
+    kernel = tf.Variable(tf.ones([3, 3, 3, 5]))
+    bias = tf.Variable(tf.zeros([5]))
+
+@tf.function
+def step(batch):
+    def replica(x):
+        with tf.GradientTape() as tape:
+            y = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 2, "SAME"), bias))
+            y = tf.nn.max_pool2d(y, 2, 2, "SAME") * tf.ones([5])
+            loss = tf.reduce_sum(y)
+        gradients = tape.gradient(loss, [kernel, bias])
+        return tf.distribute.get_replica_context().all_reduce("SUM", gradients)
+    return strategy.run(replica, args=(batch,))
+
+data = tf.data.Dataset.from_tensor_slices(tf.ones([11, 8, 8, 3])).batch(8)
+sums = [strategy.experimental_local_results(g)[0].numpy()
+        for batch in strategy.experimental_distribute_dataset(data) for g in step(batch)]
+np.testing.assert_allclose(sums[0] / 8, sums[2] / 3, rtol=1e-5)
+np.testing.assert_allclose(sums[1], [32.0] * 5)
+np.testing.assert_allclose(sums[3], [12.0] * 5)
+"""
+
+
+def test_a_notebook_with_replicas_left_without_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of its own: oneDNN, whose kernels fail on nothing, is off in these tests."""
+    ran = run_code(
+        NOTEBOOK, TF_ENABLE_ONEDNN_OPTS="1", PYTHONWARNINGS="error::tpunb.errors.TpuWarning"
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]

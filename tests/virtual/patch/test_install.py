@@ -1,0 +1,585 @@
+"""`install`: TensorFlow's own names answer for the virtual TPU, and `uninstall` gives them back."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.client.session import BaseSession
+from tensorflow.python.distribute import device_util
+from tensorflow.python.distribute import tpu_strategy as imported_before
+from tensorflow.python.framework.ops import device as device_before
+from tensorflow.python.tpu import tpu_strategy_util
+
+import tpunb
+from tpunb.errors import ConnectError, VirtualDevicesError
+from tpunb.virtual import install, installed, uninstall
+from tpunb.virtual.patch import changes
+from tpunb.virtual.patch.state import current, failure
+
+TPUClusterResolver = tf.distribute.cluster_resolver.TPUClusterResolver
+TPUStrategy = tf.distribute.TPUStrategy
+VARIABLES = ("COLAB_TPU_ADDR", "TPU_NAME", "XRT_TPU_CONFIG", "TPU_ACCELERATOR_TYPE", "TPUNB_TPU")
+ADDRESS = "10.0.0.2:8470"
+CORE = "/job:localhost/replica:0/task:0/device:CPU:{}"
+REMOTE = "/job:worker/replica:0/task:0/device:TPU:{}"
+LOCAL = "/job:localhost/replica:0/task:0/device:TPU:{}"
+
+MADE_LATE = ("_abc_", "__annotations__")
+"""What Python adds to classes when they are used."""
+
+TOUCHED = (
+    "tensorflow.python.eager",
+    "tensorflow.python.framework",
+    "tensorflow.python.distribute",
+    "tensorflow.python.tpu",
+    "tensorflow.python.client",
+    "tensorflow.python.ops.resource_variable_ops",
+    "tensorflow._api.v2.config",
+    "tensorflow._api.v2.distribute",
+    "tensorflow._api.v2.tpu",
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    yield
+    uninstall()
+    assert current() is None
+    assert not os.environ.keys() & set(VARIABLES)
+
+
+def names() -> dict[str, Any]:
+    """Everything that could have been replaced, in every namespace of TensorFlow's."""
+    found: dict[str, Any] = {}
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(TOUCHED):
+            continue
+        for key, value in list(vars(module).items()):
+            found[f"{name}.{key}"] = value
+            if isinstance(value, types.FunctionType):
+                state = (value.__code__, value.__defaults__, value.__kwdefaults__)
+                found[f"{name}.{key}()"] = (*state, dict(value.__dict__))
+            elif isinstance(value, type):
+                members = {k: v for k, v in vars(value).items() if not k.startswith(MADE_LATE)}
+                found[f"{name}.{key}{{}}"] = members
+    found["systems"] = dict(tpu_strategy_util._INITIALIZED_TPU_SYSTEMS)
+    return found
+
+
+def changed(before: dict[str, Any]) -> list[str]:
+    after = names()
+    return [key for key, value in before.items() if not _same(value, after.get(key))]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return all(value is other[key] for key, value in one.items())
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        return all(a is b or _same(a, b) for a, b in zip(one, other, strict=True))
+    return one is other
+
+
+def start(tpu: Any = "") -> Any:
+    """The cells that every TPU notebook begins with."""
+    resolver = TPUClusterResolver(tpu)
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return TPUStrategy(resolver)
+
+
+# Putting back.
+
+
+def test_every_name_comes_back() -> None:
+    before = names()
+    install("v3-8", environment=True)
+    start().run(tf.function(lambda: tf.constant(1)))
+    touched = changed(before)
+    assert "tensorflow.python.framework.ops.device()" in touched
+    assert "systems" in touched
+    uninstall()
+    assert changed(before) == []
+    with pytest.raises(ValueError, match="Please provide a TPU Name"):
+        TPUClusterResolver()
+
+
+def test_half_way_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = names()
+
+    def fail(*_: Any) -> None:
+        raise AttributeError("a name that TensorFlow has no more")
+
+    monkeypatch.setattr(changes, "_change_device_names", fail)
+    with pytest.raises(AttributeError, match="has no more"):
+        install("v3-8", environment=True)
+    monkeypatch.undo()
+    assert changed(before) == []
+    assert current() is None
+
+
+def test_uninstall_without_install() -> None:
+    before = names()
+    uninstall()
+    assert changed(before) == []
+
+
+def test_install_again_replaces() -> None:
+    before = names()
+    install("v3-8")
+    install("v5e-4")
+    assert start().num_replicas_in_sync == 4
+    install("v5e-4")
+    uninstall()
+    assert changed(before) == []
+
+
+def test_installed_for_a_block() -> None:
+    with installed("v3-8") as outer:
+        assert outer.name == "v3-8"
+        with installed(2):
+            assert len(tf.config.list_logical_devices("TPU")) == 2
+        with pytest.raises(ZeroDivisionError), installed(2):
+            raise ZeroDivisionError
+        assert len(tf.config.list_logical_devices("TPU")) == 8
+    assert current() is None
+
+
+def test_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    with installed() as tpu:
+        assert tpu.name == "v5e-8"
+    monkeypatch.setenv("TPUNB_TPU", "v2-8")
+    with installed() as tpu:
+        assert tpu.name == "v2-8"
+    monkeypatch.delenv("TPUNB_TPU")
+
+
+def test_too_few_devices_leaves_what_was() -> None:
+    install("v3-8")
+    with pytest.raises(VirtualDevicesError, match="already started"):
+        install("v3-1024")
+    assert start().num_replicas_in_sync == 8
+
+
+def test_devices_that_went_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    install("v3-8")
+    monkeypatch.setattr("tpunb.virtual.devices._available", lambda needed: 1)
+    with pytest.raises(VirtualDevicesError):
+        TPUClusterResolver()
+    assert isinstance(failure(), VirtualDevicesError)
+    monkeypatch.undo()
+    install("v3-8")
+    assert failure() is None
+
+
+def test_environment_is_told_and_what_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    with installed("v3-8", environment=True):
+        assert os.environ["COLAB_TPU_ADDR"] == ADDRESS
+        assert os.environ["TPU_ACCELERATOR_TYPE"] == "v3-8"
+        resolver = TPUClusterResolver("grpc://" + os.environ["COLAB_TPU_ADDR"])
+        assert resolver.master() == f"grpc://{ADDRESS}"
+    assert "COLAB_TPU_ADDR" not in os.environ
+    monkeypatch.setenv("TPU_NAME", "local")
+    with installed("v3-8", environment=True):
+        assert os.environ["TPU_NAME"] == "local"
+    assert os.environ["TPU_NAME"] == "local"
+    monkeypatch.delenv("TPU_NAME")
+
+
+# Resolvers.
+
+
+@pytest.mark.parametrize(
+    ("tpu", "master"),
+    [
+        ("", f"grpc://{ADDRESS}"),
+        (None, f"grpc://{ADDRESS}"),
+        ("my-tpu", f"grpc://{ADDRESS}"),
+        ("grpc://10.9.8.7:8470", "grpc://10.9.8.7:8470"),
+        ("10.9.8.7:8470", "grpc://10.9.8.7:8470"),
+        (["grpc://10.9.8.7:8470"], "grpc://10.9.8.7:8470"),
+        ("local", ""),
+    ],
+)
+def test_resolver_spellings(tpu: Any, master: str) -> None:
+    install("v3-8")
+    resolver = TPUClusterResolver(tpu=tpu, zone="us-central1-b", project="p")
+    assert type(resolver) is not TPUClusterResolver
+    assert isinstance(resolver, TPUClusterResolver)
+    assert resolver.master() == resolver.get_master() == master
+    workers = resolver.cluster_spec().as_dict()
+    assert workers == ({"worker": [master.removeprefix("grpc://")]} if master else {})
+    assert resolver.num_accelerators() == {"TPU": 8}
+    assert (resolver.task_type, resolver.task_id, resolver.environment) == ("worker", 0, "")
+    assert resolver.get_job_name() == "worker"
+    assert resolver.tpu_hardware_feature is None
+    tf.config.experimental_connect_to_cluster(resolver)
+    topology = tf.tpu.experimental.initialize_tpu_system(resolver)
+    assert resolver.tpu_hardware_feature is not None
+    np.testing.assert_array_equal(topology.mesh_shape, [2, 2, 1, 2])
+    assert TPUStrategy(resolver).num_replicas_in_sync == 8
+
+
+def test_address_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(2)
+    monkeypatch.setenv("TPU_NAME", "local")
+    assert TPUClusterResolver().master() == ""
+    monkeypatch.delenv("TPU_NAME")
+
+
+def test_where_a_tpu_is_required_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")
+    with pytest.raises(ConnectError, match="TPUNB_REQUIRE_TPU wants a real one"):
+        install("v3-8")
+    assert current() is None
+
+
+def test_pods_have_a_worker_for_each_host() -> None:
+    install("v3-32")
+    resolver = TPUClusterResolver("pod", coordinator_name="c", coordinator_address="10.0.0.9:1")
+    addresses = [f"10.0.0.{host}:8470" for host in (2, 3, 4, 5)]
+    assert resolver.cluster_spec().as_dict() == {"worker": addresses, "c": ["10.0.0.9:1"]}
+    assert resolver.master(task_type="worker", task_id=3) == "grpc://10.0.0.5:8470"
+    tf.config.experimental_connect_to_cluster(resolver)
+    assert tf.config.list_logical_devices("TPU")[9].name.endswith("/task:1/device:TPU:1")
+
+
+def test_metadata() -> None:
+    install("v3-8")
+    metadata = TPUClusterResolver("local").get_tpu_system_metadata()
+    assert (metadata.num_cores, metadata.num_hosts, metadata.num_of_cores_per_host) == (8, 1, 8)
+    listed = [str(device) for device in metadata.devices]
+    assert f"_DeviceAttributes({LOCAL.format(7)}, TPU, 0, 0)" in listed
+
+
+def test_a_resolver_after_uninstall_is_refused() -> None:
+    install(2)
+    stand_in = type(TPUClusterResolver())
+    uninstall()
+    with pytest.raises(RuntimeError, match="undone"):
+        stand_in()
+
+
+# The blocks that look for a TPU.
+
+BLOCKS = {
+    "kaggle": """
+try:
+    tpu = tf.distribute.cluster_resolver.TPUClusterResolver()
+    assert tpu.master()
+except ValueError:
+    tpu = None
+if tpu:
+    tf.config.experimental_connect_to_cluster(tpu)
+    tf.tpu.experimental.initialize_tpu_system(tpu)
+    strategy = tf.distribute.experimental.TPUStrategy(tpu)
+else:
+    strategy = tf.distribute.get_strategy()
+""",
+    "keras": """
+try:
+    tpu = tf.distribute.cluster_resolver.TPUClusterResolver.connect()
+    strategy = tf.distribute.TPUStrategy(tpu)
+except ValueError:
+    strategy = tf.distribute.MirroredStrategy()
+""",
+    "colab": """
+import os
+tpu = tf.distribute.cluster_resolver.TPUClusterResolver(
+    tpu="grpc://" + os.environ["COLAB_TPU_ADDR"])
+tf.config.experimental_connect_to_host(tpu.master())
+tf.tpu.experimental.initialize_tpu_system(tpu)
+strategy = tf.distribute.experimental.TPUStrategy(tpu)
+assert tpu.cluster_spec().as_dict()["worker"]
+""",
+    "virtual machine": """
+strategy = tf.distribute.get_strategy()
+if tf.config.list_physical_devices("TPU"):
+    tpu = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
+    tf.config.experimental_connect_to_host(tpu.master())
+    tf.tpu.experimental.initialize_tpu_system()
+    strategy = tf.distribute.TPUStrategy()
+""",
+    "compat": """
+tpu = tf.compat.v2.distribute.cluster_resolver.TPUClusterResolver("")
+tf.compat.v2.config.experimental_connect_to_cluster(tpu.cluster_spec())
+tf.compat.v1.tpu.experimental.initialize_tpu_system(tpu)
+strategy = tf.compat.v1.distribute.experimental.TPUStrategy(tpu)
+""",
+    "private": """
+from tensorflow.python.distribute import tpu_strategy
+from tensorflow.python.distribute.cluster_resolver import TPUClusterResolver
+from tensorflow.python.eager.remote import connect_to_cluster
+tpu = TPUClusterResolver()
+connect_to_cluster(tpu)
+strategy = tpu_strategy.TPUStrategyV2(tpu)
+""",
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_detection_takes_the_branch_of_a_tpu(block: str) -> None:
+    install("v3-8", environment=True)
+    found: dict[str, Any] = {"tf": tf}
+    exec(BLOCKS[block], found)
+    assert found["strategy"].num_replicas_in_sync == 8
+    assert "TPU" in type(found["strategy"]).__name__
+
+
+# Strategies.
+
+
+@pytest.mark.parametrize("name", ["TPUStrategyV2", "TPUStrategy", "TPUStrategyV1"])
+def test_the_class_stays_the_class(name: str) -> None:
+    kind = getattr(imported_before, name)
+    install("v3-8")
+    assert getattr(imported_before, name) is kind
+    strategy = kind(TPUClusterResolver("local"))
+    assert isinstance(strategy, kind)
+    assert type(strategy).__name__ == name
+    result = strategy.run(tf.function(lambda: tf.constant(2.0)))
+    assert strategy.reduce("SUM", result, axis=None) == 16
+    uninstall()
+    assert isinstance(strategy, kind)
+    assert strategy.reduce("SUM", strategy.run(tf.function(lambda: 1.0)), axis=None) == 8
+
+
+def test_device_assignment_by_its_keyword() -> None:
+    install("v3-8")
+    topology = tf.tpu.experimental.initialize_tpu_system()
+    assignment = tf.tpu.experimental.DeviceAssignment.build(topology, [1, 1, 1, 2], num_replicas=4)
+    strategy = TPUStrategy(TPUClusterResolver(), experimental_device_assignment=assignment)
+    assert strategy.num_replicas_in_sync == 4
+
+
+def test_subclasses_keep_their_methods() -> None:
+    class Mine(TPUStrategy):  # type: ignore[misc]
+        def __init__(self, resolver: Any, extra: int) -> None:
+            super().__init__(resolver)
+            self.extra = extra
+
+        def more(self) -> int:
+            return self.extra + self.num_replicas_in_sync
+
+    install(2)
+    strategy = Mine(TPUClusterResolver(), 5)
+    assert strategy.more() == 7
+    assert isinstance(strategy, Mine)
+    assert strategy.reduce("SUM", strategy.run(tf.function(lambda: 1.0)), axis=None) == 2
+
+
+def test_strictness_is_passed_on() -> None:
+    def eager(strategy: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
+
+    with installed(2), pytest.raises(NotImplementedError, match="pure eager"):
+        eager(start())
+    with installed(2, strict={"eager-run": False}):
+        assert eager(start()) == 2
+
+
+def test_to_the_cpu_and_back() -> None:
+    install("v3-8")
+    first = start()
+    assert tf.distribute.get_strategy().num_replicas_in_sync == 1
+    with tf.device("/CPU:0"):
+        assert tf.add(1, 1).device == CORE.format(0)
+    mirrored = tf.distribute.MirroredStrategy()
+    assert mirrored.num_replicas_in_sync == 1
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        assert tf.Variable(1.0).device == CORE.format(0)
+    with tf.distribute.OneDeviceStrategy("/TPU:2").scope():
+        assert tf.Variable(1.0).device == REMOTE.format(2)
+    for strategy in (first, start()):
+        ones = strategy.run(tf.function(lambda: tf.ones([])))
+        assert strategy.reduce("SUM", ones, axis=None) == 8
+
+
+# The TPU system.
+
+
+def test_initialise_and_shut_down(caplog: pytest.LogCaptureFixture) -> None:
+    install("v3-8")
+    resolver = TPUClusterResolver("local")
+    for _ in range(2):
+        topology = tf.tpu.experimental.initialize_tpu_system(resolver)
+    assert isinstance(topology, tf.tpu.experimental.Topology)
+    systems = tpu_strategy_util.get_initialized_tpu_systems()
+    assert list(systems) == ["local"]
+    tf.tpu.experimental.shutdown_tpu_system(resolver)
+    assert tpu_strategy_util.get_initialized_tpu_systems() == {}
+    tf.tpu.experimental.shutdown_tpu_system(resolver)
+
+
+def test_initialise_inside_a_function() -> None:
+    install("v3-8")
+    serialized = tf.function(lambda: tf.tpu.experimental.initialize_tpu_system())()
+    topology = tf.tpu.experimental.Topology(serialized=serialized.numpy())
+    np.testing.assert_array_equal(topology.mesh_shape, [2, 2, 1, 2])
+    with pytest.raises(RuntimeError, match="not supported within"):
+        tf.function(lambda: tf.tpu.experimental.shutdown_tpu_system())()
+
+
+def test_only_the_virtual_tpu_is_not_connected_to() -> None:
+    install(2)
+    with pytest.raises(ValueError, match="ClusterSpec"):
+        tf.config.experimental_connect_to_cluster("nonsense")
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="eager mode"):
+        tf.config.experimental_connect_to_cluster(TPUClusterResolver())
+
+
+def test_sessions_with_the_worker_are_here() -> None:
+    install(2)
+    with tf.Graph().as_default(), tf.compat.v1.Session(TPUClusterResolver().master()) as session:
+        assert isinstance(session, BaseSession)
+        assert session.run(tf.constant(3)) == 3
+
+
+# Devices.
+
+
+def test_lists_before_and_after_connecting() -> None:
+    install("v3-8")
+    assert tf.config.list_logical_devices("TPU")[3].name == "/device:TPU:3"
+    start("local")
+    assert tf.config.list_logical_devices("TPU")[3].name == "/device:TPU:3"
+    start("")
+    listed = tf.config.list_logical_devices("TPU")
+    assert [device.name for device in listed] == [REMOTE.format(core) for core in range(8)]
+    assert {device.device_type for device in listed} == {"TPU"}
+    kinds = [device.device_type for device in tf.config.list_logical_devices()]
+    assert kinds == ["CPU", "TPU_SYSTEM", *["TPU"] * 8]
+    assert len(tf.config.list_logical_devices("CPU")) == 1
+    assert tf.config.experimental.list_logical_devices("GPU") == []
+
+
+@pytest.mark.parametrize("function", ["list_physical_devices", "get_visible_devices"])
+def test_physical_devices(function: str) -> None:
+    install("v3-8")
+    listed = getattr(tf.config, function)("TPU")
+    assert [d.name for d in listed] == [f"/physical_device:TPU:{core}" for core in range(8)]
+    kinds = [device.device_type for device in getattr(tf.config.experimental, function)()]
+    assert kinds == ["CPU", "TPU_SYSTEM", *["TPU"] * 8]
+    assert tf.config.experimental.get_device_details(listed[0]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "core"),
+    [
+        ("/TPU:0", 0),
+        ("TPU:1", 1),
+        ("/tpu:2", 2),
+        ("/device:TPU:3", 3),
+        ("device:TPU:4", 4),
+        ("/job:localhost/device:TPU:5", 5),
+        (REMOTE.format(6), 6),
+        (LOCAL.format(7), 7),
+    ],
+)
+def test_device_spellings(name: str, core: int) -> None:
+    install("v3-8")
+    start("")
+    for device in (tf.device, tf.compat.v1.device, device_before):
+        with device(name):
+            tensor = tf.constant([1.0]) + 1.0
+        assert tensor.device == REMOTE.format(core)
+        assert tensor.numpy() == 2
+    uninstall()
+    assert tensor.device == CORE.format(core + 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["/job:worker", "/job:worker/task:0/cpu:0", "/device:TPU_SYSTEM:0"]
+)
+def test_the_worker_is_the_host(name: str) -> None:
+    install("v3-8")
+    with tf.device(name):
+        assert tf.add(1.0, 1.0).device == CORE.format(0)
+
+
+@pytest.mark.parametrize("name", ["/TPU:8", "/job:localhost/task:1/device:TPU:0", "/nonsense:0"])
+def test_devices_that_there_are_not_are_left_to_tensorflow(name: str) -> None:
+    def ask() -> str:
+        try:
+            with tf.device(name):
+                return str(tf.add(1.0, 1.0).device)
+        except (ValueError, tf.errors.InvalidArgumentError) as error:
+            return str(error)
+
+    expected = ask()
+    install("v3-8")
+    assert ask() == expected
+
+
+def test_names_in_the_mouths_of_users_and_of_tensorflow() -> None:
+    install("v3-8")
+    strategy = start("local")
+    cores = tuple(LOCAL.format(core) for core in range(8))
+    assert strategy.extended.worker_devices == cores
+    assert strategy.extended.parameter_devices == cores
+    for core in cores[:2]:
+        with tf.device(core):
+            assert tf.ones([2]).device == core
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    assert [value.device for value in variable.values] == list(cores)
+    assert variable.device == cores[0]
+    # TensorFlow itself compares names and places by them.
+    assert device_util.canonicalize("/TPU:1") == CORE.format(2)
+    asking = {"__name__": "tensorflow.python.some.module", "value": variable.values[1]}
+    assert eval("value.device", asking) == CORE.format(2)
+
+
+def test_names_in_graphs() -> None:
+    install("v3-8")
+    seen = []
+
+    @tf.function
+    def function(x: Any) -> Any:
+        with tf.device("/TPU:1"):
+            y = x + 1.0
+        seen.append(y.device)
+        return y
+
+    assert function(tf.constant(1.0)) == 2
+    assert seen == [LOCAL.format(1)]
+
+
+# Connections.
+
+
+def test_patch_for_the_length_of_a_connection() -> None:
+    before = names()
+    with tpunb.connect(simulate="v3-8", patch=True) as connection:
+        assert start().num_replicas_in_sync == 8
+        with tpunb.connect(simulate=2, patch=True):
+            connection.close()
+            assert start().num_replicas_in_sync == 2
+    assert changed(before) == []
+
+
+def test_patch_leaves_what_is_installed() -> None:
+    install("v3-8")
+    tpunb.connect(simulate="v3-8", patch=True).close()
+    assert start().num_replicas_in_sync == 8
+    with tpunb.connect(simulate=2, patch=True):
+        assert start().num_replicas_in_sync == 2
+    assert start().num_replicas_in_sync == 8
+
+
+@pytest.mark.parametrize("tpu", [None, "local", "grpc://10.0.0.2:8470"])
+def test_connect_where_it_is_installed(tpu: str | None) -> None:
+    install("v3-8", environment=True)
+    connection = tpunb.connect(tpu)
+    assert (connection.kind, connection.tpu) == ("virtual", "v3-8")
+    assert "answer for a virtual v3-8" in connection.plan.notes[0]
+    with pytest.raises(ConnectError, match="a real one is required"):
+        tpunb.connect(tpu, require_tpu=True)

@@ -1,0 +1,201 @@
+"""Diverging copies on logical devices, in sessions, saved models, threads; and what is freed."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.divergence import (
+    SUM,
+    diverge,
+    do,
+    function,
+    held_concrete,
+    in_a_loop,
+    make,
+    once,
+    rank,
+    ranks,
+    values,
+)
+from support.strategies import copies, each, strategy_of
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def strategy(request: Any) -> Any:
+    return strategy_of(request.param)
+
+
+def test_an_update_from_outside_with_a_value_for_each_replica(strategy: Any) -> None:
+    v = make(strategy, aggregation=tf.VariableAggregation.NONE)
+    read = held_concrete(strategy, v)
+    assert values(strategy, read()) == [10.0] * strategy.num_replicas_in_sync
+    given = each(strategy, ranks(strategy))
+    strategy.extended.update(v, lambda copy, value: copy.assign(value), args=(given,))
+    assert copies(v) == ranks(strategy)
+    assert values(strategy, read()) == ranks(strategy)
+
+
+def test_copies_on_every_logical_device() -> None:
+    strategy = pair_of_pairs(spmd=True)
+    v = make(strategy)
+    read = held_concrete(strategy, v)
+    assert values(strategy, read()) == [10.0] * 2
+    diverge(strategy, v)
+    assert values(strategy, read()) == [1.0, 2.0]
+    assert [[c.numpy() for c in part.variables] for part in v.values] == [[1.0] * 2, [2.0] * 2]
+
+
+def test_a_variable_on_another_logical_device() -> None:
+    strategy = pair_of_pairs(spmd=False)
+    with strategy.scope(), strategy.extended.experimental_logical_device(1):
+        v = tf.Variable(10.0)
+    read = held_concrete(strategy, v)
+    assert values(strategy, read()) == [10.0] * 2
+    diverge(strategy, v)
+    assert values(strategy, read()) == [1.0, 2.0]
+
+
+def pair_of_pairs(*, spmd: bool) -> Any:
+    """Two replicas of two cores each."""
+    assigned = tf.tpu.experimental.DeviceAssignment.build(
+        strategy_of("v3-8").topology, computation_shape=[1, 1, 1, 2], num_replicas=2
+    )
+    return strategy_of("v3-8", device_assignment=assigned, spmd=spmd)
+
+
+# TensorFlow 1, saved models.
+
+
+def test_a_session_that_has_run_the_reader(strategy: Any) -> None:
+    with tf.Graph().as_default(), strategy.scope():
+        v = tf.compat.v1.get_variable("v", initializer=10.0, use_resource=True)
+        read = strategy.experimental_local_results(strategy.run(lambda: once(v)))
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            assert session.run(read) == (10.0,) * strategy.num_replicas_in_sync
+            write = strategy.experimental_local_results(strategy.run(lambda: v.assign(rank())))
+            session.run(write)
+            assert list(session.run(read)) == ranks(strategy)
+
+
+def saved(strategy: Any, path: Any, **functions: Any) -> None:
+    """Saves functions that have been traced, with a variable."""
+    model = tf.Module()
+    model.v = functions.pop("v")
+    for name, traced in functions.items():
+        setattr(model, name, traced)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(model, str(path), options=options)
+
+
+@pytest.mark.parametrize("scope", [False, True])
+def test_a_saved_model_has_one_value_for_all_copies(
+    strategy: Any, tmp_path: Any, scope: Any
+) -> None:
+    v = make(strategy)
+
+    def replica() -> Any:
+        one = tf.distribute.get_replica_context().all_reduce(SUM, 1.0)
+        body = lambda k, x: (k + 1, x + v + 0.0 * one)  # noqa: E731
+        tf.while_loop(lambda k, _: k < 2, body, (0, 0.0))
+        return v.assign_add(one)
+
+    @function
+    def step() -> Any:
+        return list(strategy.experimental_local_results(strategy.run(replica)))
+
+    traced = step.get_concrete_function()
+    read = function(lambda: list(strategy.run(lambda: once(v)).values)).get_concrete_function()
+    diverge(strategy, v)
+    v.assign(10.0)
+    saved(strategy, tmp_path, v=v, step=traced, read=read)
+    assert values(strategy, step()) == [10.0 + strategy.num_replicas_in_sync] * len(v.values)
+    with strategy.scope() if scope else contextlib.nullcontext():
+        loaded = tf.saved_model.load(str(tmp_path))
+    for steps in (1, 2):
+        expected = [10.0 + steps * strategy.num_replicas_in_sync] * strategy.num_replicas_in_sync
+        assert values(strategy, loaded.step()) == expected
+        assert values(strategy, loaded.read()) == expected
+
+
+def test_a_function_that_sets_copies_apart_is_not_saved(strategy: Any, tmp_path: Any) -> None:
+    v = make(strategy)
+
+    @function
+    def step() -> Any:
+        return list(strategy.experimental_local_results(strategy.run(lambda: v.assign(rank()))))
+
+    with pytest.raises(ValueError, match="set copies of a variable apart"):
+        saved(strategy, tmp_path, v=v, step=step.get_concrete_function())
+
+
+def test_a_loaded_function_within_a_replica_function(strategy: Any, tmp_path: Any) -> None:
+    module = tf.Module()
+    module.v = tf.Variable(10.0)
+    spec = tf.TensorSpec([], tf.float32)
+    module.set = tf.function(lambda x: module.v.assign(x), autograph=False, input_signature=[spec])
+    module.get = tf.function(lambda: module.v * 1.0, autograph=False, input_signature=[])
+    tf.saved_model.save(module, str(tmp_path))
+    with strategy.scope():
+        loaded = tf.saved_model.load(str(tmp_path))
+    read = held_concrete(strategy, loaded.v)
+
+    def total() -> Any:
+        return tf.distribute.get_replica_context().all_reduce(SUM, loaded.get())
+
+    add = function(lambda: strategy.run(total)).get_concrete_function()
+    assert values(strategy, read()) == [10.0] * strategy.num_replicas_in_sync
+    do(strategy, lambda: loaded.set(rank()))
+    assert values(strategy, read()) == ranks(strategy)
+    assert values(strategy, add()) == [sum(ranks(strategy))] * strategy.num_replicas_in_sync
+
+
+# Threads, memory.
+
+
+def test_a_function_that_runs_on_another_thread_meanwhile(strategy: Any) -> None:
+    v = make(strategy)
+    read = in_a_loop(strategy, v)
+    running, diverged, errors = threading.Event(), threading.Event(), []
+
+    def keep_reading() -> None:
+        try:
+            read()
+            running.set()
+            while not diverged.is_set():
+                read()
+        except BaseException as error:
+            errors.append(error)
+            running.set()
+
+    thread = threading.Thread(target=keep_reading)
+    thread.start()
+    running.wait()
+    diverge(strategy, v)
+    diverged.set()
+    thread.join()
+    assert not errors
+    assert values(strategy, read()) == pytest.approx(ranks(strategy))
+
+
+def test_functions_are_freed() -> None:
+    strategy = strategy_of(2)
+    v = make(strategy)
+
+    def traced() -> Any:
+        step = function(lambda: strategy.run(lambda: once(v)))
+        step()
+        return weakref.ref(step.get_concrete_function().graph)
+
+    graphs = [traced() for _ in range(8)]
+    diverge(strategy, v)
+    graphs += [traced() for _ in range(8)]
+    gc.collect()
+    assert sum(graph() is not None for graph in graphs) <= 2
+    assert len(strategy.extended._options.divergence._replications) <= 3

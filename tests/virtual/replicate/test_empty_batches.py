@@ -1,0 +1,138 @@
+"""Replicas without examples, wherever in a replica function the kernels stand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.patience import PATIENCE
+from support.strategies import local, strategy_of
+from tensorflow.python.distribute import values
+
+random = np.random.default_rng(0)
+IMAGES = random.normal(size=[2, 8, 8, 4]).astype(np.float32)
+SHAPES = {
+    "flat": [3, 3, 4, 6],
+    "bias": [6],
+    "deep": [3, 3, 6, 1],
+    "volume": [3, 3, 3, 1, 2],
+    "back": [3, 3, 3, 6],
+}
+WEIGHTS = {name: random.normal(size=size).astype(np.float32) for name, size in SHAPES.items()}
+
+
+def network(x: Any, weights: Any) -> Any:
+    """Kernels that take a batch of nothing badly, most of all oneDNN's."""
+    x = tf.nn.conv2d(x, weights["flat"], 1, "VALID")
+    x = tf.nn.relu(tf.nn.bias_add(x, weights["bias"]))
+    x = tf.nn.depthwise_conv2d(x, weights["deep"], [1, 1, 1, 1], "VALID")
+    up = tf.nn.conv2d_transpose(x, weights["back"], [tf.shape(x)[0], 8, 8, 3], 2, "SAME")
+    x = tf.nn.max_pool2d(x, 2, 2, "VALID")
+    volumes = tf.nn.conv3d(up[..., None], weights["volume"], [1] * 5, "SAME")
+    volumes = tf.nn.max_pool3d(volumes, 2, 2, "VALID")
+    return tf.reduce_sum(x) + tf.reduce_sum(volumes)
+
+
+def in_place(x: Any, weights: Any) -> Any:
+    return network(x, weights)
+
+
+def in_a_branch(x: Any, weights: Any) -> Any:
+    found = tf.cond(tf.size(x) >= 0, lambda: network(x, weights), lambda: 0.0)
+    return tf.switch_case(tf.rank(x) - 3, [lambda: 0.0, lambda: found + network(x, weights)])
+
+
+def in_a_loop(x: Any, weights: Any) -> Any:
+    total = 0.0
+    for _ in tf.range(2):
+        total += tf.function(network)(x, weights)
+    return total
+
+
+def gradients(function: Callable[..., Any], x: Any, weights: Any) -> tuple[Any, Any]:
+    with tf.GradientTape() as tape:
+        tape.watch([x, weights])
+        loss = function(x, weights)
+    x, weights = tape.gradient(loss, [x, weights])
+    return x, [tf.convert_to_tensor(weights[name]) for name in SHAPES]
+
+
+def summed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def replica(x: Any, weights: Any) -> Any:
+        x, found = gradients(function, x, weights)
+        return x, tf.distribute.get_replica_context().all_reduce("SUM", found)
+
+    return replica
+
+
+def in_a_loop_with_collectives(x: Any, weights: Any) -> Any:
+    everything = [tf.zeros(size) for size in SHAPES.values()]
+    per_example = tf.zeros_like(x)
+    for _ in tf.range(2):
+        mine, found = summed(in_a_branch)(x, weights)
+        per_example += mine
+        everything = [a + b for a, b in zip(everything, found, strict=True)]
+    return per_example, everything
+
+
+PLACES = {
+    "in place": (summed(in_place), 1),
+    "in a branch": (summed(in_a_branch), 2),
+    "in a loop": (summed(in_a_loop), 2),
+    "in a loop with collectives": (in_a_loop_with_collectives, 4),
+}
+
+
+def given(strategy: Any) -> Any:
+    """All examples for the first replica."""
+    count = strategy.num_replicas_in_sync
+    return values.PerReplica([tf.constant(IMAGES), *[tf.constant(IMAGES[:0])] * (count - 1)])
+
+
+@pytest.mark.parametrize("sizes", [[None, 8, 8, 4], [None, None, None, 4]], ids=["batch", "all"])
+@pytest.mark.parametrize(
+    ("place", "replicas"),
+    [*((place, 3) for place in PLACES), ("in a branch", 2), ("in a loop with collectives", 8)],
+)
+def test_gradients_of_nothing(place: str, sizes: list[int | None], replicas: int) -> None:
+    strategy = strategy_of(replicas, strict=False)
+    function, times = PLACES[place]
+    with strategy.scope():
+        weights = {name: tf.Variable(value) for name, value in WEIGHTS.items()}
+
+    @tf.function
+    def step(batch: Any) -> Any:
+        def replica(x: Any) -> Any:
+            # What is known of the sizes is what the input pipeline tells.
+            x = tf.raw_ops.PlaceholderWithDefault(input=x, shape=sizes)
+            return function(x, {name: weight + 0.0 for name, weight in weights.items()})
+
+        return strategy.run(replica, args=(batch,))
+
+    results = local(strategy, step(given(strategy)))
+    constants = {name: tf.constant(value) for name, value in WEIGHTS.items()}
+    expected = gradients(network, tf.constant(IMAGES), constants)
+    for number, (examples, found) in enumerate(results):
+        assert examples.shape == (0 if number else 2, 8, 8, 4)
+        for mine, one in zip(found, expected[1], strict=True):
+            np.testing.assert_allclose(mine, times * one.numpy(), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(results[0][0], times * expected[0].numpy(), rtol=1e-3, atol=1e-3)
+
+
+def test_the_same_with_onednn_as_users_have_it() -> None:
+    """And as they have it not: one of the two is what runs in this process."""
+    other = "0" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1" else "1"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "3-batch", __file__],
+        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": other},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -1,0 +1,201 @@
+"""XLA is asked in a process of its own: what crashes it does not end the notebook's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.strategies import each, local, run, strategy_of
+
+from tpunb.errors import TpuWarning
+from tpunb.virtual.check import check
+from tpunb.virtual.strict import compiler, lowering
+from tpunb.virtual.strict.compiler import Compiler, CompilerLostError
+from tpunb.virtual.strict.compiler_process import Answer, Request
+
+X = tf.TensorSpec([2, 4])
+
+
+def identity() -> Request:
+    """A function that compiles."""
+    made = tf.function(lambda x: x + 1.0).get_concrete_function(X)
+    spec = ((2, 4), tf.float32.as_datatype_enum)
+    return Request(
+        made.function_def.signature.name, [made.function_def.SerializeToString()], [spec], []
+    )
+
+
+@pytest.fixture(scope="module")
+def two() -> Any:
+    return strategy_of(2, strict=True)
+
+
+def test_it_compiles_and_says_why_not() -> None:
+    found = compiler.ask(identity())
+    assert found.compiled
+    assert "f32[2,4]" in found.text
+    missing = compiler.ask(Request("missing", [], [], []))
+    assert not missing.compiled
+    assert "missing" in missing.text
+    assert compiler.ask(identity()).compiled
+
+
+def test_variables_need_no_value_and_no_memory() -> None:
+    @tf.function
+    def read(handle: Any) -> Any:
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)[0]
+
+    handle = tf.TensorSpec([], tf.resource)
+    made = read.get_concrete_function(handle)
+    held = ((1 << 28, 1), tf.float32.as_datatype_enum)
+    functions = [made.function_def.SerializeToString()]
+    assert compiler.ask(Request(made.function_def.signature.name, functions, [], [held])).compiled
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import os; os.abort()", "crashed (SIGABRT)"),
+        ("raise SystemExit(3)", "crashed (exit code 3)"),
+        ("print('not an answer', flush=True); input()", "crashed"),
+    ],
+)
+def test_a_process_that_ends_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    ours = Compiler()
+    with monkeypatch.context() as patched:
+        patched.setattr(compiler, "_CODE", code + "  # {path!r}")
+        with pytest.raises(CompilerLostError) as lost:
+            ours.ask(identity())
+    assert reason in str(lost.value)
+    assert ours.ask(identity()).compiled
+    ours.close()
+
+
+def test_a_process_that_is_killed_is_replaced() -> None:
+    ours = Compiler()
+    assert ours.ask(identity()).compiled
+    assert ours._process is not None
+    os.kill(ours._process.pid, signal.SIGKILL)
+    ours._process.wait()
+    assert ours.ask(identity()).compiled
+    ours.close()
+
+
+def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_CODE", "import time; time.sleep(1000)  # {path!r}")
+    started = []
+    start = compiler._start
+    monkeypatch.setattr(compiler, "_start", lambda: started.append(start()) or started[-1])
+    with pytest.raises(CompilerLostError, match="took longer than 0 seconds"):
+        Compiler(0.1).ask(identity())
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def test_an_interrupt_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Compiler()
+    first = ours._running()
+    with monkeypatch.context() as patched:
+        patched.setattr(compiler, "bounded", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ours.ask(identity())
+    assert first.returncode is not None
+    assert ours.ask(identity()).compiled
+    ours.close()
+
+
+def _interrupted(call: Callable[[], Any], deadline: float) -> Any:
+    raise KeyboardInterrupt
+
+
+def looped(x: Any) -> Any:
+    for _ in tf.range(3):
+        x = tf.tanh(x)
+    return x
+
+
+def _crash(request: Request) -> Answer:
+    raise CompilerLostError("crashed (SIGSEGV)")
+
+
+def _of_its_own(request: Request) -> Answer:
+    text = (
+        "Failed getting HLO text: 'RET_CHECK failure (tensorflow/compiler/jit/get_compiler_ir.cc:"
+        "214) variable.var() && variable.var()->is_initialized '"
+    )
+    return Answer(text, compiled=False)
+
+
+@pytest.mark.parametrize(
+    ("ask", "reason"), [(_crash, r"crashed \(SIGSEGV\)"), (_of_its_own, "did not look")]
+)
+def test_what_the_compiler_suffers_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, two: Any, ask: Callable[[Request], Answer], reason: str
+) -> None:
+    monkeypatch.setattr(lowering, "ask", ask)
+    monkeypatch.setattr("tpunb.virtual.strict.examination._warned", {})
+    with pytest.warns(TpuWarning, match=reason):
+        results = run(two, looped, each(two, [np.float32(0.0)] * 2))
+    assert results == [0.0, 0.0]
+    found = check(looped, X, strategy=two)
+    assert found.ok
+    assert "unchecked" in [problem.code for problem in found.warnings]
+    lenient = strategy_of(2, strict={"unchecked": False})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(lenient, looped, each(lenient, [np.float32(0.0)] * 2))
+
+
+def index(x: Any) -> Any:
+    return tf.cast(x[0, 0] * 3.0, tf.int32)
+
+
+def squares(x: Any) -> Any:
+    return tf.switch_case(index(x), [lambda: x * x, lambda: tf.nn.relu(x), lambda: x * 2.0])
+
+
+def scalars(x: Any) -> Any:
+    return tf.switch_case(
+        index(x), [lambda: tf.reduce_sum(x * x), lambda: tf.reduce_mean(x), lambda: tf.norm(x)]
+    )
+
+
+def nested(x: Any) -> Any:
+    inner = tf.cond(x[0, 1] > 0.3, lambda: x * x, lambda: tf.sin(x))
+    return tf.switch_case(index(x), [lambda: inner * x, lambda: tf.nn.relu(x) * x])
+
+
+@pytest.mark.parametrize("function", [squares, scalars, nested])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_gradients_of_branches_of_unknown_sizes(
+    function: Callable[[Any], Any], replicas: int
+) -> None:
+    strategy = strategy_of(replicas, strict=True)
+
+    def replica(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(function(x))
+        return tape.gradient(y, x)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+    def step(x: Any) -> Any:
+        return strategy.run(replica, args=(x,))
+
+    x = tf.constant([[0.1, 0.4, 0.2, 0.3]] * 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TpuWarning)  # it is checked, too
+        results = local(strategy, step(x))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(function(x))
+    gradient = tape.gradient(y, x)
+    for result in results:
+        np.testing.assert_allclose(result, gradient, rtol=1e-6)

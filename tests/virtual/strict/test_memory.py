@@ -1,0 +1,193 @@
+"""What no core can hold, and what this machine cannot, is refused before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.strategies import each, run, strategy_of
+
+from tpunb import explain
+from tpunb.cells import CellRunner
+from tpunb.errors import MemoryLimitError
+from tpunb.machine.memory import Memory
+from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
+from tpunb.virtual.check import check
+from tpunb.virtual.replicate.call import _runs_here
+from tpunb.virtual.replicate.options import ReplicateOptions
+from tpunb.virtual.strict import memory
+
+EXHAUSTED = tf.errors.ResourceExhaustedError
+
+
+@pytest.fixture(scope="module")
+def v5e() -> Any:
+    return strategy_of("v5e-8", strict=True)
+
+
+@pytest.fixture
+def small() -> Any:
+    """A TPU whose cores hold 1,000 bytes."""
+    strategy = strategy_of(2, strict={"host-op": False})
+    object.__setattr__(strategy.extended._options, "memory", 1000)
+    return strategy
+
+
+@pytest.fixture
+def poor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine with 1,000 bytes left."""
+    monkeypatch.setattr(memory, "measure", lambda: Memory(available=1000))
+
+
+def huge() -> Any:
+    return tf.reduce_sum(tf.zeros([400000, 400000]))  # here
+
+
+def test_a_tensor_that_no_core_holds(v5e: Any) -> None:
+    with pytest.raises(EXHAUSTED, match=r"float32\[400000, 400000\], which takes 596") as refused:
+        run(v5e, huge)
+    assert "a core of v5e-8 has 16 GiB" in str(refused.value)
+    assert f'{__file__}", line {huge.__code__.co_firstlineno + 1}' in str(refused.value)
+    known = explain(refused.value)
+    assert known
+    assert known.number == 30
+
+
+@pytest.mark.parametrize("tpu", ["v5e-1", "v5e-8", None])
+def test_a_check_says_so_and_where(tpu: str | None) -> None:
+    found = check(huge, strategy=tpu and strategy_of(tpu))
+    assert not found.ok
+    assert [(one.code, one.line) for one in found.errors] == [
+        ("memory", huge.__code__.co_firstlineno + 1)
+    ]
+    assert ("16 GiB" if tpu else "96 GiB") in found.errors[0].reason
+
+
+def test_a_cell(v5e: Any) -> None:
+    runner = CellRunner(v5e)
+    with pytest.raises(EXHAUSTED, match="hbm"):
+        runner.run("x = tf.zeros([400000, 400000])", {"tf": tf, "__name__": "__main__"})
+    runner.close()
+
+
+def test_a_plain_number_of_cores_has_what_the_largest_type_has() -> None:
+    known = {accelerator(name).hbm_bytes for name in accelerator_types()}
+    assert largest_memory() == max(known)
+    assert strategy_of(2).extended._options.memory == max(known)
+
+
+def test_cores_of_a_replica_are_taken_together() -> None:
+    topology = strategy_of("v3-8").topology
+    assignment = tf.tpu.experimental.DeviceAssignment.build(
+        topology, computation_shape=[1, 1, 1, 2], num_replicas=4
+    )
+    options = strategy_of("v3-8", device_assignment=assignment).extended._options
+    assert options.memory == 2 * accelerator("v3-8").hbm_bytes
+    assert options.called == "a replica of 2 cores of v3-8"
+
+
+def plain(x: Any) -> Any:
+    return tf.reduce_sum(tf.fill([300], x))
+
+
+def loop(x: Any) -> Any:
+    for _ in tf.range(2):
+        x += tf.reduce_sum(tf.fill([300], x))
+    return x
+
+
+def call(x: Any) -> Any:
+    return tf.function(lambda y: tf.function(plain)(y))(x)
+
+
+def loop_with_collectives(x: Any) -> Any:
+    for _ in tf.range(2):
+        x = tf.distribute.get_replica_context().all_reduce("SUM", tf.fill([300], x))[0]
+    return x
+
+
+def branch(x: Any) -> Any:
+    return tf.cond(x > 9.0, lambda: plain(x), lambda: x)
+
+
+@pytest.mark.parametrize("function", [plain, loop, call, loop_with_collectives, branch])
+def test_wherever_it_is_made(small: Any, function: Callable[[Any], Any]) -> None:
+    with pytest.raises(EXHAUSTED, match=r"float32\[300\], which takes 1.17 KiB"):
+        run(small, function, each(small, [1.0, 2.0]))
+
+
+def halves(x: Any) -> Any:
+    return tf.reduce_sum(tf.fill([300], tf.cast(x, tf.bfloat16)))
+
+
+def not_made(x: Any) -> Any:
+    made = tf.fill([300], x) * 2.0
+    del x
+    return tf.cast(tf.shape(made)[0] + tf.size(tf.zeros_like(made)), tf.float32)
+
+
+@pytest.mark.parametrize("function", [halves, not_made])
+@pytest.mark.usefixtures("poor")
+def test_what_fits_and_what_is_not_made_runs(
+    small: Any, monkeypatch: pytest.MonkeyPatch, function: Callable[[Any], Any]
+) -> None:
+    monkeypatch.setattr(memory, "measure", lambda: Memory(available=1300))
+    assert len(run(small, function, each(small, [1.0, 1.0]))) == 2
+
+
+def test_variables_together(small: Any) -> None:
+    with small.scope():
+        held = [tf.Variable(tf.zeros([100])) for _ in range(3)]
+    with pytest.raises(EXHAUSTED, match=r"The variables take 1.17 KiB"):
+        run(small, lambda: sum(tf.reduce_sum(one) for one in held))
+
+
+def test_the_rule_has_a_switch() -> None:
+    lenient = strategy_of(2, strict={"memory": False})
+    object.__setattr__(lenient.extended._options, "memory", 1000)
+    assert run(lenient, plain, each(lenient, [1.0, 2.0])) == [300.0, 600.0]
+
+
+@pytest.mark.parametrize("function", [plain, loop, call])
+@pytest.mark.usefixtures("poor")
+def test_what_this_machine_cannot_hold(function: Callable[[Any], Any]) -> None:
+    strategy = strategy_of(2, strict=True)
+    with pytest.raises(
+        MemoryLimitError, match=r"on each of 2 replicas, which takes 2\.34"
+    ) as error:
+        run(strategy, function, each(strategy, [1.0, 2.0]))
+    assert "this machine has 1000 B left" in str(error.value)
+    assert __file__ in str(error.value)
+    assert "fewer cores" in error.value.mend
+    # Nothing runs in a check, so that this machine need not hold it.
+    assert check(function, tf.TensorSpec([]), strategy=strategy).ok
+
+
+@pytest.mark.usefixtures("poor")
+def test_a_branch_that_may_not_be_taken_and_a_value_for_all() -> None:
+    strategy = strategy_of(2, strict=True)
+    assert run(strategy, branch, each(strategy, [1.0, 2.0])) == [1.0, 2.0]
+
+    def once(x: Any) -> Any:
+        total = tf.distribute.get_replica_context().all_reduce("SUM", x)
+        return tf.reduce_sum(tf.fill([200], total))  # computed once for all
+
+    assert run(strategy, once, each(strategy, [1.0, 2.0])) == [600.0, 600.0]
+
+
+@pytest.mark.usefixtures("poor")
+def test_the_memory_of_other_machines_is_not_known() -> None:
+    options = strategy_of(2, strict=True).extended._options
+    assert _runs_here(options)
+    elsewhere = [["/job:worker/replica:0/task:0/device:CPU:1"]]
+    assert not _runs_here(ReplicateOptions(cores=elsewhere))
+
+
+@pytest.mark.usefixtures("poor")
+def test_small_steps_are_let_alone() -> None:
+    strategy = strategy_of(2, strict=True)
+    found = run(strategy, lambda x: x + 1.0, each(strategy, [np.ones(3, np.float32)] * 2))
+    assert found[0].tolist() == [2.0] * 3

@@ -1,0 +1,275 @@
+"""What a TPU refuses is refused when it runs, and each rule can be switched off."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from counterparts.children import output_of
+from support.refused import REFUSED
+from support.strategies import each, local, run, strategy_of
+
+from tpunb import explain
+from tpunb.errors import TpuWarning
+from tpunb.virtual.strict.rules import RULES, RuleError, Strictness
+
+NONE = dict.fromkeys((rule.name for rule in RULES), False)
+
+
+def only(rule: str) -> dict[str, bool]:
+    """All rules off but one."""
+    return {**NONE, rule: True}
+
+
+@pytest.fixture(scope="module")
+def four() -> Any:
+    return strategy_of(4, strict=True)
+
+
+def table() -> Any:
+    rows = tf.lookup.KeyValueTensorInitializer([1, 2], [10, 20])
+    return tf.lookup.StaticHashTable(rows, -1)
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_a_rule_refuses_and_can_be_switched_off(four: Any, rule: str) -> None:
+    function, message, number = REFUSED[rule]
+    values = each(four, [[1.0, 2.0]] * 4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message) as refused:
+        run(four, function, values)
+    known = explain(refused.value)
+    assert (known and known.number) == number
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run(strategy_of(4, strict=only(rule)), function, values)
+    lenient = strategy_of(4, strict=NONE)
+    results = run(lenient, function, each(lenient, [[1.0, 2.0]] * 4))
+    assert len(results) == 4
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_the_place_is_in_the_message(four: Any, rule: str) -> None:
+    function, _, _ = REFUSED[rule]
+    with pytest.raises(tf.errors.InvalidArgumentError) as refused:
+        run(four, function, each(four, [[1.0, 2.0]] * 4))
+    first = function.__code__.co_firstlineno
+    lines = [
+        f'File "{function.__code__.co_filename}", line {first + more}\n' for more in range(1, 9)
+    ]
+    assert any(line in str(refused.value) for line in lines)
+
+
+def test_variables_made_outside_of_the_scope(four: Any) -> None:
+    stray = tf.Variable(2.0)
+    assert run(four, lambda x: x * stray, each(four, [1.0] * 4)) == [2.0] * 4
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Trying to access resource") as error:
+        run(four, lambda x: stray.assign(x), each(four, [2.0] * 4))
+    assert explain(error.value).number == 34
+    metric = keras.metrics.Mean()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="scope"):
+        run(four, lambda x: metric.update_state(x), each(four, [1.0] * 4))
+    lenient = strategy_of(4, strict={"scope": False})
+    assert run(lenient, lambda x: stray.assign(x), each(lenient, [2.0] * 4)) == [2.0] * 4
+
+
+def test_pure_eager_execution(four: Any) -> None:
+    with pytest.raises(NotImplementedError, match="pure eager"):
+        four.run(lambda x: x + 1.0, args=(each(four, [1.0] * 4),))
+    lenient = strategy_of(4, strict={"eager-run": False})
+    traced = []
+
+    def count(x: Any) -> Any:
+        traced.append(x)
+        return x + 1.0
+
+    for _ in range(2):
+        assert local(lenient, lenient.run(count, args=(each(lenient, [1.0] * 4),))) == [2.0] * 4
+    assert len(traced) == 1
+
+
+def test_inputs_of_unknown_rank(four: Any) -> None:
+    def call(strategy: Any) -> Any:
+        @tf.function(input_signature=[tf.TensorSpec(None)])
+        def step(x: Any) -> Any:
+            return strategy.run(lambda y: y * 2.0, args=(x,))
+
+        return local(strategy, step(tf.constant(3.0)))
+
+    with pytest.raises(ValueError, match="unknown rank"):
+        call(four)
+    assert call(strategy_of(4, strict={"unknown-rank": False})) == [6.0] * 4
+
+
+def test_gather_of_unequal_shapes(four: Any) -> None:
+    shapes = [np.ones([k + 1, 2], np.float32) for k in range(4)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Shape mismatch") as error:
+        four.gather(each(four, shapes), axis=0)
+    assert explain(error.value).number == 40
+
+    assert four.gather(each(four, [np.ones([2, 2])] * 4), axis=0).shape == [8, 2]
+    lenient = strategy_of(4, strict={"gather-shapes": False})
+    assert lenient.gather(each(lenient, shapes), axis=0).shape == [10, 2]
+
+
+def test_gather_of_shapes_that_are_known_late() -> None:
+    strategy = strategy_of(4, strict=only("gather-shapes"))
+
+    @tf.function
+    def gathered(values: Any, least: Any) -> Any:
+        kept = strategy.run(lambda x: tf.boolean_mask(x, x > least), args=(values,))
+        return strategy.gather(kept, axis=0)
+
+    values = each(strategy, [np.arange(3.0) + k for k in range(4)])
+    assert gathered(values, -1.0).shape == [12]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Shape mismatch in the collective"):
+        gathered(values, 1.0)
+
+
+def test_with_soft_placement_the_host_does_it_with_a_warning(place_softly: Any) -> None:
+    place_softly(True)
+    strategy = strategy_of(4, strict=True)
+    made = table()
+
+    def step(x: Any) -> Any:
+        return made.lookup(x) * 2
+
+    with pytest.warns(TpuWarning, match="LookupTableFindV2 looks up a table") as caught:
+        assert run(strategy, step, each(strategy, [1, 2, 3, 1])) == [20, 40, -2, 20]
+    assert caught[0].filename == __file__
+    lenient = strategy_of(4, strict={"host-op": False})
+    assert run(lenient, lambda x: made.lookup(x), each(lenient, [1, 2, 3, 1])) == [10, 20, -1, 10]
+
+
+def test_what_is_compiled_outside_is_the_hosts(four: Any) -> None:
+    outside = tf.compat.v1.tpu.outside_compilation
+
+    def step(x: Any) -> Any:
+        size = outside(lambda y: tf.strings.length(tf.strings.as_string(y, precision=1)), x)
+        for _ in tf.range(2):
+            size += 1
+        return size
+
+    assert run(four, step, each(four, [1.0, 10.0, 100.0, 1.0])) == [5, 6, 7, 5]
+
+
+def test_a_slice_of_a_size_that_is_only_bounded_warns() -> None:
+    strategy = strategy_of(4, strict=True)
+
+    def step(x: Any) -> Any:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return tf.reduce_sum(x[replica : replica + 1])
+
+    with pytest.warns(TpuWarning, match="The size of a slice depends on the data"):
+        assert run(strategy, step, tf.range(4)) == [0, 1, 2, 3]
+
+
+def test_float64_warns_once_a_line() -> None:
+    strategy = strategy_of(4, strict=True)
+
+    def step(x: Any) -> Any:
+        return x * 2.0
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            run(strategy, step, each(strategy, [np.float64(1.0)] * 4))
+    assert [str(one.message)[:27] for one in caught] == ["Mul is computed in float64,"]
+
+
+def test_unbuilt_models_and_optimizers_are_fine(four: Any) -> None:
+    with four.scope():
+        model = keras.Sequential([keras.layers.Dense(3, activation="relu"), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Adam()
+        model.build((None, 2))
+        optimizer.build(model.trainable_variables)
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    assert np.isfinite(run(four, step, each(four, [np.ones([2, 2], np.float32)] * 4))).all()
+
+
+def test_unknown_sizes_are_not_held_against_a_function(four: Any) -> None:
+    @tf.function(input_signature=[tf.TensorSpec([None, None])])
+    def step(x: Any) -> Any:
+        def replica(y: Any) -> Any:
+            # With any other number of elements than 6 this could not be done.
+            total = tf.reshape(y, [2, 3])
+            for _ in tf.range(2):
+                total += 1.0
+            return total
+
+        return four.run(replica, args=(x,))
+
+    assert local(four, step(tf.zeros([3, 2])))[0].tolist() == [[2.0] * 3] * 2
+
+
+def test_variables_of_other_logical_devices_and_loops() -> None:
+    topology = strategy_of("v3-8").topology
+    build = tf.tpu.experimental.DeviceAssignment.build
+    assignment = build(topology, computation_shape=[1, 1, 1, 2], num_replicas=4)
+    strategy = strategy_of("v3-8", device_assignment=assignment, strict=True)
+    with strategy.scope():
+        with strategy.extended.experimental_logical_device(1):
+            far = tf.Variable(2.0)
+        near = tf.Variable(3.0)
+
+    def step(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = x * far + near
+        return x
+
+    assert run(strategy, step, each(strategy, [1.0] * 4)) == [29.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("strict", "holds"), [(True, True), (False, False), ({"scope": False}, False), ({}, True)]
+)
+def test_strictness(strict: Any, holds: bool) -> None:
+    assert Strictness.of(strict).holds("scope") is holds
+    assert Strictness.of(strict).any is not (strict is False)
+
+
+def test_an_unknown_rule() -> None:
+    with pytest.raises(RuleError, match="no rule 'float46'") as error:
+        Strictness.of({"float46": False})
+    assert "'float64'" in error.value.mend
+
+
+def test_strictness_does_not_look_at_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tpunb.virtual.replicate import call
+
+    looked: list[Any] = []
+    enforce = call.enforce
+    monkeypatch.setattr(call, "enforce", lambda *a: (looked.append(a), enforce(*a)))
+    strategy = strategy_of(2)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return strategy.run(lambda y: y + 1.0, args=(x,))
+
+    for _ in range(3):
+        step(tf.constant(1.0))
+    assert len(looked) == 1
+
+
+def test_the_rules_cost_no_tensorflow() -> None:
+    code = "import sys, tpunb.virtual.strict.rules; assert 'tensorflow' not in sys.modules"
+    assert output_of(code) == ""
+
+
+def test_the_page_lists_the_rules() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "strictness.md").read_text(encoding="utf-8")
+    rows = [
+        f"| `{rule.name}` | {'refused' if rule.refuses else 'warning'} | {rule.on_tpu} |"
+        for rule in RULES
+    ]
+    assert "\n".join(rows) in page

@@ -1,0 +1,77 @@
+"""Random replica functions give on the virtual TPU what they give in plain TensorFlow.
+
+Thousands more: `cd tests && python -m differential --seeds 0:2000`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from differential import engine, reference
+from differential.compare import Finding, compare
+from differential.generator import Program, generate
+from differential.shrink import shrink
+
+UPDATE = """\
+def first(x, y, s, i):
+    v_1 = tf.tanh(y)
+    if s > 0.0:
+        v_2 = tf.sin(v_1)
+    else:
+        v_2 = v_1
+    v0.assign_add(v_2)
+    v_3 = all_reduce('sum', v0.read_value())
+    return [v_3, v_2]
+"""
+
+
+def program(source: str, replicas: int = 3) -> Program:
+    rows = (2,) * replicas
+    return Program(source, replicas, (("ON_WRITE", "NONE"),), rows, ("first", "first"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_random_program(seed: int) -> None:
+    assert compare(generate(seed, statements=4)) is None
+
+
+def test_a_seed_is_a_program() -> None:
+    assert generate(5) == generate(5)
+    assert generate(5) != generate(6)
+
+
+def test_a_wrong_number_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def wrong(given: Program, **_: Any) -> Any:
+        results = reference.run(given)
+        if "assign_add" in given.source:
+            results[-1][0][0] += 1.0
+        return results
+
+    assert compare(program(UPDATE)) is None
+    monkeypatch.setattr(engine, "run", wrong)
+    finding = compare(program(UPDATE))
+    assert finding is not None
+    assert finding.kind == "numbers"
+    assert "variable 0, copy 0" in finding.text
+    small = shrink(finding, compare)
+    source = "def first(x, y, s, i):\n    v0.assign_add(y)\n    return [y]\n"
+    assert small.program == dataclasses.replace(program(source, 2), calls=("first",))
+    assert source in str(small)
+
+
+def test_what_fails_both_ways_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = program("def first(x, y, s, i):\n    return [tf.reshape(y, [2, 5])]\n")
+    assert compare(broken) is None
+    fine = program("def first(x, y, s, i):\n    return [y]\n", 2)
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(engine, "run", fails)
+    finding = compare(fine)
+    assert finding == Finding(fine, "only the virtual TPU fails, ValueError", "no such thing")
+    other = dataclasses.replace(fine, source=broken.source)
+    assert compare(other) is None

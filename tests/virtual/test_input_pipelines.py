@@ -1,0 +1,122 @@
+"""Batches on their way to the cores: one iterator for all, in order, to the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.strategies import local, strategy_of
+from tensorflow.core.framework import dataset_options_pb2
+
+
+@pytest.fixture(scope="module")
+def four() -> Any:
+    return strategy_of(4)
+
+
+def numbers(strategy: Any, rows: int = 22) -> Any:
+    dataset = tf.data.Dataset.range(rows).map(lambda x: {"x": x, "text": tf.as_string(x)})
+    return strategy.experimental_distribute_dataset(dataset.batch(8))
+
+
+def test_one_iterator_serves_all_cores(four: Any) -> None:
+    (worker,) = iter(numbers(four))._iterators
+    assert len(worker._iterator._device_iterators) == 1
+
+
+@pytest.mark.parametrize("soft", [True, False])
+def test_batches_come_in_order_and_end(four: Any, soft: bool, place_softly: Any) -> None:
+    place_softly(soft)
+    eager = [local(four, batch["x"]) for batch in numbers(four)]
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        return four.run(lambda x: x + 0, args=(next(iterator)["x"],))
+
+    iterator = iter(numbers(four))
+    traced = [local(four, step(iterator)) for _ in range(3)]
+    with pytest.raises(tf.errors.OutOfRangeError):
+        step(iterator)
+
+    @tf.function
+    def total(batches: Any) -> Any:
+        result = tf.constant(0, tf.int64)
+        for batch in batches:
+            own = four.run(lambda x: tf.reduce_sum(x), args=(batch["x"],))
+            result += four.reduce("SUM", own, axis=None)
+        return result
+
+    assert total(numbers(four)).numpy() == sum(range(22))
+    for batches in (eager, traced):
+        flat = np.concatenate([row for batch in batches for row in batch])
+        np.testing.assert_array_equal(flat, np.arange(22))
+        assert [len(row) for row in batches[2]] == [2, 2, 2, 0]
+
+
+def test_batches_are_on_their_cores(four: Any) -> None:
+    batch = next(iter(numbers(four)))
+    for core, x, text in zip(
+        four.extended._tpu_devices[:, 0], batch["x"].values, batch["text"].values, strict=True
+    ):
+        assert x.device == core
+        assert [int(word) for word in text.numpy()] == x.numpy().tolist()
+
+
+def test_optional_batches(four: Any) -> None:
+    iterator = iter(numbers(four, 8))
+    first, second = iterator.get_next_as_optional(), iterator.get_next_as_optional()
+    assert first.has_value().numpy()
+    assert [row.tolist() for row in local(four, first.get_value()["x"])] == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+        [6, 7],
+    ]
+    assert not second.has_value().numpy()
+
+
+def test_devices_of_others_keep_tensorflows_iterators() -> None:
+    strategy_of(4)
+    # The tests' last logical CPUs, which no virtual TPU has taken.
+    mirrored = tf.distribute.MirroredStrategy(["CPU:38", "CPU:39"])
+    dataset = mirrored.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4))
+    iterator = iter(dataset)
+    assert len(iterator._iterators[0]._iterator._device_iterators) == 2
+    step = tf.function(lambda iterator: mirrored.experimental_local_results(next(iterator)))
+    assert [part.numpy().tolist() for part in step(iterator)] == [[0, 1], [2, 3]]
+
+
+# TensorFlow's own, of its own asking for options in a graph.
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
+@pytest.mark.parametrize("told", [None, True])
+def test_tensorflow_1_iterators_do_not_tune_themselves(four: Any, told: bool | None) -> None:
+    """Each would keep the closing of its session waiting, for up to a minute."""
+
+    def batches(_: Any = None) -> tf.data.Dataset:
+        options = tf.data.Options()
+        if told is not None:
+            options.autotune.enabled = told
+        return tf.data.Dataset.range(8).batch(8).with_options(options)
+
+    with tf.Graph().as_default() as graph, four.scope():
+        made = four.extended._make_dataset_iterator(batches())
+        called = four.extended._make_input_fn_iterator(batches)
+        if told is None:
+            with tf.compat.v1.Session() as session:
+                for iterator in (made, called):
+                    session.run(iterator.initializer)
+                    first = four.experimental_local_results(iterator.get_next())[0]
+                    assert session.run(first).tolist()[:2] == [0, 1]
+    untuned = [node for node in graph.get_operations() if _is_untuned(node)]
+    # Each core has an iterator of its own, over what the host's hands out.
+    assert len(untuned) == 2 * 4 + (2 if told is None else 0)
+
+
+def _is_untuned(node: tf.Operation) -> bool:
+    if node.type != "OptionsDataset":
+        return False
+    options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
+    tuning = options.autotune_options
+    return tuning.WhichOneof("optional_enabled") == "enabled" and not tuning.enabled

@@ -1,0 +1,294 @@
+"""Keras 3 on a virtual TPU: every way to train gives the numbers of one device."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.keras_models import (
+    BATCH,
+    CASES,
+    MARKS,
+    ROWS,
+    X,
+    Y,
+    assert_same,
+    case,
+    compiled,
+    dense,
+    fitted,
+    keras,
+)
+from support.strategies import copies, local, strategy_of
+
+pytestmark = [*MARKS, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def four() -> Any:
+    return strategy_of(4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fit(name: str) -> None:
+    one, history = fitted(None, **CASES[name])
+    # All replicas share the work of a case; the number of replicas takes turns.
+    size = (2, 4, 8)[list(CASES).index(name) % 3]
+    model, found = fitted(strategy_of(size), **CASES[name])
+    assert_same(one, model)
+    assert set(found) == set(history)
+    for key, values in history.items():
+        np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-5)
+
+
+def test_metrics_of_confusion(four: Any) -> None:
+    def scores(strategy: Any) -> Any:
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
+            return fitted(
+                strategy,
+                **case(y=(Y > 0).astype(np.float32), loss="binary_crossentropy", metrics=metrics),
+            )[1]
+
+    one, found = scores(None), scores(four)
+    for key, values in one.items():
+        np.testing.assert_allclose(found[key], values, rtol=1e-4)
+
+
+def split(x: np.ndarray, size: int, replicas: int) -> list[np.ndarray]:
+    """A batch's rows for each replica, as tf.distribute splits them."""
+    size = -(-size // replicas)
+    return [x[size * k : size * (k + 1)] for k in range(replicas)]
+
+
+@pytest.mark.parametrize(("rows", "replicas"), [(21, 4), (3, 4), (11, 8)])
+def test_uneven_batches_are_what_keras_makes_of_them(rows: int, replicas: int) -> None:
+    """Keras divides each replica's mean by their number, empty ones included."""
+    x, y = X[:rows], Y[:rows]
+    model = compiled(strategy_of(replicas), model=dense, metrics=["mae"])
+    reference = compiled(None)
+    optimizer = reference.optimizer
+    optimizer.build(reference.trainable_variables)
+    for start in range(0, rows, BATCH):
+        with tf.GradientTape() as tape:
+            losses = [
+                tf.reduce_mean((reference(part) - wanted) ** 2) / replicas
+                for part, wanted in zip(
+                    split(x[start : start + BATCH], min(BATCH, rows), replicas),
+                    split(y[start : start + BATCH], min(BATCH, rows), replicas),
+                    strict=True,
+                )
+                if len(part)
+            ]
+            loss = tf.add_n(losses)
+        optimizer.apply(tape.gradient(loss, reference.trainable_variables))
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    for one, other in zip(reference.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
+    predicted = model.predict(x, batch_size=BATCH, verbose=0)
+    np.testing.assert_allclose(predicted, reference(x), rtol=0, atol=1e-5)
+    loss, mae = model.evaluate(x, y, batch_size=BATCH, verbose=0)
+    error = predicted - y
+    # The loss of a short batch is a mean over replicas again; a metric counts rows.
+    np.testing.assert_allclose(mae, np.abs(error).mean(), rtol=1e-4)
+    assert np.isfinite(loss)
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return ROWS // BATCH
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(BATCH * index, BATCH * (index + 1))
+        return X[rows], Y[rows]
+
+
+def generator() -> Iterator[Any]:
+    while True:
+        for index in range(ROWS // BATCH):
+            yield Batches()[index]
+
+
+@functools.cache
+def plain() -> Any:
+    """The model that one device trains on arrays."""
+    return fitted(None, **case())[0]
+
+
+def plain_dataset(strategy: Any) -> Any:
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
+
+
+def distributed(strategy: Any) -> Any:
+    return strategy.experimental_distribute_dataset(plain_dataset(strategy).repeat())
+
+
+def from_function(strategy: Any) -> Any:
+    def pipeline(context: tf.distribute.InputContext) -> Any:
+        size = context.get_per_replica_batch_size(BATCH)
+        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size).repeat()
+
+    return strategy.distribute_datasets_from_function(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("data", "steps"),
+    [
+        (plain_dataset, None),
+        (distributed, ROWS // BATCH),
+        (from_function, ROWS // BATCH),
+        (lambda _: Batches(), None),
+    ],
+    ids=["dataset", "distributed", "from function", "PyDataset"],
+)
+def test_data_of_every_kind(four: Any, data: Any, steps: int | None) -> None:
+    model = compiled(four)
+    model.fit(data(four), epochs=2, steps_per_epoch=steps, shuffle=False, verbose=0)
+    assert_same(plain(), model)
+
+
+def test_a_generator(four: Any) -> None:
+    """Keras looks at a batch to build the model; which comes first is not said."""
+    model = compiled(four)
+    before = model.evaluate(X, Y, verbose=0)
+    history = model.fit(generator(), steps_per_epoch=6, epochs=2, verbose=0)
+    assert len(history.history["loss"]) == 2
+    assert model.evaluate(X, Y, verbose=0) < before
+
+
+def test_callbacks(tmp_path: Any) -> None:
+    def run(strategy: Any, folder: Any) -> Any:
+        folder.mkdir()
+        model = compiled(strategy, metrics=["mae"], optimizer="adam")
+        seen: list[Any] = []
+        c = keras.callbacks
+        callbacks = [
+            c.EarlyStopping("val_loss", patience=1, min_delta=0.1, restore_best_weights=True),
+            c.ModelCheckpoint(str(folder / "{epoch}.keras")),
+            c.ModelCheckpoint(
+                str(folder / "{epoch}.weights.h5"), save_weights_only=True, save_best_only=True
+            ),
+            c.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+            c.ReduceLROnPlateau("val_loss", patience=1, min_delta=10.0),
+            c.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: seen.append(batch),
+                on_epoch_end=lambda epoch, logs: seen.append(sorted(logs)),
+            ),
+            c.BackupAndRestore(str(folder / "backup")),
+            c.CSVLogger(str(folder / "log.csv")),
+            c.TerminateOnNaN(),
+        ]
+        history = model.fit(
+            X,
+            Y,
+            batch_size=BATCH,
+            epochs=4,
+            shuffle=False,
+            verbose=0,
+            validation_data=(X[:10], Y[:10]),
+            callbacks=callbacks,
+        ).history
+        files = sorted(path.name for path in folder.iterdir())
+        return model, history, seen, files, float(model.optimizer.learning_rate.numpy())
+
+    one, history, seen, files, rate = run(None, tmp_path / "one")
+    model, found, events, written, after = run(strategy_of(2), tmp_path / "two")
+    assert (events, written) == (seen, files)
+    assert "log.csv" in files
+    np.testing.assert_allclose(after, rate, rtol=1e-6)
+    for key, values in history.items():
+        np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-6)
+    assert_same(one, model)
+
+
+def test_batch_normalisation_of_each_replica() -> None:
+    """Each replica normalises its own rows and, in Keras 3, keeps statistics of its own."""
+    strategy = strategy_of(2)
+    with strategy.scope():
+        layer = keras.layers.BatchNormalization(momentum=0.5)
+        layer.build((None, 4))
+    dataset = strategy.experimental_distribute_dataset(
+        tf.data.Dataset.from_tensor_slices(X[:8]).batch(8)
+    )
+    step = tf.function(lambda batch: strategy.run(lambda x: layer(x, training=True), args=(batch,)))
+    (batch,) = dataset
+    parts = local(strategy, step(batch))
+    halves = X[:4], X[4:8]
+    for part, rows in zip(parts, halves, strict=True):
+        wanted = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-3)
+        np.testing.assert_allclose(part, wanted, rtol=1e-4, atol=1e-5)
+    for variable, wanted in (
+        (layer.moving_mean, [0.5 * rows.mean(0) for rows in halves]),
+        (layer.moving_variance, [0.5 + 0.5 * rows.var(0) for rows in halves]),
+    ):
+        np.testing.assert_allclose(copies(variable.value), wanted, rtol=1e-5, atol=1e-6)
+        # What is saved and used for predictions is the first replica's.
+        np.testing.assert_allclose(variable.numpy(), wanted[0], rtol=1e-5, atol=1e-6)
+
+
+def test_mixed_bfloat16(four: Any) -> None:
+    def mixed() -> Any:
+        layers = [keras.layers.Dense(6, "tanh", dtype="mixed_bfloat16")]
+        layers.append(keras.layers.Dense(1, dtype="mixed_bfloat16"))
+        return keras.Sequential([keras.Input((4,)), *layers])
+
+    one, _ = fitted(None, **case(mixed))
+    model, history = fitted(four, **case(mixed))
+    assert model.layers[0].compute_dtype == "bfloat16"
+    assert model.trainable_variables[0].dtype == "float32"
+    assert history["loss"][1] < history["loss"][0]
+    assert_same(one, model, atol=0.02)
+
+
+def test_dropout_repeats_with_its_seed(four: Any) -> None:
+    def dropping() -> Any:
+        layers = [keras.layers.Dense(8), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((4,)), *layers])
+
+    one, again = (fitted(four, **case(dropping))[0] for _ in range(2))
+    assert_same(one, again, atol=1e-6)
+    plain, _ = fitted(None, **case(dropping, fit={}))
+    assert any(
+        not np.allclose(a, b, atol=1e-4)
+        for a, b in zip(plain.get_weights(), one.get_weights(), strict=True)
+    )
+
+
+def test_single_batches(four: Any) -> None:
+    one, model = compiled(None), compiled(four)
+    for _ in range(2):
+        loss = one.train_on_batch(X[:BATCH], Y[:BATCH])
+        np.testing.assert_allclose(model.train_on_batch(X[:BATCH], Y[:BATCH]), loss, rtol=1e-5)
+    assert_same(one, model)
+
+
+def test_predictions_of_several_steps(four: Any) -> None:
+    one, model = compiled(None), compiled(four, steps_per_execution=3)
+    wanted = one.predict(X[:21], batch_size=BATCH, verbose=0)
+    found = model.predict(X[:21], batch_size=BATCH, verbose=0)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+def test_eager_training_is_refused_as_by_a_tpu(four: Any) -> None:
+    model = compiled(four, run_eagerly=True)
+    with pytest.raises(NotImplementedError, match="does not support pure eager execution"):
+        model.fit(X, Y, batch_size=BATCH, verbose=0)
+
+
+def test_compiling_around_all_replicas_fails_as_on_a_tpu(four: Any) -> None:
+    model = compiled(four, jit_compile=True)
+    with pytest.raises(tf.errors.NotFoundError, match="transfer manager for platform Host"):
+        model.fit(X, Y, batch_size=BATCH, verbose=0)
+
+
+def test_arrays_are_left_as_they_were(four: Any) -> None:
+    before = X.copy(), Y.copy()
+    model = compiled(four)
+    model.fit(Batches(), epochs=3, verbose=0)
+    np.testing.assert_array_equal(X, before[0])
+    np.testing.assert_array_equal(Y, before[1])

@@ -1,0 +1,494 @@
+"""Replicas of several logical devices: values, gradients, variables, annotations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.shell import Notebook
+from support.strategies import copies, each, run, strategy_of
+
+from tpunb.display.describe import Annotation, Annotations
+from tpunb.display.draw import mimebundle
+from tpunb.tpu.annotations import Annotations as Same
+from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy
+
+SUM = tf.distribute.ReduceOp.SUM
+SHAPES = [
+    ("v3-8", [1, 1, 1, 2], 4),
+    ("v3-8", [1, 1, 1, 2], 3),
+    ("v3-8", [1, 2, 1, 2], 2),
+    ("v3-8", [2, 2, 1, 2], 1),
+    ("v3-8", [1, 1, 1, 1], 5),
+    ("v4-16", [1, 2, 2, 1], 2),
+    ("v4-16", [2, 2, 2, 1], 1),
+    ("v3-32", [2, 2, 1, 2], 4),
+]
+
+
+def parallel(
+    shape: list[int], replicas: int, *, tpu: str = "v3-8", spmd: bool = False
+) -> VirtualTPUStrategy:
+    topology = strategy_of(tpu).topology
+    assignment = tf.tpu.experimental.DeviceAssignment.build(
+        topology, computation_shape=shape, num_replicas=replicas
+    )
+    return VirtualTPUStrategy(tpu, device_assignment=assignment, spmd=spmd)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "spmd"])
+def pairs(request: Any) -> VirtualTPUStrategy:
+    """Four replicas of two logical devices."""
+    return parallel([1, 1, 1, 2], 4, spmd=request.param)
+
+
+@pytest.fixture(scope="module")
+def plain() -> VirtualTPUStrategy:
+    return parallel([1, 1, 1, 2], 4)
+
+
+def is_spmd(strategy: Any) -> bool:
+    return bool(strategy.extended._use_spmd_for_xla_partitioning)
+
+
+@pytest.mark.parametrize("spmd", [False, True], ids=["plain", "spmd"])
+@pytest.mark.parametrize(("tpu", "shape", "replicas"), SHAPES)
+def test_every_shape(tpu: str, shape: list[int], replicas: int, spmd: bool) -> None:
+    strategy = parallel(shape, replicas, tpu=tpu, spmd=spmd)
+    parts = int(np.prod(shape))
+    assert strategy.num_replicas_in_sync == replicas
+    devices = strategy.extended._tpu_devices
+    assert devices.shape == (replicas, parts)
+    assert len(set(devices.ravel())) == replicas * parts
+
+    def step(x: Any) -> Any:
+        x = strategy.experimental_split_to_logical_devices(x, [parts, 1])
+        y = strategy.experimental_replicate_to_logical_devices(x * 2.0)
+        return tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(y))
+
+    values = [np.full([8, 2], k, np.float32) for k in range(replicas)]
+    total = 2.0 * 16 * sum(range(replicas))
+    assert run(strategy, step, each(strategy, values)) == [total] * replicas
+
+
+def test_cores_chosen_by_hand() -> None:
+    whole = strategy_of("v3-8")
+    # Replicas of the cores of one chip, the last chip first and the cores swapped.
+    cores = [[[x, y, 0, core] for core in (1, 0)] for x, y in ((1, 1), (0, 1), (0, 0))]
+    assignment = tf.tpu.experimental.DeviceAssignment(whole.topology, core_assignment=cores)
+    strategy = VirtualTPUStrategy("v3-8", device_assignment=assignment)
+    flat = whole.extended._tpu_devices[:, 0]
+    assert strategy.extended._tpu_devices.tolist() == [
+        [flat[7], flat[6]],
+        [flat[5], flat[4]],
+        [flat[1], flat[0]],
+    ]
+    with strategy.scope(), strategy.extended.experimental_logical_device(1):
+        v = tf.Variable(1.0)
+    assert [part.device for part in v.values] == [flat[6], flat[4], flat[0]]
+    assert run(strategy, lambda x: x * v, 3.0) == [3.0] * 3
+
+
+def test_variables_on_logical_devices(plain: Any) -> None:
+    devices = plain.extended._tpu_devices
+    with plain.scope():
+        first = tf.Variable(2.0)
+        with plain.extended.experimental_logical_device(1):
+            second = tf.Variable(3.0)
+            own = tf.Variable(
+                0.0,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+    assert [part.device for part in first.values] == list(devices[:, 0])
+    assert [part.device for part in second.values] == list(devices[:, 1])
+
+    def step(x: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        with context.experimental_logical_device(0):
+            y = x * first
+        with context.experimental_logical_device(1):
+            z = y * second
+        own.assign_add(z)
+        second.assign_add(context.all_reduce(SUM, x))
+        first.assign(second)
+        return z, y.device, z.device
+
+    asked = []
+
+    def results(x: Any) -> Any:
+        z, *devices = step(x)
+        asked.append(devices)
+        return z
+
+    assert run(plain, results, each(plain, [1.0, 2.0, 3.0, 4.0])) == [6.0, 12.0, 18.0, 24.0]
+    assert asked == [["/device:TPU_REPLICATED_CORE:0", "/device:TPU_REPLICATED_CORE:1"]]
+    assert copies(second) == [13.0] * 4
+    assert copies(first) == [13.0] * 4
+    assert copies(own) == [6.0, 12.0, 18.0, 24.0]
+    assert own.numpy() == 60.0
+
+
+def test_operations_run_on_their_core(plain: Any) -> None:
+    def step(x: Any) -> Any:
+        with plain.extended.experimental_logical_device(1):
+            y = x + 1.0
+        return plain.experimental_assign_to_logical_device(y * 2.0, 1)
+
+    @tf.function
+    def whole(x: Any) -> Any:
+        return plain.run(step, args=(x,))
+
+    x = each(plain, [1.0, 2.0, 3.0, 4.0])
+    concrete = whole.get_concrete_function(x)
+    called = [
+        node.attr["f"].func.name
+        for node in concrete.graph.as_graph_def().node
+        if node.attr["f"].func.name
+    ]
+    library = {f.signature.name: f for f in concrete.graph.as_graph_def().library.function}
+    nodes = {node.name: node.device for name in called for node in library[name].node_def}
+    cores = plain.extended._tpu_devices
+    for replica, suffix in enumerate(["", "/replica_1", "/replica_2", "/replica_3"]):
+        assert nodes[f"add{suffix}"] == cores[replica][1]
+        assert nodes[f"mul{suffix}"] == cores[replica][0]
+        assert nodes[f"XlaSharding{suffix}"] == cores[replica][1]
+
+
+def test_loops_and_branches_on_logical_devices(pairs: Any) -> None:
+    with pairs.scope(), pairs.extended.experimental_logical_device(1):
+        v = tf.Variable(2.0)
+
+    def step(x: Any) -> Any:
+        for _ in tf.range(3):
+            with pairs.extended.experimental_logical_device(1):
+                x = x * v
+            x = pairs.experimental_replicate_to_logical_devices(x)
+        if x > 20.0:
+            v.assign(x)
+        return x
+
+    assert run(pairs, step, each(pairs, [1.0, 2.0, 3.0, 4.0])) == [8.0, 16.0, 24.0, 32.0]
+    assert [float(_parts(part)[-1].numpy()) for part in v.values] == [2.0, 2.0, 24.0, 32.0]
+
+
+def _parts(component: Any) -> list[Any]:
+    """The copies of a variable's component on its logical devices."""
+    return list(getattr(component, "variables", [component]))
+
+
+def test_loops_in_which_replicas_talk(pairs: Any) -> None:
+    with pairs.scope(), pairs.extended.experimental_logical_device(1):
+        v = tf.Variable(1.0)
+
+    def step(x: Any) -> Any:
+        for _ in tf.range(2):
+            total = tf.distribute.get_replica_context().all_reduce(SUM, x * v)
+            v.assign_add(total)
+            x = total
+        return x
+
+    assert run(pairs, step, 1.0) == [80.0] * 4
+    for component in v.values:
+        assert [float(part.numpy()) for part in _parts(component)] == [85.0] * len(
+            _parts(component)
+        )
+
+
+def test_gradients_and_training_equal_one_device(pairs: Any) -> None:
+    """A model of two parts, one on each logical device, trained by all replicas."""
+    generator = np.random.default_rng(0)
+    w0, w1 = generator.normal(size=[4, 6]), generator.normal(size=[6, 2])
+    x, y = generator.normal(size=[8, 4]), generator.normal(size=[8, 2])
+    w0, w1, x, y = (array.astype(np.float32) for array in (w0, w1, x, y))
+    strategy = pairs
+    with strategy.scope():
+        a = tf.Variable(w0)
+        with strategy.extended.experimental_logical_device(1):
+            b = tf.Variable(w1)
+        optimizer = tf.keras.optimizers.Adam(0.1)
+        optimizer.build([a, b])
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            x = strategy.experimental_split_to_logical_devices(x, [1, 2])
+            hidden = tf.nn.tanh(x @ a)
+            if not is_spmd(strategy):
+                hidden = strategy.experimental_assign_to_logical_device(hidden, 1)
+            with strategy.extended.experimental_logical_device(1):
+                loss = tf.reduce_sum((hidden @ b - y) ** 2)
+        gradients = tape.gradient(loss, [a, b])
+        optimizer.apply_gradients(zip(gradients, [a, b], strict=True))
+        return loss
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8, drop_remainder=True).repeat(3)
+    train = tf.function(lambda batch: strategy.run(step, args=batch))
+    for batch in strategy.experimental_distribute_dataset(data):
+        train(batch)
+
+    one, two = tf.Variable(w0), tf.Variable(w1)
+    alone = tf.keras.optimizers.Adam(0.1)
+    alone.build([one, two])
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((tf.nn.tanh(x @ one) @ two - y) ** 2)
+        alone.apply_gradients(zip(tape.gradient(loss, [one, two]), [one, two], strict=True))
+    np.testing.assert_allclose(a.numpy(), one.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(b.numpy(), two.numpy(), rtol=1e-4, atol=1e-5)
+    for component in (*a.values, *b.values):
+        for part in _parts(component)[1:]:
+            np.testing.assert_array_equal(part.numpy(), _parts(component)[0].numpy())
+
+
+def test_checkpoints_and_saved_models(pairs: Any, tmp_path: Any) -> None:
+    with pairs.scope():
+        model = tf.Module()
+        model.v = tf.Variable([1.0, 2.0])
+        with pairs.extended.experimental_logical_device(1):
+            model.w = tf.Variable([3.0, 4.0])
+    one = tf.constant([1.0, 1.0])
+    run(pairs, lambda: model.v.assign_add(tf.distribute.get_replica_context().all_reduce(SUM, one)))
+    checkpoint = tf.train.Checkpoint(model=model)
+    path = checkpoint.save(str(tmp_path / "c"))
+    model.v.assign([9.0, 9.0])
+    checkpoint.restore(path).assert_consumed()
+    for component in model.v.values:
+        assert [part.numpy().tolist() for part in _parts(component)] == [[5.0, 6.0]] * len(
+            _parts(component)
+        )
+    plain = tf.Module()
+    plain.v, plain.w = tf.Variable([0.0, 0.0]), tf.Variable([0.0, 0.0])
+    tf.train.Checkpoint(model=plain).restore(path).assert_consumed()
+    assert plain.v.numpy().tolist() == [5.0, 6.0]
+    spec = [tf.TensorSpec([2], tf.float32)]
+    model.f = tf.function(lambda x: x * model.v + model.w, input_signature=spec)
+    tf.saved_model.save(model, str(tmp_path / "s"))
+    loaded = tf.saved_model.load(str(tmp_path / "s"))
+    assert loaded.f(tf.constant([1.0, 1.0])).numpy().tolist() == [8.0, 10.0]
+
+
+def test_variables_under_spmd_are_on_every_logical_device() -> None:
+    strategy = parallel([1, 2, 1, 2], 2, spmd=True)
+    with strategy.scope():
+        v = tf.Variable(lambda: tf.random.normal([4]))
+    assert type(v).__name__ == "TPUMirroredVariable"
+    devices = strategy.extended._tpu_devices
+    assert [[part.device for part in c.variables] for c in v.values] == devices.tolist()
+    run(strategy, lambda: v.assign_add(tf.ones([4])))
+    everywhere = [part.numpy().tolist() for c in v.values for part in c.variables]
+    assert everywhere == [everywhere[0]] * 8
+    v.assign(tf.zeros([4]))
+    assert run(strategy, lambda: v.read_value())[1].tolist() == [0.0] * 4
+
+
+def test_a_variable_of_other_cores_is_refused(plain: Any) -> None:
+    with strategy_of("v3-8").scope():
+        everywhere = tf.Variable(5.0)
+    assert run(plain, lambda: everywhere.read_value()) == [5.0] * 4
+    whole = strategy_of("v3-8")
+    cores = [[[1, 1, 0, 0]], [[1, 1, 0, 1]]]
+    assignment = tf.tpu.experimental.DeviceAssignment(whole.topology, core_assignment=cores)
+    last = VirtualTPUStrategy("v3-8", device_assignment=assignment)
+    with last.scope():
+        v = tf.Variable(1.0)
+    with pytest.raises(ValueError, match="Failed to find a variable on any device in replica 0"):
+        run(plain, lambda: v.read_value())
+
+
+# Refusals.
+
+REFUSED = {
+    "too high a device": (
+        lambda s, x: s.experimental_assign_to_logical_device(x, 2),
+        "Received logical device id 2 but there are only total of 2 logical devices in replica",
+    ),
+    "a negative device": (
+        lambda s, x: s.experimental_assign_to_logical_device(x, -1),
+        "Received logical device id -1",
+    ),
+    "a wrong rank": (
+        lambda s, x: s.experimental_split_to_logical_devices(x, [2]),
+        r"Length of `partition_dimensions` must equal to the rank of `tensor.shape` \(2\)",
+    ),
+    "a size that does not divide": (
+        lambda s, x: s.experimental_split_to_logical_devices(x, [1, 2]),
+        r"`partition_dimensions\[1\]` must be divisible by corresponding value",
+    ),
+    "a wrong product": (
+        lambda s, x: s.experimental_split_to_logical_devices(x, [2, 3]),
+        r"should be the same as the number of logical devices \(=2\)",
+    ),
+    "too high a device for operations": (
+        lambda s, x: _inside(s, 2),
+        r"`logical_device_id` not in range \(was 2, but there are only 2 logical devices",
+    ),
+}
+
+
+def _inside(strategy: Any, device: int) -> Any:
+    with strategy.extended.experimental_logical_device(device):
+        return tf.constant(1.0)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(plain: Any, name: str) -> None:
+    annotate, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        run(plain, lambda x: annotate(plain, x), tf.ones([4, 3]))
+
+
+def test_assigning_is_refused_under_spmd() -> None:
+    strategy = parallel([1, 1, 1, 2], 4, spmd=True)
+    with pytest.raises(ValueError, match="Cannot assign a tensor to a logical device in SPMD mode"):
+        run(strategy, lambda x: strategy.experimental_assign_to_logical_device(x, 0), 1.0)
+
+
+def test_assignments_that_do_not_fit() -> None:
+    topology = strategy_of("v3-8").topology
+    build = tf.tpu.experimental.DeviceAssignment.build
+    with pytest.raises(ValueError, match="does not fit in TPU topology shape"):
+        build(topology, computation_shape=[1, 2, 2, 2], num_replicas=1)
+    with pytest.raises(ValueError, match="requested 5 replicas but only 4 replicas"):
+        build(topology, computation_shape=[1, 1, 1, 2], num_replicas=5)
+
+
+# Annotations.
+
+
+def test_annotations_are_kept_with_their_lines() -> None:
+    strategy = parallel([1, 1, 1, 2], 4)
+    assert strategy.annotations == ()
+    with strategy.scope():
+        v = tf.Variable([1.0, 2.0], name="first")
+        with strategy.extended.experimental_logical_device(1):
+            w = tf.Variable([1.0, 2.0], name="second")
+
+    def replica(x: Any) -> Any:
+        x = strategy.experimental_split_to_logical_devices(x, [2, 1])
+        y = strategy.experimental_replicate_to_logical_devices(x * v)
+        for _ in tf.range(2):
+            y = strategy.experimental_assign_to_logical_device(tf.nn.tanh(y), 1)
+        with strategy.extended.experimental_logical_device(1):
+            return y + w
+
+    line = replica.__code__.co_firstlineno
+    step = tf.function(lambda x: strategy.run(replica, args=(x,)))
+    step(tf.ones([4, 2]))
+    step(tf.ones([4, 2]))
+    here = "test_annotations_are_kept_with_their_lines"
+    found = strategy.annotations
+    assert isinstance(found, Annotations)
+    assert found.logical_devices == 2
+    assert list(found) == [
+        Annotation(
+            "first",
+            (2,),
+            "float32",
+            "assigned",
+            0,
+            where=f"line {line - 4} of {here}",
+            variable=True,
+        ),
+        Annotation(
+            "second",
+            (2,),
+            "float32",
+            "assigned",
+            1,
+            where=f"line {line - 2} of {here}",
+            variable=True,
+        ),
+        Annotation(
+            "argument 1",
+            (4, 2),
+            "float32",
+            "split",
+            tiling=(2, 1),
+            where=f"line {line + 1} of replica",
+        ),
+        Annotation("mul", (4, 2), "float32", "replicated", where=f"line {line + 2} of replica"),
+        Annotation(
+            "while/Tanh", (4, 2), "float32", "assigned", 1, where=f"line {line + 4} of replica"
+        ),
+        Annotation("add_1", (4, 2), "float32", "assigned", 1, where=f"line {line + 6} of replica"),
+    ]
+    assert found[2].part == (2, 2)
+    step(tf.ones([2, 2]))
+    assert len(strategy.annotations) == 10
+
+
+def test_annotations_of_variables_under_spmd() -> None:
+    strategy = parallel([1, 1, 1, 2], 4, spmd=True)
+    with strategy.scope():
+        v = tf.Variable([1.0, 2.0], name="v")
+    assert [(note.name, note.kind, note.device) for note in strategy.annotations] == [
+        ("v", "replicated", None)
+    ]
+    del v
+    assert len(strategy.annotations) == 0
+
+
+SHOWN = Same(
+    [
+        Annotation("w", (4, 2), "float32", "assigned", 1, where="line 3 of step", variable=True),
+        Annotation("x<b>", (None, 8), "bfloat16", "split", tiling=(1, 2), where="line 7 of step"),
+        Annotation("y", None, "int32", "replicated"),
+    ],
+    2,
+)
+
+AS_TEXT = """\
+2 annotated tensors and 1 variable · 2 logical devices in a replica
+  variable  w     float32 [4, 2]      1                             line 3 of step
+  tensor    x<b>  bfloat16 [None, 8]  0–1, split 1×2 into [None, 4]  line 7 of step
+  tensor    y     int32 [?]           0–1, the whole on each"""
+
+
+def test_annotations_as_text_and_table() -> None:
+    shown = mimebundle(SHOWN)
+    assert [line.split() for line in str(shown["text/plain"]).splitlines()] == [
+        line.split() for line in AS_TEXT.splitlines()
+    ]
+    markup = str(shown["text/html"])
+    assert "x&lt;b&gt;" in markup
+    assert "<b>" not in markup
+    assert markup.count("<tr>") == 4
+    assert mimebundle(SHOWN) == shown
+    assert "No annotations" in str(mimebundle(Same([], 1))["text/plain"])
+    many = Same([Annotation(f"t{k}", (), "int32", "replicated") for k in range(100)], 2)
+    assert str(mimebundle(many)["text/plain"]).endswith("and 36 more")
+
+
+def test_strategies_of_a_few_cores_keep_no_variables() -> None:
+    strategy = VirtualTPUStrategy(VirtualTPUClusterResolver(2))
+    with strategy.scope():
+        v = tf.Variable(1.0)
+    assert strategy.annotations == ()
+    assert v.numpy() == 1.0
+
+
+# In a notebook.
+
+CELL = """\
+%%tpu_run
+y = strategy.experimental_split_to_logical_devices(tf.ones([4, 2]), [2, 1])
+"""
+
+
+def test_a_notebook_shows_annotations(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPUNB_REQUIRE_TPU", raising=False)
+    book = Notebook(tmp_path)
+    try:
+        book.good("import tensorflow as tf\n%load_ext tpunb")
+        book.good("%tpu_connect --simulate v3-8 --computation-shape 1,1,1,2")
+        book.good(CELL)
+        ran = book.good("%tpu_topology --annotations")
+        assert "1 annotated tensor and 0 variables · 2 logical devices" in ran.plain
+        assert "split 2×1 into [2, 2]" in ran.plain
+        # A terminal shows it as the tuple that it is.
+        again = book.good("strategy.annotations")
+        assert again.shown[-1]["text/html"] == ran.shown[-1]["text/html"]
+    finally:
+        book.close()

@@ -1,0 +1,282 @@
+"""One replica is a TPU too, and the one that Colab has: all that is essential, with 1 and with 2."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.keras_models import CASES, assert_same, fitted, keras
+from support.refused import REFUSED
+from support.strategies import copies, each, local, replica_id, run, strategy_of
+from tensorflow.python.tpu.ops import tpu_ops
+
+from tpunb.cells import CellRunner, bind
+from tpunb.connection.connect import connect
+from tpunb.errors import TpuWarning
+from tpunb.virtual.check import check
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_keras_names"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+ON_READ = tf.VariableSynchronization.ON_READ
+SUMMED, FIRST = tf.VariableAggregation.SUM, tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+@pytest.fixture(scope="module", params=["v5e-1", 2], ids=str)
+def tpu(request: pytest.FixtureRequest) -> Any:
+    return strategy_of(request.param, strict=True)
+
+
+def numbers(strategy: Any) -> list[float]:
+    """1, 2, …: a number for each replica."""
+    return [float(k) for k in range(1, strategy.num_replicas_in_sync + 1)]
+
+
+def context() -> Any:
+    return tf.distribute.get_replica_context()
+
+
+def test_collectives(tpu: Any) -> None:
+    values = numbers(tpu)
+    total, count = sum(values), len(values)
+
+    def step(x: Any) -> Any:
+        return (
+            context().all_reduce(SUM, x),
+            context().all_reduce(MEAN, {"x": x})["x"],
+            context().all_gather(x[None], axis=0),
+            tpu_ops.cross_replica_sum(x),
+            tpu_ops.collective_permute(x, [[k, (k + 1) % count] for k in range(count)]),
+            tpu_ops.all_to_all(
+                tf.fill([count], x),
+                concat_dimension=0,
+                split_dimension=0,
+                split_count=count,
+                group_assignment=[list(range(count))],
+            ),
+            context().merge_call(lambda strategy, y: strategy.reduce(SUM, y, axis=None), (x,)),
+        )
+
+    results = run(tpu, step, each(tpu, values))
+    for replica, found in enumerate(results):
+        reduced, mean, gathered, crossed, permuted, exchanged, merged = found
+        assert reduced == crossed == merged == total
+        assert mean == total / count
+        assert gathered.tolist() == exchanged.tolist() == values
+        assert permuted == values[replica - 1]
+
+
+def test_collectives_in_loops_and_branches(tpu: Any) -> None:
+    values = numbers(tpu)
+
+    def step(x: Any) -> Any:
+        total = 0.0
+        for _ in tf.range(3):
+            total += context().all_reduce(SUM, x)
+            if total > 0.0:
+                total += context().all_reduce(SUM, 0.0 * x)
+        return total + x
+
+    assert run(tpu, step, each(tpu, values)) == [3 * sum(values) + x for x in values]
+
+
+def test_gradients_are_summed(tpu: Any) -> None:
+    values = numbers(tpu)
+    with tpu.scope():
+        v = tf.Variable(1.0)
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = v * x
+        gradient = context().all_reduce(SUM, tape.gradient(loss, v))
+        v.assign_add(gradient)
+        return gradient
+
+    assert run(tpu, step, each(tpu, values)) == [sum(values)] * len(values)
+    assert copies(v) == [1.0 + sum(values)] * len(values)
+
+
+def test_variables_of_all_kinds(tpu: Any) -> None:
+    values = numbers(tpu)
+    with tpu.scope():
+        kept = tf.Variable(1.0, aggregation=SUMMED)
+        first = tf.Variable(0.0, aggregation=FIRST)
+        own = tf.Variable(0.0, synchronization=ON_READ, aggregation=SUMMED)
+        table = tf.Variable(tf.zeros([3, 2]))
+
+    def step(x: Any) -> Any:
+        kept.assign_add(x)
+        first.assign(x)
+        own.assign_add(x)
+        return own + 0.0, tf.gather(table, [1, 2]) + x
+
+    results = run(tpu, step, each(tpu, values))
+    assert kept.numpy() == 1.0 + sum(values)
+    assert first.numpy() == values[0]
+    assert own.numpy() == sum(values)
+    for (mine, rows), x in zip(results, values, strict=True):
+        assert mine == x
+        assert rows.tolist() == [[x, x]] * 2
+
+
+def test_variables_made_in_the_first_step(tpu: Any) -> None:
+    made: list[Any] = []
+
+    @tf.function
+    def step(x: Any) -> Any:
+        def replica(x: Any) -> Any:
+            if not made:
+                made.append(tf.Variable(2.0))
+            for _ in tf.range(2):  # what is in a loop is compiled for a check
+                x = x * made[0]
+            return x
+
+        return tpu.run(replica, args=(x,))
+
+    for _ in range(2):
+        assert local(tpu, step(each(tpu, numbers(tpu)))) == [4.0 * x for x in numbers(tpu)]
+
+
+def test_reduce_and_gather(tpu: Any) -> None:
+    values = numbers(tpu)
+    given = each(tpu, [[x] for x in values])
+    assert tpu.reduce(SUM, given, axis=None).numpy() == [sum(values)]
+    assert tpu.reduce(MEAN, given, axis=0).numpy() == np.mean(values)
+    assert tpu.gather(given, axis=0).numpy().tolist() == values
+
+    @tf.function
+    def inside(x: Any) -> Any:
+        doubled = tpu.run(lambda y: 2.0 * y, args=(x,))
+        return tpu.reduce(SUM, doubled, axis=0), tpu.gather(doubled, axis=0)
+
+    total, rows = inside(given)
+    assert total.numpy() == 2.0 * sum(values)
+    assert rows.numpy().tolist() == [2.0 * x for x in values]
+
+
+def test_uneven_batches_and_replica_ids(tpu: Any) -> None:
+    data = tf.data.Dataset.range(5).batch(2 * tpu.num_replicas_in_sync)
+    seen: list[int] = []
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return tpu.run(lambda y: (y, replica_id()), args=(x,))
+
+    for batch in tpu.experimental_distribute_dataset(data):
+        for number, (rows, replica) in enumerate(local(tpu, step(batch))):
+            seen += rows.tolist()
+            assert replica == number
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_data_from_functions_and_steps_in_a_loop(tpu: Any) -> None:
+    def made(options: Any) -> Any:
+        return tf.data.Dataset.range(100).batch(options.get_per_replica_batch_size(8))
+
+    iterator = iter(tpu.distribute_datasets_from_function(made))
+
+    @tf.function
+    def steps() -> Any:
+        total = tf.constant(0, tf.int64)
+        for _ in tf.range(3):
+            found = tpu.run(lambda x: tf.reduce_sum(x), args=(next(iterator),))
+            total += tpu.reduce(SUM, found, axis=None)
+        return total
+
+    assert steps().numpy() == sum(range(24))
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_what_a_tpu_refuses(tpu: Any, rule: str) -> None:
+    function, message, _ = REFUSED[rule]
+    values = each(tpu, [[1.0, 2.0]] * tpu.num_replicas_in_sync)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        run(tpu, function, values)
+    found = check(function, tf.TensorSpec([2]), strategy=tpu)
+    assert rule in [problem.code for problem in found.errors]
+
+
+def test_pure_eager_and_variables_out_of_scope(tpu: Any) -> None:
+    values = each(tpu, numbers(tpu))
+    with pytest.raises(NotImplementedError, match="pure eager"):
+        tpu.run(lambda x: x, args=(values,))
+    outside = tf.Variable(2.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Trying to access resource"):
+        run(tpu, lambda x: outside.assign(x), values)
+
+
+def test_each_replica_draws_numbers_of_its_own(tpu: Any) -> None:
+    def step() -> Any:
+        return tf.random.uniform([4], seed=3), tf.random.stateless_uniform([4], [1, 2])
+
+    results = run(tpu, step)
+    assert len({tuple(own) for own, _ in results}) == len(results)
+    assert len({tuple(same) for _, same in results}) == 1
+
+
+def test_cells(tpu: Any) -> None:
+    values = numbers(tpu)
+    names: dict[str, Any] = {"tf": tf, "x": each(tpu, values), "__name__": "__main__"}
+    runner = CellRunner(tpu)
+    bind(runner.run("y = x * 2.0", names), names)
+    runner.close()
+    assert local(tpu, names["y"]) == [2.0 * x for x in values]
+
+
+def train(strategy: Any, optimizer: str, steps: int = 3) -> tuple[list[float], list[Any]]:
+    """A custom loop whose optimizer makes its slots in the first step."""
+    count = strategy.num_replicas_in_sync
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+        model.build((None, 4))
+        made = keras.optimizers.get(optimizer)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        def replica(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x) ** 2) / (2.0 * count)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            made.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return strategy.reduce(SUM, strategy.run(replica, args=(x,)), axis=None)
+
+    x = each(strategy, [np.ones([2, 4], np.float32)] * count)
+    losses = [float(step(x)) for _ in range(steps)]
+    return losses, [weight.numpy() for weight in model.trainable_variables]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lion"])
+def test_a_custom_loop_with_an_optimizer_that_is_not_built(tpu: Any, optimizer: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TpuWarning)
+        losses, weights = train(tpu, optimizer)
+    expected, others = train(tf.distribute.get_strategy(), optimizer)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    for found, weight in zip(weights, others, strict=True):
+        np.testing.assert_allclose(found, weight, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["not built", "steps per execution"])
+def test_keras_3(tpu: Any, name: str) -> None:
+    one, history = fitted(None, **CASES[name])
+    model, found = fitted(tpu, **CASES[name])
+    assert_same(one, model)
+    np.testing.assert_allclose(found["loss"], history["loss"], rtol=1e-4)
+    given = CASES[name]["x"]
+    np.testing.assert_allclose(model.predict(given, verbose=0), one.predict(given, verbose=0), 1e-3)
+
+
+@pytest.mark.parametrize("simulate", ["v5e-1", 1])
+def test_a_connection(simulate: Any) -> None:
+    strategy = connect(simulate=simulate).strategy
+    assert strategy.num_replicas_in_sync == 1
+    assert train(strategy, "adam")[0] == train(tf.distribute.get_strategy(), "adam")[0]

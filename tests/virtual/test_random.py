@@ -1,0 +1,156 @@
+"""Random numbers: each replica its own, and the same again with the same seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.strategies import copies, each, replica_id, run, strategy_of
+
+
+@pytest.fixture
+def four() -> Any:
+    return strategy_of(4)
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_seed() -> Any:
+    yield
+    tf.random.set_seed(int(np.random.default_rng().integers(2**31)))
+
+
+def differ(results: Any) -> bool:
+    return len({np.asarray(result).tobytes() for result in results}) == len(results)
+
+
+def plain() -> Any:
+    return tf.random.normal([8])
+
+
+def seeded() -> Any:
+    return tf.random.uniform([8], seed=3)
+
+
+def in_a_loop() -> Any:
+    total = tf.zeros([8])
+    for _ in tf.range(2):
+        total += tf.random.normal([8])
+    return total
+
+
+def in_a_nested_branch() -> Any:
+    total = tf.zeros([8])
+    for _ in tf.range(replica_id() * 0 + 2):
+        if tf.reduce_sum(total) < 1e9:
+            total += tf.random.normal([8])
+    return total
+
+
+def in_a_map() -> Any:
+    return tf.map_fn(lambda x: x + tf.random.uniform([]), tf.zeros([8]))
+
+
+def in_a_loop_with_collectives() -> Any:
+    total = tf.zeros([8])
+    for _ in tf.range(2):
+        own = tf.random.normal([8])
+        context = tf.distribute.get_replica_context()
+        total += own + 0.0 * context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+    return total
+
+
+def in_a_nested_function() -> Any:
+    return tf.function(plain)()
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        plain,
+        seeded,
+        in_a_loop,
+        in_a_nested_branch,
+        in_a_map,
+        in_a_loop_with_collectives,
+        in_a_nested_function,
+    ],
+)
+def test_each_replica_draws_its_own(four: Any, draw: Any, seed: int | None) -> None:
+    tf.random.set_seed(seed) if seed else None
+    assert differ(run(four, draw))
+
+
+@pytest.mark.parametrize("draw", [plain, seeded, in_a_loop, in_a_loop_with_collectives])
+def test_the_same_seed_gives_the_same_numbers(four: Any, draw: Any) -> None:
+    def twice() -> Any:
+        tf.random.set_seed(11)
+        step = tf.function(lambda: four.run(draw))
+        return [
+            [value.numpy() for value in four.experimental_local_results(step())] for _ in range(2)
+        ]
+
+    first, again = twice(), twice()
+    np.testing.assert_array_equal(first, again)
+    assert differ(first[0] + first[1])
+
+
+def test_dropout_differs_between_replicas(four: Any) -> None:
+    tf.random.set_seed(5)
+    assert differ(run(four, lambda: tf.nn.dropout(tf.ones([64]), 0.5)))
+
+
+def test_stateless_numbers_are_the_same_everywhere(four: Any) -> None:
+    results = run(four, lambda: tf.random.stateless_normal([4], seed=[1, 2]))
+    np.testing.assert_array_equal(results, [results[0]] * 4)
+    np.testing.assert_array_equal(results[0], tf.random.stateless_normal([4], seed=[1, 2]))
+
+
+def test_stateless_numbers_of_a_seed_for_each_replica(four: Any) -> None:
+    def step() -> Any:
+        return tf.random.stateless_normal([4], seed=tf.stack([replica_id(), 2]))
+
+    results = run(four, step)
+    for replica, result in enumerate(results):
+        np.testing.assert_array_equal(result, tf.random.stateless_normal([4], seed=[replica, 2]))
+
+
+def test_a_generator_made_in_the_scope(four: Any) -> None:
+    def draw() -> Any:
+        with four.scope():
+            generator = tf.random.Generator.from_seed(1)
+        step = tf.function(lambda: four.run(lambda: generator.normal([4])))
+        results = [
+            [value.numpy() for value in four.experimental_local_results(step())] for _ in range(2)
+        ]
+        return results, generator
+
+    first, generator = draw()
+    again, _ = draw()
+    np.testing.assert_array_equal(first, again)
+    assert differ(first[0] + first[1])
+    # The state moves on in step: what differs is made from it and the replica's id.
+    states = copies(generator.state)
+    np.testing.assert_array_equal(states, [states[0]] * 4)
+
+
+def test_a_shuffle_differs_between_replicas(four: Any) -> None:
+    tf.random.set_seed(3)
+    results = run(four, lambda x: tf.random.shuffle(x), each(four, [np.arange(32)] * 4))
+    assert differ(results)
+    for result in results:
+        np.testing.assert_array_equal(np.sort(result), np.arange(32))
+
+
+def test_a_keras_dropout_layer(four: Any) -> None:
+    import keras
+
+    keras.utils.set_random_seed(1)
+    with four.scope():
+        layer = keras.layers.Dropout(0.5)
+        layer.build((None, 64))
+    results = run(four, lambda: layer(tf.ones([1, 64]), training=True))
+    for result in results:
+        assert set(np.unique(result)) == {0.0, 2.0}

@@ -1,0 +1,190 @@
+"""What is saved on a virtual TPU: checkpoints and SavedModels, between numbers of replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.strategies import copies, local, strategy_of
+
+OTHERS = [None, 1, 8, 32]
+"""The numbers of replicas to load on; None is plain TensorFlow."""
+
+
+class Line(tf.Module):
+    """A model with a variable of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = tf.Variable(tf.ones([3, 2]))
+        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.seen = tf.Variable(
+            0.0,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def __call__(self, x: Any) -> Any:
+        return x @ self.w
+
+
+X = np.array([[1.0, 2.0, 3.0], [0.5, -1.0, 0.25]], np.float32)
+
+
+def made(strategy: Any) -> Line:
+    with strategy.scope() if strategy else tf.device("/CPU:0"):
+        return Line()
+
+
+def trained(strategy: Any, model: Line, steps: int = 2) -> Line:
+    def replica() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(X) - 1.0) ** 2)
+        context = tf.distribute.get_replica_context()
+        gradient = context.all_reduce("MEAN", tape.gradient(loss, model.w))
+        model.w.assign_sub(0.1 * gradient)
+        model.steps.assign_add(1)
+        model.seen.assign_add(1.0)
+
+    @tf.function
+    def step() -> None:
+        strategy.run(replica)
+
+    for _ in range(steps):
+        step()
+    return model
+
+
+def other(size: int | None) -> Any:
+    return strategy_of(size) if size else None
+
+
+@pytest.fixture(scope="module")
+def four() -> Any:
+    return strategy_of(4)
+
+
+@pytest.fixture(scope="module")
+def model(four: Any) -> Line:
+    return trained(four, made(four))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model: Line, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    return str(tf.train.Checkpoint(model=model).save(str(folder / "c")))
+
+
+@pytest.mark.parametrize("size", OTHERS)
+def test_a_checkpoint_loads_on_any_number_of_replicas(
+    model: Line, checkpoint: str, size: int | None
+) -> None:
+    strategy = other(size)
+    loaded = made(strategy)
+    tf.train.Checkpoint(model=loaded).restore(checkpoint).assert_consumed()
+    np.testing.assert_array_equal(loaded(X), model(X))
+    assert (loaded.steps.numpy(), loaded.seen.numpy()) == (2, 8.0)
+    if strategy:
+        for copy in copies(loaded.w):
+            np.testing.assert_array_equal(copy, model.w.numpy())
+
+
+def test_training_goes_on_equally_after_a_checkpoint(four: Any, checkpoint: str) -> None:
+    results = []
+    for strategy in (four, strategy_of(2), strategy_of(8)):
+        loaded = made(strategy)
+        tf.train.Checkpoint(model=loaded).restore(checkpoint)
+        results.append(trained(strategy, loaded).w.numpy())
+    np.testing.assert_allclose(results[1:], [results[0]] * 2, rtol=0, atol=1e-6)
+
+
+def test_a_plain_checkpoint_loads_on_replicas(four: Any, tmp_path: Any) -> None:
+    plain = made(None)
+    plain.w.assign(plain.w * 3.0)
+    path = tf.train.Checkpoint(model=plain).save(str(tmp_path / "c"))
+    loaded = made(four)
+    tf.train.Checkpoint(model=loaded).restore(path).assert_consumed()
+    np.testing.assert_array_equal(copies(loaded.w), [plain.w.numpy()] * 4)
+
+
+def test_a_manager_keeps_the_last_and_restores_trained_steps(four: Any, tmp_path: Any) -> None:
+    model = made(four)
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(model=model), str(tmp_path), max_to_keep=2
+    )
+    assert manager.restore_or_initialize() is None
+    for _ in range(3):
+        trained(four, model, 1)
+        with four.scope():
+            manager.save()
+    assert len(manager.checkpoints) == 2
+    kept = model.w.numpy()
+    after = trained(four, model, 1).w.numpy()
+    assert manager.restore_or_initialize() == manager.latest_checkpoint
+    np.testing.assert_array_equal(model.w.numpy(), kept)
+    np.testing.assert_array_equal(trained(four, model, 1).w.numpy(), after)
+
+
+def test_a_variable_made_after_restoring(model: Line, checkpoint: str) -> None:
+    late = tf.Module()
+    status = tf.train.Checkpoint(model=late).restore(checkpoint)
+    eight = strategy_of(8)
+    with eight.scope():
+        late.w = tf.Variable(tf.zeros([3, 2]))
+    status.expect_partial()
+    np.testing.assert_array_equal(copies(late.w), [model.w.numpy()] * 8)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("size", OTHERS)
+def test_a_saved_model_loads_on_any_number_of_replicas(
+    four: Any, model: Line, tmp_path: Any, size: int | None, inside: bool
+) -> None:
+    with four.scope() if inside else tf.device(None):
+        tf.saved_model.save(model, str(tmp_path), signatures=model.__call__)
+    strategy = other(size)
+    with strategy.scope() if strategy else tf.device(None):
+        loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded(X), model(X))
+    (served,) = loaded.signatures["serving_default"](tf.constant(X)).values()
+    np.testing.assert_array_equal(served, model(X))
+    assert loaded.seen.numpy() == 8.0
+    if not strategy:
+        return
+    assert len(loaded.w.values) == size
+    loaded.w.assign(loaded.w * 2.0)
+
+    def replica() -> Any:
+        return loaded(X)
+
+    step = tf.function(lambda: strategy.run(replica))
+    for result in local(strategy, step()):
+        np.testing.assert_array_equal(result, 2.0 * model(X))
+
+
+def test_a_saved_function_that_runs_on_all_replicas(four: Any, tmp_path: Any) -> None:
+    class Steps(tf.Module):
+        def __init__(self, model: Line) -> None:
+            super().__init__()
+            self.model = model
+
+        @tf.function(input_signature=[tf.TensorSpec([2, 3])])
+        def total(self, x: Any) -> Any:
+            def replica(x: Any) -> Any:
+                context = tf.distribute.get_replica_context()
+                return context.all_reduce("SUM", self.model(x))
+
+            return four.experimental_local_results(four.run(replica, args=(x,)))[0]
+
+    steps = Steps(made(four))
+    expected = 4.0 * steps.model(X)
+    np.testing.assert_array_equal(steps.total(X), expected)
+    tf.saved_model.save(steps, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded.total(X), expected)
+    loaded.model.w.assign(loaded.model.w * 2.0)
+    np.testing.assert_array_equal(loaded.total(X), 2.0 * expected)

@@ -1,0 +1,454 @@
+"""Variables on a virtual TPU: what is the same on all cores, and what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.strategies import copies, each, replica_id, run, strategy_of
+
+SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+Aggregation = tf.VariableAggregation
+ON_READ = tf.VariableSynchronization.ON_READ
+
+
+def context() -> Any:
+    return tf.distribute.get_replica_context()
+
+
+def rank() -> Any:
+    return tf.cast(replica_id(), tf.float32)
+
+
+@pytest.fixture
+def four() -> Any:
+    return strategy_of(4)
+
+
+def make(strategy: Any, value: Any = 0.0, **options: Any) -> Any:
+    with strategy.scope():
+        return tf.Variable(value, **options)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        (Aggregation.NONE, [1.0, 2.0, 3.0, 4.0]),
+        (Aggregation.SUM, [10.0] * 4),
+        (Aggregation.MEAN, [2.5] * 4),
+        (Aggregation.ONLY_FIRST_REPLICA, [1.0] * 4),
+    ],
+)
+@pytest.mark.parametrize("how", ["assign", "assign_add", "assign_sub"])
+def test_aggregation_of_an_assignment(four: Any, aggregation: Any, expected: Any, how: str) -> None:
+    v = make(four, 100.0, aggregation=aggregation)
+
+    def step(x: Any) -> Any:
+        getattr(v, how)(x)
+        return v.read_value()
+
+    sign, start = {"assign": (1, 0.0), "assign_add": (1, 100.0), "assign_sub": (-1, 100.0)}[how]
+    expected = [start + sign * e for e in expected]
+    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == expected
+    assert copies(v) == expected
+
+
+def test_copies_that_differ_are_read_by_another_function(four: Any) -> None:
+    v = make(four)
+    run(four, lambda: v.assign(rank()))
+    assert copies(v) == [0.0, 1.0, 2.0, 3.0]
+    assert run(four, lambda: v * 2.0) == [0.0, 2.0, 4.0, 6.0]
+    assert run(four, lambda: context().all_reduce(SUM, v.read_value())) == [6.0] * 4
+
+
+def test_copies_that_come_to_differ_after_a_function_was_traced(four: Any) -> None:
+    v, w = make(four, 1.0), make(four, 0.0)
+
+    def replica() -> Any:
+        total = context().all_reduce(SUM, v.read_value())
+        w.assign(total + v)
+        return v.read_value(), total, total + v, w.read_value()
+
+    @tf.function
+    def step() -> Any:
+        return four.run(replica)
+
+    read = lambda: [four.experimental_local_results(part) for part in step()]  # noqa: E731
+    assert [[float(x) for x in part] for part in read()] == [
+        [1.0] * 4,
+        [4.0] * 4,
+        [5.0] * 4,
+        [5.0] * 4,
+    ]
+    run(four, lambda: v.assign(rank()))
+    expected = [[0.0, 1.0, 2.0, 3.0], [6.0] * 4, [6.0, 7.0, 8.0, 9.0], [6.0, 7.0, 8.0, 9.0]]
+    assert [[float(x) for x in part] for part in read()] == expected
+    assert copies(w) == expected[-1]
+
+
+def test_eager_run_sees_copies_that_came_to_differ(four: Any) -> None:
+    v = make(four, 1.0)
+
+    @tf.function
+    def total() -> Any:
+        return context().all_reduce(SUM, v.read_value())
+
+    @tf.function
+    def spoil() -> None:
+        v.assign(rank())
+
+    assert [float(x) for x in four.experimental_local_results(four.run(total))] == [4.0] * 4
+    four.run(spoil)
+    assert [float(x) for x in four.experimental_local_results(four.run(total))] == [6.0] * 4
+
+
+def test_reduced_in_one_function_and_per_replica_in_another(four: Any) -> None:
+    v = make(four)
+
+    @tf.function
+    def shared(x: Any) -> Any:
+        return four.run(lambda x: v.assign_add(context().all_reduce(SUM, x)), args=(x,))
+
+    @tf.function
+    def own(x: Any) -> Any:
+        return four.run(lambda x: v.assign_add(x), args=(x,))
+
+    x = each(four, [1.0, 2.0, 3.0, 4.0])
+    shared(x)
+    assert copies(v) == [10.0] * 4
+    own(x)
+    assert copies(v) == [11.0, 12.0, 13.0, 14.0]
+    shared(x)
+    assert copies(v) == [21.0, 22.0, 23.0, 24.0]
+
+
+def test_a_shared_update_followed_by_an_own_one(four: Any) -> None:
+    v = make(four)
+
+    def step(x: Any) -> Any:
+        v.assign(context().all_reduce(SUM, x))
+        first = v.read_value()
+        v.assign_add(x)
+        second = v.read_value()
+        v.assign_add(context().all_reduce(SUM, v.read_value()))
+        return first, second
+
+    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
+    assert results == [(10.0, 11.0), (10.0, 12.0), (10.0, 13.0), (10.0, 14.0)]
+    assert copies(v) == [61.0, 62.0, 63.0, 64.0]
+
+
+def test_order_of_reads_and_updates(four: Any) -> None:
+    v, w = make(four, 1.0), make(four, 0.0)
+
+    def step(x: Any) -> Any:
+        before = v.read_value()
+        v.assign_add(1.0)
+        between = v.read_value()
+        v.assign(v * context().all_reduce(SUM, x))
+        after = v.read_value()
+        w.assign(after)
+        v.assign_sub(w)
+        v.assign_add(5.0)
+        return before, between, after, v.read_value(), w.read_value()
+
+    expected = (1.0, 2.0, 20.0, 5.0, 20.0)
+    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [expected] * 4
+    assert copies(v) == [5.0] * 4
+    assert copies(w) == [20.0] * 4
+
+
+def test_a_value_that_was_read_stays_when_the_variable_changes(four: Any) -> None:
+    v = make(four, tf.ones([64]))
+
+    def step(x: Any) -> Any:
+        reads = []
+        for _ in range(5):
+            reads.append(v.read_value())
+            v.assign_add(tf.ones([64]) * context().all_reduce(SUM, x))
+            reads.append(v.read_value())
+            v.assign_sub(tf.ones([64]))
+        return tf.stack([tf.reduce_sum(read) / 64.0 for read in reads])
+
+    expected = [v for k in range(5) for v in (1.0 + 9.0 * k, 11.0 + 9.0 * k)]
+    for result in run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_updates_in_a_loop(four: Any) -> None:
+    shared, own = make(four), make(four)
+
+    def step(x: Any) -> Any:
+        for i in tf.range(3):
+            own.assign_add(x)
+            shared.assign_add(context().all_reduce(SUM, x) * tf.cast(i, tf.float32))
+            shared.assign_add(1.0)
+        return shared.read_value(), own.read_value()
+
+    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
+    assert results == [(33.0, 3.0), (33.0, 6.0), (33.0, 9.0), (33.0, 12.0)]
+    assert copies(shared) == [33.0] * 4
+    assert copies(own) == [3.0, 6.0, 9.0, 12.0]
+
+
+def test_updates_in_loops_of_different_lengths(four: Any) -> None:
+    v = make(four)
+
+    def step() -> Any:
+        for _ in tf.range(replica_id()):
+            v.assign_add(1.0)
+        return v.read_value()
+
+    assert run(four, step) == [0.0, 1.0, 2.0, 3.0]
+    assert copies(v) == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("talk", [False, True])
+def test_updates_under_a_condition(four: Any, talk: bool) -> None:
+    v = make(four)
+
+    def step(x: Any, flag: Any) -> Any:
+        if flag:
+            v.assign_add(context().all_reduce(SUM, x) if talk else x)
+        else:
+            v.assign_sub(1.0)
+        return v.read_value()
+
+    x = each(four, [1.0, 2.0, 3.0, 4.0])
+    expected = [10.0] * 4 if talk else [1.0, 2.0, 3.0, 4.0]
+    assert run(four, step, x, tf.constant(True)) == expected
+    assert copies(v) == expected
+    assert run(four, step, x, tf.constant(False)) == [e - 1.0 for e in expected]
+
+
+def test_updates_under_a_condition_of_each_replica(four: Any) -> None:
+    v = make(four)
+
+    def step(x: Any) -> Any:
+        if x > 2.0:
+            v.assign(7.0)
+        return v + 0.0
+
+    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [0.0, 0.0, 7.0, 7.0]
+    assert copies(v) == [0.0, 0.0, 7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        (Aggregation.SUM, 10.0),
+        (Aggregation.MEAN, 2.5),
+        (Aggregation.ONLY_FIRST_REPLICA, 1.0),
+    ],
+)
+def test_variables_that_sync_on_read(four: Any, aggregation: Any, expected: float) -> None:
+    v = make(four, 0.0, synchronization=ON_READ, aggregation=aggregation)
+
+    def step(x: Any) -> Any:
+        v.assign_add(x)
+        return v.read_value()
+
+    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [1.0, 2.0, 3.0, 4.0]
+    assert v.numpy() == expected
+    assert copies(v) == [1.0, 2.0, 3.0, 4.0]
+    v.assign(8.0)
+    assert v.numpy() == 8.0
+
+
+def test_scatter_updates(four: Any) -> None:
+    v = make(four, tf.ones([3]))
+
+    def step(i: Any) -> Any:
+        delta = tf.IndexedSlices(tf.constant([2.0]), tf.reshape(i, [1]), tf.constant([3]))
+        v.scatter_add(delta)
+        v.scatter_mul(delta)
+        return v.read_value()
+
+    results = run(four, step, each(four, [0, 1, 2, 0]))
+    np.testing.assert_array_equal(results, [[6, 1, 1], [1, 6, 1], [1, 1, 6], [6, 1, 1]])
+    np.testing.assert_array_equal(copies(v), results)
+
+
+def test_scatter_updates_with_the_same_on_every_replica(four: Any) -> None:
+    v = make(four, tf.ones([3]))
+
+    def step(x: Any) -> Any:
+        total = tf.reshape(context().all_reduce(SUM, x), [1])
+        v.scatter_sub(tf.IndexedSlices(total, tf.constant([1]), tf.constant([3])))
+        return v.read_value()
+
+    for _ in range(2):
+        results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
+    np.testing.assert_array_equal(results, [[1.0, -19.0, 1.0]] * 4)
+    np.testing.assert_array_equal(copies(v), results)
+
+
+def test_variables_made_on_the_first_call(four: Any) -> None:
+    made: list[Any] = []
+
+    def replica(x: Any) -> Any:
+        if not made:
+            made.append(tf.Variable(5.0))
+        made[0].assign_add(context().all_reduce(SUM, x))
+        return made[0].read_value()
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return four.run(replica, args=(x,))
+
+    x = each(four, [1.0, 2.0, 3.0, 4.0])
+    assert [float(v) for v in four.experimental_local_results(step(x))] == [15.0] * 4
+    assert [float(v) for v in four.experimental_local_results(step(x))] == [25.0] * 4
+    assert copies(made[0]) == [25.0] * 4
+
+
+def test_large_constants_reach_every_copy(four: Any) -> None:
+    v = make(four, tf.zeros([2048]))
+    large = np.arange(2048, dtype=np.float32)
+
+    def step() -> Any:
+        v.assign(large)
+        v.assign_add(tf.ones([2048]))
+        return tf.reduce_sum(v)
+
+    assert run(four, step) == [(large + 1).sum()] * 4
+    for copy in copies(v):
+        np.testing.assert_array_equal(copy, large + 1)
+
+
+def test_gathers_and_slices_of_variables(four: Any) -> None:
+    v = make(four, tf.range(12, dtype=tf.float32))
+
+    def step(i: Any) -> Any:
+        gathered = tf.gather(v, i)
+        v.assign_add(tf.ones([12]) * context().all_reduce(SUM, tf.cast(i[0], tf.float32)))
+        return gathered, tf.gather(v, i), v[2:4], tf.nn.embedding_lookup(v, i), tf.shape(v)
+
+    results = run(four, step, each(four, [[0, 1], [2, 3], [4, 5], [6, 7]]))
+    for (first, second, part, sparse, shape), at in zip(results, (0, 2, 4, 6), strict=True):
+        np.testing.assert_array_equal(first, [at, at + 1])
+        np.testing.assert_array_equal(second, [at + 12, at + 13])
+        np.testing.assert_array_equal(sparse, second)
+        np.testing.assert_array_equal(part, [14, 15])
+        assert shape == [12]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "bool", "float64", "bfloat16"])
+def test_variables_of_many_types(four: Any, dtype: str) -> None:
+    v = make(four, tf.cast([0, 0], dtype))
+
+    def step(x: Any) -> Any:
+        v.assign(tf.cast(context().all_reduce(SUM, x), dtype))
+        return tf.cast(v, tf.int32)
+
+    expected = [1, 1] if dtype == "bool" else [3, 3]
+    results = run(four, step, each(four, [[1, 0], [1, 1], [1, 1], [0, 1]]))
+    np.testing.assert_array_equal(results, [expected] * 4)
+
+
+def test_updates_in_nested_functions_keep_their_order(four: Any) -> None:
+    v = make(four, 1.0)
+
+    @tf.function
+    def double() -> None:
+        v.assign(v * 2.0)
+
+    @tf.function
+    def add(x: Any) -> Any:
+        v.assign_add(context().all_reduce(SUM, x))
+        double()
+        return v.read_value()
+
+    def step(x: Any) -> Any:
+        double()
+        first = add(x)
+        double()
+        return first, v.read_value()
+
+    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [(24.0, 48.0)] * 4
+
+
+def test_a_function_that_only_reads_and_one_that_does_nothing(four: Any) -> None:
+    v = make(four, 1.0)
+
+    @tf.function
+    def nothing() -> None:
+        return
+
+    @tf.function
+    def same(x: Any) -> Any:
+        return x
+
+    def step(x: Any) -> Any:
+        nothing()
+        y = same(x)
+        v.assign_add(1.0)
+        nothing()
+        with tf.control_dependencies([y]):
+            nothing()
+        return same(y), same(v.read_value()), x
+
+    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
+    assert results == [(k, 2.0, k) for k in (1.0, 2.0, 3.0, 4.0)]
+
+
+def test_updates_from_outside_reach_every_copy(four: Any) -> None:
+    v = make(four, 1.0)
+    v.assign(3.0)
+    assert run(four, lambda: v + 1.0) == [4.0] * 4
+
+    @tf.function
+    def step() -> Any:
+        v.assign_add(2.0)
+        return four.run(lambda: v.read_value())
+
+    assert [float(x) for x in four.experimental_local_results(step())] == [5.0] * 4
+    assert copies(v) == [5.0] * 4
+
+
+def test_an_update_with_extended_update(four: Any) -> None:
+    v = make(four, 1.0)
+
+    def step(x: Any) -> Any:
+        return four.extended.update(v, lambda v, x: v.assign_add(x), args=(x,))
+
+    @tf.function
+    def outer() -> None:
+        step(tf.constant(2.0))
+
+    outer()
+    assert copies(v) == [3.0] * 4
+
+
+def test_variables_of_two_strategies() -> None:
+    two, three = strategy_of(2), strategy_of(3)
+    v, w = make(two, 1.0), make(three, 1.0)
+
+    @tf.function
+    def step() -> Any:
+        a = two.run(lambda: v.assign_add(context().all_reduce(SUM, v.read_value())))
+        b = three.run(lambda: w.assign_add(context().all_reduce(SUM, w.read_value())))
+        return a, b
+
+    step()
+    assert copies(v) == [3.0] * 2
+    assert copies(w) == [4.0] * 3
+
+
+def test_two_runs_in_one_function_keep_their_order(four: Any) -> None:
+    v = make(four, 1.0)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        before = four.run(lambda: v + 0.0)
+        four.run(lambda x: v.assign_add(context().all_reduce(SUM, x)), args=(x,))
+        between = four.reduce(SUM, four.run(lambda: v + 0.0), axis=None)
+        four.run(lambda: v.assign(v * 2.0))
+        return four.experimental_local_results(before), between, v.read_value()
+
+    before, between, after = step(each(four, [1.0, 2.0, 3.0, 4.0]))
+    assert [float(x) for x in before] == [1.0] * 4
+    assert (between.numpy(), after.numpy()) == (44.0, 22.0)
+    assert copies(v) == [22.0] * 4

@@ -1,0 +1,1 @@
+"""What knows nothing of TPUs: deadlines, logs, secrets."""

@@ -1,0 +1,22 @@
+"""Attributes of users' objects, whose `__getattr__` may raise anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["attribute", "has_attributes"]
+
+_MISSING = object()
+
+
+def attribute(value: Any, name: str, default: Any = None) -> Any:
+    """An attribute; the default where asking for it fails, in whichever way."""
+    try:
+        return getattr(value, name, default)
+    except Exception:  # a dict whose `__getattr__` is `__getitem__` raises KeyError
+        return default
+
+
+def has_attributes(value: Any, *names: str) -> bool:
+    """Whether an object has attributes of all these names."""
+    return all(attribute(value, name, _MISSING) is not _MISSING for name in names)

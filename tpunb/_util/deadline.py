@@ -1,0 +1,79 @@
+"""Runs a blocking call with a deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["Running", "bounded"]
+
+# A signal that another thread gets interrupts no wait: it is seen between two.
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+_Value = TypeVar("_Value")
+
+
+class Running(Generic[_Value]):
+    """A call in its own daemon thread: nothing waits for it, not even the exit of the process.
+
+    Args:
+        call: What to call.
+    """
+
+    def __init__(self, call: Callable[[], _Value]) -> None:
+        self._values: list[_Value] = []
+        self._errors: list[BaseException] = []
+        self._done = threading.Event()  # an interrupted `Thread.join` marks the thread as ended
+        threading.Thread(target=self._run, args=(call,), name="tpunb", daemon=True).start()
+
+    def _run(self, call: Callable[[], _Value]) -> None:
+        try:
+            self._values.append(call())
+        except BaseException as error:
+            self._errors.append(error)
+        finally:
+            self._done.set()
+
+    def wait(self, deadline: float) -> bool:
+        """Waits until the call ends or the deadline passes; returns whether it has ended.
+
+        Args:
+            deadline: By `time.monotonic`.
+        """
+        while (left := deadline - time.monotonic()) > 0:
+            if self._done.wait(min(_SECONDS_BETWEEN_LOOKS, left)):
+                break
+        return self._done.is_set()
+
+    def result(self, deadline: float) -> _Value:
+        """Waits for the call and returns its result.
+
+        Args:
+            deadline: By `time.monotonic`.
+
+        Raises:
+            TimeoutError: The deadline has passed.
+            BaseException: What the call raises.
+        """
+        self.wait(max(deadline, time.monotonic() + 0.05))
+        if self._errors:
+            raise self._errors[0]
+        if not self._values:
+            raise TimeoutError("it does not answer in time")
+        return self._values[0]
+
+
+def bounded(call: Callable[[], _Value], deadline: float) -> _Value:
+    """Runs a call in a thread, which is abandoned if the deadline passes.
+
+    Args:
+        call: What to call.
+        deadline: By `time.monotonic`.
+
+    Raises:
+        TimeoutError: The deadline has passed.
+        BaseException: What the call raises.
+    """
+    return Running(call).result(deadline)

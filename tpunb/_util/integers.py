@@ -1,0 +1,12 @@
+"""Whole numbers in users' input."""
+
+from __future__ import annotations
+
+import numbers
+
+__all__ = ["is_whole"]
+
+
+def is_whole(number: object) -> bool:
+    """Whether something is an integer, Python's or NumPy's, and no bool."""
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool)

@@ -1,0 +1,106 @@
+"""What tpunb does, for whoever debugs it: `TPUNB_LOG=debug` writes it on standard error.
+
+The loggers are the standard library's, below `tpunb`: `tpunb.connection`, `tpunb.cells`,
+`tpunb.replicate`, and so on. Without the variable they are silent unless the program
+configures them, as any library's.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from tpunb._util.masking import mask
+
+__all__ = ["VARIABLE", "configure", "logger", "timed"]
+
+VARIABLE = "TPUNB_LOG"
+"""The environment variable with the level."""
+
+_FORMAT = "%(asctime)s.%(msecs)03d %(name)s: %(message)s"
+_OFF = frozenset({"", "0", "false", "no", "off"})
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class _MaskingFormatter(logging.Formatter):
+    """Hides what looks like a secret."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return mask(super().format(record))
+
+
+class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what is standard error then: a kernel and a test replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        if self.stream is not None:  # a process without a console
+            super().emit(record)
+
+
+def logger(name: str) -> logging.Logger:
+    """The logger `tpunb.name`, configured as the environment says.
+
+    Args:
+        name: The part of tpunb, as `"connection"`.
+    """
+    _configure_once()
+    return logging.getLogger(f"tpunb.{name}")
+
+
+def configure(value: str) -> None:
+    """Sets the level, and a handler that writes on standard error.
+
+    Args:
+        value: A level's name, as `"debug"` or `"info"`; whatever else is no plain no means
+            `"debug"`.
+    """
+    if value.strip().lower() in _OFF:
+        return
+    top = logging.getLogger("tpunb")
+    level = logging.getLevelName(value.strip().upper())
+    top.setLevel(level if isinstance(level, int) else logging.DEBUG)
+    if not any(isinstance(handler, _StandardError) for handler in top.handlers):
+        handler = _StandardError()
+        handler.setFormatter(_MaskingFormatter(_FORMAT, "%H:%M:%S"))
+        top.addHandler(handler)
+    top.propagate = False  # absl, which TensorFlow imports, writes what reaches the root
+
+
+@functools.cache
+def _configure_once() -> None:
+    configure(os.environ.get(VARIABLE, ""))
+
+
+def timed(
+    name: str, what: str
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Logs how long each call of a function takes.
+
+    Args:
+        name: The logger's name, as `logger` takes it.
+        what: What the function does, as `"trace the replica function"`.
+    """
+    log = logger(name)
+
+    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        @functools.wraps(function)
+        def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+            if not log.isEnabledFor(logging.DEBUG):
+                return function(*args, **kwargs)
+            begin = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                log.debug("%s: %.3f s", what, time.perf_counter() - begin)
+
+        return call
+
+    return decorate

@@ -1,0 +1,115 @@
+"""Hides what looks like a secret in a text that is about to be shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["HIDDEN", "mask", "secrets_in"]
+
+HIDDEN = "***"
+"""What replaces a secret."""
+
+_SECRET_WORDS = (
+    r"(?:token|secret|passw(?:or)?d|passwd|passphrase|pwd|(?:api|private|access)[_-]?key"
+    r"|credentials?|signature|cookie|bearer|authorization)"
+)
+# Too short to be searched for inside other words.
+_SHORT_WORDS = r"(?:key|auth|pass|pat|sig)"
+_SECRET_NAME = re.compile(
+    rf"{_SECRET_WORDS}|(?:^|_){_SHORT_WORDS}(?:_|$)",
+    re.IGNORECASE,
+)
+_NO_SECRETS = frozenset({"PWD", "OLDPWD"})  # a shell's folders
+_SHORTEST = 6  # a secret of fewer characters would blank ordinary words
+
+# After a name: a list or an object, of which all that follows may be part; a string; a word.
+_VALUE = r"(?:(?:bearer|basic)\s)?(?:[\[{].*|\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
+_NAME = rf"(?:{_SECRET_WORDS}[\w.-]{{0,40}}|(?<![A-Za-z0-9.]){_SHORT_WORDS})"
+_NAMED = re.compile(
+    rf"({_NAME}[\"']?\s?[=:]\s?|\bbearer\s|(?<!\S)--?[\w.-]{{0,40}}{_NAME}\s){_VALUE}",
+    re.IGNORECASE | re.DOTALL,
+)
+# Well-known keys and tokens whose parts are too short to look random.
+_KNOWN = re.compile(
+    r"AIza[\w-]+|ya29\.[\w.-]+|gh[opsru]_\w+|github_pat_\w+|hf_\w{8,}|sk-[\w-]{8,}|A[KS]IA\w{8,}"
+    r"|xox[a-z]-[\w-]+|KGAT_\w+|eyJ[\w-]{5,500}(?:\.[\w-]+)+|glpat-[\w-]+|npm_\w{8,}"
+    r"|pypi-[\w-]{12,}|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
+)
+_PEM = re.compile(r"-----BEGIN [A-Z ]{1,60}-----.*?(?:-----END [A-Z ]{1,60}-----|\Z)", re.DOTALL)
+_OF_ADDRESS = re.compile(r"://[^/@:\s]{0,200}:([^\n]{1,500})@")
+_OF_JSON = re.compile(r'"([\w.-]{1,60})"\s{0,9}:\s{0,9}"((?:[^"\\]|\\.){6,})"')
+_RUN = re.compile(r"[A-Za-z0-9]{16,}")
+_BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+][A-Za-z0-9+/]{31,}={0,2}")
+_LONG = 32
+
+
+def mask(text: str, secrets: Iterable[str] | None = None) -> str:
+    """A text without what looks like a credential.
+
+    Hidden are users and passwords in addresses, values with a name such as `token=`, keys
+    of well-known forms, long random words, and what is known to be secret.
+
+    Args:
+        text: What is to be shown.
+        secrets: What must not be in it, as `secrets_in` finds it; by default what it
+            finds in the process's own environment.
+
+    Returns:
+        The text, with `***` for each of these.
+    """
+    if secrets is None:
+        secrets = secrets_in(os.environ)
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    text = _PEM.sub(HIDDEN, text)
+    text = _NAMED.sub(rf"\1{HIDDEN}", text)
+    text = _KNOWN.sub(HIDDEN, text)
+    if "@" in text:
+        text = re.sub(r"\S+", lambda word: _without_user(word[0]), text)
+    text = _BASE64.sub(lambda run: HIDDEN if _kinds(run[0]) == 3 else run[0], text)
+    text = _RUN.sub(lambda run: HIDDEN if _looks_random(run[0]) else run[0], text)
+    # A variable may hold any bytes: what is not text cannot be printed or sent.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def secrets_in(environment: Mapping[str, str]) -> frozenset[str]:
+    """The values of variables whose names mark them as secret.
+
+    Passwords in the addresses and secrets in the JSON of other variables are among them.
+    """
+    found = (secret.strip() for name in environment for secret in _of(name, environment[name]))
+    return frozenset(secret for secret in found if len(secret) >= _SHORTEST)
+
+
+def _of(name: str, value: str) -> Iterator[str]:
+    """What is secret in a variable."""
+    if _SECRET_NAME.search(name) and name.upper() not in _NO_SECRETS:
+        yield value
+        yield value.strip().strip("'\"")
+    if "@" in value:
+        yield from _OF_ADDRESS.findall(value)
+    if '"' in value:
+        parts = _OF_JSON.findall(value)
+        yield from (part for named, part in parts if _SECRET_NAME.search(named))
+
+
+def _without_user(word: str) -> str:
+    """An address without what is before its host; a password may hold anything but a space."""
+    before, at, host = word.rpartition("@")
+    if not at:
+        return word
+    scheme, colon, _ = before.partition("://")
+    return f"{scheme}{colon}{HIDDEN}@{host}" if colon else f"{HIDDEN}@{host}"
+
+
+def _looks_random(word: str) -> bool:
+    """Whether a run of letters and digits is more likely a key than a word."""
+    return len(word) >= _LONG or _kinds(word) >= 2
+
+
+def _kinds(word: str) -> int:
+    """How many there are of small letters, capitals and digits."""
+    kinds = (str.islower, str.isupper, str.isdigit)
+    return sum(any(map(is_kind, word)) for is_kind in kinds)

@@ -1,0 +1,55 @@
+"""Text from data, made safe for a terminal."""
+
+from __future__ import annotations
+
+__all__ = ["drawable", "plain", "shortened"]
+
+# Escape sequences move the cursor, set the window's title or hide what was printed; C1 has
+# one-character forms of them, and overrides of the direction show text in another order.
+_KEPT = "\n\t"
+_CONTROLS = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in _KEPT
+}
+_BOXES = dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯", "+") | dict.fromkeys("─═━", "-") | dict.fromkeys("│║┃", "|")
+_SIMPLER = _BOXES | {
+    "·": "-", "•": "*", "–": "-", "—": "-", "−": "-", "×": "x", "→": "->",
+    "‘": "'", "’": "'", "“": '"', "”": '"', "≤": "<=", "≥": ">=", "≠": "!=", "…": "...",
+    "°": " deg", "µ": "u",
+}  # fmt: skip
+
+
+def plain(text: str) -> str:
+    """A text whose control characters are spelled out, ESC as backslash, x, 1b.
+
+    Line ends and tabs stay.
+    """
+    return text if text.isprintable() else text.translate(_CONTROLS)
+
+
+def shortened(text: str, length: int) -> str:
+    """A text of at most so many characters."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def drawable(text: str, encoding: str) -> str:
+    """A text that an encoding has all characters of, with simpler ones in place of others.
+
+    Args:
+        text: The text.
+        encoding: A name such as `"ascii"`.
+    """
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(_character(character, encoding) for character in text)
+    return text
+
+
+def _character(character: str, encoding: str) -> str:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return _SIMPLER.get(character) or character.encode("ascii", "backslashreplace").decode()
+    return character

@@ -1,0 +1,141 @@
+"""Tables in HTML that survive where scripts and style sheets do not.
+
+Styles are inline, colours are transparent or inherited to fit light and dark pages, and
+text is escaped unless it is `Markup`.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "GREEN",
+    "LINED",
+    "ORANGE",
+    "PLAIN",
+    "REPORT",
+    "Markup",
+    "TableStyle",
+    "badge",
+    "block",
+    "escaped",
+    "lines",
+    "table",
+]
+
+GREEN = "rgba(0,158,115,.35)"
+ORANGE = "rgba(230,159,0,.35)"
+
+_CELL = "padding:3px 10px;text-align:left;vertical-align:top"
+_RULE = "border-bottom:1px solid rgba(128,128,128,.35)"
+_BADGE = "padding:1px 8px;border-radius:9px;font-weight:600;background:"
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableStyle:
+    """The CSS of a table's elements.
+
+    Attributes:
+        table: Of the table; empty for none.
+        heading: Of cells that name a row or a column.
+        cell: Of the other cells.
+        title: Of titles across all columns.
+    """
+
+    table: str
+    heading: str
+    cell: str
+    title: str = ""
+
+
+LINED = TableStyle(
+    "border-collapse:collapse;margin:4px 0 10px;font-size:13px",
+    f"{_CELL};{_RULE};font-weight:600",
+    f"{_CELL};{_RULE}",
+)
+"""A rule below each row."""
+
+PLAIN = TableStyle("", _CELL, _CELL)
+"""As the page has its tables."""
+
+_LEFT = "text-align:left;vertical-align:top;border-bottom:1px solid rgba(128,128,128,.25)"
+REPORT = TableStyle(
+    "color:inherit;border-collapse:collapse;margin:4px 0 10px;font-size:13px;max-width:60em",
+    f"padding:2px 12px 2px 0;{_LEFT};font-weight:400;opacity:.75;white-space:nowrap",
+    f"padding:2px 12px 2px 0;{_LEFT};overflow-wrap:anywhere",
+    "padding:10px 12px 2px 0;text-align:left;font-weight:600;"
+    "border-bottom:1px solid rgba(128,128,128,.6)",
+)
+"""Many rows under titles, their names less prominent than their values."""
+
+
+def escaped(text: str) -> Markup:
+    """Text as markup."""
+    return text if isinstance(text, Markup) else Markup(html.escape(text))
+
+
+def table(
+    rows: Iterable[Sequence[str] | str],
+    *,
+    head: Sequence[str] = (),
+    named: bool = False,
+    style: TableStyle = LINED,
+) -> Markup:
+    """A table.
+
+    Args:
+        rows: The cells of each row; a string is a title across all columns.
+        head: The names of the columns, if they have any.
+        named: Whether the first cell of each row names it.
+        style: Its looks.
+    """
+    rows = list(rows)
+    columns = max((len(row) for row in rows if not isinstance(row, str)), default=1)
+    body = "".join(
+        _title(row, columns, style) if isinstance(row, str) else _row(row, int(named), style)
+        for row in rows
+    )
+    names = f"<thead>{_row(head, len(head), style)}</thead>" if head else ""
+    opening = f'<table style="{style.table}">' if style.table else "<table>"
+    return Markup(f"{opening}{names}<tbody>{body}</tbody></table>")
+
+
+def _title(text: str, columns: int, style: TableStyle) -> str:
+    return f'<tr><th colspan="{columns}" style="{style.title}">{escaped(text)}</th></tr>'
+
+
+def _row(cells: Sequence[str], headings: int, style: TableStyle) -> str:
+    """A row whose first cells are headings."""
+    return "".join(
+        [
+            "<tr>",
+            *(f'<th style="{style.heading}">{escaped(cell)}</th>' for cell in cells[:headings]),
+            *(f'<td style="{style.cell}">{escaped(cell)}</td>' for cell in cells[headings:]),
+            "</tr>",
+        ]
+    )
+
+
+def lines(texts: Iterable[str]) -> Markup:
+    """The content of a cell, a line each."""
+    return Markup("".join(f"<div>{escaped(text)}</div>" for text in texts))
+
+
+def block(text: str, *, bold: bool = False) -> Markup:
+    """A line above or below a table; nothing for an empty text."""
+    weight = ";font-weight:600" if bold else ""
+    style = f"font-size:13px;margin:4px 0{weight}"
+    return Markup(f'<div style="{style}">{escaped(text)}</div>' if text else "")
+
+
+def badge(text: str, colour: str) -> Markup:
+    """Text on a rounded, coloured ground."""
+    return Markup(f'<span style="{_BADGE}{colour}">{escaped(text)}</span>')

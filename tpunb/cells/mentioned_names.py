@@ -1,0 +1,112 @@
+"""What a piece of code mentions: the globals, attributes and modules that it may read."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+from typing import Any
+
+__all__ = ["Mentions", "imported", "mentions"]
+
+_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+# Only what is read: to retrace because of what the code itself stores would never end.
+_ATTRIBUTES = frozenset(
+    {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD", "IMPORT_FROM"}
+)
+_BY_STRING = frozenset({"eval", "exec", "globals", "locals", "vars"})
+_EVALUATED = frozenset({"eval", "exec"})
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_WORD = re.compile(r"[^\W\d]\w*")
+_LONGEST = 200  # characters: longer strings are text
+
+
+@dataclass(frozen=True)
+class Mentions:
+    """What a code object, with all that are inside of it, may read by name.
+
+    Attributes:
+        globals: Names of globals, in the order of their first use; those too that only
+            a string names, where there is `globals()`, `eval` or the like.
+        attributes: Names of attributes, and strings that might be (`getattr(x, "rate")`).
+        imports: Names of modules that it imports.
+        by_string: The globals that only a string names; not what it assigns as well.
+    """
+
+    globals: tuple[str, ...]
+    attributes: frozenset[str]
+    imports: tuple[str, ...]
+    by_string: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=2048)
+def mentions(code: CodeType) -> Mentions:
+    """What a code object mentions."""
+    names: dict[str, None] = {}
+    attributes: set[str] = set()
+    imports: dict[str, None] = {}
+    strings: list[str] = []
+    stored: set[str] = set()
+    for inner in _nested(code):
+        for instruction in dis.get_instructions(inner):
+            if instruction.opname in _GLOBALS:
+                names[instruction.argval] = None
+            elif instruction.opname in _ATTRIBUTES:
+                attributes.add(instruction.argval)
+            elif instruction.opname == "IMPORT_NAME":
+                imports[instruction.argval] = None
+            elif instruction.opname == "STORE_NAME":
+                stored.add(instruction.argval)
+        strings += _strings(inner)
+    words = set(_words(strings, evaluated=not _EVALUATED.isdisjoint(names)))
+    by_string = sorted(words - stored) if not _BY_STRING.isdisjoint(names) else ()
+    names.update(dict.fromkeys(by_string))
+    return Mentions(tuple(names), frozenset(attributes | words), tuple(imports), tuple(by_string))
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _nested(const)
+
+
+def _strings(code: CodeType) -> Iterator[str]:
+    for const in code.co_consts:
+        # Keyword patterns (`case Config(rate=r)`) name their attributes in a tuple.
+        for text in const if isinstance(const, tuple) else (const,):
+            if isinstance(text, str) and len(text) <= _LONGEST:
+                yield text
+
+
+def _words(strings: list[str], *, evaluated: bool) -> Iterator[str]:
+    for text in strings:
+        if evaluated or _DOTTED.fullmatch(text):  # also for `operator.attrgetter("a.b")`
+            yield from _WORD.findall(text)
+
+
+def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
+    """The modules that code imports when it runs, as far as they are loaded.
+
+    Args:
+        found: What the code mentions.
+        namespace: Its globals: a relative import begins at their package.
+    """
+    package = namespace.get("__package__")
+    for name in found.imports:
+        names = [name, *(name[: at.start()] for at in re.finditer(r"\.", name))]
+        if isinstance(package, str) and package:
+            parents = [package.rsplit(".", up)[0] for up in range(package.count(".") + 1)]
+            names += [
+                importlib.util.resolve_name(f".{name}", parent) if name else parent
+                for parent in parents
+            ]
+        for each in names:
+            module = sys.modules.get(each)
+            if isinstance(module, ModuleType):
+                yield each, module

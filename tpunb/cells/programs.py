@@ -1,0 +1,205 @@
+"""The traced programs of cells: found, traced, remembered."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
+
+from tpunb._util.logs import logger
+from tpunb.virtual.check import CheckReport, refuse_other_strategies, report
+
+from ..virtual.stoppable import StoppableCalls
+from ..virtual.strict.examination import observed
+from .capture import Captured, CaptureKind, Capturer
+from .error_lines import line_in, mark, original
+from .guards import is_plain
+from .outputs import OutputRecord
+from .program import Program, program_key
+from .retrace_reasons import EVICTED, FIRST_RUN, why_new_arguments, why_new_program
+from .settings import OutputOptions
+from .source import StepSource
+
+__all__ = ["Programs"]
+
+_log = logger("cells")
+
+_MOST_PROGRAMS = 64
+_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+_T = TypeVar("_T")
+
+
+class Programs:
+    """Finds, traces and remembers the programs of one strategy's cells.
+
+    Args:
+        strategy: A `tf.distribute.Strategy`.
+        calls: Runs their functions, so that interrupts end them.
+
+    Attributes:
+        strategy: The strategy.
+        calls: As given.
+        traces: How many times a cell has been traced.
+    """
+
+    def __init__(self, strategy: Any, calls: StoppableCalls) -> None:
+        self.strategy = strategy
+        self.calls = calls
+        self.traces = 0
+        self._capturer = Capturer(strategy)
+        self._programs: list[Program] = []  # the one used last at the end
+        self._latest: dict[str, Program | None] = {}  # None: evicted since
+
+    def find(
+        self,
+        cell: StepSource,
+        options: OutputOptions,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any] = _NOTHING,
+        checked: Program | None = None,
+    ) -> tuple[Program, Captured, str]:
+        """The program that fits, what to run it with, and why it would have to trace.
+
+        Args:
+            cell: The cell.
+            options: How results are combined.
+            namespace: The notebook's.
+            bound: Values that hide the notebook's.
+            checked: A program whose dependencies are known to be unchanged.
+        """
+        last = self._latest.get(cell.text)
+        if last and last.shortcut and last.options == options and last.namespace is namespace:
+            captured = self._capturer.again(last.shortcut, namespace, bound)
+            if captured is not None and (last is checked or not last.dependencies.change()):
+                return last, captured, FIRST_RUN
+        captured = self._capturer.capture(cell, namespace, bound)
+        program = self._fitting(cell, program_key(cell, captured.key, options, namespace), checked)
+        if program is None:
+            reason = self._reason(cell, captured, options)
+            _log.debug("%s has to be traced: %s", cell.filename, reason)
+            self._forget_replaced(cell, captured)
+            program = Program(self.strategy, cell, namespace, captured, self._capturer, options)
+            return program, captured, reason
+        if tuple(captured.signature) in program.records:
+            return program, captured, FIRST_RUN
+        reason = why_new_arguments(program, captured)
+        _log.debug("%s has to be traced: %s", cell.filename, reason)
+        return program, captured, reason
+
+    def execute(self, program: Program, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
+        """Runs a program once: its tensors, what they are, and whether it was traced."""
+        try:
+            return self.guarded(program, captured, lambda: program.run(captured))
+        finally:
+            self._remember(program, captured)
+
+    def guarded(self, program: Program, captured: Captured, call: Callable[[], _T]) -> _T:
+        """What a call returns; its errors carry the line of the cell that they come from."""
+        try:
+            with self.calls:
+                return call()
+        except Exception as error:
+            raised = original(error, program.failure)
+            mark(raised, program.cell, program.graph(captured))
+            if raised is error:
+                raise
+            raise raised from None
+
+    def check(
+        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
+    ) -> CheckReport:
+        """Checks whether a cell would compile for a TPU, and run well; runs nothing.
+
+        Args:
+            cell: The cell.
+            namespace: The notebook's.
+            bound: Values that hide the notebook's.
+
+        Raises:
+            CheckError: The strategy is not a virtual TPU's.
+            Exception: What the cell raises when it is traced.
+        """
+        refuse_other_strategies(self.strategy)
+        captured = self._capturer.capture(cell, namespace, bound)
+        program = Program(self.strategy, cell, namespace, captured, self._capturer, OutputOptions())
+        with observed() as found:
+            try:
+                program.trace(captured)
+            except Exception as error:
+                raised = original(error, program.failure)
+                mark(raised, cell)
+                if raised is error:
+                    raise
+                raise raised from None
+        return report(found, line_of=functools.partial(line_in, cell))
+
+    def clear(self) -> None:
+        """Forgets every program."""
+        self._programs.clear()
+        self._latest.clear()
+
+    def _fitting(self, cell: StepSource, key: Hashable, checked: Program | None) -> Program | None:
+        """The program for a key with unchanged dependencies."""
+        for program in reversed(self._programs):
+            if program.cell is not cell or program.key != key:
+                continue
+            if program is checked or not program.dependencies.change():
+                return program
+        return None
+
+    def _reason(self, cell: StepSource, captured: Captured, options: OutputOptions) -> str:
+        if cell.text not in self._latest:
+            return FIRST_RUN
+        last = self._latest[cell.text]
+        return why_new_program(last, captured, options) if last else EVICTED
+
+    def _remember(self, program: Program, captured: Captured) -> None:
+        if not program.records:  # its trace has failed
+            return
+        if self._is_unchanged(program, captured):
+            return
+        self.traces += len(program.records) - program.counted
+        program.counted = len(program.records)
+        if program.shortcut is None or program.shortcut.signature != captured.signature:
+            program.shortcut = self._capturer.shortcut(program.cell, captured)
+        if program in self._programs:
+            self._programs.remove(program)
+        self._programs.append(program)
+        self._latest[program.cell.text] = program
+        while len(self._programs) > _MOST_PROGRAMS:
+            oldest = self._programs.pop(0)
+            if self._latest[oldest.cell.text] is oldest:
+                self._latest[oldest.cell.text] = None
+
+    def _is_unchanged(self, program: Program, captured: Captured) -> bool:
+        """Whether the last run's program has run again, as it did then."""
+        return (
+            program.shortcut is not None
+            and captured.signature is program.shortcut.signature
+            and program.counted == len(program.records)
+            and self._latest.get(program.cell.text) is program
+            and self._programs[-1:] == [program]
+        )
+
+    def _forget_replaced(self, cell: StepSource, captured: Captured) -> None:
+        """Drops the cell's programs that hold an object which the notebook has replaced.
+
+        They would keep a model's variables in the memory of the cores.
+        """
+        self._programs = [
+            program
+            for program in self._programs
+            if program.cell is not cell or not _was_replaced(program, captured.key)
+        ]
+
+
+def _was_replaced(program: Program, now: Mapping[str, Hashable]) -> bool:
+    """Whether a program holds an object that the notebook has replaced by another."""
+    change = program.dependencies.change()
+    if change is not None and not is_plain(change.before):
+        return True
+    return any(
+        isinstance(key, tuple) and key[0] is CaptureKind.OBJECT and now.get(name) != key
+        for name, key in program.names.items()
+    )

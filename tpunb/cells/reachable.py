@@ -1,0 +1,318 @@
+"""What traced code reaches beyond its own names: guards for everything it may read.
+
+Followed by name: an attribute counts where some code that is reached mentions it, and
+where an object that is reached has it. That needs no knowledge of which object an
+expression stands for, so aliases, arguments and `self` are followed as well.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+import types
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .guards import (
+    MISSING,
+    ArrayGuard,
+    Guard,
+    ItemsGuard,
+    NamesGuard,
+    attributes_of,
+    is_plain,
+    items_entry,
+    slots_of,
+)
+from .mentioned_names import imported, mentions
+from .user_code import is_users_class, is_users_code, is_users_module
+
+__all__ = ["reached"]
+
+_MOST = 20_000  # objects to visit
+_LARGE = 1000  # items: a larger container counts as one object
+_LARGEST_ARRAY = 1 << 14  # bytes that are compared in no time
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
+
+
+def reached(
+    roots: Mapping[str, Any],
+    code: types.CodeType,
+    namespace: dict[str, Any],
+    ignored: Collection[Hashable] = (),
+) -> list[Guard]:
+    """The guards for what a cell reaches.
+
+    Args:
+        roots: What it closes over, by name; these values themselves are not guarded.
+        code: The cell's own.
+        namespace: The notebook's.
+        ignored: Entries that are not guarded, by `Change.entry`.
+    """
+    attributes = set(mentions(code).attributes)
+    while True:
+        walk = _Walk(attributes, ignored)
+        walk.start(roots, code, namespace)
+        if walk.attributes == attributes:
+            return walk.guards
+        attributes = walk.attributes  # of code that was reached: objects may have them, too
+
+
+class _Walk:
+    """One way through all that is reached, for one set of attributes."""
+
+    def __init__(self, attributes: Collection[str], ignored: Collection[Hashable]) -> None:
+        self._ignored = ignored
+        self._wanted = frozenset(attributes)
+        self.attributes = set(attributes)
+        self.guards: list[Guard] = []
+        self._seen: dict[int, Any] = {}  # held: no id is used twice while this runs
+        self._waiting: collections.deque[tuple[str, Any]] = collections.deque()
+
+    def start(
+        self, roots: Mapping[str, Any], code: types.CodeType, namespace: dict[str, Any]
+    ) -> None:
+        for path, value in roots.items():
+            if isinstance(value, _CONTAINERS):  # known by its contents
+                self._add_items(path, value)
+            else:
+                self._waiting.append((path, value))
+        self._globals("the cell", mentions(code).by_string, namespace)
+        self._add_imports(code, namespace)
+        self._add_environment(code)
+        while self._waiting and len(self._seen) < _MOST:
+            path, value = self._waiting.popleft()  # what the cell names itself comes first
+            if not is_plain(value) and id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._visit(path, value)
+
+    def _visit(self, path: str, value: Any) -> None:
+        if isinstance(value, types.FunctionType):
+            self._function(path, value)
+        elif isinstance(value, types.ModuleType):
+            if is_users_module(value):
+                self._attributes(path, value, {"__getattr__"})
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, _CONTAINERS):
+            self._container(path, value)
+        elif isinstance(value, np.ndarray):
+            self._array(path, value)
+        elif (inner := _wrapped(value)) is not None:
+            self._waiting += [(path, each) for each in inner]
+        elif not _is_traced_by_itself(value):
+            self._instance(path, value)
+
+    # Functions
+
+    def _function(self, path: str, function: types.FunctionType) -> None:
+        name = function.__name__
+        closed = _closure(function)  # a library's too: what it wraps may be the user's
+        self._waiting += closed.items()
+        self._add_wrapped(name, function)
+        if not is_users_code(function.__code__):
+            return
+        self._guard(
+            function, _closure, lambda read: f"`{read}`, which `{name}` closes over,", tuple(closed)
+        )
+        self._guard(function, _function_parts, lambda part: _part(path, part), _FUNCTION)
+        found = mentions(function.__code__)
+        self.attributes |= found.attributes
+        namespace = function.__globals__
+        self._globals(f"`{name}`", found.globals, namespace)
+        self._waiting += [(f"{path}()", each) for each in function.__defaults__ or ()]
+        self._waiting += [(f"{path}()", each) for each in (function.__kwdefaults__ or {}).values()]
+        self._add_imports(function.__code__, namespace)
+        self._add_environment(function.__code__)
+
+    def _globals(self, reader: str, names: tuple[str, ...], namespace: dict[str, Any]) -> None:
+        self._guard(namespace, _itself, lambda name: f"`{name}`, which {reader} reads,", names)
+        self._waiting += [(name, namespace[name]) for name in names if name in namespace]
+
+    def _add_wrapped(self, path: str, value: Any) -> None:
+        """What a decorator keeps; TensorFlow's are objects rather than functions."""
+        if (wrapped := attributes_of(value).get("__wrapped__")) is not None:
+            self._waiting.append((path, wrapped))
+
+    def _add_imports(self, code: types.CodeType, namespace: Mapping[str, Any]) -> None:
+        self._waiting += imported(mentions(code), namespace)
+
+    def _add_environment(self, code: types.CodeType) -> None:
+        if {"environ", "getenv"} & {*mentions(code).attributes, *mentions(code).globals}:
+            names = tuple(os.environ)
+            self._guard(os.environ, _environment, lambda name: f"`os.environ[{name!r}]`", names,
+                        wanted=mentions(code).attributes)  # fmt: skip
+
+    # Objects
+
+    def _attributes(self, path: str, owner: Any, more: Collection[str] = ()) -> None:
+        """Guards attributes that an object, a class or a module has itself."""
+        has = attributes_of(owner)
+        wanted = self._wanted.union(more)
+        names = tuple(sorted(has.keys() & wanted))
+        self._guard(owner, attributes_of, lambda name: f"`{path}.{name}`", names, wanted=wanted)
+        self._waiting += [(f"{path}.{name}", has[name]) for name in names]
+
+    def _class(self, kind: type) -> None:
+        for each in kind.__mro__:
+            if is_users_class(each):
+                self._attributes(each.__name__, each, _called_by_others(each))
+
+    def _instance(self, path: str, value: Any) -> None:
+        kind = type(value)
+        if is_users_class(kind):
+            self._guard(value, _kind_of, lambda _: f"the class of `{path}`", ("class",))
+            self._waiting.append((kind.__name__, kind))
+        if slots := self._wanted.intersection(_slots(kind)):
+            names = tuple(sorted(slots))
+            self._guard(value, slots_of(names), lambda name: f"`{path}.{name}`", names)
+            has = slots_of(names)(value)
+            self._waiting += [(f"{path}.{n}", has[n]) for n in names]
+        self._attributes(path, value, _read_by_library(value))
+        self._add_wrapped(path, value)
+        for number, layer in enumerate(_layers(value)):
+            self._waiting.append((f"{path}.layers[{number}]", layer))
+
+    # Containers
+
+    def _container(self, path: str, value: Any) -> None:
+        if len(value) > _LARGE:
+            return
+        if not isinstance(value, (tuple, frozenset)):
+            self._add(ItemsGuard(value, path))
+        self._add_items(path, value)
+
+    def _add_items(self, path: str, value: Any) -> None:
+        if len(value) > _LARGE:
+            return
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        self._waiting += [(f"{path}[{key!r}]", each) for key, each in pairs if not is_plain(each)]
+
+    def _array(self, path: str, value: np.ndarray[Any, Any]) -> None:
+        if value.nbytes <= _LARGEST_ARRAY and not value.dtype.hasobject:
+            self._add(ArrayGuard(value, path))
+
+    def _add(self, guard: ItemsGuard | ArrayGuard) -> None:
+        if items_entry(guard.owner) not in self._ignored:
+            self.guards.append(guard)
+
+    def _guard(
+        self,
+        owner: Any,
+        read: Callable[[Any], Mapping[str, Any]],
+        describe: Callable[[str], str],
+        names: tuple[str, ...],
+        *,
+        wanted: frozenset[str] | None = None,
+    ) -> None:
+        names = tuple(name for name in names if (id(owner), name) not in self._ignored)
+        if names or wanted is not None:
+            self.guards.append(NamesGuard(owner, read, describe, names, wanted))
+
+
+def _itself(namespace: Mapping[str, Any]) -> Mapping[str, Any]:
+    return namespace
+
+
+def _kind_of(value: Any) -> Mapping[str, Any]:
+    return {"class": type(value)}
+
+
+def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:
+    defaults = function.__kwdefaults__
+    return {
+        "__code__": function.__code__,
+        "__defaults__": function.__defaults__,
+        "__kwdefaults__": tuple(defaults.items()) if defaults else None,
+    }
+
+
+def _part(path: str, name: str) -> str:
+    return f"`{path}`" if name == "__code__" else f"a default of `{path}`"
+
+
+def _closure(function: types.FunctionType) -> dict[str, Any]:
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    return {name: _contents(cell) for name, cell in zip(names, cells, strict=True)}
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return MISSING
+
+
+def _environment(environ: os._Environ[str]) -> Mapping[str, Any]:
+    return environ.copy()
+
+
+def _wrapped(value: Any) -> tuple[Any, ...] | None:
+    """The function behind a wrapper; None for anything else."""
+    if isinstance(value, types.MethodType):
+        return (value.__func__, value.__self__)
+    if isinstance(value, (functools.partial, functools.partialmethod)):
+        return (value.func, value.args, value.keywords)
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value.__func__,)
+    if isinstance(value, property):
+        return (value.fget,)
+    if isinstance(value, functools.cached_property):
+        return (value.func,)
+    if type(value).__module__ == "functools" and hasattr(value, "__wrapped__"):  # lru_cache
+        return (value.__wrapped__,)
+    return None
+
+
+def _is_traced_by_itself(value: Any) -> bool:
+    """Whether this is a `tf.function`, which keeps its own trace in an ordinary cell too."""
+    kind = type(value)  # to ask the object might run the user's `__getattr__`
+    return hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for each in kind.__mro__:
+        for name, member in vars(each).items():
+            if isinstance(member, types.MemberDescriptorType) and is_users_class(each):
+                yield name
+
+
+def _called_by_others(kind: type) -> set[str]:
+    """The methods of a class that Python or a library calls without anybody's naming them."""
+    library = {name for base in kind.__mro__ if not is_users_class(base) for name in vars(base)}
+    return {
+        name
+        for name, value in vars(kind).items()
+        if callable(value) and (name in library or name.startswith("__"))
+    }
+
+
+def _layers(value: Any) -> list[Any]:
+    """The layers of a Keras layer or model."""
+    if not hasattr(type(value), "_flatten_layers"):
+        return []
+    try:
+        return list(value._flatten_layers(include_self=False))
+    except AttributeError:  # one whose `__init__` has not called Keras's
+        return []
+
+
+def _read_by_library(value: Any) -> set[str]:
+    """The attributes of an object that its library's own code reads: settings of layers."""
+    kind, has = type(value), attributes_of(value)
+    if hasattr(kind, "_flatten_layers"):
+        if hasattr(kind, "fit"):  # whose other attributes hold the progress of `fit`
+            return {"_trainable"}
+        settings = {n for n, v in has.items() if n[0] != "_" and _is_setting(v)}
+        return (settings | {"_trainable"}) - {"built", "name"}
+    if hasattr(kind, "__getattr__") and hasattr(kind, "keys") and not hasattr(kind, "__array__"):
+        return set(has)  # a configuration that is read as attributes, such as a ConfigDict
+    return set()
+
+
+def _is_setting(value: Any) -> bool:
+    return is_plain(value) or isinstance(value, types.FunctionType)

@@ -1,0 +1,177 @@
+"""The replica function's text: the cell's own lines, on their own line numbers.
+
+AutoGraph reads the text of what it converts and reports errors by its lines.
+So the `def` takes the place of the magic's line, the body keeps its lines, and
+what is added is at the end of a line or below the last one.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType
+
+from .bindings import assignment_expressions, bound_by, pattern_names, target_names
+from .source import CellSource
+
+__all__ = ["FUNCTION", "RECORDER", "compile_function", "function_text"]
+
+FUNCTION = "tpu_cell"
+RECORDER = "__tpu__"
+# To Python, a form feed among a line's leading blanks starts the line again.
+_RESET = re.compile(r"^[ \t\f]*\f")
+
+_LAST = "__tpu_last__"
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+_Edit = tuple[int, int, int, str]  # line, columns in UTF-8, what to put between them
+
+
+def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[str]) -> str:
+    """The source of the replica function.
+
+    Args:
+        cell: The cell.
+        parameters: Names that are passed in.
+        direct: Names that are surely bound at the end, and are returned
+            there. Others are noted where they are assigned: to read them at
+            the end would make AutoGraph ask for a value on every path.
+
+    Returns:
+        Text that defines one function, whose line n is the cell's line n.
+    """
+    lines = _edited(cell)
+    kept = _inside_strings(cell.body)
+    header = f"def {FUNCTION}(*, {', '.join([*parameters, RECORDER])}):"
+    body = [
+        line if number in kept else f" {_RESET.sub('', line)}"
+        for number, line in enumerate(lines[1:], start=2)
+    ]
+    results = ", ".join(f"{name!r}: {name}" for name in direct)
+    last = _LAST if cell.last else "None"
+    return "\n".join([header, *body, f" return {RECORDER}.finish({{{results}}}, {last})\n"])
+
+
+def compile_function(text: str, filename: str) -> CodeType:
+    """Compiles the text and registers it, so that `inspect` and AutoGraph find it."""
+    # Without a modification time, linecache.checkcache leaves an entry alone.
+    lines = [f"{line}\n" for line in text.split("\n")]
+    linecache.cache[filename] = (len(text), None, lines, filename)
+    module = compile(text, filename, "exec", dont_inherit=True)
+    return next(const for const in module.co_consts if isinstance(const, CodeType))
+
+
+def _edited(cell: CellSource) -> list[str]:
+    raw = [line.encode("utf-8") for line in cell.lines]
+    # From the end, so that positions stay true.
+    for number, start, end, insert in sorted(_edits(cell), reverse=True):
+        line = raw[number - 1]
+        raw[number - 1] = line[:start] + insert.encode("utf-8") + line[end:]
+    return [line.decode("utf-8") for line in raw]
+
+
+def _edits(cell: CellSource) -> Iterator[_Edit]:
+    if cell.last:
+        yield _insertion(cell.last.lineno, cell.last.col_offset, f"{_LAST} = ")
+    for node, text in cell.declarations.items():
+        yield from _replacement(node, text, cell.lines)
+    unsure = set(cell.names.assigned) - cell.names.definite
+    if unsure:
+        yield from _notes(cell.body, unsure)
+
+
+def _insertion(line: int, column: int, text: str) -> _Edit:
+    return line, column, column, text
+
+
+def _replacement(node: ast.stmt, text: str, lines: Sequence[str]) -> Iterator[_Edit]:
+    """A statement's replacement by another; what it continues on other lines is blank."""
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    for number in range(node.lineno, node.end_lineno + 1):
+        is_last = number == node.end_lineno
+        start = node.col_offset if number == node.lineno else 0
+        end = node.end_col_offset if is_last else len(lines[number - 1].encode("utf-8"))
+        words = text if number == node.lineno else ""
+        yield number, start, end, words if is_last else f"{words} \\"
+
+
+def _notes(body: list[ast.stmt], unsure: set[str]) -> Iterator[_Edit]:
+    waiting = list(body)
+    while waiting:
+        statement = waiting.pop()
+        for block, names in _entries(statement):
+            yield from _entry_notes(block, names, unsure)
+        blocks = list(_blocks(statement))
+        if not blocks and not isinstance(statement, _DEFINITIONS):
+            yield from _after(statement, unsure)
+        waiting += [inner for block in blocks for inner in block]
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The suites of a compound statement; nothing for definitions."""
+    if isinstance(statement, _DEFINITIONS):
+        return
+    for field in ("body", "orelse", "finalbody"):
+        if block := getattr(statement, field, None):
+            yield block
+    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield part.body
+
+
+def _after(statement: ast.stmt, unsure: set[str]) -> Iterator[_Edit]:
+    """Notes behind a simple statement."""
+    assert statement.end_lineno is not None
+    assert statement.end_col_offset is not None
+    for name in dict.fromkeys(bound_by(statement)):
+        if name in unsure:
+            yield _insertion(statement.end_lineno, statement.end_col_offset, f"; {_note(name)}")
+
+
+def _entries(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], list[str]]]:
+    """The suites of a compound statement, with the names that are bound on the way there."""
+    if isinstance(statement, (ast.If, ast.While)):
+        names = assignment_expressions(statement.test)
+        yield statement.body, names
+        yield statement.orelse, names
+    elif isinstance(statement, ast.For):
+        yield statement.body, target_names(statement.target)
+    elif isinstance(statement, ast.With):
+        targets = (item.optional_vars for item in statement.items if item.optional_vars)
+        yield statement.body, [name for target in targets for name in target_names(target)]
+    elif isinstance(statement, ast.Match):
+        for case in statement.cases:
+            guard = assignment_expressions(case.guard) if case.guard else []
+            yield case.body, [*pattern_names(case.pattern), *guard]
+
+
+def _entry_notes(body: list[ast.stmt], names: list[str], unsure: set[str]) -> Iterator[_Edit]:
+    """Notes of what a suite's head binds, before the first simple statement inside."""
+    first = _first_simple(body) if body else None
+    for name in names:
+        if name in unsure and first:
+            yield _insertion(first.lineno, first.col_offset, f"{_note(name)}; ")
+
+
+def _first_simple(body: list[ast.stmt]) -> ast.stmt | None:
+    first = body[0]
+    while blocks := list(_blocks(first)):
+        first = blocks[0][0]
+    return None if isinstance(first, _DEFINITIONS) else first
+
+
+def _note(name: str) -> str:
+    return f"{RECORDER}.note({name!r}, {name})"
+
+
+def _inside_strings(body: list[ast.stmt]) -> set[int]:
+    """The lines that begin inside a string: indenting them would change it."""
+    inside: set[int] = set()
+    for node in (found for statement in body for found in ast.walk(statement)):
+        text = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+        if text or isinstance(node, ast.JoinedStr) or type(node).__name__ == "TemplateStr":
+            assert node.end_lineno is not None  # type: ignore[attr-defined]
+            inside.update(range(node.lineno + 1, node.end_lineno + 1))  # type: ignore[attr-defined]
+    return inside

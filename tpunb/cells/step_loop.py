@@ -1,0 +1,240 @@
+"""Many steps of a cell inside of one `tf.function`, so that the host pays once for all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from ..errors import CellError, nearest
+from .capture import Captured
+from .nests import leaves
+from .outputs import LAST, OutputRecord, Slot
+from .program import Program, named
+
+__all__ = ["Kept", "Loop", "plotted_slots"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a loop of steps leaves behind.
+
+    Attributes:
+        carried: The tensors of the names that go from step to step, flat.
+        plots: `[steps, names, replicas]` of what is plotted.
+        waited: Seconds that the steps have waited for their batches; None if not measured.
+    """
+
+    carried: list[Any]
+    plots: npt.NDArray[np.float32]
+    waited: float | None
+
+
+class Loop:
+    """The loop form of a program, for one layout of its arguments.
+
+    Args:
+        program: Whose replica function runs; it has run once.
+        captured: Its arguments, batch included.
+        fed: Names whose values are the batch's.
+        carried: Names that the cell reads and assigns.
+        timed: Whether to measure how long steps wait for batches.
+
+    Attributes:
+        done: How many steps were made since the last call began, also if it has failed.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        captured: Captured,
+        fed: Sequence[str],
+        carried: Sequence[str],
+        *,
+        timed: bool,
+    ) -> None:
+        self._program = program
+        self._strategy = program.strategy
+        self._fed, self._carried, self._timed = tuple(fed), tuple(carried), timed
+        self._owners = tuple(captured.owners)
+        self._record = program.records[tuple(captured.signature)]
+        self._plotted = plotted_slots(self._record, program.options.plot)
+        with tf.device("CPU:0"):
+            self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._before = 0
+        self._arrived: list[Any] = []
+        self._function = tf.function(named(self._loop(), f"tpu_loop_{id(self):x}"))
+
+    @property
+    def done(self) -> int:
+        """Steps made since the last call began."""
+        return int(self._count.numpy())
+
+    def run(self, iterator: Any, count: int, captured: Captured) -> Kept:
+        """Makes steps.
+
+        Args:
+            iterator: A distributed iterator of batches; None where there is no data.
+            count: How many.
+            captured: The arguments of the first; those of the batch are ignored.
+        """
+        self._count.assign(0)
+        state = [
+            v for v, o in zip(captured.arguments, self._owners, strict=True) if o in self._carried
+        ]
+        rest = [
+            v for v, o in zip(captured.arguments, self._owners, strict=True) if self._is_rest(o)
+        ]
+        carried, plots, waited = self._function(iterator, tf.constant(count), state, rest)
+        shape = (count, len(self._plotted), self._strategy.num_replicas_in_sync)
+        kept = np.asarray(plots).reshape(shape) if self._plotted else np.zeros(shape, np.float32)
+        return Kept(list(carried), kept, float(waited) if self._timed else None)
+
+    def _is_rest(self, owner: str) -> bool:
+        return owner not in self._carried and owner not in self._fed
+
+    def _loop(self) -> Callable[..., Any]:
+        """What the `tf.function` traces: the code one would write by hand."""
+        unconverted = tf.autograph.experimental.do_not_convert
+        strategy, replica = self._strategy, self._program.replica
+        begin, read = unconverted(self._begin), unconverted(self._read)
+        arguments, after = unconverted(self._arguments), unconverted(self._after)
+        finish = unconverted(self._finish)
+
+        def loop(iterator: Any, count: Any, state: Any, rest: Any) -> Any:
+            plots, ready, waited = begin(count)
+            for step in tf.range(count):
+                batch, waited = read(iterator, ready, waited)
+                outputs = strategy.run(replica, args=arguments(batch, state, rest))
+                state, plots, ready = after(step, outputs, state, plots)
+            return finish(state, plots, waited)
+
+        return loop
+
+    def _begin(self, count: Any) -> tuple[Any, Any, Any]:
+        width = len(self._plotted) * self._strategy.num_replicas_in_sync
+        plots = tf.TensorArray(tf.float32, size=count, element_shape=[width])
+        return plots, tf.constant(0), tf.constant(0.0, tf.float64)
+
+    def _read(self, iterator: Any, ready: Any, waited: Any) -> tuple[Any, Any]:
+        """The next batch, once the step before is complete, and the time waited so far."""
+        batch, self._arrived = None, []
+        if iterator is not None:
+            # A batch that cannot be read must not stop the step before it half-way.
+            with tf.control_dependencies([ready]):
+                began = tf.timestamp() if self._timed else ready
+            with tf.control_dependencies([began]):
+                batch = next(iterator)
+            self._arrived = tf.nest.flatten(batch, expand_composites=True)
+            if self._timed:
+                with tf.control_dependencies(self._arrived):
+                    waited = waited + (tf.timestamp() - began)
+        self._before = len(tf.compat.v1.get_default_graph().get_operations())
+        return batch, waited
+
+    def _after(self, step: Any, outputs: Any, state: Any, plots: Any) -> tuple[Any, Any, Any]:
+        """What a step passes to the next, once all that it writes is written."""
+        made = tf.compat.v1.get_default_graph().get_operations()[self._before :]
+        written = [op for op in made if op.op_def.is_stateful and op.type.startswith("Assign")]
+        self._record = self._program.traced_record()
+        outputs = list(outputs or ())
+        if self._plotted:
+            plots = plots.write(step, self._numbers(outputs))
+        with tf.control_dependencies([*self._arrived, *written]):
+            self._count.assign_add(1)
+            return self._carried_from(outputs, state), plots, tf.identity(step)
+
+    def _finish(self, state: Any, plots: Any, waited: Any) -> tuple[Any, Any, Any]:
+        return state, plots.stack() if self._plotted else tf.constant(0.0), waited
+
+    def _arguments(self, batch: Any, state: Any, rest: Any) -> tuple[Any, ...]:
+        """The replica function's arguments, in their order."""
+        handed, kept = iter(state), iter(rest)
+        parts = {n: leaves(v) for n, v in bound_to(self._fed, batch).items()} if self._fed else {}
+        return tuple(
+            next(parts.get(owner, handed if owner in self._carried else kept))
+            for owner in self._owners
+        )
+
+    def _numbers(self, outputs: Sequence[Any]) -> Any:
+        """What is plotted of a step, in one vector."""
+        plotted = [outputs[slot] for slot in self._plotted]
+        parts = [part for value in plotted for part in getattr(value, "values", (value,))]
+        return tf.stack([tf.cast(part, tf.float32) for part in parts])
+
+    def _carried_from(self, outputs: Sequence[Any], before: Sequence[Any]) -> list[Any]:
+        """The carried names' tensors after a step, in the order of the arguments."""
+        slots = {name: iter(self._record.slots(name)) for name in self._carried}
+        after = [outputs[next(slots[o])] for o in self._owners if o in self._carried]
+        for value, known in zip(after, before, strict=True):
+            _refuse_other_shape(known, value)
+        return after
+
+
+def bound_to(names: Sequence[str], batch: Any) -> dict[str, Any]:
+    """The names that a step gives to its batch, or to the parts of it.
+
+    Raises:
+        CellError: The batch has another number of parts.
+    """
+    if len(names) == 1:
+        return {names[0]: batch}
+    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+    if not isinstance(parts, list | tuple) or len(parts) != len(names):
+        count = len(parts) if isinstance(parts, list | tuple) else 1
+        raise CellError(
+            f"A batch has {count} part{'' if count == 1 else 's'}, and --as names {len(names)}.",
+            mend="Name as many, or one for the whole batch.",
+        )
+    return dict(zip(names, parts, strict=True))
+
+
+def plotted_slots(record: OutputRecord, names: Sequence[str]) -> list[int]:
+    """The places of plotted numbers among the outputs.
+
+    A name is one that the cell assigns, or a key of its last line's dict.
+
+    Raises:
+        CellError: A name does not stand for one tensor.
+    """
+    return [_slot(record, name) for name in names]
+
+
+def _slot(record: OutputRecord, name: str) -> int:
+    last = record.nests.get(LAST)
+    found = record.nests.get(name)
+    if found is None and isinstance(last, Mapping):
+        found = last.get(name)
+    if found is None and record.nests.keys() == {LAST}:
+        found = last  # of a function that returns one number
+    if type(found) is Slot:
+        return found.index
+    if found is None:
+        near = nearest(name, [word for word in record.nests if word])
+        mend = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
+        raise CellError(
+            f"`{name}` cannot be plotted: the cell does not assign it in every step.",
+            mend=mend or "Name a number that each step assigns.",
+        )
+    raise CellError(f"`{name}` cannot be plotted: it is not one number.", mend="Plot its parts.")
+
+
+def _refuse_other_shape(before: Any, after: Any) -> None:
+    pairs = itertools.zip_longest(
+        getattr(before, "values", (before,)), getattr(after, "values", (after,))
+    )
+    for one, other in pairs:
+        if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+            raise CellError(
+                f"A name passed from step to step changes from {_kind(one)} to {_kind(other)}.",
+                mend="What a step reads and assigns keeps its dtype and shape from step to step.",
+            )
+
+
+def _kind(tensor: Any) -> str:
+    return f"{tensor.dtype.name}{list(tensor.shape)}" if tensor is not None else "nothing"

@@ -1,0 +1,1 @@
+"""Workers in other processes and on other machines: health checks, joining, virtual Pods."""

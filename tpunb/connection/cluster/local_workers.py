@@ -1,0 +1,181 @@
+"""Worker processes on this machine, which end with the process that starts them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+from tpunb._util.logs import logger
+from tpunb._util.units import counted
+from tpunb.errors import ConnectError
+
+__all__ = ["LocalWorkers"]
+
+_log = logger("connection")
+
+_GRACE = 5.0
+_LAST_LINES = 2
+# A signal that another thread gets interrupts no wait: it is seen between two.
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+class LocalWorkers:
+    """Worker processes of one Pod.
+
+    They end on `close`, when this process exits, and, because each reads a pipe from it,
+    when this process is killed.
+
+    Args:
+        count: How many.
+        cores: How many virtual cores each has.
+        timeout: Seconds until all have to be ready.
+        say: Called with what is being waited for.
+
+    Attributes:
+        addresses: Their addresses on the loopback interface.
+
+    Raises:
+        ConnectError: One did not start, or not in time.
+    """
+
+    def __init__(
+        self, count: int, cores: int, *, timeout: float, say: Callable[[str], None] | None = None
+    ) -> None:
+        self.addresses: tuple[str, ...] = ()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by close()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+        atexit.register(self.close)
+        try:
+            for _ in range(count):
+                self._processes.append(_start(cores, self._log))
+            if say is not None:
+                say(f"starting {counted(count, 'worker')} on this machine")
+            _log.debug("started workers, process ids %s", self.process_ids)
+            self.addresses = self._ready(time.monotonic() + timeout, timeout)
+            _log.debug("workers are ready: %s", self.addresses)
+        except BaseException:
+            self.close(grace=1.0)
+            raise
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The workers' process ids."""
+        return tuple(process.pid for process in self._processes)
+
+    def ended(self) -> list[int]:
+        """The indices of workers that have ended on their own."""
+        return [k for k, process in enumerate(self._processes) if process.poll() is not None]
+
+    def close(self, *, grace: float = _GRACE) -> None:
+        """Ends the workers and waits for them.
+
+        Args:
+            grace: Seconds after which those that do not end by themselves are killed.
+        """
+        with self._lock:
+            processes, self._processes = self._processes, []
+        atexit.unregister(self.close)
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()  # the signal to exit
+        deadline = time.monotonic() + grace
+        for process in processes:
+            _end(process, max(0.0, deadline - time.monotonic()))
+        self._log.close()
+
+    def _ready(self, deadline: float, timeout: float) -> tuple[str, ...]:
+        """Reads the port that each worker prints once it is ready."""
+        ports: queue.Queue[tuple[int, bytes]] = queue.Queue()
+        for number, process in enumerate(self._processes):
+            # Pipes that are read with a time limit on every platform.
+            threading.Thread(target=_read, args=(number, process, ports), daemon=True).start()
+        found: dict[int, str] = {}
+        while len(found) < len(self._processes):
+            try:
+                number, line = ports.get(
+                    timeout=max(0.0, min(_SECONDS_BETWEEN_LOOKS, deadline - time.monotonic()))
+                )
+            except queue.Empty:
+                if time.monotonic() < deadline:
+                    continue
+                raise ConnectError(
+                    f"{len(self._processes) - len(found)} of {len(self._processes)} local workers "
+                    f"were not ready after {timeout:g} s.",
+                    mend="Give a longer --timeout, or fewer workers.",
+                    tried=(f"{len(found)} of {len(self._processes)} workers were ready",),
+                ) from None
+            if not line.strip().isdigit():
+                raise self._failure()
+            found[number] = f"localhost:{int(line)}"
+        return tuple(found[number] for number in range(len(self._processes)))
+
+    def _failure(self) -> ConnectError:
+        """Why a worker has ended: the last lines of its output."""
+        for process in self._processes:
+            _stop_waiting(process)
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        said = " ".join(line.strip() for line in lines[-_LAST_LINES:]) or "it printed nothing"
+        return ConnectError(
+            f"A local worker could not be started: {said}",
+            mend="Run `tpunb worker --port 0` in a terminal to see why.",
+            tried=(f"{len(self._processes)} local workers: {said}",),
+        )
+
+
+def _start(cores: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tpunb.connection.cluster.worker", str(cores)]
+    options: dict[str, Any] = {}
+    if sys.platform == "win32":
+        options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
+    else:
+        # The notebook's stop button goes to the kernel's whole group.
+        options["start_new_session"] = True
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=_environment(),
+        **options,
+    )
+
+
+def _environment() -> dict[str, str]:
+    """This process's, for a TensorFlow that shall not look for a TPU or a GPU, and be quiet."""
+    environment = dict(os.environ)
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    environment["CUDA_VISIBLE_DEVICES"] = "-1"
+    path = os.pathsep.join(part for part in sys.path if part)
+    environment["PYTHONPATH"] = path  # where this process has found the package
+    return environment
+
+
+def _read(number: int, process: Any, ports: queue.Queue[tuple[int, bytes]]) -> None:
+    with process.stdout as pipe:
+        ports.put((number, pipe.readline()))
+
+
+def _stop_waiting(process: subprocess.Popen[bytes]) -> None:
+    """Gives a worker that is ending the time to print why."""
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _end(process: subprocess.Popen[bytes], grace: float) -> None:
+    try:
+        process.wait(grace)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,284 @@
+"""A virtual Pod: a virtual TPU whose hosts are worker processes, here or elsewhere."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from tpunb._util.masking import mask
+from tpunb._util.units import counted
+from tpunb.connection.cluster.join import Joined, join
+from tpunb.connection.cluster.local_workers import LocalWorkers
+from tpunb.connection.cluster.probe import Reason, Unreachable, Worker, check_all, responds
+from tpunb.connection.cluster.worker import version_of
+from tpunb.connection.plan import Plan
+from tpunb.errors import ConnectError
+from tpunb.tpu.types import Accelerator, accelerator, generic_accelerator
+from tpunb.virtual.import_tensorflow import import_tensorflow
+
+__all__ = ["Pod", "open_pod"]
+
+_MENDS: dict[Reason, str] = {
+    "address": "Write addresses as host:port, separated by commas.",
+    "name": "Check the name of the host, or give its IP address.",
+    "refused": "Start it there: tpunb worker --cores {cores} --port {port}.",
+    "filtered": "Let this machine, and the other workers, through the firewall of {host}.",
+    "timeout": "Stop that process and restart the worker: tpunb worker --cores {cores} "
+    "--port {port}.",
+    "not_tensorflow": "Give the port of a `tpunb worker`.",
+    "broken": "Restart the worker: tpunb worker --cores {cores} --port {port}.",
+}
+
+_NAMED = 4  # workers in an error's message; `tried` has all
+_AT_LEAST = 0.5  # seconds for the last step, however long those before took
+
+_LOST = (
+    "TensorFlow recreates its devices when it first connects to workers: create variables from "
+    "before this connection again."
+)
+
+
+@dataclasses.dataclass
+class Pod:
+    """The workers of a virtual Pod, to which TensorFlow is connected.
+
+    Attributes:
+        accelerator: The TPU that they make up.
+        joined: TensorFlow's connection to them.
+        local: The processes, if they were started for this Pod.
+        notes: Sentences that the user should read.
+    """
+
+    accelerator: Accelerator
+    joined: Joined
+    local: LocalWorkers | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The workers' addresses."""
+        return self.joined.addresses
+
+    def lost(self) -> tuple[str, ...]:
+        """The addresses of workers that are gone or were restarted."""
+        return self.joined.lost()
+
+    def cut(self) -> None:
+        """Closes the connections to the workers, which TensorFlow opens again."""
+        from tpunb.connection.cluster.time_limit import cut
+
+        cut(self.joined.peers)
+
+    def close(self) -> None:
+        """Disconnects from the workers and ends those that were started for the Pod."""
+        atexit.unregister(self.leave_at_exit)
+        try:
+            self.joined.leave()
+        finally:
+            if self.local is not None:
+                self.local.close()
+
+    def end_with_process(self) -> None:
+        """Registers `leave_at_exit` to run before the exit handlers registered so far.
+
+        Call it again once the strategy is made, which registers a wait for the workers
+        without a timeout.
+        """
+        atexit.unregister(self.leave_at_exit)
+        atexit.register(self.leave_at_exit)
+
+    def leave_at_exit(self) -> None:
+        """Disconnects before the process exits; workers of its own end with it.
+
+        TensorFlow contacts its workers once more at the very end, and would log errors.
+        """
+        from tpunb.connection.cluster import context as cluster
+
+        # Threads can no longer be started, so a wait cannot be ended: call only live workers.
+        gone = self.local is not None and self.local.ended()
+        if not gone and all(map(responds, self.addresses)):
+            if self.local is not None:
+                cluster.disconnect(self.joined.generation)
+            return
+        cluster.skip_exit_wait()
+        if self.local is not None:
+            self.local.close(grace=0.5)
+        else:
+            self.cut()
+
+
+def open_pod(plan: Plan, say: Callable[[str], None] | None = None) -> Pod:
+    """Starts or checks the workers, and connects TensorFlow to them.
+
+    Args:
+        plan: What to connect to; it has addresses of workers, or a number to start.
+        say: Called with what is being done, where it takes seconds.
+
+    Raises:
+        AcceleratorTypeError: There is no such TPU type.
+        ConnectError: A worker does not answer, or does not fit.
+    """
+    request = plan.request
+    deadline = time.monotonic() + request.timeout
+    if request.addresses:
+        return _connected(plan, request.addresses, None, deadline)
+    tpu = _layout(plan, request.started or 0, None)
+    local = LocalWorkers(tpu.num_hosts, tpu.devices_per_host, timeout=request.timeout, say=say)
+    try:
+        pod = _connected(plan, local.addresses, local, deadline)
+    except BaseException:
+        local.close()
+        raise
+    pod.end_with_process()
+    return pod
+
+
+def _connected(
+    plan: Plan, addresses: Sequence[str], local: LocalWorkers | None, deadline: float
+) -> Pod:
+    workers, tried = _answers(plan, addresses, deadline)
+    begin = time.monotonic()
+    import_tensorflow()  # not counted in the workers' time
+    deadline += time.monotonic() - begin
+    import tensorflow as tf
+
+    from tpunb.connection.cluster import context as cluster
+
+    tpu = _layout(plan, len(workers), workers)
+    for worker in workers:
+        _refuse_few_cores(worker, tpu, tried)
+        _refuse_version(worker, tf.__version__, tried)
+    notes = (_hosts(len(workers), local is not None), *((_LOST,) if cluster.started() else ()))
+    return Pod(tpu, _joined(workers, deadline, tried), local, notes)
+
+
+def _joined(workers: Sequence[Worker], deadline: float, tried: list[str]) -> Joined:
+    import tensorflow as tf
+
+    from tpunb.connection.cluster.time_limit import StillWaitingError
+
+    begin = time.monotonic()
+    try:
+        return join(workers, max(_AT_LEAST, deadline - begin))
+    except StillWaitingError as error:
+        why = (
+            "one of them did not answer TensorFlow within "
+            f"{time.monotonic() - begin:.1f} s, the rest of the time limit"
+        )
+        mend = "Give a longer --timeout, or restart the workers and connect again"
+        raise _could_not(why, mend, (*tried, f"connecting TensorFlow: {why}")) from error
+    except tf.errors.OpError as error:
+        why = mask(str(error))
+        mend = "Restart the workers and connect again"
+        raise _could_not(why, mend, (*tried, f"{type(error).__name__}: {why}")) from error
+
+
+def _could_not(why: str, mend: str, tried: Sequence[str]) -> ConnectError:
+    return ConnectError(
+        f"The workers answered, and TensorFlow could not connect to them: {why}",
+        mend=f"{mend}; if that fails too, restart the kernel.",
+        tried=tried,
+    )
+
+
+def _hosts(count: int, local: bool) -> str:
+    """What the TPU's hosts are, for the summary."""
+    if not local:
+        return f"Its hosts are the {counted(count, 'worker')} that were given."
+    return (
+        f"Its hosts are {counted(count, 'worker')} on this machine, whose ports are open to the "
+        "network without a password for as long as the connection lasts."
+    )
+
+
+def _answers(
+    plan: Plan, addresses: Sequence[str], deadline: float
+) -> tuple[list[Worker], list[str]]:
+    """The workers and what was tried; all of them have to answer."""
+    answers = check_all(addresses, timeout=max(_AT_LEAST, deadline - time.monotonic()))
+    tried = [
+        f"{answer.address}: {answer}"
+        if isinstance(answer, Unreachable)
+        else f"{answer.address} answers with {counted(len(answer.devices) - 1, 'core')}"
+        for answer in answers
+    ]
+    failed = [answer for answer in answers if isinstance(answer, Unreachable)]
+    if failed:
+        raise _unreachable(failed, plan, tried)
+    return [answer for answer in answers if isinstance(answer, Worker)], tried
+
+
+def _unreachable(failed: Sequence[Unreachable], plan: Plan, tried: list[str]) -> ConnectError:
+    first = failed[0]
+    host, _, port = first.address.rpartition(":")
+    tpu = accelerator(plan.tpu) if plan.tpu else None
+    mend = _MENDS[first.reason].format(
+        host=host, port=port, cores=tpu.devices_per_host if tpu else 8
+    )
+    message = f"The worker at {first.address} cannot be reached: {first}."
+    if len(failed) > 1:
+        named = "; ".join(f"{one.address}: {one}" for one in failed[:_NAMED])
+        more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+        message = f"{len(failed)} of {len(tried)} workers cannot be reached ({named}{more})."
+        mend = f"For {first.address}: {mend}"
+    return ConnectError(message, mend=mend, tried=tried)
+
+
+def _layout(plan: Plan, count: int, workers: Sequence[Worker] | None) -> Accelerator:
+    """The TPU that the workers make up.
+
+    Args:
+        plan: Its type or number of cores, if any.
+        count: How many workers there are.
+        workers: The workers; None before they are started.
+    """
+    if not plan.tpu:
+        cores = min((len(worker.devices) - 1 for worker in workers), default=0) if workers else 8
+        if cores < 1:
+            raise ConnectError(
+                "A worker has no cores.", mend="Start it with `tpunb worker --cores 8`."
+            )
+        return generic_accelerator(count, cores)
+    tpu = accelerator(plan.tpu)
+    if count in {0, tpu.num_hosts}:  # 0: as many as it has hosts
+        return tpu
+    if tpu.family == "generic" and tpu.num_devices % count == 0:
+        return generic_accelerator(count, tpu.num_devices // count)
+    hosts, cores = tpu.num_hosts, tpu.devices_per_host
+    raise ConnectError(
+        f"A {tpu.name} has {counted(hosts, 'host')}, and {counted(count, 'worker')} cannot be "
+        "them.",
+        mend=f"Give one worker for each host, {hosts} with {counted(cores, 'core')} each; or leave "
+        "out the type, for all of the workers' cores.",
+    )
+
+
+def _refuse_few_cores(worker: Worker, tpu: Accelerator, tried: list[str]) -> None:
+    cores = len(worker.devices) - 1
+    if cores < tpu.devices_per_host:
+        raise ConnectError(
+            f"The worker at {worker.address} has {counted(cores, 'core')}; a host of this TPU "
+            f"({tpu.name}) has {tpu.devices_per_host}.",
+            mend=f"Restart it: tpunb worker --cores {tpu.devices_per_host}.",
+            tried=tried,
+        )
+
+
+def _refuse_version(worker: Worker, version: str, tried: list[str]) -> None:
+    """Raises if a `tpunb worker` has another minor release; others do not report theirs."""
+    theirs = version_of(worker.devices[0])
+    if theirs is None or _same_minor(theirs, version):
+        return
+    shown = ".".join(theirs.split("_")[:3])
+    raise ConnectError(
+        f"The worker at {worker.address} runs TensorFlow {shown} and this process {version}, and "
+        "the versions have to be equal.",
+        mend=f"Install TensorFlow {version} where the worker runs, or {shown} here.",
+        tried=tried,
+    )
+
+
+def _same_minor(theirs: str, ours: str) -> bool:
+    return theirs.split("_")[:2] == ours.split(".")[:2]

@@ -1,0 +1,310 @@
+"""Health checks of workers.
+
+TensorFlow waits forever for a worker that does not answer, while it holds the GIL: neither
+an interrupt nor another thread can end that. So each worker is checked first, over
+TensorFlow's own protocol, by a call with a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from tpunb._util.deadline import Running, bounded
+from tpunb._util.logs import logger
+from tpunb._util.masking import mask
+
+__all__ = [
+    "Reason",
+    "Unreachable",
+    "Worker",
+    "check",
+    "check_all",
+    "host_and_port",
+    "peers_of",
+    "responds",
+]
+
+Reason = Literal["address", "name", "refused", "filtered", "timeout", "not_tensorflow", "broken"]
+"""Why a worker is unreachable: its address is malformed, its host name does not resolve, nothing
+listens on the port, packets are filtered, the port accepts and does not answer, something other
+than TensorFlow answers, or the worker fails."""
+
+_log = logger("connection")
+
+_STATUS = "/tensorflow.WorkerService/GetStatus"
+# Needs no eager context: a healthy worker answers that it has none.
+_EAGER = "/tensorflow.eager.EagerService/KeepAlive"
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # no settings
+# The proxies of gRPC, and so of TensorFlow.
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+_MOST_AT_ONCE = 64
+_GRACE = 0.5  # seconds for a check to reach its own deadline
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,64}\]|[\w.-]{1,255}):([0-9]{1,5})")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker that passes the health check.
+
+    Attributes:
+        address: Its address, as `host:port`.
+        devices: The full names of its devices.
+        incarnation: A random number that changes when the worker is restarted.
+    """
+
+    address: str
+    devices: tuple[str, ...]
+    incarnation: int
+
+
+class Unreachable(Exception):
+    """A worker that fails the health check.
+
+    Attributes:
+        address: Its address, as `host:port`.
+        reason: Why, for programs; the message is for people.
+    """
+
+    def __init__(self, address: str, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.address = address
+        self.reason = reason
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Reads `host:port`, with or without `grpc://` before it.
+
+    Raises:
+        Unreachable: It is no such address.
+    """
+    found = _ADDRESS.fullmatch(address.strip().removeprefix("grpc://"))
+    if found is None or not 0 < int(found[2]) < 65536:
+        shown = mask(address)
+        raise Unreachable(shown, "address", f"{shown!r} is not an address of the form host:port")
+    return found[1].strip("[]"), int(found[2])
+
+
+def check_all(addresses: Sequence[str], *, timeout: float) -> list[Worker | Unreachable]:
+    """Checks several workers in parallel.
+
+    Args:
+        addresses: Their addresses.
+        timeout: Seconds for all of them.
+
+    Returns:
+        For each the worker, or why it is unreachable.
+    """
+    deadline = time.monotonic() + timeout
+    gate = threading.BoundedSemaphore(_MOST_AT_ONCE)
+
+    def one(address: str) -> Worker | Unreachable:
+        try:
+            with gate:
+                return check(address, timeout=max(0.05, deadline - time.monotonic()))
+        except Unreachable as unreachable:
+            return unreachable
+
+    # Daemon threads: neither an interrupt nor the end of the process waits for them.
+    checks = [Running(functools.partial(one, address)) for address in addresses]
+    answers: list[Worker | Unreachable] = []
+    for address, running in zip(addresses, checks, strict=True):
+        try:
+            answers.append(running.result(deadline + _GRACE))
+        except TimeoutError:
+            answers.append(_timed_out(address, timeout))
+    for address, answer in zip(addresses, answers, strict=True):
+        _log.debug("%s: %s", address, answer)
+    return answers
+
+
+def check(address: str, *, timeout: float) -> Worker:
+    """Asks a worker for its devices.
+
+    Args:
+        address: Its address.
+        timeout: Seconds.
+
+    Raises:
+        Unreachable: It does not answer as a TensorFlow worker; see its reason.
+    """
+    deadline = time.monotonic() + timeout
+    host, port = host_and_port(address)
+    _knock(address, _resolved(address, host, port, deadline), deadline)
+    return _status(address, host, port, deadline, timeout)
+
+
+def responds(address: str, *, timeout: float = 1.0) -> bool:
+    """Whether a worker that has answered before still responds; a frozen one does not.
+
+    It starts no thread: at the end of the process no new thread can start.
+
+    Args:
+        address: Its address.
+        timeout: Seconds.
+    """
+    try:
+        with socket.create_connection(host_and_port(address), timeout) as connection:
+            connection.sendall(_GREETING)
+            return bool(connection.recv(1))
+    except (OSError, Unreachable):
+        return False
+
+
+def peers_of(addresses: Sequence[str], *, timeout: float = 1.0) -> set[tuple[str, int]]:
+    """Workers' IP addresses and ports, which identify this process's connections to them.
+
+    Args:
+        addresses: The workers; those that do not resolve are left out.
+        timeout: Seconds for all of them.
+    """
+    deadline = time.monotonic() + timeout
+    found = set()
+    for address in addresses:
+        with contextlib.suppress(Unreachable):
+            host, port = host_and_port(address)
+            for *_, target in _resolved(address, host, port, deadline):
+                found.add((str(target[0]), port))
+    return found
+
+
+def _resolved(address: str, host: str, port: int, deadline: float) -> list[Any]:
+    """Resolves a host with a deadline, which `getaddrinfo` does not have."""
+
+    def look_up() -> list[Any]:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+    try:
+        return bounded(look_up, deadline)
+    except TimeoutError:
+        why = "the name service does not answer"
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    raise Unreachable(address, "name", f"the host {host!r} cannot be found ({why})")
+
+
+def _knock(address: str, found: Sequence[Any], deadline: float) -> None:
+    """Connects to the port and disconnects; distinguishes refused from filtered."""
+    last = Unreachable(address, "filtered", "no answer: a firewall may drop what is sent to it")
+    for place, (family, kind, protocol, _, target) in enumerate(found):
+        # One filtered address must leave time for the others.
+        left = max(0.05, (deadline - time.monotonic()) / (len(found) - place))
+        with socket.socket(family, kind, protocol) as knocking:
+            knocking.settimeout(left)
+            try:
+                knocking.connect(target)
+                return
+            except TimeoutError:
+                pass
+            except ConnectionRefusedError:
+                last = Unreachable(address, "refused", "nothing listens on this port")
+            except OSError as error:
+                last = Unreachable(address, "filtered", error.strerror or str(error))
+    raise last
+
+
+def _status(address: str, host: str, port: int, deadline: float, timeout: float) -> Worker:
+    import grpc
+
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with grpc.insecure_channel(target) as channel:
+        try:
+            answer = _call(channel, _STATUS, deadline)
+            _call_eager(channel, deadline)
+        except grpc.RpcError as error:
+            raise _unreachable(address, error, timeout) from None
+    return _worker(address, answer)
+
+
+def _call(channel: Any, method: str, deadline: float) -> bytes:
+    call = channel.unary_unary(method, request_serializer=None, response_deserializer=None)
+    answer: bytes = call(b"", timeout=max(0.05, deadline - time.monotonic()))
+    return answer
+
+
+def _call_eager(channel: Any, deadline: float) -> None:
+    """Checks the service that runs operations, which may hang while the other answers."""
+    import grpc
+
+    try:
+        _call(channel, _EAGER, deadline)
+    except grpc.RpcError as error:
+        if error.code() in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
+            raise
+
+
+def _unreachable(address: str, error: Any, timeout: float) -> Unreachable:
+    import grpc
+
+    code, details = error.code(), str(error.details() or "")
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return _timed_out(address, timeout)
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return Unreachable(address, "not_tensorflow", "what answers there is no TensorFlow worker")
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return Unreachable(
+            address,
+            "not_tensorflow",
+            f"what listens there does not speak gRPC ({_shortly(details)}){_by_proxy()}",
+        )
+    return Unreachable(address, "broken", f"it answers with {code.name}: {_shortly(details)}")
+
+
+def _by_proxy() -> str:
+    """A hint where the environment sends gRPC, and so TensorFlow, through a proxy."""
+    name = next((name for name in _PROXIES if os.environ.get(name)), None)
+    return f"; {name} is set: if it is for the Internet, name the host in no_proxy" if name else ""
+
+
+def _timed_out(address: str, timeout: float) -> Unreachable:
+    return Unreachable(
+        address, "timeout", f"it accepts connections and did not answer in {round(timeout, 1):g} s"
+    )
+
+
+def _shortly(details: str) -> str:
+    """The cause at the end of gRPC's chain of messages."""
+    return mask(details.rpartition("last error: ")[2].split("\n")[0][:200])
+
+
+def _worker(address: str, answer: bytes) -> Worker:
+    from google.protobuf.message import DecodeError
+
+    try:
+        devices = _status_class().FromString(answer).devices
+    except DecodeError:
+        devices = ()
+    if not devices or not all(device.name for device in devices):
+        raise Unreachable(address, "not_tensorflow", "its answer is not TensorFlow's")
+    names = tuple(device.name for device in devices)
+    return Worker(address, names, min(device.incarnation for device in devices))
+
+
+@functools.cache
+def _status_class() -> Any:
+    """The fields we read of `GetStatusResponse`, whose class TensorFlow's wheel leaves out.
+
+    Built without TensorFlow, which takes longer to import than a worker to answer.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="tpunb/status.proto", package="tpunb")
+    device = file.message_type.add(name="Device")
+    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    device.field.add(name="name", number=1, type=field.TYPE_STRING, label=one)
+    device.field.add(name="incarnation", number=6, type=field.TYPE_FIXED64, label=one)
+    status = file.message_type.add(name="Status")
+    kind = {"type": field.TYPE_MESSAGE, "type_name": ".tpunb.Device"}
+    status.field.add(name="devices", number=1, label=many, **kind)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tpunb.Status"))

@@ -1,0 +1,162 @@
+"""Connecting: from a request to a strategy that is ready to run."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tpunb._util.logs import logger
+from tpunb.connection.connection import Connection, open_connections
+from tpunb.connection.device_assignment import device_assignment
+from tpunb.connection.plan import Plan, resolve
+from tpunb.connection.request import Request, takes
+from tpunb.errors import ConnectError
+from tpunb.machine import tensorflow_version
+from tpunb.machine.tested_releases import warn_if_newer
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.types import Accelerator, accelerator
+from tpunb.virtual import current_strategy
+from tpunb.virtual.import_tensorflow import import_tensorflow, require_tensorflow
+from tpunb.virtual.patch.install import lend
+
+if TYPE_CHECKING:
+    from tpunb.connection.cluster.pod import Pod
+
+__all__ = ["TPUStrategy", "connect", "make_connection"]
+
+_log = logger("connection")
+
+
+@takes(Request)
+def connect(tpu: str | None = None, **values: Any) -> Connection:
+    """Connects to a TPU, or to a virtual one.
+
+    With neither `tpu` nor `simulate`, `TPUNB_TPU` decides; without it, the TPU of
+    this machine is taken, or a virtual v5e-8 if there is none, and the
+    connection's notes say why.
+
+    Returns:
+        The connection; also a context manager that closes it.
+
+    Raises:
+        AcceleratorTypeError: There is no such TPU type.
+        ComputationShapeError: The computation shape or the number of replicas
+            does not fit.
+        ConnectError: There is no TPU where one is wanted, or it does not answer.
+        VirtualDevicesError: TensorFlow has started with too few devices for
+            this virtual TPU.
+    """
+    return make_connection(resolve(Request.of(tpu, **values)))
+
+
+def TPUStrategy(tpu: str = "") -> Any:
+    """A strategy on the TPU here, or on a virtual one, in one call.
+
+    In the manner of TF-GNN's `runner.TPUStrategy`: it finds the TPU, connects to
+    it, initialises it and makes the strategy, as `connect` does.
+
+    Args:
+        tpu: As `connect` takes it; by default `TPUNB_TPU`, else the TPU of this
+            machine, else a virtual v5e-8 with a warning.
+
+    Returns:
+        A `tf.distribute.TPUStrategy`.
+
+    Raises:
+        ConnectError: There is no TPU where one is wanted, or it does not answer.
+        VirtualDevicesError: TensorFlow has started with too few devices.
+    """
+    plan = resolve(Request(tpu))
+    connection = make_connection(plan)
+    if connection.plan.notes and connection.kind == plan.kind:
+        warnings.warn(" ".join(connection.plan.notes), stacklevel=2)
+    return connection.strategy
+
+
+def make_connection(plan: Plan, say: Callable[[str], None] | None = None) -> Connection:
+    """Connects as planned; see `connect` for the errors.
+
+    Args:
+        plan: What to connect to.
+        say: Called with what is being done, where it takes time.
+    """
+    begin = time.perf_counter()
+    _log.debug("asked for %s", plan.request)
+    connection = _connected(plan, say)
+    _log.debug("%r: %.3f s", connection, time.perf_counter() - begin)
+    return connection
+
+
+def _connected(plan: Plan, say: Callable[[str], None] | None) -> Connection:
+    _log.debug("connect to %s TPU %s", "virtual" if plan.kind == "virtual" else "the", plan.tpu)
+    require_tensorflow()
+    warn_if_newer(tensorflow_version())
+    if plan.kind == "virtual":
+        return _virtual(plan, say)
+    from tpunb.connection import hardware
+
+    try:
+        strategy, resolver, topology, assignment = hardware.connect(plan, say)
+    except ConnectError as error:
+        if not plan.fallback:
+            raise
+        return _stand_in(plan, error)
+    return Connection(plan, strategy, resolver, topology, assignment)
+
+
+def _stand_in(plan: Plan, error: ConnectError) -> Connection:
+    """Falls back to a virtual TPU when the one found cannot be used, with a warning."""
+    from tpunb.connection.hardware.attempt import SIMULATE
+
+    reason = str(error).removesuffix(error.mend).strip().replace("\n", " ").rstrip(".")
+    note = f"The TPU found here cannot be used ({reason}): this is a virtual {DEFAULT_TPU}."
+    mend = error.mend.replace(SIMULATE, "").strip()  # that is what happens
+    notes = (note, *((f"To use the TPU: {mend}",) if mend else ()))
+    # The summary says so too, but neither a script nor `c = %tpu_connect` shows it.
+    warnings.warn(" ".join(notes), stacklevel=5)
+    return _virtual(
+        dataclasses.replace(plan, kind="virtual", tpu=DEFAULT_TPU, fallback=False, notes=notes)
+    )
+
+
+def _virtual(plan: Plan, say: Callable[[str], None] | None = None) -> Connection:
+    if not plan.request.is_pod:
+        return _on_cores(plan, accelerator(plan.tpu), None)
+    from tpunb.connection.cluster.pod import open_pod
+
+    pod = open_pod(plan, say)
+    for other in open_connections():
+        other.close()  # TensorFlow connects to one set of workers at a time
+    try:
+        connection = _on_cores(plan, pod.accelerator, pod)
+    except BaseException:
+        pod.close()
+        raise
+    pod.end_with_process()  # before TensorFlow's own wait, which the strategy registers
+    return connection
+
+
+def _on_cores(plan: Plan, tpu: Accelerator, pod: Pod | None) -> Connection:
+    """Connects to a virtual TPU in this process or on a Pod's workers."""
+    request = plan.request
+    import_tensorflow()
+    from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+    from tpunb.virtual.strategy import VirtualTPUStrategy
+
+    topology = virtual_topology(tpu)
+    assignment = device_assignment(topology, request.computation_shape, request.replicas, tpu.name)
+    resolver = VirtualTPUClusterResolver(tpu, workers=pod.addresses if pod else ())
+    strategy = VirtualTPUStrategy(
+        resolver,
+        device_assignment=assignment,
+        spmd=request.spmd,
+        strict=request.strictness,
+    )
+    current_strategy.remember(strategy)
+    connection = Connection(plan, strategy, resolver, topology, assignment, pod=pod)
+    if request.patch:
+        connection.lent = lend(tpu, request.strictness)
+    return connection

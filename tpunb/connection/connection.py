@@ -1,0 +1,348 @@
+"""A connection to a TPU, real or virtual: what it consists of, and what runs on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tpunb._util.logs import logger
+from tpunb._util.units import counted
+from tpunb.connection.plan import Plan
+from tpunb.errors import ConnectError, NotConnectedError
+from tpunb.virtual import current_strategy
+from tpunb.virtual.patch.install import give_back
+from tpunb.virtual.patch.state import Installation
+
+if TYPE_CHECKING:
+    from tpunb.cells import CellResult, CellRunner, LoopTimings, Steps
+    from tpunb.connection.cluster.pod import Pod
+    from tpunb.display.describe import Annotations, ConnectionDescription
+    from tpunb.training.history import History
+
+__all__ = ["Connection", "RunResult", "latest_connection", "open_connections"]
+
+_log = logger("connection")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """What a run of many steps leaves behind.
+
+    Attributes:
+        value: What the last step returned: per-replica values where it is made of tensors.
+        history: What was plotted.
+        steps: How many steps were made.
+        stopped: Whether an interrupt ended the run early.
+        timings: What it has taken.
+    """
+
+    value: Any
+    history: History
+    steps: int
+    stopped: bool
+    timings: LoopTimings
+
+
+_opened: list[weakref.ref[Connection]] = []
+
+
+def latest_connection() -> Connection | None:
+    """The connection that was opened last and is still open."""
+    return next(reversed(open_connections()), None)
+
+
+def open_connections() -> list[Connection]:
+    """The connections of this process that are open, the oldest first."""
+    found = [connection for ref in _opened if (connection := ref()) is not None]
+    found = [connection for connection in found if not connection.closed]
+    _opened[:] = [weakref.ref(connection) for connection in found]
+    return found
+
+
+class Connection:
+    """A TPU, real or virtual, with the strategy that runs on it.
+
+    Attributes:
+        strategy: The `tf.distribute.TPUStrategy`.
+        resolver: The cluster resolver.
+        topology: The `tf.tpu.experimental.Topology`.
+        device_assignment: Which cores form a replica; None if each is one.
+        kind: `"virtual"` or `"hardware"`.
+        tpu: The TPU type that is simulated, or what was connected to.
+        request: The options.
+        plan: What they resolved to.
+        pod: The workers of a virtual Pod; None for any other TPU.
+        notes: Sentences to show to the user.
+        closed: Whether `close` was called.
+        timings: What the last run of many steps has taken; None before the first.
+        lent: The patches of TensorFlow's names, with `patch=True`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        strategy: Any,
+        resolver: Any,
+        topology: Any,
+        assignment: Any,
+        *,
+        pod: Pod | None = None,
+    ) -> None:
+        self.request = plan.request
+        self.plan = plan
+        self.kind = plan.kind
+        self.tpu = pod.accelerator.name if pod else plan.tpu
+        self.pod = pod
+        self.notes = (*plan.notes, *(pod.notes if pod else ()))
+        self.strategy = strategy
+        self.resolver = resolver
+        self.topology = topology
+        self.device_assignment = assignment
+        self.closed = False
+        self.timings: LoopTimings | None = None
+        self.lent: Installation | None = None
+        self._cells: CellRunner | None = None
+        _opened.append(weakref.ref(self))
+
+    @property
+    def link(self) -> str:
+        """Identifies the live displays of this connection."""
+        return str(id(self))
+
+    def lost(self) -> tuple[str, ...]:
+        """The addresses of workers that are gone or were restarted since connecting.
+
+        Their values are lost: connect again, then recreate models and datasets.
+        """
+        if self.pod is not None:
+            return self.pod.lost()
+        if self.kind == "virtual":
+            return ()
+        from tpunb.connection import hardware
+
+        return hardware.lost(self.resolver)
+
+    def memory_per_core(self) -> tuple[int, ...]:
+        """Bytes that the variables of the strategy hold on each core, in the cores' order."""
+        from tpunb.display.describe.memory import memory_per_core
+
+        topology = self.describe().topology
+        assert topology is not None
+        return memory_per_core(self.strategy, topology)
+
+    @property
+    def cells(self) -> CellRunner:
+        """Runs the bodies of cells on every replica, and remembers their traces.
+
+        Raises:
+            NotConnectedError: The connection is closed.
+        """
+        self._refuse_closed()
+        if self._cells is None:
+            from tpunb.cells import CellRunner
+
+            self._cells = CellRunner(self.strategy, self._cut)
+        return self._cells
+
+    def run_cell(
+        self,
+        source: str,
+        namespace: dict[str, Any],
+        *,
+        reduce: Mapping[str, str] | None = None,
+        gather: Mapping[str, int] | None = None,
+    ) -> CellResult:
+        """Runs Python source on every replica, as `%%tpu_run` does.
+
+        Args:
+            source: The body of a cell.
+            namespace: Where its names come from and where those that it assigns
+                go, as `globals()`.
+            reduce: Names to combine over the replicas, by `"mean"` or `"sum"`.
+            gather: Names to concatenate over the replicas, with the axis.
+
+        Returns:
+            The last expression's value and the names assigned.
+
+        Raises:
+            CellError: The source cannot run on the replicas.
+            NotConnectedError: The connection is closed.
+        """
+        from tpunb.cells import bind
+
+        result = self.cells.run(source, namespace, reduce=reduce, gather=gather)
+        bind(result, namespace)
+        return result
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        data: Any = None,
+        *,
+        steps: int | None = None,
+        steps_per_loop: int | None = None,
+        plot: str | Sequence[str] = (),
+        reduce: Mapping[str, str] | None = None,
+        gather: Mapping[str, int] | None = None,
+    ) -> RunResult:
+        """Runs a function on every replica, step after step, as `%%tpu_run` does with a cell.
+
+        Steps are made in loops inside of one `tf.function`, so that the host pays once
+        for many. The first interrupt ends the run between two loops, with everything
+        kept; the result says so. A step that does not end in time is cancelled.
+
+        Args:
+            fn: The step of one replica. It takes a batch, or the parts of one if it has
+                several parameters; without data it takes nothing.
+            data: A `tf.data.Dataset` of global batches, a `DistributedDataset`, an
+                iterator over either, a dataset function, arrays, or an iterable of
+                global batches.
+            steps: How many; None to the end of the data.
+            steps_per_loop: How many to make in one call; None to choose by measuring.
+            plot: Keys of the dict that `fn` returns, whose numbers to keep of every step;
+                any one name where it returns a single number.
+            reduce: Keys to combine over the replicas, by `"mean"` or `"sum"`.
+            gather: Keys to concatenate over the replicas, with the axis.
+
+        Returns:
+            What the last step returned, and the history of what was plotted.
+
+        Raises:
+            CellError: The settings contradict each other, the function or the data.
+            NotConnectedError: The connection is closed.
+            Stopped: An interrupt has ended the run inside a step.
+            Exception: What the function or the data raises; what was done is kept.
+        """
+        from tpunb.cells import RunSettings
+
+        settings = RunSettings(
+            data=data,
+            steps=steps,
+            steps_per_loop=steps_per_loop,
+            plot=(plot,) if isinstance(plot, str) else plot,
+            reduce=reduce,
+            gather=gather,
+        )
+        return self._finish(self.cells.steps_of_function(fn, settings))
+
+    def _finish(self, run: Steps) -> RunResult:
+        """Makes a run's steps."""
+        from tpunb.cells.stop_messages import raise_if_ended_early
+        from tpunb.training.history import remember_history
+
+        try:
+            run.go()
+        finally:
+            self.timings = run.timings
+            run.history.finish(stopped=run.stopped)
+            if run.settings.plot:
+                remember_history(run.history)
+        if run.is_half_done or not run.stopped:
+            raise_if_ended_early(run)
+        return RunResult(run.value, run.history, run.done, run.stopped, run.timings)
+
+    def _cut(self) -> None:
+        """Ends what TensorFlow waits for workers with, where cancelling it does not.
+
+        A worker that is frozen does not answer that either. TensorFlow connects again.
+        """
+        if self.pod is not None:
+            self.pod.cut()
+
+    def describe(self) -> ConnectionDescription:
+        """A description of the connection, for displays and programs."""
+        from tpunb.display.describe import (
+            ConnectionDescription,
+            describe_device_assignment,
+            describe_topology,
+        )
+
+        name = self._type_name()
+        extended = self.strategy.extended
+        topology = (
+            describe_topology(self.topology, name)
+            if self.device_assignment is None
+            else describe_device_assignment(self.device_assignment, name)
+        )
+        return ConnectionDescription(
+            kind=self.kind,
+            tpu="" if self.kind == "virtual" else self.tpu,
+            accelerator=name,
+            replicas=self.strategy.num_replicas_in_sync,
+            cores=topology.num_cores,
+            hosts=extended.num_hosts,
+            logical_devices=max(1, topology.num_logical_devices),
+            topology=topology,
+            notes=self.notes,
+        )
+
+    def annotations(self) -> Annotations:
+        """Which tensors and variables live on which logical device of a replica.
+
+        Raises:
+            ConnectError: A real TPU, whose strategy keeps no annotations.
+        """
+        kept: Annotations | None = getattr(self.strategy, "annotations", None)
+        if kept is None:
+            raise ConnectError(
+                "A real TPU's strategy keeps no annotations of logical devices.",
+                mend="Connect to a virtual TPU with --simulate to see them.",
+            )
+        return kept
+
+    def close(self, *, shut_down: bool = True) -> None:
+        """Closes the connection and drops all traces.
+
+        Args:
+            shut_down: Whether to shut a real TPU's system down; not if another
+                connection uses it already.
+        """
+        if self.closed:
+            return
+        _log.debug("close %r", self)
+        self.closed = True
+        current_strategy.forget(self.strategy)
+        give_back(self.lent)
+        if self._cells is not None:
+            self._cells.close()
+            self._cells = None
+        if self.pod is not None:
+            self.pod.close()
+        if self.kind == "hardware" and shut_down:
+            from tpunb.connection import hardware
+
+            hardware.disconnect(self.resolver)
+
+    def _type_name(self) -> str:
+        return self.tpu if self.kind == "virtual" else ""
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise NotConnectedError("This connection is closed.", mend="Connect again.")
+
+    def __enter__(self) -> Connection:
+        self._refuse_closed()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed connection" if self.closed else "connection"
+        what = f"virtual TPU {self.tpu}" if self.kind == "virtual" else f"TPU {self.tpu}"
+        replicas = counted(self.strategy.num_replicas_in_sync, "replica")
+        return f"<{state} to {what}, {replicas}>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        del include, exclude
+        from tpunb.display.draw import mimebundle
+
+        return {"text/plain": repr(self)} if self.closed else dict(mimebundle(self.describe()))

@@ -1,0 +1,79 @@
+"""Which cores of a TPU form a replica."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+from tpunb._util.integers import is_whole
+from tpunb.errors import ComputationShapeError
+
+__all__ = ["device_assignment"]
+
+
+def device_assignment(
+    topology: Any, computation_shape: Sequence[int] | None, replicas: int | None, name: str
+) -> Any:
+    """Decides which cores form which replica.
+
+    Args:
+        topology: The `tf.tpu.experimental.Topology`.
+        computation_shape: Cores of one replica along the topology's axes; None
+            for one core.
+        replicas: How many replicas; None for as many as fit.
+        name: What the TPU is called in an error.
+
+    Returns:
+        A `tf.tpu.experimental.DeviceAssignment`, or None where nothing is asked
+        for and every core is a replica.
+
+    Raises:
+        ComputationShapeError: It does not fit.
+    """
+    if computation_shape is None and replicas is None:
+        return None
+    import tensorflow as tf
+
+    shape = (1, 1, 1, 1) if computation_shape is None else tuple(computation_shape)
+    mesh = [int(size) for size in topology.mesh_shape]
+    _check_shape(shape, mesh, name)
+    fits = _replicas_that_fit(shape, mesh)
+    replicas = replicas or fits
+    if replicas > fits:
+        raise ComputationShapeError(
+            f"{replicas} replicas of {_times(shape)} cores do not fit on {name}, whose mesh is "
+            f"{_times(mesh)}.",
+            mend=f"At most {fits} fit.",
+        )
+    return tf.tpu.experimental.DeviceAssignment.build(
+        topology, computation_shape=list(shape), num_replicas=replicas
+    )
+
+
+def _check_shape(shape: Sequence[int], mesh: Sequence[int], name: str) -> None:
+    mend = (
+        f"The mesh of {name} is {_times(mesh)} (x, y, z, cores in a chip): each of the four "
+        "numbers must be at least 1 and at most that."
+    )
+    whole = all(map(is_whole, shape))
+    if len(shape) != len(mesh) or not whole or min(shape) < 1:
+        raise ComputationShapeError(
+            f"A computation shape is four positive whole numbers, not {reprlib.repr(list(shape))}.",
+            mend=mend,
+        )
+    if any(size > most for size, most in zip(shape, mesh, strict=True)):
+        raise ComputationShapeError(
+            f"The computation shape {_times(shape)} does not fit on {name}.", mend=mend
+        )
+
+
+def _replicas_that_fit(shape: Sequence[int], mesh: Sequence[int]) -> int:
+    fits = 1
+    for size, most in zip(shape, mesh, strict=True):
+        fits *= most // size
+    return fits
+
+
+def _times(sizes: Sequence[int]) -> str:
+    return "×".join(map(str, sizes))

@@ -1,0 +1,282 @@
+"""`doctor()`: checks this machine's TPU setup, lists problems and the next step."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from tpunb._util.masking import mask, secrets_in
+from tpunb._util.plain_text import plain
+from tpunb._util.units import byte_count, counted
+from tpunb.connection.plan import resolve
+from tpunb.connection.request import Request
+from tpunb.errors import TpunbError
+from tpunb.machine import Machine, Problem, look
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.version import __version__
+
+__all__ = ["DoctorReport", "Prospect", "doctor"]
+
+_WIDTH = 96
+_INDENT = "  "
+_FAIL = "fail: "
+
+Rows = list[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prospect:
+    """What `%tpu_connect` does without arguments.
+
+    Attributes:
+        kind: What it connects to; `"error"` if it fails.
+        tpu: A TPU type to simulate, `"local"`, a name or addresses; empty for an error.
+        says: The action in words, as `"simulate a v5e-8"`.
+        mend: How to fix an error.
+    """
+
+    kind: Literal["hardware", "virtual", "error"]
+    tpu: str
+    says: str
+    mend: str = ""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class DoctorReport:
+    """The result of `doctor`; displays itself in a notebook and a terminal.
+
+    Attributes:
+        machine: What was found on this machine.
+        prospect: What `%tpu_connect` does without arguments.
+        hide: Masks secrets in a text. A function rather than a set of secrets, which a
+            listing of the attributes would show.
+    """
+
+    machine: Machine
+    prospect: Prospect
+    hide: Callable[[str], str] = mask
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems, blocking ones first."""
+        found = list(self.machine.problems)
+        if self.prospect.kind == "error" and not any(problem.stops for problem in found):
+            message = self.prospect.says.removeprefix(_FAIL)
+            found.insert(0, Problem("%tpu_connect", message, self.prospect.mend))
+        return tuple(found)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem is blocking."""
+        return not any(problem.stops for problem in self.problems)
+
+    @property
+    def next_step(self) -> str:
+        """The next command to type, or the next thing to do."""
+        if not self.ok:
+            first = self.problems[0]
+            return self.hide(first.command or first.mend)
+        if self.prospect.kind == "virtual" and self.prospect.tpu == DEFAULT_TPU:
+            return f"%tpu_connect --simulate {DEFAULT_TPU}"
+        return "%tpu_connect"
+
+    @property
+    def _next(self) -> str:
+        """The title of the next step: where to type it, if that is not a notebook cell."""
+        if not self.ok and self.problems[0].command:
+            return "Next, in a terminal (or in a cell, with ! before it)"
+        return "Next"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as dicts, lists, strings and numbers, for JSON; without secrets."""
+        search, software = self.machine.search, self.machine.software
+        found: dict[str, Any] = {
+            "tpunb": __version__,
+            "ok": self.ok,
+            "platform": {**dataclasses.asdict(search.platform), "name": search.platform.name},
+            "tpu": {
+                "found": search.tpu,
+                "tried": search.tried,
+                "notes": search.notes,
+                "slice": dataclasses.asdict(search.slice),
+            },
+            "devices": dataclasses.asdict(search.chips),
+            "software": {"system": self.machine.system, **dataclasses.asdict(software)},
+            "holding": dataclasses.asdict(self.machine.holding),
+            "environment": self.machine.variables,
+            "memory": dataclasses.asdict(self.machine.memory),
+            "connect": dataclasses.asdict(self.prospect),
+            "problems": [dataclasses.asdict(problem) for problem in self.problems],
+            "next": self.next_step,
+        }
+        hidden: dict[str, Any] = self._hidden(found)
+        return hidden
+
+    def sections(self) -> list[tuple[str, Rows]]:
+        """The sections to display, each with rows of a name and a value."""
+        found = [
+            ("Where", list(self._where())),
+            ("TPU", list(self._tpu())),
+            ("Software", list(self._software())),
+            ("Environment", list(self.machine.variables.items())),
+            ("Memory", list(self._memory())),
+            ("%tpu_connect", [("action", f"would {self.prospect.says}")]),
+            ("Fix first", _lines(self.problems, stops=True)),
+            ("Worth knowing", _lines(self.problems, stops=False)),
+        ]
+        return [
+            (title, [(self.hide(name), self.hide(value)) for name, value in rows])
+            for title, rows in found
+            if rows
+        ]
+
+    @property
+    def headline(self) -> str:
+        """The result in one line."""
+        if self.ok:
+            return "TPU doctor: no problems found"
+        count = sum(problem.stops for problem in self.problems)
+        return f"TPU doctor: {counted(count, 'problem')} to fix first"
+
+    def __str__(self) -> str:
+        sections = self.sections()
+        width = max(len(name) for _, rows in sections for name, _ in rows)
+        lines = [self.headline]
+        for title, rows in sections:
+            lines += ["", title, *(_row(name, value, width) for name, value in rows)]
+        return plain("\n".join([*lines, "", self._next, f"{_INDENT}{self.next_step}"]))
+
+    __repr__ = __str__
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("DoctorReport(...)" if cycle else str(self))
+
+    def _repr_html_(self) -> str:
+        from tpunb.display.draw.doctor_report import doctor_html
+
+        return doctor_html(self.headline, self.sections(), (self._next, self.next_step), ok=self.ok)
+
+    def _where(self) -> Iterator[tuple[str, str]]:
+        platform = self.machine.search.platform
+        signs = "; ".join(sign for sign in (platform.sign, platform.tpu_sign) if sign)
+        yield "platform", f"{platform.name} ({signs})" if signs else platform.name
+        yield "system", self.machine.system
+
+    def _tpu(self) -> Iterator[tuple[str, str]]:
+        search, holding = self.machine.search, self.machine.holding
+        yield "found", search.tpu or "none"
+        if search.slice.accelerator_type:
+            yield "type", str(search.slice)
+        for number, tried in enumerate(search.tried):
+            yield "" if number else "tried", tried
+        for number, note in enumerate(search.notes):
+            yield "" if number else "note", note
+        for lock in holding.locks:
+            owner = f"process {lock.pid}" if lock.pid else "an unknown process"
+            yield (
+                "lock file",
+                f"{lock.path}, {'not locked' if lock.stale else f'locked by {owner}'}",
+            )
+        for number, holder in enumerate(holding.holders):
+            me = ", this process" if holder.is_self else ""
+            yield "" if number else "in use by", f"{holder.name}{me}: {', '.join(holder.files)}"
+        if holding.unseen and search.tpu == "local":
+            command = f"sudo lsof -w {' '.join(holding.devices)}".strip()
+            yield "not visible", f"processes of other users; {command} shows them"
+
+    def _software(self) -> Iterator[tuple[str, str]]:
+        yield "Python", self.machine.software.python
+        yield from self.machine.software.versions.items()
+        if self.machine.software.libtpu:
+            yield "libtpu", self.machine.software.libtpu
+
+    def _memory(self) -> Iterator[tuple[str, str]]:
+        memory = self.machine.memory
+        if memory.total is not None:
+            left = "" if memory.available is None else f", {byte_count(memory.available)} available"
+            yield "memory", f"{byte_count(memory.total)}{left}"
+        if memory.shared is not None:
+            yield "/dev/shm", byte_count(memory.shared)
+
+    def _hidden(self, value: Any) -> Any:
+        """A value with secrets masked in all its strings."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, Mapping):
+            return {key: self._hidden(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._hidden(item) for item in value]
+        return value
+
+
+def doctor() -> DoctorReport:
+    """Checks this machine: versions, TPU devices and their users, and the environment.
+
+    It does not import TensorFlow. It connects to nothing except, on Google Cloud, the
+    machine's own metadata server.
+
+    Returns:
+        A report that displays itself: what was found, what `%tpu_connect` would do,
+        problems, and the next step.
+    """
+    secrets = secrets_in(os.environ)
+
+    def hide(text: str) -> str:
+        return mask(text, secrets)
+
+    machine = look()
+    prospect = _prospect(machine)
+    shown = dataclasses.replace(
+        prospect, tpu=hide(prospect.tpu), says=hide(prospect.says), mend=hide(prospect.mend)
+    )
+    return DoctorReport(machine, shown, hide)
+
+
+def _prospect(machine: Machine) -> Prospect:
+    """Predicts what connecting does, without connecting."""
+    try:
+        plan = resolve(Request(), machine.search)
+    except TpunbError as error:
+        message = str(error).split("\n")[0]
+        return Prospect("error", "", f"{_FAIL}{message}", error.mend)
+    stops = next((problem for problem in machine.problems if problem.stops), None)
+    named = ", which TPUNB_TPU names" if "TPUNB_TPU" in machine.variables else ""
+    if machine.software.tensorflow is None:
+        return Prospect("error", "", f"{_FAIL}TensorFlow is not installed", "Install TensorFlow.")
+    if plan.kind == "virtual":
+        why = named or (", because no TPU was found" if machine.search.tpu is None else "")
+        return Prospect("virtual", plan.tpu, f"simulate a {plan.tpu}{why}")
+    what = "the TPU of this machine (local)" if plan.tpu == "local" else plan.tpu
+    says = f"connect to {what}{named}"
+    if plan.fallback:
+        says += f", and simulate a {DEFAULT_TPU} if it cannot be used"
+    if stops is not None and plan.tpu == "local":
+        says += f"; currently blocked: {stops.message}"
+    return Prospect("hardware", plan.tpu, says)
+
+
+def _lines(problems: tuple[Problem, ...], *, stops: bool) -> Rows:
+    rows = []
+    for problem in problems:
+        if problem.stops is not stops:
+            continue
+        rows.append((problem.about, problem.message))
+        rows.append(("", problem.mend))
+        if problem.command and problem.command not in problem.mend:
+            rows.append(("", problem.command))
+    return rows
+
+
+def _row(name: str, value: str, width: int) -> str:
+    head = f"{_INDENT}{name:<{width}}  "
+    return textwrap.fill(
+        value,
+        width=_WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,227 @@
+"""Connects to a real TPU as TensorFlow's TPU guide does, with a deadline.
+
+Whatever can hang is checked before TensorFlow is called, and TensorFlow's own waits can be
+ended. After a failure TensorFlow is connected to nothing and stays usable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tpunb._util.masking import mask
+from tpunb.connection.cluster.join import Joined, join
+from tpunb.connection.device_assignment import device_assignment
+from tpunb.connection.hardware import cloud
+from tpunb.connection.hardware.attempt import SIMULATE, Attempt
+from tpunb.connection.hardware.local import require_local_tpu
+from tpunb.connection.hardware.versions import require_same_version
+from tpunb.connection.hardware.workers import addresses_of, answering, require_tpu_devices
+from tpunb.machine import tensorflow_version
+from tpunb.virtual.import_tensorflow import import_tensorflow
+
+if TYPE_CHECKING:
+    from tpunb.connection.cluster.probe import Worker
+    from tpunb.connection.plan import Plan
+    from tpunb.connection.request import Request
+
+__all__ = ["connect", "disconnect", "lost"]
+
+_SHUTTING_DOWN = 20.0  # seconds
+_INITIALISING = "initialising it"
+_joined: weakref.WeakKeyDictionary[Any, Joined] = weakref.WeakKeyDictionary()
+
+
+def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[Any, Any, Any, Any]:
+    """Finds the TPU, checks its workers, connects, initialises it and makes the strategy.
+
+    Args:
+        plan: What to connect to. Its timeout is for the workers to answer, and again for
+            the TPU system to be initialised.
+        progress: Called with what is being done, in a few words.
+
+    Returns:
+        The strategy, resolver, topology and device assignment; the last is None if every
+        core is a replica.
+
+    Raises:
+        ConnectError: It failed; TensorFlow is connected to nothing, and a virtual TPU can
+            still be used.
+        ComputationShapeError: The computation shape does not fit.
+    """
+    attempt = Attempt(plan.tpu, plan.request.timeout, progress)
+    attempt.note(f"tensorflow {tensorflow_version() or 'of an unknown version'}")
+    resolver, joined = _reached(plan, attempt)
+    try:
+        topology = _initialised(resolver, joined, attempt)
+        assignment = device_assignment(
+            topology, plan.request.computation_shape, plan.request.replicas, f"the TPU {plan.tpu}"
+        )
+        strategy = _strategy(resolver, assignment, plan.request, attempt)
+    except BaseException:
+        if joined is not None:
+            joined.leave(alive=False)
+        raise
+    if joined is not None:
+        _joined[resolver] = joined
+    return strategy, resolver, topology, assignment
+
+
+def _reached(plan: Plan, attempt: Attempt) -> tuple[Any, Joined | None]:
+    """The resolver and, for a TPU on other machines, TensorFlow's connection to its workers."""
+    # Before TensorFlow is imported, which takes longer than a worker to answer.
+    found = None if plan.tpu == "local" else _found(plan, attempt)
+    with attempt.not_counted():
+        import_tensorflow()
+    import tensorflow as tf
+
+    from tpunb.virtual.devices import prepare
+
+    with attempt.explained():
+        prepare()  # so that a virtual TPU works after a failure
+    if found is not None:
+        return _remote(*found, attempt)
+    require_local_tpu(tf, attempt)
+    with attempt.explained():
+        return tf.distribute.cluster_resolver.TPUClusterResolver("local"), None
+
+
+def _strategy(resolver: Any, assignment: Any, request: Request, attempt: Attempt) -> Any:
+    import tensorflow as tf
+
+    with attempt.explained():
+        return tf.distribute.TPUStrategy(
+            resolver,
+            experimental_device_assignment=assignment,
+            experimental_spmd_xla_partitioning=request.spmd,
+        )
+
+
+def lost(resolver: Any, *, timeout: float = 2.0) -> tuple[str, ...]:
+    """The addresses of workers that are gone or were restarted since connecting.
+
+    Args:
+        resolver: From `connect`.
+        timeout: Seconds to wait for an answer.
+    """
+    joined = _joined.get(resolver)
+    return () if joined is None else joined.lost(timeout=timeout)
+
+
+def disconnect(resolver: Any) -> None:
+    """Shuts down the TPU system, so that another process can use it; never hangs.
+
+    Args:
+        resolver: From `connect`.
+    """
+    import tensorflow as tf
+
+    from tpunb.connection.cluster.time_limit import StillWaitingError, within
+
+    joined = _joined.pop(resolver, None)
+    alive = joined is None or not joined.is_current or not joined.lost()
+    try:
+        # Not for a TPU that is gone, which would fail, nor when TensorFlow has been connected to
+        # another one since, which would be shut down instead.
+        if joined is None or (joined.is_current and alive):
+            peers = joined.peers if joined is not None else ()
+            with contextlib.suppress(tf.errors.OpError, StillWaitingError):
+                within(
+                    _SHUTTING_DOWN,
+                    lambda: tf.tpu.experimental.shutdown_tpu_system(resolver),
+                    peers,
+                )
+    finally:
+        if joined is not None:
+            joined.leave(alive=alive)
+
+
+def _found(plan: Plan, attempt: Attempt) -> tuple[cloud.Node | None, tuple[str, ...], list[Worker]]:
+    """The Cloud TPU, if it is given by name, its addresses and its workers."""
+    node = None
+    if not plan.tpu.startswith("grpc://"):
+        node = _node(plan, attempt)
+    addresses = node.endpoints if node is not None else addresses_of(plan.tpu, attempt)
+    workers = answering(addresses, attempt, node)
+    require_tpu_devices(workers, attempt)
+    return node, addresses, workers
+
+
+def _remote(
+    node: cloud.Node | None, addresses: tuple[str, ...], workers: list[Worker], attempt: Attempt
+) -> tuple[Any, Joined]:
+    """Connects TensorFlow to the workers of a TPU on other machines."""
+    import tensorflow as tf
+
+    from tpunb.connection.cluster.time_limit import StillWaitingError
+
+    require_same_version(tf.__version__, addresses, attempt, node)
+    make = tf.distribute.cluster_resolver.TPUClusterResolver
+    with attempt.explained():
+        if node is None:
+            resolver = make(",".join(f"grpc://{address}" for address in addresses))
+        else:
+            resolver = make(
+                node.name, zone=node.zone, project=node.project, service=cloud.service(node)
+            )
+    attempt.say("connecting TensorFlow to the TPU")
+    try:
+        with attempt.explained():
+            joined = join(workers, attempt.left, tpu=True)
+    except Exception as error:
+        if not isinstance(error.__cause__, StillWaitingError):
+            raise
+        raise _timed_out(attempt, "connecting TensorFlow to it", error.__cause__) from None
+    attempt.note("TensorFlow is connected")
+    return resolver, joined
+
+
+def _node(plan: Plan, attempt: Attempt) -> cloud.Node:
+    attempt.say(f"looking up the TPU {plan.tpu}")
+    node = cloud.look_up(
+        plan.tpu,
+        zone=plan.request.zone,
+        project=plan.request.project,
+        timeout=attempt.left,
+        tried=attempt.tried,
+    )
+    attempt.note(str(node), say=True)
+    cloud.refuse_unusable(node, attempt.tried)
+    return node
+
+
+def _initialised(resolver: Any, joined: Joined | None, attempt: Attempt) -> Any:
+    """Initialises the TPU system; returns the topology."""
+    import tensorflow as tf
+
+    from tpunb.connection.cluster.time_limit import StillWaitingError, within
+
+    attempt.say("initialising the TPU system: this can take a minute")
+    peers = joined.peers if joined is not None else ()
+    try:
+        with attempt.explained():
+            topology = within(
+                attempt.timeout,
+                lambda: tf.tpu.experimental.initialize_tpu_system(resolver),
+                peers,
+            )
+    except Exception as error:
+        if not isinstance(error.__cause__, StillWaitingError):
+            raise
+        raise _timed_out(attempt, _INITIALISING, error.__cause__) from None
+    attempt.note("the TPU system is initialised", say=True)
+    return topology
+
+
+def _timed_out(attempt: Attempt, what: str, waiting: Any) -> Exception:
+    """The error when TensorFlow was not done by the deadline."""
+    mend = f"Raise the timeout: --timeout {5 * attempt.timeout:g}; or stop and start the TPU."
+    if waiting.left_behind or what != _INITIALISING:
+        # TensorFlow may still be waiting in a thread, and again at the end of the process.
+        mend = f"Restart the kernel before you connect to this TPU again. {SIMULATE}"
+    return attempt.error(
+        f"The TPU {mask(attempt.tpu)} answered, and {what} was not done in {attempt.timeout:g} s.",
+        mend,
+    )

@@ -1,0 +1,89 @@
+"""One attempt to connect: its deadline, what was tried, and progress reports."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from tpunb._util.logs import logger
+from tpunb._util.masking import mask
+from tpunb.errors import ConnectError
+from tpunb.tpu.defaults import DEFAULT_TPU
+
+__all__ = ["SIMULATE", "Attempt"]
+
+SIMULATE = f"Without a TPU, simulate one: %tpu_connect --simulate {DEFAULT_TPU}."
+"""What to do where no TPU can be had."""
+
+_log = logger("connection")
+
+
+class Attempt:
+    """An attempt to connect.
+
+    Args:
+        tpu: What to connect to.
+        timeout: Seconds for its workers to answer, and again for the TPU system to be
+            initialised.
+        progress: Called with what is being done.
+
+    Attributes:
+        tried: What was tried and what answered, in order.
+    """
+
+    def __init__(
+        self, tpu: str, timeout: float, progress: Callable[[str], None] | None = None
+    ) -> None:
+        self.tpu = tpu
+        self.timeout = timeout
+        self.tried: list[str] = []
+        self._progress = progress
+        self._deadline = time.monotonic() + timeout
+
+    @property
+    def left(self) -> float:
+        """Seconds left for its workers to answer."""
+        return max(0.05, self._deadline - time.monotonic())
+
+    @contextlib.contextmanager
+    def not_counted(self) -> Iterator[None]:
+        """Excludes the time of its block from the deadline."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._deadline += time.monotonic() - begin
+
+    def say(self, what: str) -> None:
+        """Reports what is being done."""
+        _log.debug("%s", what)
+        if self._progress is not None:
+            self._progress(what)
+
+    def note(self, what: str, *, say: bool = False) -> None:
+        """Records what was tried and the result."""
+        self.tried.append(what)
+        if say:
+            self.say(what)
+        else:
+            _log.debug("%s", what)
+
+    def error(self, message: str, mend: str) -> ConnectError:
+        """An error with what was tried."""
+        return ConnectError(message, mend=mend, tried=self.tried)
+
+    @contextlib.contextmanager
+    def explained(self, mend: str = SIMULATE) -> Iterator[None]:
+        """Turns any TensorFlow error into a ConnectError with its first line."""
+        try:
+            yield
+        except ConnectError:
+            raise
+        except Exception as error:
+            lines = str(error).strip().split("\n")
+            first = mask(lines[0])[:300] or type(error).__name__
+            self.note(f"{type(error).__name__}: {first}")
+            raise self.error(
+                f"Connecting to the TPU {mask(self.tpu)!r} failed: {first}", mend
+            ) from error

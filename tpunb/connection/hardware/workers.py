@@ -1,0 +1,147 @@
+"""A TPU's workers: their addresses and health checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpunb._util.masking import mask
+from tpunb.connection.cluster.probe import Reason, Unreachable, Worker, check_all, host_and_port
+from tpunb.connection.cluster.worker import version_of
+from tpunb.connection.hardware.attempt import SIMULATE, Attempt
+from tpunb.connection.hardware.cloud import Node
+from tpunb.errors import ConnectError
+from tpunb.tpu.defaults import WORKER_PORT
+
+__all__ = ["addresses_of", "answering", "require_tpu_devices"]
+
+_PREFIX = "grpc://"
+
+_MENDS: dict[Reason, str] = {
+    "address": "Write it as %tpu_connect grpc://HOST:8470, several separated by commas.",
+    "name": "Check the name, or give the host's IP address: %tpu_connect grpc://10.0.0.2:{port}.",
+    "refused": "Check the address, and that the TPU is READY: gcloud compute tpus tpu-vm list. "
+    "On a TPU VM itself connect with `%tpu_connect local`.",
+    "filtered": "Connect from a machine in the TPU's network, or let this one through: gcloud "
+    "compute firewall-rules create tpu-workers --network=NETWORK --direction=INGRESS "
+    "--allow=tcp:{port} --source-ranges=THIS_MACHINE/32. A longer wait: --timeout {longer:g}.",
+    "timeout": "The worker may be starting or out of memory: wait, or stop and start the TPU; then "
+    "connect again. A longer wait: --timeout {longer:g}.",
+    "not_tensorflow": f"Check the port: a TPU's workers listen on {WORKER_PORT}.",
+    "broken": "Stop and start the TPU, then connect again.",
+}
+_OF_NODE: dict[Reason, str] = {
+    "refused": "The TPU's own TensorFlow server does not run: on a TPU VM, run the notebook there "
+    "(gcloud compute tpus tpu-vm ssh) and connect with `%tpu_connect local`; a slice of several "
+    "hosts needs a runtime version tpu-vm-tf-...-pod.",
+    "timeout": "Stop it and start it again: {stop} && {start}. A longer wait: "
+    "--timeout {longer:g}.",
+    "broken": "Stop it and start it again: {stop} && {start}.",
+}
+
+
+def addresses_of(tpu: str, attempt: Attempt) -> tuple[str, ...]:
+    """The workers in `grpc://h1:p,h2:p`, as TensorFlow reads it.
+
+    Raises:
+        ConnectError: One is no address, or two are the same.
+    """
+    found = []
+    for part in tpu.split(","):
+        address = part.strip().removeprefix(_PREFIX).rstrip("/")
+        if "@" in address or "/" in address:
+            raise attempt.error(
+                f"{mask(address)!r} is not an address of the form host:port.", _MENDS["address"]
+            )
+        if address and ":" not in address:
+            address = f"{address}:{WORKER_PORT}"
+            attempt.note(f"no port given for {mask(address)}: using {WORKER_PORT}")
+        try:
+            host, port = host_and_port(address)
+        except Unreachable as error:
+            said = mask(str(error))
+            raise _error(attempt, Unreachable(mask(address), error.reason, said), 1, None) from None
+        if ":" in host:
+            raise attempt.error(
+                f"TensorFlow's TPUClusterResolver does not accept IPv6 addresses ({host}).",
+                "Give an IPv4 address or a host name.",
+            )
+        found.append(f"{host}:{port}")
+    for address in found:
+        if found.count(address) > 1:
+            raise attempt.error(
+                f"The worker {mask(address)} is given twice.",
+                "Give each worker of the TPU once.",
+            )
+    return tuple(found)
+
+
+def answering(addresses: Sequence[str], attempt: Attempt, node: Node | None = None) -> list[Worker]:
+    """Checks all workers in parallel.
+
+    Raises:
+        ConnectError: One fails its check.
+    """
+    attempt.say(f"checking {_many(addresses)}")
+    answers = check_all(addresses, timeout=attempt.left)
+    failed = []
+    for address, answer in zip(addresses, answers, strict=True):
+        if isinstance(answer, Unreachable):
+            failed.append(answer)
+            attempt.note(mask(f"{address}: {answer}"))
+        else:
+            count = len(answer.devices)
+            plural = "" if count == 1 else "s"
+            attempt.note(mask(f"{address} answers with {count} device{plural}"), say=True)
+    if failed:
+        raise _error(attempt, failed[0], len(failed), node)
+    return [answer for answer in answers if isinstance(answer, Worker)]
+
+
+def require_tpu_devices(workers: Sequence[Worker], attempt: Attempt) -> None:
+    """Raises if the workers have no TPU.
+
+    Initialising would fail, since it runs on the device TPU_SYSTEM of the first worker, and
+    connecting first would change TensorFlow's devices in vain.
+    """
+    first = workers[0]
+    if any(":TPU" in device for device in first.devices):
+        return
+    virtual = [worker for worker in workers if any(map(version_of, worker.devices))]
+    if virtual:
+        addresses = ",".join(worker.address for worker in workers)
+        raise attempt.error(
+            f"What answers at {virtual[0].address} is a worker of a virtual Pod, not a TPU.",
+            f"To simulate a TPU on it: %tpu_connect --simulate --workers {addresses}.",
+        )
+    raise attempt.error(
+        f"What answers at {first.address} is a TensorFlow server without a TPU: TPUs not found in "
+        "the cluster.",
+        f"Check the address, and that TensorFlow there is tensorflow-tpu. {SIMULATE}",
+    )
+
+
+def _error(attempt: Attempt, failed: Unreachable, count: int, node: Node | None) -> ConnectError:
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    mend = _MENDS[failed.reason]
+    values = {
+        "longer": 2 * attempt.timeout,
+        "port": failed.address.rpartition(":")[2],
+        "stop": "",
+        "start": "",
+    }
+    if node is not None and failed.reason in _OF_NODE:
+        mend = _OF_NODE[failed.reason]
+        values |= {"stop": node.command("stop"), "start": node.command("start")}
+    if failed.reason == "address":
+        return attempt.error(f"{failed}.", mend)
+    said = mask(str(failed)).removeprefix("no answer: ")
+    return attempt.error(
+        f"The TPU worker at {mask(failed.address)}{more} does not answer: {said}.",
+        f"{mend.format(**values)} {SIMULATE}",
+    )
+
+
+def _many(addresses: Sequence[str]) -> str:
+    return (
+        f"the worker {mask(addresses[0])}" if len(addresses) == 1 else f"{len(addresses)} workers"
+    )

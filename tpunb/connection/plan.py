@@ -1,0 +1,170 @@
+"""Resolves a request: what to connect to, given the options, the environment and this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Literal
+
+from tpunb.connection.request import Request
+from tpunb.errors import AcceleratorTypeError, ConnectError
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.types import Accelerator, accelerator
+from tpunb.virtual.patch.state import current
+
+if TYPE_CHECKING:
+    from tpunb.machine.detect import Search
+
+__all__ = ["Plan", "resolve"]
+
+_LIKE_A_TYPE = re.compile(r"(?:v[0-9]{1,2}[a-z]*|tpu[0-9]x)-[0-9]+")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What to connect to, with all defaults resolved.
+
+    Attributes:
+        request: The options.
+        kind: `"virtual"` or `"hardware"`.
+        tpu: A TPU type to simulate, or `"local"`, a name or an address; empty for a
+            virtual Pod of whatever its workers make up.
+        fallback: Whether a virtual TPU may stand in if connecting fails.
+        notes: Sentences to show to the user.
+
+    Two plans are equal if they lead to the same connection.
+    """
+
+    request: Request
+    kind: Literal["virtual", "hardware"]
+    tpu: str
+    fallback: bool = dataclasses.field(default=False, compare=False)
+    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+
+def resolve(request: Request, found: Search | None = None) -> Plan:
+    """Resolves what a request leaves open, without connecting.
+
+    Args:
+        request: The options.
+        found: The result of `find_tpu`, if it has been called already.
+
+    Raises:
+        AcceleratorTypeError: There is no such TPU type.
+        ConnectError: Options contradict each other, or no TPU is found where one is
+            required.
+    """
+    from tpunb.machine.detect import default_tpu, requires_tpu
+
+    required = request.require_tpu or requires_tpu()
+    tpu = (request.tpu or "").strip()
+    if (simulated := _simulated(request)) is not None:
+        _refuse_contradiction(tpu, required)
+        return Plan(request, "virtual", simulated)
+    if tpu:
+        _refuse_type_as_name(tpu)
+        return _installed(request, required) or Plan(request, "hardware", _normalised(tpu))
+    if (default := default_tpu()) is not None:
+        return _from_variable(request, default, required)
+    return _installed(request, required) or _searched(request, found, required)
+
+
+def _simulated(request: Request) -> str | None:
+    """The type to simulate; None to connect to a TPU, empty for whatever workers make up."""
+    if request.simulate is not None and request.simulate is not False:
+        return accelerator(DEFAULT_TPU if request.simulate is True else request.simulate).name
+    if not request.is_pod:
+        return None
+    return DEFAULT_TPU if request.started == 0 else ""
+
+
+def _searched(request: Request, found: Search | None, required: bool) -> Plan:
+    """The TPU that is found here, or a virtual one if there is none."""
+    from tpunb.machine.detect import find_tpu
+
+    found = find_tpu() if found is None else found
+    if found.tpu is not None:
+        return Plan(request, "hardware", found.tpu, not required, found.notes)
+    if required:
+        raise ConnectError(
+            f"There is no TPU here ({'; '.join(found.tried)}), and one is required.",
+            mend="Choose a machine with a TPU, or leave out --require-tpu and unset "
+            "TPUNB_REQUIRE_TPU to simulate one.",
+            tried=found.tried,
+        )
+    note = f"No TPU was found ({'; '.join(found.tried)}): this is a virtual {DEFAULT_TPU}."
+    return Plan(request, "virtual", DEFAULT_TPU, notes=(note,))
+
+
+def _installed(request: Request, required: bool) -> Plan | None:
+    """The virtual TPU that TensorFlow's names stand for; any TPU name means it."""
+    found = current()
+    if found is None or found.lent:
+        return None
+    name = found.accelerator.name
+    if required:
+        raise ConnectError(
+            f"TensorFlow's names answer for a virtual {name} where a real one is required.",
+            mend="Choose a kernel without a virtual TPU, or leave out --require-tpu and unset "
+            "TPUNB_REQUIRE_TPU.",
+        )
+    note = f"TensorFlow's names answer for a virtual {name} here."
+    return Plan(request, "virtual", name, notes=(note,))
+
+
+def _refuse_contradiction(tpu: str, required: bool) -> None:
+    if tpu:
+        raise ConnectError(
+            f"A TPU is either connected to ({tpu}) or simulated, not both.",
+            mend="Leave out one of them.",
+        )
+    if required:
+        raise ConnectError(
+            "A virtual TPU was asked for where a real one is required.",
+            mend="Leave out --simulate, --workers and --local-workers; or leave out --require-tpu "
+            "and unset TPUNB_REQUIRE_TPU.",
+        )
+
+
+def _refuse_type_as_name(tpu: str) -> None:
+    found = _type_meant(tpu)
+    if found is None:
+        return
+    raise ConnectError(
+        f"{tpu!r} is a TPU type, not a TPU.",
+        mend=f"To simulate one: %tpu_connect --simulate {found.name}, or "
+        f'tpunb.connect(simulate="{found.name}"). For this machine\'s TPU: local.',
+    )
+
+
+def _type_meant(text: str) -> Accelerator | None:
+    """The TPU type of a text; None if it is a TPU's name or address.
+
+    Raises:
+        AcceleratorTypeError: It looks like a type that does not exist, as v4-9.
+    """
+    try:
+        return accelerator(text)
+    except AcceleratorTypeError:
+        if _LIKE_A_TYPE.fullmatch(text.lower()):
+            raise
+        return None
+
+
+def _normalised(tpu: str) -> str:
+    """A TPU's name or address, with `local` in lower case."""
+    return "local" if tpu.lower() == "local" else tpu
+
+
+def _from_variable(request: Request, value: str, required: bool) -> Plan:
+    """What `TPUNB_TPU` names: a type to simulate, or a TPU."""
+    found = _type_meant(value)
+    if found is None:
+        return Plan(request, "hardware", _normalised(value))
+    if required:
+        raise ConnectError(
+            f"TPUNB_TPU asks for a virtual TPU ({found.name}) where a real one is required.",
+            mend="Unset TPUNB_TPU, or leave out --require-tpu and unset TPUNB_REQUIRE_TPU.",
+        )
+    note = "TPUNB_TPU asks for this virtual TPU."
+    return Plan(request, "virtual", found.name, notes=(note,))

@@ -1,0 +1,331 @@
+"""The options of `connect` and `%tpu_connect`: names, defaults, help and checks.
+
+Each option is written once, as a field of `Request`. The signature and the help of `connect`
+and the parser of the magic are made from the fields.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import reprlib
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from tpunb._util.integers import is_whole
+from tpunb._util.masking import mask
+from tpunb.errors import ComputationShapeError, ConnectError, nearest
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.virtual.strict.rules import Strictness
+
+__all__ = ["Request", "options", "takes", "workers_of"]
+
+_DAY = 24 * 60 * 60
+_MOST_WORKERS = 64
+_WIDTH = 88
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def _option(default: Any, text: str, *, compare: bool = True, **line: Any) -> Any:
+    """A field of `Request`.
+
+    Args:
+        default: Its default.
+        text: Its help.
+        compare: Whether requests that differ in it lead to different connections.
+        line: How the magic reads it from its line, as argparse's `add_argument` takes it,
+            where that does not follow from the default.
+    """
+    return dataclasses.field(
+        default=default, compare=compare, metadata={"help": text, "line": line}
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Reads `1,1,1,2`, in brackets or not."""
+    try:
+        return tuple(int(part) for part in text.strip("[]() ").split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"numbers such as 1,1,1,2 wanted, not {text!r}") from None
+
+
+def _lenient(text: str) -> dict[str, bool]:
+    """Reads `float64,scope` as rules that do not hold."""
+    return dict.fromkeys(text.split(","), False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What to connect to, as the user gives it; the fields' help says what each means.
+
+    Two requests are equal if they ask for the same connection. What `resolve` settles does
+    not count, nor does how long to wait.
+
+    Attributes:
+        strictness: `strict`, as rules.
+        addresses: `workers`, as `host:port` each.
+        started: How many workers to start on this machine: None for none, 0 for one for
+            each host of the TPU.
+
+    Raises:
+        ComputationShapeError: The computation shape or the number of replicas is none.
+        ConnectError: An option's value is out of range, or two options exclude each other.
+    """
+
+    tpu: str | None = _option(
+        None,
+        "what to connect to: local (Colab, Kaggle, a TPU VM), the name of a Cloud TPU, or "
+        "grpc://host:port; by default the TPU that is found",
+        compare=False,
+        flag="tpu",
+        nargs="?",
+    )
+    _: dataclasses.KW_ONLY
+    simulate: str | int | bool | None = _option(
+        None,
+        "a virtual TPU on this machine's CPU: a type such as v5e-8 or v3-32, or a number of "
+        f"cores; {DEFAULT_TPU} if just asked for",
+        compare=False,
+        nargs="?",
+        const=True,
+        metavar="TYPE",
+    )
+    computation_shape: Sequence[int] | None = _option(
+        None,
+        "cores of one replica along the topology's axes x, y, z and core, such as 1,1,1,2, for "
+        "model parallelism; by default every core is a replica",
+        type=_numbers,
+        metavar="X,Y,Z,CORE",
+    )
+    replicas: int | None = _option(
+        None, "how many replicas; by default as many as fit", type=int, metavar="N"
+    )
+    spmd: bool = _option(
+        False, "partition tensors over a replica's logical devices by XLA's SPMD partitioner"
+    )
+    strict: bool | Mapping[str, bool] = _option(
+        True,
+        "whether a virtual TPU refuses what a TPU refuses: all rules (True), none (False), or a "
+        "mapping from a rule's name to whether it holds",
+        compare=False,
+        flag="--lenient",
+        help="let pass what a TPU refuses: these rules (a,b), or all",
+        nargs="?",
+        const=False,
+        type=_lenient,
+        metavar="RULE",
+    )
+    patch: bool = _option(
+        False,
+        "let TensorFlow's own names answer for the virtual TPU until the connection is closed: "
+        "for unmodified notebooks",
+    )
+    require_tpu: bool = _option(
+        False,
+        "fail rather than simulate if there is no TPU; TPUNB_REQUIRE_TPU=1 does the same for a "
+        "whole process",
+        compare=False,
+    )
+    zone: str | None = _option(None, "the Cloud zone of a TPU given by name")
+    project: str | None = _option(None, "the Cloud project of a TPU given by name")
+    workers: Sequence[str] | str | None = _option(
+        None,
+        "a virtual Pod whose hosts are these `tpunb worker` processes, as host:port each; without "
+        "a type, all their cores",
+        compare=False,
+        metavar="H:P,H:P",
+    )
+    local_workers: int | bool = _option(
+        False,
+        "a virtual Pod whose hosts are processes on this machine, so many or one for each host; "
+        "they are started for it and end with it",
+        compare=False,
+        nargs="?",
+        const=True,
+        type=int,
+        metavar="N",
+    )
+    timeout: float = _option(
+        60, "seconds to wait for a worker to answer", compare=False, type=float, metavar="S"
+    )
+
+    strictness: Strictness = dataclasses.field(init=False, repr=False)
+    addresses: tuple[str, ...] = dataclasses.field(init=False, repr=False)
+    started: int | None = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tpu, str | None):
+            kind = type(self.tpu).__name__
+            raise TypeError(f"tpu is the name or the address of a TPU, not a {kind}")
+        _check_replicas(self.replicas)
+        _check_timeout(self.timeout)
+        settled = {
+            "computation_shape": _shape_as_given(self.computation_shape),
+            "strictness": Strictness.of(self.strict),
+            "addresses": workers_of(self.workers),
+            "started": _started(self.local_workers),
+        }
+        for name, value in settled.items():
+            object.__setattr__(self, name, value)  # the class is frozen
+        _check_pod(self)
+
+    @classmethod
+    def of(cls, *args: Any, **values: Any) -> Request:
+        """Makes a request of options that a caller passes on.
+
+        Raises:
+            TypeError: There is no such option; it names the nearest.
+        """
+        known = [field.name for field in options()]
+        for name in values:
+            if name not in known:
+                raise TypeError(f"connect() has no option {name!r}: {_hint(name, known)}")
+        return cls(*args, **values)
+
+    @property
+    def is_pod(self) -> bool:
+        """Whether the virtual TPU's hosts are worker processes."""
+        return bool(self.addresses) or self.started is not None
+
+
+def options() -> list[dataclasses.Field[Any]]:
+    """The fields of `Request` that are options, in their order."""
+    return [field for field in dataclasses.fields(Request) if field.init]
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """What may be meant by an option that there is not."""
+    flags = [field.name for field in options() if field.metadata["line"].get("flag") == f"--{name}"]
+    meant = [*flags, *(other for other in known if name in other), *nearest(name, known, most=1)]
+    return f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(known)}"
+
+
+def takes(
+    request: Callable[_Parameters, Request],
+) -> Callable[[Callable[..., _Result]], Callable[_Parameters, _Result]]:
+    """Gives a function the options' signature and documents them.
+
+    `help` and completion read both, and type checkers the function's type.
+
+    Args:
+        request: The class `Request`, whose signature it is.
+    """
+
+    def decorate(function: Callable[..., _Result]) -> Callable[_Parameters, _Result]:
+        signature = inspect.signature(function)
+        parameters = inspect.signature(request).parameters.values()
+        function.__signature__ = signature.replace(parameters=list(parameters))  # type: ignore[attr-defined]
+        function.__doc__ = _documented(function.__doc__ or "")
+        return function
+
+    return decorate
+
+
+def _documented(text: str) -> str:
+    """A docstring with the options before what is returned."""
+    before, returns, after = inspect.cleandoc(text).partition("Returns:")
+    rows = [f"{field.name}: {_sentence(field.metadata['help'])}" for field in options()]
+    wrapped = [
+        textwrap.fill(row, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        for row in rows
+    ]
+    return "\n".join([f"{before}Args:", *wrapped, "", f"{returns}{after}"]).rstrip()
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The addresses of workers, without what `grpc://` adds.
+
+    Args:
+        workers: A list, or a string of addresses that commas separate.
+
+    Raises:
+        ConnectError: One is no address, or two are the same.
+    """
+    if workers is None:
+        return ()
+    from tpunb.connection.cluster.probe import Unreachable, host_and_port
+
+    if isinstance(workers, str):
+        workers = [part for part in workers.split(",") if part.strip()]
+    if not isinstance(workers, Iterable) or not all(isinstance(one, str) for one in workers):
+        raise ConnectError(
+            f"Workers are addresses such as 'host:8470', not {reprlib.repr(workers)}.",
+            mend="Give a list of them.",
+        )
+    addresses = tuple(one.strip().removeprefix("grpc://").strip("/") for one in workers)
+    try:
+        read = [host_and_port(address) for address in addresses]
+    except Unreachable as error:
+        raise ConnectError(f"{error}.", mend="Write workers as host:port.") from None
+    twice = {address for address, pair in zip(addresses, read, strict=True) if read.count(pair) > 1}
+    if twice:
+        raise ConnectError(
+            f"{mask(min(twice))} is given twice.", mend="Give another worker for each host."
+        )
+    return addresses
+
+
+def _started(local_workers: int | bool) -> int | None:
+    """How many workers to start; 0 for one for each host, None for none."""
+    if local_workers is False:
+        return None
+    if local_workers is True:
+        return 0
+    if not (is_whole(local_workers) and 1 <= local_workers <= _MOST_WORKERS):
+        raise ConnectError(
+            f"The number of local workers is 1 to {_MOST_WORKERS}, not "
+            f"{reprlib.repr(local_workers)}.",
+            mend="Leave the number out for one worker for each host.",
+        )
+    return int(local_workers)
+
+
+def _check_pod(request: Request) -> None:
+    if not request.is_pod:
+        return
+    if request.addresses and request.started is not None:
+        raise ConnectError(
+            "Workers are either given or started on this machine, not both.",
+            mend="Leave out the workers or the local ones.",
+        )
+    if request.patch:
+        raise ConnectError(
+            "TensorFlow's own names cannot answer for a virtual Pod of workers.",
+            mend="Leave out --patch, or the workers: a Pod of one process has as many hosts.",
+        )
+
+
+def _check_replicas(replicas: int | None) -> None:
+    if replicas is not None and not (is_whole(replicas) and replicas >= 1):
+        raise ComputationShapeError(
+            f"The number of replicas is a positive whole number, not {reprlib.repr(replicas)}.",
+            mend="Leave it out for as many replicas as fit.",
+        )
+
+
+def _check_timeout(timeout: float) -> None:
+    if not (isinstance(timeout, int | float) and 0 < timeout <= _DAY):
+        raise ConnectError(
+            f"A timeout is a number of seconds, not {reprlib.repr(timeout)}.",
+            mend="Choose one above 0, and of a day at most; the default is 60.",
+        )
+
+
+def _shape_as_given(shape: Sequence[int] | None) -> tuple[int, ...] | None:
+    """A computation shape whose size and values are checked when the mesh is known."""
+    if shape is None:
+        return None
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
+        raise ComputationShapeError(
+            f"A computation shape is four positive whole numbers, not {reprlib.repr(shape)}.",
+            mend="Write them as a list, such as [1, 1, 1, 2].",
+        )
+    return tuple(shape)

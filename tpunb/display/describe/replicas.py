@@ -1,0 +1,202 @@
+"""What the values on each replica look like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tpunb.display.describe import _tensors
+from tpunb.display.describe.leaves import Leaf, leaves_of
+from tpunb.display.describe.previews import SMALL, Preview
+from tpunb.display.describe.statistics import Statistics
+from tpunb.display.describe.values import ReplicaValue, guarded, replica_value
+
+__all__ = [
+    "MAX_PREVIEWS",
+    "SMALL",
+    "Preview",
+    "ReplicaValue",
+    "ReplicaValuesDescription",
+    "Section",
+    "Statistics",
+    "describe_leaves",
+    "describe_replica_values",
+    "only_replicas",
+]
+
+MAX_PREVIEWS = 64
+"""Replicas whose values get a preview; the others have statistics only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One leaf of the structure on all replicas.
+
+    Attributes:
+        path: Where the leaf is, such as `"['loss'][0]"`; empty for the whole.
+        type_name: The class that holds the replicas' values, `"PerReplica"` or
+            `"MirroredVariable"`, or that of a value that is not distributed.
+        distributed: Whether there is a value per replica.
+        values: The value on each replica; one for a value that is not
+            distributed.
+        differs: For each replica whether its value differs from the first one's,
+            where NaN equals NaN.
+        chosen: The ids of the replicas, if only some were chosen.
+        name: Of a variable; empty for other values.
+    """
+
+    path: str
+    type_name: str
+    distributed: bool
+    values: tuple[ReplicaValue, ...]
+    differs: tuple[bool, ...]
+    chosen: tuple[int, ...] = ()
+    name: str = ""
+
+    def replica(self, place: int) -> int:
+        """The id of the replica whose value stands at a place."""
+        return self.chosen[place] if self.chosen else place
+
+    @property
+    def all_equal(self) -> bool:
+        """Whether several replicas hold the same."""
+        return len(self.values) > 1 and not any(self.differs)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaValuesDescription:
+    """A distributed value, or a nested structure with such values.
+
+    Attributes:
+        type_name: The class of the whole, such as `"PerReplica"` or `"dict"`.
+        num_replicas: The most replicas that a part of it has; 0 if no part is
+            distributed.
+        sections: Its leaves.
+        omitted: How many leaves were left out, at least.
+    """
+
+    type_name: str
+    num_replicas: int
+    sections: tuple[Section, ...]
+    omitted: int = 0
+
+
+def describe_replica_values(value: Any) -> ReplicaValuesDescription:
+    """Describes what each replica holds.
+
+    Large tensors are summarised on their device: of these, only scalars and a
+    sample of the elements are pulled.
+
+    Args:
+        value: A `PerReplica`, `Mirrored` or other value of `tf.distribute`, a
+            distributed variable, a plain value, or tuples, lists and mappings of
+            these.
+
+    Returns:
+        The description. A value that cannot be described is shown by its repr: this
+        never raises because of a value.
+    """
+    return describe_leaves(type(value).__name__, *leaves_of(value))
+
+
+def describe_leaves(
+    type_name: str, leaves: Sequence[Leaf], omitted: int
+) -> ReplicaValuesDescription:
+    """Describes a structure whose leaves are known already, as `describe_replica_values` does.
+
+    Args:
+        type_name: The class of the whole.
+        leaves: Its leaves.
+        omitted: How many more leaves it has, at least.
+    """
+    sections = tuple(_section(leaf) for leaf in leaves)
+    return ReplicaValuesDescription(
+        type_name=type_name,
+        num_replicas=max((len(part.values) for part in sections if part.distributed), default=0),
+        sections=sections,
+        omitted=omitted,
+    )
+
+
+def only_replicas(
+    description: ReplicaValuesDescription, targets: Sequence[slice]
+) -> ReplicaValuesDescription:
+    """The description of some of the replicas.
+
+    Args:
+        description: Of all replicas.
+        targets: Which replicas, as slices of their ids.
+
+    Raises:
+        IndexError: None of the replicas exists.
+    """
+    ids = [
+        replica
+        for target in targets
+        for replica in range(*target.indices(description.num_replicas))
+    ]
+    if description.num_replicas and not ids:
+        raise IndexError(f"There are replicas 0 to {description.num_replicas - 1}.")
+    chosen = tuple(dict.fromkeys(ids))
+    sections = tuple(
+        _only(section, chosen) if section.distributed else section
+        for section in description.sections
+    )
+    return replace(description, num_replicas=len(chosen), sections=sections)
+
+
+def _only(section: Section, chosen: tuple[int, ...]) -> Section:
+    values = tuple(section.values[replica] for replica in chosen)
+    differs = tuple(value.fingerprint != values[0].fingerprint for value in values)
+    return replace(section, values=values, differs=differs, chosen=chosen)
+
+
+def _section(leaf: Leaf) -> Section:
+    values = tuple(_values(leaf.parts))
+    return Section(
+        path=leaf.path,
+        type_name=leaf.type_name,
+        distributed=leaf.distributed,
+        values=values,
+        differs=tuple(value.fingerprint != values[0].fingerprint for value in values),
+        name=guarded(lambda: _tensors.variable_name(leaf.parts[0]), ""),
+    )
+
+
+def _values(parts: tuple[Any, ...]) -> Iterable[ReplicaValue]:
+    """Describes the replicas' values, large arrays of the host in parallel."""
+    # Variables are read here: another thread would not be in the strategy's scope.
+    known = [_read(part) for part in parts]
+    if not any(map(_waits_for_memory, known)):
+        return map(_described, known, range(len(known)))
+    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
+        return list(pool.map(_described, known, range(len(known))))
+
+
+def _described(part: Any, place: int) -> ReplicaValue:
+    return replica_value(part, preview=place < MAX_PREVIEWS)
+
+
+def _read(part: Any) -> Any:
+    """The tensor of a tensor or variable; anything else as it is."""
+    tensor = guarded(lambda: _tensors.as_tensor(part), None)
+    return part if tensor is None else tensor
+
+
+def _waits_for_memory(part: Any) -> bool:
+    """Whether a part is an array that takes a while to read, without TensorFlow."""
+    if isinstance(part, np.ndarray):
+        return part.nbytes > _tensors.LARGE_BYTES
+    return guarded(lambda: _is_large_here(part), False)
+
+
+def _is_large_here(part: Any) -> bool:
+    tensor = _tensors.as_tensor(part)
+    if tensor is None or _tensors.is_symbolic(tensor) or not _tensors.is_large(tensor):
+        return False
+    return _tensors.host_view(tensor) is not None

@@ -1,0 +1,243 @@
+"""Statistics and a checksum of large arrays, in one pass over memory.
+
+Arrays are processed piece by piece, while a piece is in the processor's cache:
+memory is read once, and only a few temporary pieces are allocated. NumPy lets
+other threads run meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "PIECE",
+    "ArraySummary",
+    "Statistics",
+    "Tally",
+    "array_summary",
+    "decoded",
+    "limits_of",
+    "pieces",
+    "statistics_of",
+]
+
+PIECE = 2**18
+"""Elements of a piece: 1 MiB of float32; smaller ones make threads wait for each other."""
+
+Array = npt.NDArray[Any]
+
+_HALF = np.uint64(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Numbers about the elements of one value.
+
+    Attributes:
+        minimum: Of the finite elements; `None` when there are none.
+        mean: The same.
+        maximum: The same.
+        nans: How many elements are not a number.
+        infs: How many elements are infinite.
+    """
+
+    minimum: float | int | None
+    mean: float | None
+    maximum: float | int | None
+    nans: int = 0
+    infs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySummary:
+    """What is known of all elements of an array.
+
+    Attributes:
+        statistics: Numbers about them.
+        checksum: Equal for arrays whose elements are equal, NaN included; almost
+            surely different for others.
+    """
+
+    statistics: Statistics
+    checksum: tuple[int, ...]
+
+
+@dataclass
+class Tally:
+    """Accumulates the statistics of pieces.
+
+    Attributes:
+        minimum: Of the finite elements so far.
+        maximum: The same.
+        nans: How many elements were not a number.
+        infs: How many elements were infinite.
+        finite: How many elements were finite.
+        means: Sums of the pieces' finite elements, and of how many elements.
+    """
+
+    minimum: float | int | None = None
+    maximum: float | int | None = None
+    nans: int = 0
+    infs: int = 0
+    finite: int = 0
+    means: list[tuple[float | int, int]] = field(default_factory=list)
+
+    def add(self, piece: Array) -> None:
+        """Counts a piece, flat and of a dtype of NumPy's own."""
+        if piece.size == 0:
+            return
+        if piece.dtype.kind != "f":
+            self._take(int(piece.min()), int(piece.max()), _total(piece), piece.size)
+            return
+        low, high, total = float(piece.min()), float(piece.max()), _total(piece)
+        # NaN is contagious, and so is Inf: a finite sum and extremes are all finite.
+        if math.isfinite(total + low + high):
+            self._take(low, high, total, piece.size)
+        else:
+            self.add_floats(piece)
+
+    def add_floats(self, piece: Array) -> None:
+        """Counts a piece of floats in float64, whatever they are; slower than `add`."""
+        nans = int(np.isnan(piece).sum())
+        finite = piece[np.isfinite(piece)].astype(np.float64, copy=False)
+        self.nans += nans
+        self.infs += piece.size - nans - finite.size
+        if finite.size:
+            # Dividing first keeps the mean of very large numbers finite.
+            low, high = float(finite.min()), float(finite.max())
+            with np.errstate(over="ignore"):
+                mean = float(np.sum(finite / finite.size))
+            self.means.append((min(max(mean, low), high), finite.size))
+            self._take(low, high, None, finite.size)
+
+    def _take(
+        self, low: float | int, high: float | int, total: float | int | None, count: int
+    ) -> None:
+        self.minimum = low if self.minimum is None else min(self.minimum, low)
+        self.maximum = high if self.maximum is None else max(self.maximum, high)
+        self.finite += count
+        if total is not None:
+            self.means.append((total / count, count))
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the finite elements; `None` when there are none."""
+        if not self.finite:
+            return None
+        return float(math.fsum(mean * (count / self.finite) for mean, count in self.means))
+
+    @property
+    def statistics(self) -> Statistics:
+        """What has been counted."""
+        return Statistics(self.minimum, self.mean, self.maximum, self.nans, self.infs)
+
+
+def statistics_of(array: Array) -> Statistics:
+    """Statistics of an array of NumPy's own dtypes, of floats with the accuracy of float64."""
+    tally = Tally()
+    for piece in pieces(array):
+        if piece.dtype.kind == "f":
+            tally.add_floats(piece)
+        else:
+            tally.add(piece)
+    return tally.statistics
+
+
+def limits_of(statistics: Iterable[Statistics | None]) -> tuple[float, float]:
+    """The smallest and the largest finite element of several values; zeros if there is none."""
+    known = [item for item in statistics if item is not None]
+    lows = [float(item.minimum) for item in known if item.minimum is not None]
+    highs = [float(item.maximum) for item in known if item.maximum is not None]
+    return min(lows, default=0.0), max(highs, default=0.0)
+
+
+def array_summary(array: Array) -> ArraySummary:
+    """Statistics and checksum of an array, which is not copied.
+
+    Args:
+        array: Numbers in C order, of NumPy's dtypes or bfloat16.
+    """
+    tally = Tally()
+    checksum = _Checksum()
+    for raw in pieces(array):
+        piece = decoded(raw)
+        before = tally.nans
+        tally.add(piece)
+        checksum.add(piece, nans=tally.nans > before)
+    return ArraySummary(tally.statistics, tuple(checksum.sums))
+
+
+def pieces(array: Array) -> Iterator[Array]:
+    """An array's elements in C order, a flat piece at a time."""
+    flat = array.reshape(-1)
+    for begin in range(0, flat.size, PIECE):
+        yield flat[begin : begin + PIECE]
+
+
+def decoded(piece: Array) -> Array:
+    """A piece in a dtype that NumPy computes with quickly."""
+    if piece.dtype.name == "bfloat16":
+        # Half of a float32's bits: much faster than the dtype's own conversion.
+        bits = piece.view(np.uint16).astype(np.uint32) << np.uint32(16)
+        return np.asarray(bits.view(np.float32))
+    if piece.dtype.kind == "f" and piece.dtype.itemsize < 4:
+        return piece.astype(np.float32)
+    return piece
+
+
+def _total(piece: Array) -> float | int:
+    """The sum of a piece of elements, exact for integers of 32 bits."""
+    kind, width = piece.dtype.kind, piece.dtype.itemsize
+    if kind == "b":
+        return int(np.count_nonzero(piece))
+    if kind == "f":
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(piece.sum())
+    if width == 8:
+        return float(piece.sum(dtype=np.float64))
+    # Converting first is many times faster than a sum that converts each element.
+    wide = {1: np.int32, 2: np.int64, 4: np.int64}[width]
+    return int(piece.astype(wide).sum(dtype=wide))
+
+
+class _Checksum:
+    """A sum of the bits of each piece, in buffers that are allocated once."""
+
+    def __init__(self) -> None:
+        self._canonical, self._mixed, self._high = np.empty((3, PIECE), np.uint64)
+        self.sums: list[int] = []
+
+    def add(self, piece: Array, *, nans: bool) -> None:
+        """Adds a sum that depends on the positions of bits; arithmetic wraps around."""
+        words = self._words(piece, nans=nans)
+        mixed, high = self._mixed[: words.size], self._high[: words.size]
+        np.add(words, _keys(PIECE)[: words.size], out=mixed)
+        np.right_shift(mixed, _HALF, out=high)
+        # The halves of a word multiply, as in UMAC's hash: flipped signs cannot cancel out.
+        self.sums.append(int(np.dot(mixed, high)))
+
+    def _words(self, piece: Array, *, nans: bool) -> npt.NDArray[np.uint64]:
+        """The bits of a piece as words, the same for equal elements."""
+        if piece.dtype.kind == "f":
+            buffer = self._canonical.view(piece.dtype)[: piece.size]
+            # Adding zero turns -0.0 into 0.0, which is equal to it.
+            piece = np.add(piece, piece.dtype.type(0), out=buffer)
+            if nans:
+                piece[np.isnan(piece)] = np.nan
+        data: npt.NDArray[np.uint8] = np.ascontiguousarray(piece).view(np.uint8)
+        if padding := -data.size % 8:
+            data = np.concatenate([data, np.zeros(padding, np.uint8)])
+        return np.asarray(data.view(np.uint64))
+
+
+@functools.cache
+def _keys(count: int) -> npt.NDArray[np.uint64]:
+    """Random words, always the same."""
+    return np.random.default_rng(0).integers(0, 2**64, count, dtype=np.uint64)

@@ -1,0 +1,197 @@
+"""What a TPU's topology and a device assignment consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tpunb.errors import AcceleratorTypeError
+from tpunb.tpu.types import Accelerator, accelerator
+
+__all__ = [
+    "UNASSIGNED",
+    "TopologyDescription",
+    "describe_accelerator",
+    "describe_device_assignment",
+    "describe_topology",
+]
+
+UNASSIGNED = -1
+"""The replica id and the logical device of a core that has none."""
+
+Coordinates = tuple[int, int, int, int]
+Wraps = tuple[bool, bool, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyDescription:
+    """Cores on their mesh; core `i` is item `i` of each of the tuples.
+
+    The order of the cores is TensorFlow's: by host, then by ordinal.
+
+    Attributes:
+        name: The TPU type or another name; empty where there is none.
+        mesh: Chips along x, y and z.
+        cores_per_chip: TensorFlow devices in a chip.
+        wraps: Which of the axes close to a ring; all false where unknown.
+        hbm_bytes: Memory of one core in bytes; 0 where unknown.
+        coordinates: `(x, y, z, core)` of each core.
+        hosts: The host (task) of each core.
+        ordinals: The device ordinal of each core on its host.
+        replicas: The replica id of each core, or `UNASSIGNED`.
+        logical_devices: The logical device of each core within its replica, or
+            `UNASSIGNED`.
+    """
+
+    name: str
+    mesh: tuple[int, int, int]
+    cores_per_chip: int
+    wraps: Wraps
+    hbm_bytes: int
+    coordinates: tuple[Coordinates, ...]
+    hosts: tuple[int, ...]
+    ordinals: tuple[int, ...]
+    replicas: tuple[int, ...]
+    logical_devices: tuple[int, ...]
+
+    @property
+    def num_cores(self) -> int:
+        """How many cores there are."""
+        return len(self.coordinates)
+
+    @property
+    def num_chips(self) -> int:
+        """How many chips the mesh has."""
+        width, height, depth = self.mesh
+        return width * height * depth
+
+    @property
+    def num_hosts(self) -> int:
+        """How many hosts drive the cores."""
+        return len(set(self.hosts))
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas are assigned; 0 without a device assignment."""
+        return 1 + max(self.replicas, default=UNASSIGNED)
+
+    @property
+    def num_logical_devices(self) -> int:
+        """Logical devices of one replica; 0 without a device assignment."""
+        return 1 + max(self.logical_devices, default=UNASSIGNED)
+
+
+def describe_accelerator(acc: Accelerator) -> TopologyDescription:
+    """Describes the topology of a TPU type from the catalogue."""
+    return _description(
+        acc.device_coordinates(),
+        name=acc.name,
+        mesh=acc.mesh,
+        cores_per_chip=acc.devices_per_chip,
+        wraps=acc.wraps,
+        hbm_bytes=acc.hbm_bytes,
+    )
+
+
+def describe_topology(topology: Any, name: str | None = None) -> TopologyDescription:
+    """Describes TensorFlow's topology of a connected TPU.
+
+    Args:
+        topology: A `tf.tpu.experimental.Topology`, or anything with its
+            `mesh_shape` `[x, y, z, cores]` and `device_coordinates` of shape
+            `[tasks, devices per task, 4]`.
+        name: The TPU type, if known. A topology says nothing about memory and
+            wrap-around links: they come from the catalogue, if it has a type of
+            this name and mesh.
+
+    Returns:
+        The description, without a device assignment.
+    """
+    width, height, depth, cores = (int(size) for size in topology.mesh_shape)
+    mesh = (width, height, depth)
+    known = _catalogued(name, [*mesh, cores])
+    return _description(
+        _nested(topology.device_coordinates),
+        name=known.name if known else name or "",
+        mesh=mesh,
+        cores_per_chip=cores,
+        wraps=known.wraps if known else (False, False, False),
+        hbm_bytes=known.hbm_bytes if known else 0,
+    )
+
+
+def describe_device_assignment(assignment: Any, name: str | None = None) -> TopologyDescription:
+    """Describes which core computes which part of which replica.
+
+    Args:
+        assignment: A `tf.tpu.experimental.DeviceAssignment`, or anything with
+            its `topology` and a `core_assignment` of shape
+            `[replicas, logical devices, 4]`.
+        name: The TPU type, if known.
+
+    Returns:
+        The topology's description with replicas and logical devices; cores
+        without a part are `UNASSIGNED`.
+    """
+    topology = describe_topology(assignment.topology, name)
+    parts = {
+        tuple(place): (replica, logical)
+        for replica, cores in enumerate(_nested(assignment.core_assignment))
+        for logical, place in enumerate(cores)
+    }
+    nothing = (UNASSIGNED, UNASSIGNED)
+    assigned = [parts.get(place, nothing) for place in topology.coordinates]
+    return replace(
+        topology,
+        replicas=tuple(replica for replica, _ in assigned),
+        logical_devices=tuple(logical for _, logical in assigned),
+    )
+
+
+def _nested(array: Any) -> list[list[list[int]]]:
+    """The nested lists of an array, which may be lists already."""
+    lists: list[list[list[int]]] = array.tolist() if hasattr(array, "tolist") else array
+    return lists
+
+
+def _catalogued(name: str | None, mesh_shape: Sequence[int]) -> Accelerator | None:
+    """The catalogue's type of this name, if the mesh agrees."""
+    if not name:
+        return None
+    try:
+        known = accelerator(name)
+    except AcceleratorTypeError:
+        return None
+    return known if known.topology_mesh_shape == list(mesh_shape) else None
+
+
+def _description(
+    tasks: Iterable[Iterable[Sequence[int]]],
+    *,
+    name: str,
+    mesh: tuple[int, int, int],
+    cores_per_chip: int,
+    wraps: Wraps,
+    hbm_bytes: int,
+) -> TopologyDescription:
+    # TensorFlow marks a device that is missing by negative coordinates.
+    cores = [
+        ((x, y, z, core), host, ordinal)
+        for host, devices in enumerate(tasks)
+        for ordinal, (x, y, z, core) in enumerate(devices)
+        if x >= 0
+    ]
+    unassigned = (UNASSIGNED,) * len(cores)
+    return TopologyDescription(
+        name=name,
+        mesh=mesh,
+        cores_per_chip=cores_per_chip,
+        wraps=wraps,
+        hbm_bytes=hbm_bytes,
+        coordinates=tuple(place for place, _, _ in cores),
+        hosts=tuple(host for _, host, _ in cores),
+        ordinals=tuple(ordinal for _, _, ordinal in cores),
+        replicas=unassigned,
+        logical_devices=unassigned,
+    )

@@ -1,0 +1,295 @@
+"""What the value on one replica looks like."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tpunb._util.plain_text import shortened
+from tpunb.display.describe import _tensors
+from tpunb.display.describe.previews import SMALL, Preview, computable, preview_of, sample_of
+from tpunb.display.describe.statistics import (
+    ArraySummary,
+    Statistics,
+    array_summary,
+    statistics_of,
+)
+
+__all__ = [
+    "ReplicaValue",
+    "guarded",
+    "replica_value",
+    "short_repr",
+]
+
+_MAX_TEXT = 200
+_QUICK = ("float32", "float64", "float16", "bfloat16")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+Array = npt.NDArray[Any]
+Sampler = Callable[[Sequence[int], Sequence[int]], Array]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaValue:
+    """One leaf on one replica.
+
+    Attributes:
+        kind: `"numeric"`, `"string"`, `"ragged"`, `"sparse"`, `"slices"`,
+            `"none"` or `"object"` (anything else, shown by its repr).
+        dtype: Such as `"bfloat16"`; the type's name for an object.
+        shape: The shape, `None` for an axis of unequal lengths; `None` where
+            there is no shape.
+        statistics: Of a numeric value, or of the values of a composite one.
+        preview: Elements to draw, if they are numbers.
+        texts: Elements as text, for strings, composites and objects. It is the
+            data's own text: escape it.
+        omitted: How many texts were left out.
+        fingerprint: Equal for equal values; not for display.
+    """
+
+    kind: Literal["numeric", "string", "ragged", "sparse", "slices", "none", "object"]
+    dtype: str
+    shape: tuple[int | None, ...] | None = None
+    statistics: Statistics | None = None
+    preview: Preview | None = None
+    texts: tuple[str, ...] = ()
+    omitted: int = 0
+    fingerprint: tuple[Any, ...] = field(default=(), repr=False)
+
+
+def replica_value(value: Any, *, preview: bool) -> ReplicaValue:
+    """Describes one leaf on one replica; unknown types by their repr."""
+    return guarded(lambda: _described(value, preview=preview), None) or _object(value)
+
+
+def _described(value: Any, *, preview: bool) -> ReplicaValue | None:
+    if value is None:
+        return ReplicaValue("none", "None", texts=("None",), fingerprint=("none",))
+    if kind := _tensors.composite_kind(value):
+        return _composite(kind, value, preview=preview)
+    tensor = _tensors.as_tensor(value)
+    if tensor is not None:
+        return _tensor(tensor, preview=preview)
+    if isinstance(value, str | bytes):
+        return _strings(np.asarray(value, dtype=object), type(value).__name__)
+    if isinstance(value, np.ndarray | np.generic):
+        return _array(np.asarray(value), np.asarray(value).dtype.name, preview=preview)
+    if isinstance(value, bool | int | float | complex):
+        return _array(np.asarray(value), type(value).__name__, preview=preview)
+    return None
+
+
+def _tensor(tensor: Any, *, preview: bool) -> ReplicaValue | None:
+    dtype = _tensors.tensor_dtype(tensor)
+    if _tensors.is_symbolic(tensor):
+        shape = tuple(tensor.shape) if tensor.shape.rank is not None else None
+        text = "a symbolic tensor, without a value yet"
+        return ReplicaValue("object", dtype, shape, texts=(text,), fingerprint=(id(tensor),))
+    if not _tensors.is_large(tensor):
+        return _array(_tensors.as_array(tensor), dtype, preview=preview)
+    shape = tuple(int(size) for size in tensor.shape)
+    if dtype == "string":
+        head = _tensors.strided(tensor, (SMALL,), (1,))
+        return _strings(head, dtype, shape=shape)
+    if dtype.startswith("complex"):
+        text = "complex numbers, too many to show"
+        return ReplicaValue("object", dtype, shape, texts=(text,), fingerprint=(id(tensor),))
+    view = _tensors.host_view(tensor)
+    summary = _tensors.device_summary(tensor) if view is None else array_summary(view)
+    return _large(summary, dtype, shape, partial(_tensors.strided, tensor) if preview else None)
+
+
+def _large(
+    summary: ArraySummary, dtype: str, shape: tuple[int, ...], sample: Sampler | None
+) -> ReplicaValue:
+    """Describes numbers of which only a summary and samples are known."""
+    return ReplicaValue(
+        "numeric",
+        dtype,
+        shape,
+        summary.statistics,
+        preview_of(shape, dtype, summary.statistics, sample) if sample else None,
+        fingerprint=(dtype, shape, summary.checksum),
+    )
+
+
+def _array(array: Array, dtype: str, *, preview: bool) -> ReplicaValue | None:
+    """Describes an array in the host's memory."""
+    if array.dtype.kind in "SU" or dtype == "string":
+        return _strings(array, dtype)
+    if array.dtype.kind == "c":
+        return _complex(array, dtype)
+    quick = array.dtype.kind in "biu" or array.dtype.name in _QUICK
+    if quick and array.nbytes > _tensors.LARGE_BYTES and array.flags.c_contiguous:
+        sample = partial(sample_of, array) if preview else None
+        return _large(array_summary(array), dtype, array.shape, sample)
+    if (numbers := computable(array)) is None:
+        return None
+    statistics = statistics_of(numbers)
+    return ReplicaValue(
+        "numeric",
+        dtype,
+        array.shape,
+        statistics,
+        preview_of(array.shape, dtype, statistics, partial(sample_of, numbers))
+        if preview
+        else None,
+        fingerprint=(dtype, array.shape, _checksum(numbers)),
+    )
+
+
+def _checksum(numbers: Array) -> bytes:
+    """A checksum that is equal for equal elements, NaN included."""
+    if numbers.dtype.kind == "f":
+        # Adding zero turns -0.0 into 0.0, which is equal to it.
+        numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0).astype(numbers.dtype)
+    return _digest(np.ascontiguousarray(numbers).tobytes())
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _strings(array: Array, dtype: str, shape: tuple[int, ...] | None = None) -> ReplicaValue:
+    """Describes text or bytes; `array` may be the head of what has the shape."""
+    shape = array.shape if shape is None else shape
+    items = array.reshape(-1).tolist()
+    texts = tuple(_string(item) for item in items[:SMALL])
+    return ReplicaValue(
+        "string",
+        dtype,
+        shape,
+        texts=texts,
+        omitted=math.prod(shape) - len(texts),
+        fingerprint=(dtype, shape, _digest(repr(items).encode("utf-8", "backslashreplace"))),
+    )
+
+
+def _string(item: Any) -> str:
+    """A string's repr, which has no control characters left in it."""
+    if isinstance(item, bytes):
+        item = item[: 4 * _MAX_TEXT].decode("utf-8", "backslashreplace")
+    return shortened(repr(str(item)), _MAX_TEXT)
+
+
+def _complex(array: Array, dtype: str) -> ReplicaValue:
+    items = array.reshape(-1)
+    texts = tuple(f"{item.real:.4g}{item.imag:+.4g}j" for item in items[:SMALL].tolist())
+    return ReplicaValue(
+        "numeric",
+        dtype,
+        array.shape,
+        texts=texts,
+        omitted=items.size - len(texts),
+        fingerprint=(dtype, array.shape, _digest(np.ascontiguousarray(items).tobytes())),
+    )
+
+
+def _composite(kind: str, value: Any, *, preview: bool) -> ReplicaValue | None:
+    """Describes a ragged or sparse tensor or indexed slices by their values."""
+    names = {"ragged": "flat_values", "sparse": "values", "slices": "values"}
+    inner = _tensor(_tensors.as_tensor(getattr(value, names[kind])), preview=preview)
+    if inner is None:
+        return None
+    if kind == "ragged":
+        sides = tuple(None if side is None else int(side) for side in value.shape)
+        places = tuple(_fingerprint(splits) for splits in value.nested_row_splits)
+        return _with_values("ragged", inner, sides, _ragged_rows(value, inner), places)
+    dense = getattr(value, "dense_shape", None)
+    shape = None if dense is None else tuple(int(side) for side in _tensors.as_array(dense))
+    count = inner.shape[0] if inner.shape else 0
+    texts = (f"{count} values set" if kind == "sparse" else f"{count} slices",)
+    return _with_values(
+        "sparse" if kind == "sparse" else "slices",
+        inner,
+        shape,
+        texts,
+        (_fingerprint(value.indices),),
+    )
+
+
+def _with_values(
+    kind: Literal["ragged", "sparse", "slices"],
+    inner: ReplicaValue,
+    shape: tuple[int | None, ...] | None,
+    texts: tuple[str, ...],
+    places: tuple[Any, ...],
+) -> ReplicaValue:
+    return ReplicaValue(
+        kind,
+        inner.dtype,
+        shape,
+        inner.statistics,
+        inner.preview,
+        texts + (inner.texts if inner.kind == "string" else ()),
+        inner.omitted,
+        (kind, shape, inner.fingerprint, places),
+    )
+
+
+def _fingerprint(tensor: Any) -> tuple[Any, ...]:
+    described = _tensor(tensor, preview=False)
+    return described.fingerprint if described else ()
+
+
+def _ragged_rows(value: Any, inner: ReplicaValue) -> tuple[str, ...]:
+    """How many rows and values; row lengths of a small one."""
+    count = inner.shape[0] if inner.shape else 0
+    rows = int(value.nrows())
+    text = f"{count} values in {rows} rows"
+    if rows > 16 or value.ragged_rank != 1:
+        return (text,)
+    lengths = _tensors.as_array(value.row_lengths()).tolist()
+    return (f"{text} of {', '.join(map(str, lengths))}" if lengths else text,)
+
+
+def _object(value: Any) -> ReplicaValue:
+    """The last resort: a type's name and an abridged repr."""
+    name = type(value).__name__
+    text = short_repr(value)
+    # Two objects with the same abridged repr may differ.
+    complete = len(text) < _MAX_TEXT and not text.startswith("<")
+    return ReplicaValue(
+        "object", name, texts=(text,), fingerprint=(name, text if complete else id(value))
+    )
+
+
+def short_repr(value: Any) -> str:
+    """A repr without addresses or control characters, that cannot fail."""
+    text = guarded(lambda: str(repr(_abridged(value))), f"<{type(value).__name__}>")
+    text = _ADDRESS.sub("", text[: 10 * _MAX_TEXT])
+    return shortened("".join(char if char.isprintable() else " " for char in text), _MAX_TEXT)
+
+
+def _abridged(value: Any) -> Any:
+    """A value whose repr begins like that of the whole one, for as long as it is shown."""
+    if type(value) in (str, bytes, list, tuple) and len(value) > 2 * _MAX_TEXT:
+        return value[: 2 * _MAX_TEXT]
+    if type(value) in (set, frozenset, dict) and len(value) > 2 * _MAX_TEXT:
+        items = value.items() if isinstance(value, dict) else value
+        return type(value)(itertools.islice(items, 2 * _MAX_TEXT))
+    return value
+
+
+def guarded(call: Callable[[], _T], otherwise: _T) -> _T:
+    """What a call returns, or something else if it fails.
+
+    A display shows what it can: values come from anywhere, and one that
+    cannot be read (a deleted buffer, an uninitialised variable, a repr with a
+    bug) must not hide the others.
+    """
+    try:
+        return call()
+    except Exception:
+        return otherwise

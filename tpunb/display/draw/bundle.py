@@ -1,0 +1,74 @@
+"""Which forms of a description a notebook gets."""
+
+from __future__ import annotations
+
+from tpunb.display.describe.connection import ConnectionDescription
+from tpunb.display.describe.history import HistoryDescription
+from tpunb.display.describe.replicas import ReplicaValue, ReplicaValuesDescription
+from tpunb.display.describe.topology import TopologyDescription
+from tpunb.display.draw import table, text
+from tpunb.display.draw.annotations import annotations_html, annotations_text
+from tpunb.display.draw.curves_picture import curves_png
+from tpunb.display.draw.curves_text import curves_text
+from tpunb.display.draw.replicas_picture import replicas_png
+from tpunb.display.draw.topology_picture import topology_png
+from tpunb.tpu.annotations import Annotations
+
+__all__ = ["mimebundle"]
+
+Description = (
+    TopologyDescription
+    | ReplicaValuesDescription
+    | ConnectionDescription
+    | HistoryDescription
+    | Annotations
+)
+
+
+def mimebundle(description: Description) -> dict[str, str | bytes]:
+    """All static forms of a description.
+
+    Front ends prefer HTML to a picture: where there is a picture there is no
+    HTML, and only what is small enough to be read as a table gets one.
+
+    Args:
+        description: A topology, replica values, a connection, histories or annotations.
+
+    Returns:
+        `text/plain` and either `image/png` (as bytes) or `text/html`. The same
+        description gives the same bytes.
+    """
+    if isinstance(description, TopologyDescription):
+        return {
+            "text/plain": text.topology_text(description),
+            "image/png": topology_png(description),
+        }
+    if isinstance(description, HistoryDescription):
+        forms: dict[str, str | bytes] = {"text/plain": curves_text(description)}
+        if description.panels:  # nothing to draw before the first step
+            forms["image/png"] = curves_png(description)
+        return forms
+    if isinstance(description, Annotations):
+        return {
+            "text/plain": annotations_text(description),
+            "text/html": annotations_html(description),
+        }
+    if isinstance(description, ConnectionDescription):
+        return {
+            "text/plain": text.connection_text(description),
+            "text/html": table.connection_html(description),
+        }
+    plain = text.replicas_text(description)
+    if _fits_table(description):
+        return {"text/plain": plain, "text/html": table.replicas_html(description)}
+    return {"text/plain": plain, "image/png": replicas_png(description)}
+
+
+def _fits_table(description: ReplicaValuesDescription) -> bool:
+    """Whether all of the values are shown whole, or have nothing to draw."""
+    values = [value for section in description.sections for value in section.values]
+    return all(_is_small(value) for value in values)
+
+
+def _is_small(value: ReplicaValue) -> bool:
+    return value.preview is None or value.preview.kind == "values"

@@ -1,0 +1,213 @@
+"""A page to draw on, measured in pixels from its top left corner.
+
+Matplotlib is imported only when something is drawn, never through pyplot: a
+display must not touch the user's figures, backend or style.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+
+__all__ = ["HOST_COLOURS", "INK", "MUTED", "POINTS", "Canvas", "ascii_text", "new_canvas"]
+
+DPI = 100
+INK = "#1f2328"
+MUTED = "#59636e"
+
+HOST_COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#008f68",
+    "#b3578c",
+    "#7f6a00",
+    "#3d8fc4",
+    "#5b4b9a",
+    "#8a4b2d",
+)
+"""Okabe and Ito's palette for the colour-blind, darkened where white text needs it."""
+
+POINTS = 72 / DPI
+"""Points of a pixel: matplotlib measures lines and letters in these."""
+
+_TEXT_LAYER = 10
+
+
+def ascii_text(text: str) -> str:
+    """Printable ASCII, for which the picture's font has all glyphs; other characters escaped."""
+    safe = "".join(char if char.isprintable() else " " for char in text)
+    return safe.encode("ascii", "backslashreplace").decode("ascii")
+
+
+class Canvas:
+    """A figure with one axis that covers it, one unit a pixel, y downwards.
+
+    Attributes:
+        axes: Matplotlib's axes, for what has no method here.
+        figure: Matplotlib's figure.
+        width: In pixels.
+        height: In pixels.
+    """
+
+    def __init__(self, width: float, height: float) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self.width, self.height = round(width), round(height)
+        self.figure = Figure(
+            figsize=(self.width / DPI, self.height / DPI), dpi=DPI, facecolor="white"
+        )
+        self._agg: Any = FigureCanvasAgg(self.figure)
+        self.axes: Any = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self.axes.set_xlim(0, self.width)
+        self.axes.set_ylim(self.height, 0)
+        self.axes.set_autoscale_on(False)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: float = 12,
+        colour: str = INK,
+        bold: bool = False,
+        mono: bool = False,
+        across: Literal["left", "center", "right"] = "left",
+        down: Literal["top", "center", "baseline"] = "top",
+    ) -> None:
+        """Writes text, of a size in pixels; a dollar sign starts no mathematics."""
+        self.axes.text(
+            x,
+            y,
+            text,
+            fontsize=size * POINTS,
+            color=colour,
+            weight="bold" if bold else "normal",
+            family="DejaVu Sans Mono" if mono else "DejaVu Sans",
+            ha=across,
+            va=down,
+            parse_math=False,
+            clip_on=False,
+            zorder=_TEXT_LAYER,
+        )
+
+    def boxes(
+        self,
+        corners: list[tuple[float, float]],
+        size: tuple[float, float],
+        *,
+        fills: list[Any],
+        edges: list[Any] | str = "none",
+        radius: float = 0,
+        line: float = 1,
+        layer: float = 1,
+    ) -> None:
+        """Draws boxes of one size with rounded corners in one go."""
+        from matplotlib.collections import PathCollection
+
+        collection = PathCollection(
+            [_rounded(*size, radius)],
+            offsets=corners,
+            offset_transform=self.axes.transData,
+            facecolors=fills,
+            edgecolors=edges,
+            linewidths=line * POINTS,
+            zorder=layer,
+        )
+        # The path is in pixels with y downwards; the offset places its top left corner.
+        collection.set_transform(_flipped())
+        self.axes.add_collection(collection, autolim=False)
+
+    def lines(
+        self,
+        ends: list[tuple[tuple[float, float], tuple[float, float]]],
+        *,
+        colour: str,
+        width: float = 1.5,
+        dashed: bool = False,
+        layer: float = 1,
+    ) -> None:
+        """Draws straight lines in one go."""
+        from matplotlib.collections import LineCollection
+
+        style: Any = (0, (1.5, 1.2)) if dashed else "solid"
+        self.axes.add_collection(
+            LineCollection(
+                ends,
+                colors=colour,
+                linewidths=width * POINTS,
+                linestyles=style,
+                zorder=layer,
+            ),
+            autolim=False,
+        )
+
+    def image(self, pixels: Any, box: tuple[float, float, float, float], layer: float = 1) -> None:
+        """Draws an array of colours into a box of left, top, width, height."""
+        left, top, width, height = box
+        self.axes.imshow(
+            pixels,
+            extent=(left, left + width, top + height, top),
+            aspect="auto",
+            interpolation="nearest",
+            zorder=layer,
+        )
+        # imshow sets the limits to the image's.
+        self.axes.set_xlim(0, self.width)
+        self.axes.set_ylim(self.height, 0)
+
+    def new_axes(self, box: tuple[float, float, float, float]) -> Any:
+        """Matplotlib's own axes, in a box of left, top, width, height."""
+        left, top, width, height = box
+        axes = self.figure.add_axes(
+            (
+                left / self.width,
+                1 - (top + height) / self.height,
+                width / self.width,
+                height / self.height,
+            )
+        )
+        axes.set_facecolor("none")
+        axes.tick_params(which="both", length=0, labelsize=10.5 * POINTS, labelcolor=MUTED, pad=4)
+        return axes
+
+    def png(self) -> bytes:
+        """The picture as a PNG file without any metadata; the same drawing gives the same bytes."""
+        from PIL import Image
+
+        self._agg.draw()
+        pixels = np.asarray(self._agg.buffer_rgba())[:, :, :3]
+        buffer = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "png")
+        return buffer.getvalue()
+
+
+@contextmanager
+def new_canvas(width: float, height: float) -> Iterator[Canvas]:
+    """A canvas in our style, whatever the user's is."""
+    import matplotlib as mpl
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams["font.family"] = ["DejaVu Sans"]
+        yield Canvas(width, height)
+
+
+def _rounded(width: float, height: float, radius: float) -> Any:
+    """The outline of a box from its corner at the origin."""
+    from matplotlib.patches import BoxStyle
+
+    corner = min(radius, width / 2, height / 2)
+    return BoxStyle.Round(pad=0, rounding_size=corner)(0, 0, width, height, 1)
+
+
+def _flipped() -> Any:
+    from matplotlib.transforms import Affine2D
+
+    return Affine2D().scale(1, -1)

@@ -1,0 +1,299 @@
+"""Training curves as a picture: panels of lines, as the widget shows them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpunb._util.units import counted
+from tpunb.display.describe.history import HistoryDescription, Line, Panel
+from tpunb.display.draw import formats
+from tpunb.display.draw.canvas import (
+    HOST_COLOURS,
+    INK,
+    MUTED,
+    POINTS,
+    Canvas,
+    ascii_text,
+    new_canvas,
+)
+from tpunb.display.draw.curves_text import curves_title, shown_of
+from tpunb.training.columns import Floats
+from tpunb.training.panels import within_reach
+
+__all__ = ["curves_png", "smoothed", "thinned"]
+
+_WIDTH = 900
+_MARGIN = 18
+_GAP = 22
+_PLOT_HEIGHT = 190
+_LEGEND_LINE = 17
+_GRID = "#e7eaed"
+_FAINT = 0.22
+# More rows are averaged in groups first: a group is far narrower than the smoothing.
+_SMOOTHED_ROWS = 20_000
+
+
+def curves_png(
+    description: HistoryDescription,
+    *,
+    scale: str = "linear",
+    smoothing: int = 0,
+    spread: bool = True,
+) -> bytes:
+    """Draws training curves as a PNG of some 900 pixels' width.
+
+    Args:
+        description: What to draw.
+        scale: `linear` or `log`, of the values' axis.
+        smoothing: Weight of the moving average in percent; the values stay, faint.
+        spread: Whether to draw the spread over replicas.
+
+    Returns:
+        The PNG file; the same curves give the same bytes.
+    """
+    several = len(description.runs) > 1
+    panels = description.panels
+    columns = _columns(len(panels))
+    rows = [panels[begin : begin + columns] for begin in range(0, len(panels), columns)]
+    heights = [_row_height(row, columns) for row in rows]
+    with new_canvas(_WIDTH, _MARGIN + 42 + sum(heights)) as canvas:
+        _write_header(canvas, description)
+        width = (_WIDTH - 2 * _MARGIN - (columns - 1) * _GAP) / columns
+        top = _MARGIN + 46.0
+        for row, height in zip(rows, heights, strict=True):
+            legend = max(_legend_lines(panel, columns) for panel in row) * _LEGEND_LINE
+            for number, panel in enumerate(row):
+                left = _MARGIN + number * (width + _GAP)
+                drawing = _Panel(canvas, panel, (left, top, width), several)
+                drawing.legend(columns)
+                drawing.draw(top + 24 + legend, scale, smoothing / 100, spread)
+            top += height
+        return canvas.png()
+
+
+def smoothed(steps: npt.NDArray[Any], values: Floats, weight: float) -> Floats:
+    """The exponential moving average, as the widget's page computes it.
+
+    Its weight is per 1/200 of the line's reach, so that the same setting smooths a
+    line of ten values as it does one of a hundred thousand. What is NaN or infinite
+    stays as it is and does not enter the average.
+    """
+    kept = np.flatnonzero(np.isfinite(values))
+    result: Floats = values.copy()
+    if not kept.size:
+        return result
+    unit = max(float(steps[-1] - steps[0]), 1.0) / 200
+    places, values = steps[kept].astype(np.float64), values[kept]
+    if kept.size <= _SMOOTHED_ROWS:
+        result[kept] = _averages(places / unit, values, weight)
+        return result
+    begins = np.linspace(0, kept.size, _SMOOTHED_ROWS, endpoint=False).astype(np.int64)
+    counts = np.diff(begins, append=kept.size)
+    middles = np.add.reduceat(places, begins) / counts
+    means = np.add.reduceat(values / counts.max(), begins) / counts * counts.max()
+    # The average starts from the first value, also here.
+    middles, means = np.append(places[:1], middles), np.append(values[:1], means)
+    result[kept] = np.interp(places, middles, _averages(middles / unit, means, weight))
+    return result
+
+
+def _averages(places: Floats, values: Floats, weight: float) -> list[float]:
+    weights = np.power(weight, np.diff(places), dtype=np.float64)
+    average = float(values[0])
+    averages = [average]
+    for keep, value in zip(weights.tolist(), values[1:].tolist(), strict=True):
+        average = keep * average + (1 - keep) * value
+        averages.append(average)
+    return averages
+
+
+def thinned(
+    steps: npt.NDArray[Any], columns: list[Floats], buckets: int
+) -> tuple[Floats, list[Floats]]:
+    """Downsamples a long line: keeps each bucket's minimum and maximum rows.
+
+    Args:
+        steps: The step of each row.
+        columns: The first one decides which rows are kept, in all of them.
+        buckets: Into how many parts the range of steps is divided.
+
+    Returns:
+        Steps and columns, unchanged where they are short; NaN where one is in a bucket.
+    """
+    places = steps.astype(np.float64)
+    if places.size <= 4 * buckets:
+        return places, columns
+    reach = max(places[-1] - places[0], 1.0)
+    bucket = np.minimum((places - places[0]) * (buckets / reach), buckets - 1).astype(np.int64)
+    begins = np.flatnonzero(np.diff(bucket, prepend=-1))
+    ends = np.append(begins[1:], places.size)
+    kept: set[int] = set()
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        part = columns[0][begin:end]
+        bad = ~np.isfinite(part)
+        kept.update((begin, end - 1))
+        if bad.any():
+            kept.add(begin + int(np.argmax(bad)))
+        if not bad.all():
+            kept.add(begin + int(np.nanargmin(np.where(bad, np.nan, part))))
+            kept.add(begin + int(np.nanargmax(np.where(bad, np.nan, part))))
+    rows = np.fromiter(sorted(kept), np.int64, len(kept))
+    return places[rows], [column[rows] for column in columns]
+
+
+def _columns(count: int) -> int:
+    """Panels beside each other; four make a square."""
+    return 2 if count == 4 else max(1, min(count, 3))
+
+
+def _legend_lines(panel: Panel, columns: int) -> int:
+    return math.ceil(len(panel.lines) / (2 if columns == 1 else 1))
+
+
+def _row_height(row: tuple[Panel, ...], columns: int) -> float:
+    legend = max(_legend_lines(panel, columns) for panel in row) * _LEGEND_LINE
+    return 24 + legend + _PLOT_HEIGHT + 52
+
+
+def _write_header(canvas: Canvas, description: HistoryDescription) -> None:
+    canvas.text(_MARGIN, _MARGIN - 6, ascii_text(curves_title(description)), size=19, bold=True)
+    facts = [counted(description.num_steps, "step")] if description.panels else []
+    if 1 < len(description.runs) == description.num_runs:
+        facts.insert(0, f"{len(description.runs)} runs")
+    facts += shown_of(description)
+    if any(run.state == "stopped" for run in description.runs):
+        facts.append("stopped")
+    text = " · ".join(facts) or "waiting for the first step"
+    canvas.text(_MARGIN, _MARGIN + 19, text, colour=MUTED)
+
+
+class _Panel:
+    """One panel and its position: left, top and width in pixels."""
+
+    def __init__(
+        self, canvas: Canvas, panel: Panel, place: tuple[float, float, float], several: bool
+    ) -> None:
+        self.canvas, self.panel, self.several = canvas, panel, several
+        self.left, self.top, self.width = place
+
+    def colour(self, line: Line) -> str:
+        """Runs by colour; in a single run, train and validation."""
+        if self.several:
+            return HOST_COLOURS[line.run % len(HOST_COLOURS)]
+        return HOST_COLOURS[self.panel.lines.index(line) % len(HOST_COLOURS)]
+
+    def legend(self, columns: int) -> None:
+        """Writes the title, and each line's last value and best one."""
+        title = ascii_text(self.panel.title)
+        self.canvas.text(self.left, self.top, _clipped(title, self.width / 8), size=13, bold=True)
+        across = 2 if columns == 1 else 1
+        for number, line in enumerate(self.panel.lines):
+            x = self.left + number % across * (self.width / across)
+            y = self.top + 21 + number // across * _LEGEND_LINE
+            self._swatch(line, x, y + 7)
+            fit = (self.width / across - 22) / 6.3
+            self.canvas.text(x + 22, y, _clipped(_legend_text(line), fit), size=11, colour=INK)
+
+    def _swatch(self, line: Line, x: float, y: float) -> None:
+        ends = [((x, y), (x + 15, y))]
+        dashed = self.several and line.validation
+        self.canvas.lines(ends, colour=self.colour(line), width=2.2, dashed=dashed)
+
+    def draw(self, top: float, scale: str, weight: float, spread: bool) -> None:
+        """Draws axes and lines below the legend."""
+        axes = self._axes(top)
+        log = scale == "log" and any((line.values > 0).any() for line in self.panel.lines)
+        if log:
+            axes.set_yscale("log", nonpositive="mask")
+        for line in self.panel.lines:
+            self._line(axes, line, weight, spread, log)
+        for line in self.panel.lines:
+            self._marks(axes, line, log)
+        if log:
+            self._open_range(axes)
+        steps = [line.steps[[0, -1]] for line in self.panel.lines if line.steps.size]
+        low, high = min(s[0] for s in steps), max(s[1] for s in steps)
+        axes.set_xlim((low - 0.5, high + 0.5) if low == high else (low, high))
+
+    def _open_range(self, axes: Any) -> None:
+        """Gives equal values room: matplotlib's own falls short for very small ones."""
+        shown = np.concatenate([within_reach(line.values, log=True) for line in self.panel.lines])
+        kept = np.unique(shown[~np.isnan(shown)])
+        if kept.size == 1 and all(line.lows is None for line in self.panel.lines):
+            axes.set_autoscaley_on(False)  # else it is computed once before
+            axes.set_ylim(kept[0] / 10, kept[0] * 10)
+
+    def _axes(self, top: float) -> Any:
+        gutter = 52
+        axes = self.canvas.new_axes(
+            (self.left + gutter, top, self.width - gutter - 4, _PLOT_HEIGHT)
+        )
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.spines["bottom"].set_color("#c4cad0")
+        axes.grid(axis="y", color=_GRID, linewidth=1 * POINTS)
+        axes.set_axisbelow(True)
+        axes.set_xlabel("step", fontsize=10.5 * POINTS, color=MUTED, labelpad=2)
+        return axes
+
+    def _line(self, axes: Any, line: Line, weight: float, spread: bool, log: bool) -> None:
+        colour, buckets = self.colour(line), round(self.width)
+        style = (0, (4, 2)) if self.several and line.validation else "solid"
+        if spread and line.lows is not None and line.highs is not None:
+            band = [within_reach(line.lows, log=log), within_reach(line.highs, log=log)]
+            steps, (lows, highs) = thinned(line.steps, band, buckets)
+            axes.fill_between(steps, lows, highs, color=colour, alpha=0.18, linewidth=0)
+        raw = within_reach(line.values, log=log)
+        steps, (values,) = thinned(line.steps, [raw], buckets)
+        shape = {"color": colour, "linestyle": style, "solid_joinstyle": "round"}
+        if line.steps.size == 1:
+            shape["marker"] = "o"
+        if not weight:
+            axes.plot(steps, values, linewidth=1.8 * POINTS, markersize=4, **shape)
+            return
+        axes.plot(steps, values, linewidth=1 * POINTS, alpha=_FAINT, **shape)
+        steps, (values,) = thinned(line.steps, [smoothed(line.steps, raw, weight)], buckets)
+        axes.plot(steps, values, linewidth=1.9 * POINTS, **shape)
+
+    def _marks(self, axes: Any, line: Line, log: bool) -> None:
+        """Marks the best value, and where the values stop being finite."""
+        colour = self.colour(line)
+        if line.best is not None and not (log and line.values[line.best] <= 0):
+            best = line.values[line.best : line.best + 1]
+            place = ([line.steps[line.best]], within_reach(best, log=log))
+            axes.plot(
+                *place,
+                linestyle="none",
+                marker="o",
+                markersize=5.5,
+                markerfacecolor="white",
+                markeredgecolor=colour,
+                markeredgewidth=1.3,
+                clip_on=False,
+                zorder=5,
+            )
+        if line.first_nonfinite is not None:
+            step = line.steps[line.first_nonfinite]
+            axes.axvline(step, color=colour, linewidth=1 * POINTS, linestyle=(0, (3, 3)))
+
+
+def _legend_text(line: Line) -> str:
+    """The label, the last value and the best one in a line."""
+    label = " · ".join(ascii_text(part) for part in line.label.split(" · "))
+    parts = [f"{label}  {formats.number(float(line.values[-1]))}"]
+    if line.best is not None:
+        best = formats.number(float(line.values[line.best]))
+        parts.append(f"best {best} at {line.steps[line.best]}")
+    if line.first_nonfinite is not None:
+        parts.append(f"not finite from {line.steps[line.first_nonfinite]}")
+    return " · ".join(parts)
+
+
+def _clipped(text: str, length: float) -> str:
+    """Text of at most so many characters."""
+    room = max(8, int(length))
+    return text if len(text) <= room else f"{text[: room - 3]}..."

@@ -1,0 +1,197 @@
+"""Numbers and phrases that text, tables and pictures have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from tpunb._util.units import byte_count, counted, grouped
+from tpunb.display.describe.connection import ConnectionDescription
+from tpunb.display.describe.replicas import (
+    ReplicaValue,
+    ReplicaValuesDescription,
+    Section,
+    Statistics,
+)
+from tpunb.display.describe.topology import UNASSIGNED, TopologyDescription
+
+__all__ = [
+    "and_more",
+    "assignment_phrase",
+    "connection_rows",
+    "connection_title",
+    "core_label",
+    "facts",
+    "flags",
+    "links_phrase",
+    "nested_values",
+    "number",
+    "replicas_title",
+    "section_title",
+    "shape_phrase",
+    "topology_facts",
+]
+
+Number = int | float | bool
+Nested = list["Nested"] | Number
+
+
+def number(value: Number | None) -> str:
+    """A number in a form that does not change from run to run."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool | int):
+        return str(value) if abs(value) < 10**12 else f"{float(value):.4g}"
+    if math.isnan(value):
+        return "nan"
+    return f"{value:.4g}"
+
+
+def and_more(count: int) -> str:
+    """The last line of a list that is cut off: `"and 3 more"`."""
+    return f"and {grouped(count)} more"
+
+
+def shape_phrase(shape: tuple[int | None, ...] | None) -> str:
+    """A shape as `"[2, 3]"`; `"None"` for an axis of unequal lengths."""
+    return "" if shape is None else f"[{', '.join(map(str, shape))}]"
+
+
+def topology_facts(topology: TopologyDescription) -> str:
+    """The totals: `"8 chips · 8 cores · 1 host · 16 GiB HBM per core"`."""
+    parts = [
+        counted(topology.num_chips, "chip"),
+        counted(topology.num_cores, "core"),
+        counted(topology.num_hosts, "host"),
+    ]
+    if topology.hbm_bytes:
+        total = byte_count(topology.hbm_bytes * topology.num_cores)
+        each = byte_count(topology.hbm_bytes)
+        parts.append(
+            f"{each} HBM" if topology.num_cores == 1 else f"{each} HBM per core, {total} in all"
+        )
+    return " · ".join(parts)
+
+
+def links_phrase(topology: TopologyDescription) -> str:
+    """The mesh and which axes close to a ring."""
+    axes = [axis for axis, wraps in zip("xyz", topology.wraps, strict=True) if wraps]
+    mesh = "×".join(str(side) for side in topology.mesh)
+    phrase = f"mesh {mesh} (x, y, z)"
+    return f"{phrase}, links wrap around along {_listed(axes)}" if axes else phrase
+
+
+def _listed(words: list[str]) -> str:
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def assignment_phrase(topology: TopologyDescription) -> str:
+    """The device assignment in a line; empty without one."""
+    if not topology.num_replicas:
+        return ""
+    phrase = counted(topology.num_replicas, "replica")
+    if topology.num_logical_devices > 1:
+        phrase += f" of {topology.num_logical_devices} logical devices (replica.device)"
+    idle = sum(replica == UNASSIGNED for replica in topology.replicas)
+    return f"{phrase}, {counted(idle, 'core')} unassigned" if idle else phrase
+
+
+def core_label(topology: TopologyDescription, core: int) -> str:
+    """What is written on a core: its number, or its part of a replica."""
+    if not topology.num_replicas:
+        return str(core)
+    replica = topology.replicas[core]
+    if replica == UNASSIGNED:
+        return "–"
+    if topology.num_logical_devices == 1:
+        return f"r{replica}"
+    return f"r{replica}.{topology.logical_devices[core]}"
+
+
+def replicas_title(description: ReplicaValuesDescription) -> str:
+    """The whole's class and how many replicas it has."""
+    if not description.num_replicas:
+        return description.type_name
+    return f"{description.type_name} of {counted(description.num_replicas, 'replica')}"
+
+
+def section_title(section: Section, *, alone: bool) -> str:
+    """Where a leaf is and what all of its values have in common."""
+    values = section.values
+    parts = [] if alone else [section.path, section.type_name if section.distributed else ""]
+    # A repr already shows the type's name.
+    kinds = {(value.kind, value.dtype, value.shape) for value in values}
+    if len(kinds) == 1:
+        kind, dtype, shape = kinds.pop()
+        parts += ["" if kind in ("numeric", "string", "none", "object") else kind]
+        parts += ["" if kind == "none" else f"{dtype} {shape_phrase(shape)}".strip()]
+    if section.all_equal:
+        parts.append(f"all {len(values)} replicas equal")
+    return " · ".join(part for part in parts if part)
+
+
+def facts(statistics: Statistics | None) -> str:
+    """Minimum, mean and maximum in a line; empty where there are none."""
+    if statistics is None or statistics.mean is None:
+        return ""
+    return (
+        f"min {number(statistics.minimum)}  mean {number(statistics.mean)}  "
+        f"max {number(statistics.maximum)}"
+    )
+
+
+def flags(statistics: Statistics | None) -> str:
+    """How many elements are no finite numbers; empty if none."""
+    if statistics is None:
+        return ""
+    parts = [
+        f"{count} {name}"
+        for count, name in ((statistics.nans, "NaN"), (statistics.infs, "Inf"))
+        if count
+    ]
+    return ", ".join(parts)
+
+
+def nested_values(value: ReplicaValue) -> str:
+    """The elements of a small value in brackets, on one line."""
+    if value.preview is None or value.preview.kind != "values":
+        more = f", … {value.omitted} more" if value.omitted > 0 else ""
+        text = ", ".join(value.texts) + more
+        bracketed = value.shape and value.texts and value.kind in ("string", "numeric")
+        return f"[{text}]" if bracketed else text
+    prefix = f"{value.texts[0]}: " if value.texts else ""
+    return prefix + _bracketed(value.preview.array().tolist())
+
+
+def _bracketed(values: Nested) -> str:
+    if isinstance(values, list):
+        return f"[{', '.join(_bracketed(item) for item in values)}]"
+    return number(values)
+
+
+def connection_title(connection: ConnectionDescription) -> str:
+    """What kind of TPU this is, in words."""
+    name = connection.accelerator or connection.tpu
+    if connection.kind == "virtual":
+        return f"virtual TPU {name}".rstrip() + " (simulated on CPU)"
+    return f"TPU hardware {name}".rstrip()
+
+
+def connection_rows(connection: ConnectionDescription) -> Iterable[tuple[str, str]]:
+    """The summary's rows: a name and a value each."""
+    if connection.tpu and connection.tpu != connection.accelerator:
+        yield "name", connection.tpu
+    replicas = str(connection.replicas)
+    if connection.logical_devices > 1:
+        replicas += f" of {connection.logical_devices} logical devices each"
+    yield "replicas", replicas
+    yield "cores", f"{connection.cores} on {counted(connection.hosts, 'host')}"
+    topology = connection.topology
+    if topology is not None:
+        yield "topology", f"{counted(topology.num_chips, 'chip')}, {links_phrase(topology)}"
+        if topology.hbm_bytes:
+            yield "HBM", f"{byte_count(topology.hbm_bytes)} per core"
+    if connection.versions:
+        yield "versions", ", ".join(f"{name} {version}" for name, version in connection.versions)

@@ -1,0 +1,294 @@
+"""A topology as a picture: chips on their mesh, cores in chips, hosts by colour."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tpunb.display.describe.topology import UNASSIGNED, TopologyDescription
+from tpunb.display.draw import formats, layout
+from tpunb.display.draw.canvas import HOST_COLOURS, INK, MUTED, Canvas, ascii_text, new_canvas
+from tpunb.display.draw.topology_dots import dots_png
+from tpunb.display.draw.topology_page import (
+    MARGIN,
+    WIDTH,
+    PlaneGrid,
+    header_height,
+    header_tops,
+    header_width,
+)
+
+__all__ = ["topology_png"]
+
+MAX_DRAWN_CHIPS = 256
+"""Meshes of more chips are drawn as one dot a chip."""
+
+_MAX_DRAWN_SIDE = 32
+_HEIGHT = 1000
+_GAP = (18, 12)
+_HOST_LABEL = 15
+_LINK = "#9aa4ae"
+_IDLE = "#c4cad0"
+
+
+def topology_png(topology: TopologyDescription) -> bytes:
+    """Draws a topology as a PNG of at most some 900 pixels' width.
+
+    Args:
+        topology: What to draw. Up to 256 chips get links and legible cores;
+            larger meshes are drawn as one dot a chip, coloured by host.
+
+    Returns:
+        The PNG file; the same topology gives the same bytes.
+    """
+    header = _header(topology)
+    if _has_dots(topology):
+        return dots_png(topology, header)
+    page = _chips_page(topology, header_height(header))
+    planes = page.planes
+    with new_canvas(max(header_width(header), planes.width), planes.height) as canvas:
+        _write_header(canvas, header)
+        _draw_chips(canvas, topology, page)
+        return canvas.png()
+
+
+def _has_dots(topology: TopologyDescription) -> bool:
+    """Whether a mesh is too large to draw its chips one by one."""
+    too_many = topology.num_chips > MAX_DRAWN_CHIPS
+    return too_many or max(topology.mesh[:2]) > _MAX_DRAWN_SIDE
+
+
+def _header(topology: TopologyDescription) -> list[str]:
+    lines = [
+        ascii_text(topology.name) or "TPU topology",
+        formats.topology_facts(topology),
+        formats.links_phrase(topology),
+        formats.assignment_phrase(topology),
+    ]
+    if _has_dots(topology):
+        lines[2] += " · one dot a chip, hosts by colour"
+    return [line for line in lines if line]
+
+
+def _write_header(canvas: Canvas, header: list[str]) -> None:
+    top, *tops = header_tops(header)
+    canvas.text(MARGIN, top, header[0], size=19, bold=True)
+    for top, line in zip(tops, header[1:], strict=True):
+        canvas.text(MARGIN, top, line, colour=MUTED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Measures of a drawing, in pixels.
+
+    Attributes:
+        planes: Where the planes are.
+        pitch: From one chip to the next.
+        block: Chips of one host along x and y; the whole plane's where hosts
+            are no blocks.
+        gap_x: Extra room between blocks along x.
+        gap_y: The same along y.
+    """
+
+    planes: PlaneGrid
+    pitch: float
+    block: tuple[int, int]
+    gap_x: float = 0
+    gap_y: float = 0
+
+    def corner(self, x: int, y: int, z: int) -> tuple[float, float]:
+        """The top left corner of a chip's cell."""
+        left, top = self.planes.origin(z)
+        return (
+            left + x * self.pitch + x // self.block[0] * self.gap_x,
+            top + y * self.pitch + y // self.block[1] * self.gap_y,
+        )
+
+    def centre(self, x: int, y: int, z: int) -> tuple[float, float]:
+        """The middle of a chip."""
+        left, top = self.corner(x, y, z)
+        return left + self.pitch / 2, top + self.pitch / 2
+
+
+def _chips_page(topology: TopologyDescription, top: float) -> _Page:
+    """Places the planes of a mesh whose chips are drawn one by one."""
+    width, height, depth = topology.mesh
+    blocks = layout.planes(topology)[0].blocks
+    first = next(iter(blocks.values()), None)
+    block = (first.width, first.height) if first else (width, height)
+    columns = _planes_across(depth)
+    gap_x, gap_y = (14.0, 14.0 + _HOST_LABEL) if first else (0.0, 0.0)
+    fixed = columns * ((width // block[0]) * gap_x + 36) + 2 * MARGIN
+    widest = 66.0 if topology.cores_per_chip == 1 else 92.0
+    across = (WIDTH - fixed) / (columns * width)
+    down = (_HEIGHT - height // block[1] * gap_y) / height
+    pitch = max(20.0, math.floor(min(widest, across, down)))
+    rim = min(24.0, pitch / 2) if any(topology.wraps) else 6.0
+    plane_width = width * pitch + (width // block[0] - 1) * gap_x + 2 * rim
+    above = (_HOST_LABEL if first else 0) + (22 if depth > 1 else 0)
+    plane_height = above + height * pitch + (height // block[1] - 1) * gap_y + 2 * rim
+    planes = PlaneGrid(
+        depth,
+        columns,
+        step=(plane_width + _GAP[0], plane_height + _GAP[1]),
+        gap=_GAP,
+        inset=(rim, above + rim),
+        top=top,
+    )
+    return _Page(planes, pitch, block, gap_x, gap_y)
+
+
+def _planes_across(depth: int) -> int:
+    """How many planes to put beside each other."""
+    return min(depth, 4)
+
+
+def _draw_chips(canvas: Canvas, topology: TopologyDescription, page: _Page) -> None:
+    shades = layout.host_shades(topology, len(HOST_COLOURS))
+    for plane in layout.planes(topology):
+        if topology.mesh[2] > 1:
+            left, top = page.planes.origin(plane.z)
+            label = _HOST_LABEL if plane.blocks else 0
+            canvas.text(left, top - label - 24, f"z = {plane.z}", bold=True)
+        _draw_hosts(canvas, plane, page, shades)
+        _draw_links(canvas, topology, plane, page)
+        _draw_plane(canvas, topology, plane, page, shades)
+
+
+def _draw_hosts(canvas: Canvas, plane: layout.Plane, page: _Page, shades: list[int]) -> None:
+    """A tinted region for each host, with its name above."""
+    for host, block in plane.blocks.items():
+        colour = HOST_COLOURS[shades[host]]
+        left, top = page.corner(block.left, block.top, plane.z)
+        size = (block.width * page.pitch + 8, block.height * page.pitch + 8)
+        canvas.boxes(
+            [(left - 4, top - 4)],
+            size,
+            fills=[_tint(colour, 0.13)],
+            edges=[_tint(colour, 0.45)],
+            radius=8,
+        )
+        # Between two chips, so that a link along y does not cross it.
+        even = block.width % 2 == 0
+        roomy = len(plane.blocks) == 1 or (even and page.pitch > 42)
+        name = f"host {host}" if roomy else str(host)
+        canvas.text(
+            left + (block.width * page.pitch / 2 if even else 0),
+            top - 7,
+            name,
+            size=10.5,
+            colour=colour,
+            bold=True,
+            across="center" if even else "left",
+            down="baseline",
+        )
+
+
+def _draw_links(
+    canvas: Canvas, topology: TopologyDescription, plane: layout.Plane, page: _Page
+) -> None:
+    """Links between neighbours, and stubs where an axis closes to a ring."""
+    width, height, _ = topology.mesh
+    links, stubs = [], []
+    reach = page.pitch / 2 + min(20.0, page.pitch / 2 - 2)
+    for x, y in plane.chips:
+        here = page.centre(x, y, plane.z)
+        if (x + 1, y) in plane.chips:
+            links.append((here, page.centre(x + 1, y, plane.z)))
+        if (x, y + 1) in plane.chips:
+            links.append((here, page.centre(x, y + 1, plane.z)))
+        for side, last, (across, down), wraps in (
+            (x, width - 1, (reach, 0.0), topology.wraps[0]),
+            (y, height - 1, (0.0, reach), topology.wraps[1]),
+        ):
+            if wraps and side == 0:
+                stubs.append((here, (here[0] - across, here[1] - down)))
+            if wraps and side == last:
+                stubs.append((here, (here[0] + across, here[1] + down)))
+    thick = 3.0 if page.pitch > 40 else 2.0
+    canvas.lines(links, colour=_LINK, width=thick, layer=2)
+    canvas.lines(stubs, colour=_LINK, width=thick, dashed=True, layer=2)
+
+
+def _draw_plane(
+    canvas: Canvas,
+    topology: TopologyDescription,
+    plane: layout.Plane,
+    page: _Page,
+    shades: list[int],
+) -> None:
+    """The chips of a plane and the cores inside them."""
+    inset = max(2.0, page.pitch * 0.09)
+    side = page.pitch - 2 * inset
+    rim = max(1.5, side * 0.08)
+    corners, edges, core_corners, fills, labels = [], [], [], [], []
+    per_chip = topology.cores_per_chip
+    core_width = (side - rim * (per_chip + 1)) / per_chip
+    core_height = side - 2 * rim
+    for (x, y), cores in plane.chips.items():
+        left, top = page.corner(x, y, plane.z)
+        corners.append((left + inset, top + inset))
+        edges.append(HOST_COLOURS[shades[topology.hosts[cores[0]]]])
+        for core in cores:
+            slot = topology.coordinates[core][3]
+            at = (left + inset + rim + slot * (core_width + rim), top + inset + rim)
+            core_corners.append(at)
+            fills.append(_core_fill(topology, core, shades))
+            labels.append((at[0] + core_width / 2, at[1] + core_height / 2, core))
+    canvas.boxes(
+        corners,
+        (side, side),
+        fills=["white"],
+        edges=edges,
+        radius=side * 0.14,
+        line=1.4,
+        layer=3,
+    )
+    canvas.boxes(core_corners, (core_width, core_height), fills=fills, radius=side * 0.09, layer=4)
+    for across, down, core in labels:
+        _label_core(canvas, topology, core, (across, down), core_width)
+
+
+def _core_fill(topology: TopologyDescription, core: int, shades: list[int]) -> Any:
+    colour = HOST_COLOURS[shades[topology.hosts[core]]]
+    if not topology.num_replicas:
+        return colour
+    if topology.replicas[core] == UNASSIGNED:
+        return _IDLE
+    # Later logical devices are lighter, so that the parts of a replica show.
+    parts = max(1, topology.num_logical_devices - 1)
+    return _tint(colour, 1 - 0.28 * topology.logical_devices[core] / parts)
+
+
+def _label_core(
+    canvas: Canvas,
+    topology: TopologyDescription,
+    core: int,
+    centre: tuple[float, float],
+    width: float,
+) -> None:
+    text = formats.core_label(topology, core)
+    size = min(14.0, 0.92 * width / (0.64 * len(text)))
+    if size < 5.5:
+        return
+    colour = INK if topology.num_replicas and topology.replicas[core] == UNASSIGNED else "white"
+    across, down = centre
+    canvas.text(
+        across,
+        down,
+        text,
+        size=size,
+        colour=colour,
+        bold=True,
+        across="center",
+        down="center",
+    )
+
+
+def _tint(colour: str, strength: float) -> tuple[float, float, float]:
+    """A colour mixed with white."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = (1 - strength * (1 - part) for part in to_rgb(colour))
+    return red, green, blue

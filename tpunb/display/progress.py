@@ -1,0 +1,276 @@
+"""What takes long shows how far it is, and leaves one line that is the same in every run."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tpunb._util.tables import escaped
+from tpunb._util.units import counted, duration, grouped
+from tpunb.display.curves_display import CurvesDisplay
+from tpunb.display.widgets import frontend
+
+if TYPE_CHECKING:
+    from tpunb.training.history import History
+
+__all__ = ["CellDisplay", "ConnectDisplay", "RunDisplay"]
+
+_CELL_INTERVAL = 0.5
+_SLOW = 2.0
+"""Seconds from which on a cell shows that it is running."""
+
+
+class RunDisplay:
+    """Shows a run to whoever is there to see it: progress in a line, and curves.
+
+    Where no person sees it, there is one line at the end, the same in every run.
+
+    Args:
+        history: What is plotted; None if nothing is.
+        total: How many steps there will be; None where unknown.
+        begin: How many were made in earlier parts of the run.
+        link: The connection's, for the curves.
+
+    Attributes:
+        stopped: Whether the run has ended early.
+    """
+
+    def __init__(
+        self, history: History | None, total: int | None, begin: int = 0, link: str = ""
+    ) -> None:
+        self.stopped = False
+        self._history, self._total, self._link = history, total, link
+        self._begin = self._steps = begin
+        self._examples: int | None = None
+        self._compiling = ""
+        self._since = self._started = time.monotonic()
+        self._curves: CurvesDisplay | None = None
+        self._line = _LiveLine(self._progress, interval=0.25)
+
+    def __enter__(self) -> RunDisplay:
+        if self._history is not None:
+            self._curves = CurvesDisplay([self._history], link=self._link)
+        self._line.refresh()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._line.stop()
+        if self._history is not None and self._curves is not None:
+            self._history.finish(stopped=self.stopped or kind is not None)
+            if self._curves.live or self._history.metrics:
+                self._curves.close()
+        self._line.leave(counted(self._steps, "step"))
+
+    def tracing(self, what: str) -> None:
+        """TensorFlow begins to trace a step or a loop."""
+        self._compiling, self._since = what, time.monotonic()
+
+    def made(self, steps: int, examples: int | None) -> None:
+        """So many steps have been made in all, of so many examples each."""
+        if not self._compiling and steps > self._steps:
+            self._examples = examples
+        if self._compiling:  # the clock starts when all is compiled
+            self._compiling, self._started, self._begin = "", time.monotonic(), steps
+        self._steps = steps
+
+    def _progress(self) -> str:
+        """How far the run is, how fast, and how long it will take."""
+        of = f" of {grouped(self._total)}" if self._total is not None else ""
+        parts = [f"step {grouped(self._steps)}{of}"]
+        now = time.monotonic()
+        made, seconds = self._steps - self._begin, now - self._started
+        if self._compiling:
+            parts.append(f"compiling the {self._compiling}, {duration(round(now - self._since))}")
+        elif made > 0 and seconds > 0:
+            rate = made / seconds
+            parts.append(f"{_rate(rate)} steps/s")
+            if self._examples:
+                parts.append(f"{_rate(rate * self._examples)} examples/s")
+            if self._total is not None:
+                parts.append(f"{duration(round((self._total - self._steps) / rate))} left")
+        return " · ".join(parts)
+
+
+class CellDisplay:
+    """Shows that a cell is running, from two seconds on, where widgets can run.
+
+    Nothing remains of it: what is saved of a cell must not depend on how fast it was.
+
+    Args:
+        phase: Gives what the cell is doing.
+    """
+
+    def __init__(self, phase: Callable[[], str]) -> None:
+        self._phase = phase
+        self._since = 0.0
+        self._display = ""
+        self._lock = threading.Lock()
+        self._context: contextvars.Context | None = None
+
+    def __enter__(self) -> CellDisplay:
+        # Outside of IPython nothing could be removed again.
+        if frontend.shows_widgets() and frontend.execution() is not None:
+            self._since = time.monotonic()
+            # Messages belong to the cell whose context they are sent in.
+            self._context = contextvars.copy_context()
+            _cell_ticker.follow(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._context is None:
+            return
+        _cell_ticker.follow(None)
+        with self._lock:
+            self._context = None
+            if self._display:
+                frontend.publish({}, {}, display_id=self._display, update=True)
+
+    def tick(self) -> None:
+        """Time passes; called on another thread."""
+        with self._lock:
+            seconds = time.monotonic() - self._since
+            if self._context is None or seconds < _SLOW:
+                return
+            first, self._display = not self._display, self._display or uuid.uuid4().hex
+            line = f"{self._phase()}, {duration(round(seconds))}"
+            self._context.run(_publish, self._display, line, live=True, update=not first)
+
+
+class _CellTicker:
+    """One thread for all cells, as most are over before anything has to be shown.
+
+    It sleeps only some time after the last cell: waking it costs more than an idle tick.
+    """
+
+    def __init__(self) -> None:
+        self._cell: CellDisplay | None = None
+        self._wakes = threading.Condition()
+        self._sleeps = False
+        self._started = False
+
+    def follow(self, cell: CellDisplay | None) -> None:
+        """Ticks for a cell from now on; None for no cell."""
+        self._cell = cell
+        if cell is None:
+            return
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name="tpunb-cells", daemon=True).start()
+        elif self._sleeps:
+            with self._wakes:
+                self._wakes.notify()
+
+    def _run(self) -> None:
+        idle = 0.0
+        while True:
+            cell = self._cell
+            if cell is not None:
+                idle = 0.0
+                with contextlib.suppress(Exception):  # a front end that has gone
+                    cell.tick()
+            elif (idle := idle + _CELL_INTERVAL) > 5 * _SLOW:
+                self._sleep()
+                idle = 0.0
+            time.sleep(_CELL_INTERVAL)
+
+    def _sleep(self) -> None:
+        with self._wakes:
+            self._sleeps = True
+            while self._cell is None:
+                self._wakes.wait()
+            self._sleeps = False
+
+
+_cell_ticker = _CellTicker()
+
+
+class ConnectDisplay:
+    """Shows what is waited for while connecting takes its time.
+
+    Nothing is shown unless there is something to wait for.
+    """
+
+    def __init__(self) -> None:
+        self._doing = ""
+        self._since = 0.0
+        self._line = _LiveLine(self._progress, interval=1.0)
+
+    def __enter__(self) -> ConnectDisplay:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._line.stop()
+        if self._doing:
+            self._line.leave("Connected." if kind is None else "Not connected.")
+
+    def say(self, doing: str) -> None:
+        """Shows what is done from now on, such as `"asking 4 workers"`."""
+        self._doing, self._since = doing, time.monotonic()
+        self._line.refresh()
+
+    def _progress(self) -> str:
+        seconds = round(time.monotonic() - self._since)
+        return f"{self._doing}, {duration(seconds)}" if seconds >= 2 else self._doing
+
+
+class _LiveLine:
+    """A line that is renewed for the person who sees it, and the text that stays.
+
+    Args:
+        text: Gives the line.
+        interval: Seconds between two renewals.
+    """
+
+    def __init__(self, text: Callable[[], str], interval: float) -> None:
+        self._text, self._interval = text, interval
+        self._display = uuid.uuid4().hex
+        self._live = frontend.shows_widgets()
+        self._ended = threading.Event()
+        self._ticker: threading.Thread | None = None
+
+    def refresh(self) -> None:
+        """Shows the line as it is now, and renews it from the first time on."""
+        if not self._live:
+            return
+        self._publish(self._text(), update=self._ticker is not None)
+        if self._ticker is None:
+            # Messages belong to the cell whose context they are sent in.
+            run = contextvars.copy_context().run
+            self._ticker = threading.Thread(
+                target=run, args=(self._tick,), name="tpunb-progress", daemon=True
+            )
+            self._ticker.start()
+
+    def stop(self) -> None:
+        """Ends the renewals."""
+        self._ended.set()
+        if self._ticker is not None:
+            self._ticker.join(timeout=5)
+
+    def leave(self, text: str) -> None:
+        """Puts plain text in place of the line: a notebook is the same wherever it ran."""
+        self._publish(text, update=self._live)
+
+    def _tick(self) -> None:
+        while not self._ended.wait(self._interval):
+            self._publish(self._text(), update=True)
+
+    def _publish(self, line: str, *, update: bool) -> None:
+        _publish(self._display, line, live=not self._ended.is_set(), update=update)
+
+
+def _publish(display: str, line: str, *, live: bool, update: bool) -> None:
+    """Shows a line; one that stays is plain text, the same wherever it was run."""
+    data: dict[str, Any] = {"text/plain": line}
+    if live:
+        data["text/html"] = f'<div style="font-size:13px;opacity:.8">{escaped(line)}</div>'
+    frontend.publish(data, {}, display_id=display, update=update)
+
+
+def _rate(rate: float) -> str:
+    return grouped(round(rate)) if rate >= 10 else f"{rate:.2g}"

@@ -1,0 +1,26 @@
+"""Live displays: one Python module and one ES module each, on the descriptions.
+
+Every widget has a static form beside it, drawn from the same description by
+`tpunb.display.draw`: that is what a front end without widgets gets, and what stays in the
+notebook when the widget is frozen. Importing this package imports no widget.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpunb.display.widgets.curves import CurvesWidget
+    from tpunb.display.widgets.replicas import ReplicasWidget
+    from tpunb.display.widgets.topology import TopologyWidget
+
+__all__ = ["CurvesWidget", "ReplicasWidget", "TopologyWidget"]
+
+_HOMES = {"CurvesWidget": "curves", "ReplicasWidget": "replicas", "TopologyWidget": "topology"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

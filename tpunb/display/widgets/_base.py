@@ -1,0 +1,118 @@
+"""What all widgets have in common: a live form, a static one, and the way between."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import anywidget
+import traitlets
+
+from tpunb.display.widgets import frontend
+from tpunb.display.widgets._modules import styles
+
+__all__ = ["LiveWidget"]
+
+Bundle = dict[str, Any]
+
+
+class LiveWidget(anywidget.AnyWidget):
+    """A display that is live where it can be, and static everywhere else.
+
+    Attributes:
+        link: Widgets with the same link share a selection: those of a connection.
+        selected: Ids of the replicas that are selected, in any of them.
+        closed: Whether the widget has ended; its static form remains.
+    """
+
+    _css = styles("style.css")
+
+    link = traitlets.Unicode("").tag(sync=True)
+    selected = traitlets.List(traitlets.Int()).tag(sync=True)
+    # A widget's module in the front end does not get its model's id otherwise.
+    _live_id = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, **state: Any) -> None:
+        model_id = uuid.uuid4().hex
+        self._displays: list[str] = []
+        self._shown_in: int | None = None
+        self._plain = ""
+        self.closed = False
+        super().__init__(model_id=model_id, _live_id=model_id, **state)
+
+    def open(self) -> None:
+        """Opens the channel to the front end, if that shows widgets.
+
+        Programs that execute notebooks would save the state of every open widget.
+        """
+        if not self.closed and not frontend.is_program():
+            super().open()
+
+    def close(self) -> None:
+        """Ends the widget, and its live displays with it."""
+        self.closed = True
+        layout = self.layout if self.comm is not None else None
+        super().close()
+        if layout is not None:  # a model of its own
+            layout.close()
+
+    def update(self, value: Any) -> bool:
+        """Shows another value in place, if the widget can.
+
+        Returns:
+            Whether it does; if not, a new widget is needed.
+        """
+        del value
+        return False
+
+    def release(self) -> None:
+        """Drops the reference to the value; what is displayed stays."""
+
+    def static_bundle(self) -> Bundle:
+        """The static forms of what the widget shows now, by MIME type."""
+        raise NotImplementedError
+
+    def live_bundle(self) -> tuple[Bundle, Bundle]:
+        """The live form with the static ones beside it, and their metadata."""
+        static = self.static_bundle()
+        # It asks for the repr: what is drawn already need not be drawn again.
+        self._plain = str(static["text/plain"])
+        try:
+            live, metadata = anywidget.AnyWidget._repr_mimebundle_(self) or ({}, {})
+        finally:
+            self._plain = ""
+        # The mark tells saving.js which outputs are ours.
+        return {**live, **static}, {**metadata, "tpunb": {}}
+
+    def show(self) -> None:
+        """Shows the widget, alive."""
+        display_id = uuid.uuid4().hex
+        self._displays.append(display_id)
+        is_live = frontend.shows_widgets() and not self.closed
+        if is_live:
+            self.open()
+        live = self.live_bundle() if is_live else (self.static_bundle(), {})
+        frontend.publish(*live, display_id=display_id, update=False)
+
+    def show_once(self) -> None:
+        """Shows the widget now, and not again where it is the value of the same cell."""
+        self.show()
+        self._shown_in = frontend.execution()
+
+    def freeze(self) -> None:
+        """Replaces every live form by the static one.
+
+        It needs neither a kernel nor widgets, and is what a saved notebook should
+        hold. `show` brings the widget back.
+        """
+        displays, self._displays = self._displays, []
+        for display_id in displays:
+            frontend.publish(self.static_bundle(), {}, display_id=display_id, update=True)
+
+    def _ipython_display_(self) -> None:
+        shown_in, self._shown_in = self._shown_in, None
+        if shown_in is None or shown_in != frontend.execution():
+            self.show()
+
+    def __repr__(self) -> str:
+        return self._plain or str(self.static_bundle()["text/plain"])

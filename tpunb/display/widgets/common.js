@@ -1,0 +1,245 @@
+// What the widgets have in common: elements, colours, sizes, numbers, selection.
+// Text reaches the page through textContent only, so that data is never markup.
+
+/** Okabe and Ito's palette, as in tpunb/display/draw/canvas.py. */
+export const PALETTE = [
+  "#0072b2", "#d55e00", "#008f68", "#b3578c", "#7f6a00", "#3d8fc4", "#5b4b9a", "#8a4b2d",
+];
+
+/**
+ * An element with attributes and children; strings become text.
+ * Attributes that are functions are listeners, named as their event.
+ */
+export function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") node.addEventListener(name, value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value !== undefined && value !== null) node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** A widget's root: what tests and style sheets know it by. */
+export function rootOf(el, name, label) {
+  el.classList.add("tpunb-host");
+  const root = element("section", {
+    class: `tpunb tpunb-${name}`, "data-testid": `tpunb-${name}`, "aria-label": label,
+    // Without it JupyterLab takes the arrow keys and Enter for itself.
+    "data-lm-suppress-shortcuts": "true",
+  });
+  el.append(root);
+  return root;
+}
+
+/** A button with a short visible label and a longer description. */
+export function button(label, description, onPress) {
+  return element("button", { type: "button", class: "tpunb-button", title: description,
+    "aria-label": description, click: onPress }, label);
+}
+
+/** A button that is on or off. `set(on)` changes it without calling `onChange`. */
+export function toggle(label, description, on, onChange) {
+  const node = button(label, description, () => {
+    node.set(node.getAttribute("aria-pressed") !== "true");
+    onChange(node.getAttribute("aria-pressed") === "true");
+  });
+  node.set = (state) => node.setAttribute("aria-pressed", String(state));
+  node.set(on);
+  return node;
+}
+
+/** A labelled choice among `[value, label]` pairs. */
+export function choice(label, options, value, onChange) {
+  const select = element("select", { class: "tpunb-select", "aria-label": label,
+    change: () => onChange(select.value) });
+  for (const [key, text] of options) {
+    const option = element("option", { value: key }, text);
+    option.selected = String(key) === String(value);
+    select.append(option);
+  }
+  const node = element("label", { class: "tpunb-field" }, element("span", {}, label), select);
+  node.select = select;
+  return node;
+}
+
+/** A labelled slider of whole numbers that shows its value. */
+export function slider(label, { min = 0, max, value = min, show = String }, onInput) {
+  const output = element("output", {}, show(value));
+  const input = element("input", { type: "range", class: "tpunb-slider", min, max, step: 1, value,
+    "aria-label": label, input: () => {
+      output.textContent = show(Number(input.value));
+      onInput(Number(input.value));
+    } });
+  const node = element("label", { class: "tpunb-field" }, element("span", {}, label), input, output);
+  node.input = input;
+  node.set = (next) => { input.value = next; output.textContent = show(Number(next)); };
+  return node;
+}
+
+/** The columns that _packing.py packed, as typed arrays by name. */
+export function unpack(layout, buffer) {
+  const bytes = bytesOf(buffer);
+  const columns = {};
+  for (const [name, [type, offset, length]] of Object.entries(layout)) {
+    columns[name] = new globalThis[type](bytes, offset, length);
+  }
+  return columns;
+}
+
+/** A front end gives a DataView on a buffer that may hold more than the column. */
+function bytesOf(buffer) {
+  if (buffer instanceof ArrayBuffer) return buffer;
+  const { buffer: whole, byteOffset, byteLength } = buffer;
+  return whole.slice(byteOffset, byteOffset + byteLength);
+}
+
+/** The theme's colours as the style sheet has resolved them for an element. */
+export function themeOf(node) {
+  const style = getComputedStyle(node);
+  const read = (name) => style.getPropertyValue(`--tpunb-${name}`).trim();
+  const names = ["paper", "ink", "muted", "line", "faint", "accent", "link", "idle"];
+  const theme = Object.fromEntries(names.map((name) => [name, read(name)]));
+  theme.dark = luminance(theme.paper) < 0.5;
+  theme.font = style.fontFamily;
+  return theme;
+}
+
+function luminance(colour) {
+  const context = document.createElement("canvas").getContext("2d");
+  context.fillStyle = colour;
+  const hex = context.fillStyle;
+  if (!hex.startsWith("#")) return 1;
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  return (0.299 * red + 0.587 * green + 0.114 * blue) / 255;
+}
+
+/** Calls back when the front end's theme changes; returns how to stop. */
+export function onTheme(callback) {
+  let pending = 0;
+  const later = () => {
+    cancelAnimationFrame(pending);
+    pending = requestAnimationFrame(callback);
+  };
+  const observer = new MutationObserver(later);
+  for (const node of [document.documentElement, document.body]) {
+    observer.observe(node, { attributes: true,
+      attributeFilter: ["class", "style", "theme", "data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind"] });
+  }
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  media.addEventListener("change", later);
+  // A theme's style sheet may arrive after the attribute that names it.
+  document.head.addEventListener("load", later, true);
+  return () => {
+    observer.disconnect();
+    media.removeEventListener("change", later);
+    document.head.removeEventListener("load", later, true);
+    cancelAnimationFrame(pending);
+  };
+}
+
+/** Calls back with an element's width when it is first laid out and whenever it changes. */
+export function onWidth(node, callback) {
+  let last = 0;
+  const observer = new ResizeObserver((entries) => {
+    const width = Math.floor(entries[entries.length - 1].contentRect.width);
+    if (width > 0 && width !== last) {
+      last = width;
+      callback(width);
+    }
+  });
+  observer.observe(node);
+  return () => observer.disconnect();
+}
+
+/** Sizes a canvas in CSS pixels for the screen's density; returns its context. */
+export function sized(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return context;
+}
+
+/** At most one call a frame, however often it is asked for. */
+export function oncePerFrame(draw) {
+  let pending = 0;
+  const request = () => {
+    if (pending) return;
+    pending = requestAnimationFrame(() => {
+      pending = 0;
+      draw();
+    });
+  };
+  request.cancel = () => {
+    cancelAnimationFrame(pending);
+    pending = 0;
+  };
+  return request;
+}
+
+/** A number as the static forms write it: four significant digits. */
+export function shortNumber(value) {
+  if (value === null || value === undefined) return "–";
+  if (Number.isNaN(value)) return "nan";
+  if (value === Infinity) return "inf";
+  if (value === -Infinity) return "-inf";
+  if (Number.isInteger(value) && Math.abs(value) < 1e12) return String(value);
+  const size = Math.abs(value);
+  if (size >= 1e-4 && size < 1e4) return String(Number(value.toPrecision(4)));
+  const [digits, exponent] = value.toExponential(3).split("e");
+  const sign = exponent[0] === "-" ? "-" : "+";
+  return `${Number(digits)}e${sign}${exponent.slice(1).padStart(2, "0")}`;
+}
+
+/** Bytes in the unit that suits them. */
+export function memoryText(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let size = bytes;
+  let unit = 0;
+  while (size >= 1024 && unit < units.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${Number(size.toPrecision(4))} ${units[unit]}`;
+}
+
+const SELECTED = "tpunb:selected";
+
+/**
+ * Shares the selected replicas with the other widgets of the same link on the page.
+ * Returns `select(replicas)` and `stop()`; `onSelect(replicas)` is called on every change.
+ */
+export function sharedSelection(model, onSelect) {
+  const hear = (event) => {
+    if (event.detail.link !== model.get("link") || !model.get("link")) return;
+    if (sameItems(event.detail.replicas, model.get("selected"))) return;
+    keep(event.detail.replicas);
+  };
+  const keep = (replicas) => {
+    model.set("selected", [...replicas]);
+    model.save_changes();
+  };
+  const changed = () => onSelect(model.get("selected"));
+  window.addEventListener(SELECTED, hear);
+  model.on("change:selected", changed);
+  return {
+    select(replicas) {
+      keep(replicas);
+      const detail = { link: model.get("link"), replicas: [...replicas] };
+      window.dispatchEvent(new CustomEvent(SELECTED, { detail }));
+    },
+    stop() {
+      window.removeEventListener(SELECTED, hear);
+      model.off("change:selected", changed);
+    },
+  };
+}
+
+export function sameItems(some, others) {
+  return some.length === others.length && some.every((item, index) => item === others[index]);
+}

@@ -1,0 +1,336 @@
+// Training curves: what the model has received (curves_store.js) in panels (curves_panel.js).
+
+import { PALETTE, button, element, oncePerFrame, onTheme, onWidth, rootOf, shortNumber, slider, themeOf, toggle } from "./common.js";
+import { saveStatically } from "./saving.js";
+import { curveStore } from "./curves_store.js";
+import { curvePanel, groups } from "./curves_panel.js";
+
+const BRIGHT = ["#5aaee8", "#f58b4c", "#3cc9a0", "#dd94bf", "#cdb53d", "#8cc6ef", "#a99be6", "#d39a77"];
+const DRAWN_BY = ["scale", "smoothing", "spread", "zoom", "hidden"];
+
+export default () => {
+  // One store for each model, whose views come and go.
+  const store = curveStore();
+  return {
+    initialize({ model }) {
+      saveStatically(model);
+      const ask = (holes) => { if (holes) model.send({ kind: "sync" }); };
+      const whole = () => ask(store.receiveAll(model.get("snapshot")));
+      const part = (content, buffers) => {
+        if (content?.kind === "points") ask(store.receive(content, buffers[0]));
+      };
+      whole();
+      model.on("change:snapshot", whole);
+      model.on("msg:custom", part);
+      // What came while this module was loading is lost.
+      model.send({ kind: "sync" });
+      return () => {
+        model.off("change:snapshot", whole);
+        model.off("msg:custom", part);
+      };
+    },
+    render({ model, el }) { return curvesView(model, el, store); },
+  };
+};
+
+function curvesView(model, el, store) {
+  const root = rootOf(el, "curves", "Training curves");
+  const said = element("div", { class: "tpunb-unseen", "aria-live": "polite" });
+  const heading = curvesHeading();
+  const grid = element("div", { class: "tpunb-curves-grid" });
+  const empty = element("div", { class: "tpunb-curves-empty" });
+  const panels = new Map();
+  let theme = themeOf(root);
+  let cursor = null;
+  let width = 0;
+  let frames = 0;
+  let [watched, stale] = [true, true];
+
+  const keep = (name, value) => {
+    model.set(name, value);
+    model.save_changes();
+  };
+  const isHidden = (key) => model.get("hidden").some((each) => JSON.stringify(each) === key);
+  const runKey = (run) => JSON.stringify([run]);
+
+  const view = {
+    theme: () => theme,
+    isLog: () => model.get("scale") === "log",
+    weight: () => model.get("smoothing") / 100,
+    spread: () => model.get("spread"),
+    cursor: () => cursor,
+    range() {
+      const zoom = model.get("zoom");
+      const [low, high] = zoom.length === 2 ? zoom : store.reach();
+      return low === high ? [low - 1, high + 1] : [low, high];
+    },
+    linesOf(panel) {
+      const all = store.series.filter((series) => series.panel === panel && !isHidden(runKey(series.run)));
+      const several = store.runs.length > 1;
+      const shared = store.series.some((series) => series.panel === panel && series.validation);
+      return all.map((series, place) => {
+        const role = shared ? (series.validation ? "validation" : "train") : series.name;
+        const key = JSON.stringify([series.run, series.name]);
+        const run = store.runs[series.run]?.name;
+        return { series, key, hidden: isHidden(key), dashed: several && series.validation,
+          colour: several ? series.run : place,
+          label: !several ? role : shared || role !== panel ? `${run} · ${role}` : run };
+      });
+    },
+    colourOf: (line) => {
+      const palette = theme.dark ? BRIGHT : PALETTE;
+      return palette[line.colour % palette.length];
+    },
+    setCursor(step, from = null) {
+      if (step === cursor) return;
+      cursor = step;
+      for (const panel of panels.values()) if (panel.node !== from || step === null) panel.placeCursor();
+      if (from) panels.get(from.dataset.panel)?.writeCursor();
+    },
+    setZoom(zoom) {
+      const [low, high] = store.reach();
+      const whole = !zoom || (zoom[0] <= low && zoom[1] >= high);
+      keep("zoom", whole ? [] : [Math.max(zoom[0], low), Math.min(zoom[1], high)]);
+    },
+    zoomBy(factor, step) {
+      const [low, high] = view.range();
+      const half = ((high - low) * factor) / 2;
+      if (half >= 1) view.setZoom([step - half, step + half]);
+    },
+    toggleLine: (line) => toggleHidden(line.key),
+    say(text) { said.textContent = text; },
+  };
+
+  function toggleHidden(key) {
+    const kept = model.get("hidden").filter((each) => JSON.stringify(each) !== key);
+    keep("hidden", isHidden(key) ? kept : [...kept, JSON.parse(key)]);
+  }
+
+  const bar = curvesToolbar(model, keep, {
+    reset: () => view.setZoom(null),
+    save: () => saveTable(view, store),
+    toggleRun: (run) => toggleHidden(runKey(run)),
+    isRunHidden: (run) => isHidden(runKey(run)),
+    colourOfRun: (run) => view.colourOf({ colour: run }),
+  });
+  root.append(heading.node, bar.node, empty, grid, said);
+
+  function draw() {
+    const titles = store.panels().filter((title) => view.linesOf(title).length);
+    const state = heading.write(store);
+    stale = !watched || !width;
+    if (stale) {
+      tell(state, titles);
+      return;
+    }
+    frames += 1;
+    arrange(titles);
+    for (const title of titles) panels.get(title).update();
+    bar.write(store, view);
+    bar.node.hidden = grid.hidden = !titles.length;
+    empty.hidden = Boolean(store.longest());
+    empty.textContent = state === "waiting" || state === "running" ? "Waiting for the first step" : "No step was made";
+    tell(state, titles);
+  }
+
+  function tell(state, titles) {
+    if (root.dataset.state && root.dataset.state !== state && state !== "running") view.say(`Training ${state}`);
+    const step = Math.max(...store.runs.map((run) => run.step ?? -1), -1);
+    Object.assign(root.dataset, {
+      points: store.longest(), metrics: new Set(store.series.map((series) => series.name)).size,
+      panels: titles.length, runs: store.runs.length, step: step < 0 ? "" : step, state,
+      scale: model.get("scale"), smoothing: model.get("smoothing"), frames,
+      zoom: model.get("zoom").map((each) => Math.round(each)).join(" "),
+    });
+  }
+
+  function arrange(titles) {
+    const most = width < 620 ? 1 : width < 960 ? 2 : 3;
+    const across = Math.min(most, titles.length === 4 ? 2 : titles.length) || 1;
+    const each = Math.floor((width - (across - 1) * 14) / across) - 26;
+    const height = across === 1 ? 260 : across === 2 ? 230 : 200;
+    grid.style.gridTemplateColumns = `repeat(${across}, minmax(0, 1fr))`;
+    for (const [title, panel] of panels) {
+      if (titles.includes(title)) continue;
+      panel.destroy();
+      panel.node.remove();
+      panels.delete(title);
+    }
+    for (const title of titles) {
+      if (!panels.has(title)) {
+        panels.set(title, curvePanel(view, title));
+        grid.append(panels.get(title).node);
+      }
+      panels.get(title).resize(each, height);
+    }
+  }
+
+  const request = oncePerFrame(draw);
+  const stops = [store.listen(request)];
+  for (const name of DRAWN_BY) {
+    model.on(`change:${name}`, request);
+    stops.push(() => model.off(`change:${name}`, request));
+  }
+  stops.push(onTheme(() => {
+    theme = themeOf(root);
+    draw();
+  }));
+  stops.push(onWidth(root, (next) => {
+    width = next - 4;
+    if (!theme.paper) theme = themeOf(root); // it was made off the page, where there is no style
+    draw();
+  }));
+  // Only visible views are drawn.
+  const watcher = new IntersectionObserver(([entry]) => {
+    watched = entry.isIntersecting;
+    if (watched && stale) request();
+  }, { rootMargin: "100px" });
+  watcher.observe(root);
+  tell(heading.write(store), []);
+  return () => {
+    request.cancel();
+    watcher.disconnect();
+    stops.forEach((stop) => stop());
+    for (const panel of panels.values()) panel.destroy();
+    root.remove();
+  };
+}
+
+/** The title and the training's progress. */
+function curvesHeading() {
+  const title = element("h3", { class: "tpunb-title" }, "Training curves");
+  const dot = element("i", { class: "tpunb-curves-dot" });
+  const facts = element("span", {});
+  const filled = element("div", {});
+  const progress = element("div", { class: "tpunb-curves-progress", role: "progressbar",
+    "aria-label": "steps made", "aria-valuemin": 0 }, filled);
+  const status = element("div", { class: "tpunb-curves-status" }, dot, facts);
+  const node = element("header", { class: "tpunb-curves-heading" }, title, status, progress);
+
+  function write({ runs, longest, reach, all, panels }) {
+    const state = stateOfRuns(runs);
+    if (runs.length === 1 && runs[0].name) title.textContent = runs[0].name;
+    const current = runs.find((run) => run.state === "running") ?? runs[runs.length - 1] ?? {};
+    status.dataset.state = state;
+    const text = statusText(state, current, runs.length, longest(), reach()[0]);
+    facts.textContent = [text, ...shownOf(runs.length, all.runs, "runs"),
+      ...shownOf(panels().length, all.metrics, "metrics")].join(" · ");
+    const share = current.total && current.step !== null ? Math.min(1, current.step / current.total) : 0;
+    progress.hidden = !(current.total && state === "running");
+    progress.setAttribute("aria-valuemax", current.total ?? 0);
+    progress.setAttribute("aria-valuenow", current.step ?? 0);
+    filled.style.width = `${100 * share}%`;
+    return state;
+  }
+  return { node, write };
+}
+
+function stateOfRuns(runs) {
+  for (const state of ["running", "stopped"]) if (runs.some((run) => run.state === state)) return state;
+  return runs.length && runs.every((run) => run.state === "finished") ? "finished" : "waiting";
+}
+
+function statusText(state, { step, total, rate, name }, runs, points, first) {
+  if (!points) return total ? `${state} · ${groups(total)} steps to come` : state;
+  const several = runs > 1;
+  const made = step === null || step === undefined ? "" : groups(step);
+  if (state === "running") {
+    const parts = [several ? `${name}: running` : "running",
+      total ? `step ${made} of ${groups(total)}` : `step ${made}`];
+    if (rate) parts.push(`${rate >= 100 ? groups(Math.round(rate)) : shortNumber(Number(rate.toPrecision(2)))} steps/s`);
+    if (rate && total > step) parts.push(`${duration((total - step) / rate)} left`);
+    return parts.join(" · ");
+  }
+  const parts = [state];
+  if (several) parts.push(`${runs} runs`);
+  else parts.push(state === "stopped" && total ? `step ${made} of ${groups(total)}` : stepsText(step + (first === 0 ? 1 : 0)));
+  return parts.join(" · ");
+}
+
+/** What is left out, such as "12 of 10,000 metrics"; nothing where all is shown. */
+function shownOf(shown, every, what) { return shown && shown < every ? [`${shown} of ${groups(every)} ${what}`] : []; }
+
+function stepsText(count) { return `${groups(count)} ${count === 1 ? "step" : "steps"}`; }
+
+function duration(seconds) {
+  if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+}
+
+/** The controls; `write` brings them up to date. */
+function curvesToolbar(model, keep, act) {
+  const linear = toggle("Linear", "Linear scale of values", true, () => keep("scale", "linear"));
+  const log = toggle("Log", "Logarithmic scale of values", false, () => keep("scale", "log"));
+  const smoothing = slider("Smoothing", { max: 99, value: model.get("smoothing"), show: (value) => `${value} %` },
+    (value) => keep("smoothing", value));
+  const spread = toggle("Spread", "Least and greatest value of the replicas", true, (on) => keep("spread", on));
+  const reset = button("Reset zoom", "Show all steps (double click, or Escape)", act.reset);
+  const save = button("CSV", "Download what is shown as a CSV file", act.save);
+  const runs = element("div", { class: "tpunb-curves-runs", role: "group", "aria-label": "Runs" });
+  const node = element("div", { class: "tpunb-toolbar" },
+    element("span", { class: "tpunb-group", role: "group", "aria-label": "Scale of values" }, linear, log),
+    smoothing, spread, runs, element("span", { class: "tpunb-curves-right" }, reset, save));
+  return {
+    node,
+    write(store, view) {
+      linear.set(!view.isLog());
+      log.set(view.isLog());
+      if (Number(smoothing.input.value) !== model.get("smoothing")) smoothing.set(model.get("smoothing"));
+      spread.set(view.spread());
+      spread.hidden = !store.series.some((series) => series.lows);
+      reset.hidden = model.get("zoom").length !== 2;
+      runs.hidden = store.runs.length < 2;
+      store.runs.forEach((run, number) => {
+        const chip = runs.children[number] ?? runs.appendChild(runChip(number, act));
+        chip.write(run.name);
+      });
+    },
+  };
+}
+
+function runChip(run, act) {
+  const name = element("span", {});
+  const swatch = element("i", {});
+  const chip = element("button", { type: "button", class: "tpunb-button tpunb-curves-run",
+    click: () => act.toggleRun(run) }, swatch, name);
+  chip.write = (text) => {
+    name.textContent = text;
+    swatch.style.background = act.colourOfRun(run);
+    const shown = !act.isRunHidden(run);
+    chip.setAttribute("aria-pressed", String(shown));
+    chip.title = `${shown ? "Hide" : "Show"} ${text}`;
+  };
+  return chip;
+}
+
+/** Downloads the lines and steps that are shown, as a table. */
+function saveTable(view, store) {
+  const lines = store.panels().flatMap((title) => view.linesOf(title)).filter((line) => !line.hidden);
+  const url = URL.createObjectURL(new Blob([tableText(lines, view.range(), store.runs)], { type: "text/csv" }));
+  element("a", { href: url, download: "training-curves.csv" }).click();
+  URL.revokeObjectURL(url);
+}
+
+function tableText(lines, [low, high], runs) {
+  const rows = new Map();
+  const names = [];
+  for (const { series } of lines) {
+    const prefix = runs.length > 1 ? `${runs[series.run].name}: ` : "";
+    const columns = [["", series.values], [" min", series.lows], [" max", series.highs]];
+    for (const [suffix, column] of columns) {
+      if (!column) continue;
+      const place = names.push(`${prefix}${series.name}${suffix}`) - 1;
+      for (let row = series.rowAt(low); row < series.length && series.steps[row] <= high; row += 1) {
+        const step = series.steps[row];
+        if (!rows.has(step)) rows.set(step, []);
+        rows.get(step)[place] = column[row];
+      }
+    }
+  }
+  const steps = [...rows.keys()].sort((one, other) => one - other);
+  const text = steps.map((step) => [step, ...names.map((_, place) => rows.get(step)[place] ?? "")].join(","));
+  return `${["step", ...names].map(quoted).join(",")}\n${text.join("\n")}\n`;
+}
+
+function quoted(text) { return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; }

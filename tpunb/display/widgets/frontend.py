@@ -1,0 +1,96 @@
+"""Which front end shows what a cell displays, and how to reach it.
+
+IPython is never imported here: where there is a shell, it is imported already.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from typing import Any
+
+__all__ = ["VARIABLE", "cell_id", "execution", "is_program", "publish", "shows_widgets"]
+
+VARIABLE = "TPUNB_WIDGETS"
+"""The environment variable that sets whether displays are live: `always` or `never`."""
+
+_SETTINGS = {"always": True, "1": True, "never": False, "0": False}
+
+
+def shows_widgets() -> bool:
+    """Whether a person's front end, one that runs widgets, shows what is displayed.
+
+    Programs that execute notebooks (nbconvert, papermill, nbval) start the same
+    kernels. They save a widget as a reference to state that ends with the kernel,
+    so they get the static form.
+    """
+    setting = os.environ.get(VARIABLE, "").strip().lower()
+    if setting in _SETTINGS:
+        return _SETTINGS[setting]
+    shell = _shell()
+    return hasattr(shell, "kernel") and _is_watched(shell)
+
+
+def is_program() -> bool:
+    """Whether cells run in a kernel, and no front end with a person is detected."""
+    return hasattr(_shell(), "kernel") and not shows_widgets()
+
+
+def _is_watched(shell: Any) -> bool:
+    """Whether there are signs of a front end that people use."""
+    environment = os.environ
+    return (
+        # Jupyter Server's sessions: JupyterLab, Notebook 7 and what is built on them.
+        "JPY_SESSION_NAME" in environment
+        or environment.get("SERVER_SOFTWARE", "").startswith("voila")
+        or environment.get("KAGGLE_KERNEL_RUN_TYPE") == "Interactive"
+        or "google.colab" in sys.modules
+        or "__vsc_ipynb_file__" in shell.user_ns
+    )
+
+
+def cell_id() -> str | None:
+    """The id of the cell that runs; None where the front end gives none."""
+    shell = _shell()
+    try:
+        found = shell.get_parent()["metadata"]["cellId"]
+    except (AttributeError, KeyError, TypeError):
+        return None
+    return str(found)
+
+
+def execution() -> int | None:
+    """The number of the cell's run, as in `Out[7]`; None outside of IPython."""
+    count = getattr(_shell(), "execution_count", None)
+    return count if isinstance(count, int) else None
+
+
+def publish(
+    data: dict[str, Any], metadata: dict[str, Any], *, display_id: str, update: bool
+) -> None:
+    """Shows a bundle, or replaces an earlier one by it.
+
+    Args:
+        data: The forms, by MIME type.
+        metadata: What goes with them.
+        display_id: The display's own name.
+        update: Whether to replace what was shown under that name.
+    """
+    shell = _shell()
+    if shell is None:
+        if not update:
+            sys.stdout.write(f"{data['text/plain']}\n")
+        return
+    encoded = {
+        kind: base64.b64encode(form).decode("ascii") if isinstance(form, bytes) else form
+        for kind, form in data.items()
+    }
+    transient = {"display_id": display_id}
+    shell.display_pub.publish(encoded, metadata, transient=transient, update=update)
+
+
+def _shell() -> Any:
+    """The shell that runs cells; None outside of IPython."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None

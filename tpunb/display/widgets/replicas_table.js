@@ -1,0 +1,80 @@
+// The table of statistics: a row for each replica, sorted by any column.
+
+import { element } from "./common.js";
+import { numberText, replicaAt, statisticsAt } from "./replicas_data.js";
+
+/**
+ * The table and its rows. `order` is a column's name, with a minus for descending;
+ * `onOrder` and `onSelect(place, more)` are called on clicks.
+ */
+export function statisticsTable(section, { order, onOrder, onSelect }) {
+  const columns = columnsFor(section);
+  const descending = order.startsWith("-");
+  const sorted = columns.find(({ name }) => name === order.replace("-", "")) ?? columns[0];
+  const places = Array.from({ length: section.count }, (_, place) => place);
+  const keys = places.map((place) => sorted.key(place));
+  places.sort((one, other) => compared(keys[one], keys[other], descending) || one - other);
+  const rows = places.map((place) => rowOf(place, columns, onSelect));
+  const head = element("tr", {}, ...columns.map((column) => headOf(column, sorted, descending, onOrder)));
+  const table = element("table", { class: "tpunb-replicas-table" }, element("thead", {}, head), element("tbody", {}, ...rows));
+  return { node: element("div", { class: "tpunb-replicas-tablebox", tabindex: 0, role: "group", "aria-label": "statistics of all replicas" }, table), rows };
+}
+
+/** What is unknown comes last, whichever way. */
+function compared(one, other, descending) {
+  if (typeof one === "string") return descending ? other.localeCompare(one) : one.localeCompare(other);
+  if (Number.isNaN(one) || Number.isNaN(other)) return Number.isNaN(one) - Number.isNaN(other);
+  return descending ? other - one : one - other;
+}
+
+function columnsFor(section) {
+  const { columns } = section;
+  const integral = section.block.integral;
+  const found = [{ name: "replica", title: "replica", key: (place) => replicaAt(section, place), text: String }];
+  const vary = (name, title, items, text) => items.length > 1
+    && found.push({ name, title, key: (place) => text(items[place]), text: String });
+  vary("dtype", "dtype", section.dtypes, String);
+  vary("shape", "shape", section.shapes, (shape) => (shape ? `[${shape.map((side) => side ?? "None").join(", ")}]` : ""));
+  for (const [name, title, read] of [["min", "min", "min"], ["mean", "mean", "mean"], ["max", "max", "max"]]) {
+    const key = (place) => statisticsAt(columns, place)[read];
+    found.push({ name, title, key, numeric: true,
+      text: (value) => (Number.isNaN(value) ? "–" : numberText(value, integral && name !== "mean")) });
+  }
+  for (const [name, title] of [["nans", "NaN"], ["infs", "Inf"]]) {
+    if (columns[name]) found.push({ name, title, key: (place) => columns[name][place], numeric: true, text: String, odd: Boolean });
+  }
+  if (columns.differs) {
+    const some = columns.differs.reduce((total, one) => total + one, 0);
+    // Mark the rarer case only.
+    const rarely = some <= columns.differs.length / 2;
+    found.push({ name: "differs", title: `like replica ${replicaAt(section, 0)}`, key: (place) => columns.differs[place],
+      text: (differs) => (differs ? "differs" : "equal"), odd: (differs) => rarely && differs });
+  }
+  return found;
+}
+
+function headOf({ name, title, numeric }, sorted, descending, onOrder) {
+  const mine = sorted.name === name;
+  const next = mine && !descending ? `-${name}` : name;
+  const node = element("button", { type: "button", "data-key": `sort-${name}`, click: () => onOrder(next) },
+    title, element("span", { "aria-hidden": "true" }, mine ? (descending ? " ▾" : " ▴") : ""));
+  return element("th", { scope: "col", class: numeric ? "tpunb-replicas-number" : false,
+    "aria-sort": mine ? (descending ? "descending" : "ascending") : "none" }, node);
+}
+
+function rowOf(place, columns, onSelect) {
+  const row = element("tr", { tabindex: -1, "data-key": `row${place}`,
+    click: (event) => onSelect(place, event.ctrlKey || event.metaKey || event.shiftKey),
+    keydown: (event) => {
+      if (event.target !== row || (event.key !== "Enter" && event.key !== " ")) return;
+      event.preventDefault();
+      onSelect(place, event.ctrlKey || event.metaKey);
+    } });
+  for (const { key, text, numeric, odd } of columns) {
+    const value = key(place);
+    row.append(element("td", { class: [numeric && "tpunb-replicas-number", odd?.(value) && "tpunb-replicas-odd"].filter(Boolean).join(" ") || false }, text(value)));
+  }
+  row.place = place;
+  row.tabIndex = 0;
+  return row;
+}

@@ -1,0 +1,50 @@
+// Texts about panels: on them, at the pointer, for screen readers.
+
+import { matrixOf, numberText } from "./replicas_data.js";
+
+export function statisticsLines(statistics, { integral = false } = {}) {
+  if (!statistics) return [];
+  return [statisticsParts(statistics, { integral }).join("  "), oddText(statistics)].filter(Boolean);
+}
+
+export function statisticsParts({ min, mean, max }, { integral = false }) {
+  if (Number.isNaN(mean)) return [];
+  return [`min ${numberText(min, integral)}`, `mean ${numberText(mean)}`, `max ${numberText(max, integral)}`];
+}
+
+export function oddText(statistics) {
+  const parts = [["nans", "NaN"], ["infs", "Inf"]].filter(([name]) => statistics?.[name]);
+  return parts.map(([name, text]) => `${statistics[name]} ${text}`).join(", ");
+}
+
+export function differenceText({ statistics, integral }) {
+  if (Number.isNaN(statistics.mean)) return "";
+  const most = Math.max(Math.abs(statistics.min), Math.abs(statistics.max));
+  return most === 0 && !statistics.nans && !statistics.infs ? "equal" : `max |Δ| ${numberText(most, integral)}`;
+}
+
+export function factsText(panel) {
+  return statisticsLines(panel.statistics, panel).join(", ");
+}
+
+export function rangeText([low, high], column, count) {
+  const at = (share) => numberText(low + (high - low) * share);
+  return `${at(column / count)} to ${at((column + 1) / count)}`;
+}
+
+export function valueText(panel, row, column, view) {
+  if (view === "curves") return numberText(panel.data[column], panel.integral);
+  const matrix = matrixOf(panel);
+  if (row >= matrix.rows || column >= matrix.columns) return "–";
+  if (panel.kind === "images" && view === "images") return pixelText(panel, matrix, row, column);
+  return numberText(matrix.data[row * matrix.columns + column], panel.integral);
+}
+
+/** A pixel's channels. */
+function pixelText(panel, { tiles }, row, column) {
+  const [down, across] = [row % (tiles.height + tiles.gap), column % (tiles.width + tiles.gap)];
+  const image = Math.floor(row / (tiles.height + tiles.gap)) * tiles.across + Math.floor(column / (tiles.width + tiles.gap));
+  if (down >= tiles.height || across >= tiles.width || image >= tiles.count) return "–";
+  const from = ((image * tiles.height + down) * tiles.width + across) * tiles.channels;
+  return [...panel.data.subarray(from, from + tiles.channels)].map((value) => numberText(value, true)).join(" ");
+}

@@ -1,0 +1,238 @@
+"""The live topology: cores on their mesh, to be looked at closely and selected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import traitlets
+
+from tpunb.display.describe.memory import memory_per_core
+from tpunb.display.describe.topology import (
+    TopologyDescription,
+    describe_accelerator,
+    describe_device_assignment,
+    describe_topology,
+)
+from tpunb.display.draw import formats, layout, mimebundle
+from tpunb.display.draw.canvas import HOST_COLOURS
+from tpunb.display.widgets._base import LiveWidget
+from tpunb.display.widgets._modules import es_module
+from tpunb.display.widgets._packing import pack
+from tpunb.tpu.types import Accelerator, accelerator
+
+__all__ = ["TopologyWidget"]
+
+Memory = Callable[[], Sequence[int]]
+
+
+class TopologyWidget(LiveWidget):
+    """Chips on their mesh, cores in chips, hosts by colour; cores can be selected.
+
+    Without a device assignment, core `k` stands for replica `k` in a selection, as
+    every core is a replica of its own then.
+
+    Args:
+        value: A description, a TPU type such as `"v4-32"` or an `Accelerator`,
+            TensorFlow's `Topology` or `DeviceAssignment`, or a connection.
+        memory: Returns the bytes that variables hold on each core; by default a
+            connection's variables are counted, and nothing else.
+        link: Widgets with the same link share their selection.
+        **state: First values of the attributes below.
+
+    Attributes:
+        mode: `"planes"` beside each other, or `"3d"`.
+        colour: What colours stand for: `"host"`, `"replica"`, `"logical"` devices
+            or `"memory"`.
+        plane: The z of the plane to look at; -1 for all of them.
+        camera: How far the view is zoomed, moved and turned.
+
+    Raises:
+        TypeError: The value has no topology, or `memory` cannot be called.
+        AcceleratorTypeError: There is no such TPU type.
+        ValueError: A description whose cores do not fit on its mesh.
+    """
+
+    _esm = es_module("topology.js")
+
+    header = traitlets.Dict().tag(sync=True)
+    cores = traitlets.Bytes().tag(sync=True)
+    mode = traitlets.Enum(["planes", "3d"], "planes").tag(sync=True)
+    colour = traitlets.Enum(["host", "replica", "logical", "memory"], "host").tag(sync=True)
+    plane = traitlets.Int(-1, min=-1).tag(sync=True)
+    camera = traitlets.Dict().tag(sync=True)
+
+    def __init__(
+        self, value: Any, *, memory: Memory | None = None, link: str = "", **state: Any
+    ) -> None:
+        if memory is not None and not callable(memory):
+            raise TypeError(f"memory is a function or None, not a {type(memory).__name__}")
+        description = _described(value)
+        self._strategy = getattr(value, "strategy", None)
+        self._memory = memory if self._strategy is None else memory or self._variables
+        self._description = description
+        header, cores = _payload(description, connected=self._memory is not None)
+        super().__init__(header=header, cores=cores, link=link, **state)
+        self.on_msg(self._on_request)
+
+    @property
+    def description(self) -> TopologyDescription:
+        """What is shown; views follow when it is set, to anything that can be described."""
+        return self._description
+
+    @description.setter
+    def description(self, value: Any) -> None:
+        description = _described(value)
+        header, cores = _payload(description, connected=self._memory is not None)
+        mesh_differs = description.mesh != self._description.mesh
+        self._description = description
+        with self.hold_sync():
+            self.header, self.cores = header, cores
+            known = description.num_replicas or description.num_cores
+            self.selected = [replica for replica in self.selected if replica < known]
+            if mesh_differs:
+                self.plane, self.camera = -1, {}
+
+    def update(self, value: Any) -> bool:
+        """Shows another topology in place; settings stay where they make sense."""
+        self.description = value
+        return True
+
+    def static_bundle(self) -> dict[str, Any]:
+        """The topology as text and as a picture."""
+        return dict(mimebundle(self._description))
+
+    def _variables(self) -> Sequence[int]:
+        """What the connection's variables hold on each core."""
+        return memory_per_core(self._strategy, self._description)
+
+    def _on_request(self, _: Any, content: Any, buffers: Any) -> None:
+        """Answers a view that requests what variables hold."""
+        del buffers
+        if self._memory is None or content != {"request": "memory"}:
+            return
+        try:
+            sizes = np.asarray(self._memory(), np.float64)
+            if sizes.shape != (self._description.num_cores,):
+                raise ValueError(f"{sizes.size} sizes for {self._description.num_cores} cores")
+        except Exception as error:  # a user's function may raise anything, and the view waits
+            self.send({"memory": None, "error": f"{type(error).__name__}: {error}"})
+            return
+        positions, buffer = pack({"bytes": sizes})
+        self.send({"memory": positions}, [buffer])
+
+
+def _described(value: Any) -> TopologyDescription:
+    """The description of anything that has a topology."""
+    if isinstance(value, TopologyDescription):
+        return value
+    if isinstance(value, str | int):
+        value = accelerator(value)
+    if isinstance(value, Accelerator):
+        return describe_accelerator(value)
+    if not isinstance(value, type):
+        if hasattr(value, "core_assignment") and hasattr(value, "topology"):
+            return describe_device_assignment(value)
+        if hasattr(value, "mesh_shape") and hasattr(value, "device_coordinates"):
+            return describe_topology(value)
+        connection = value.describe() if callable(getattr(value, "describe", None)) else value
+        topology = getattr(connection, "topology", None)
+        if isinstance(topology, TopologyDescription):
+            return topology
+    raise TypeError(
+        "A topology is shown of a TPU type such as 'v4-32', a topology, a device assignment or "
+        f"a connection, not of a {type(value).__name__}"
+    )
+
+
+def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict[str, Any], bytes]:
+    """What a front end draws from: words and sizes as JSON, columns as one buffer.
+
+    Args:
+        description: What to show.
+        connected: Whether there is a strategy, which runs a replica on every core
+            unless there is a device assignment.
+    """
+    _check(description)
+    if connected and not description.num_replicas:
+        cores = range(description.num_cores)
+        description = replace(description, replicas=tuple(cores), logical_devices=(0,) * len(cores))
+    columns, buffer = pack(_columns(description))
+    header = {
+        "name": description.name or "TPU topology",
+        "facts": [line for line in _facts(description) if line],
+        "mesh": list(description.mesh),
+        "cores_per_chip": description.cores_per_chip,
+        "wraps": list(description.wraps),
+        "hbm": description.hbm_bytes,
+        "hosts": description.num_hosts,
+        "replicas": description.num_replicas,
+        "logical_devices": description.num_logical_devices,
+        "memory": connected,
+        "columns": columns,
+    }
+    return header, buffer
+
+
+def _facts(description: TopologyDescription) -> Iterable[str]:
+    yield formats.topology_facts(description)
+    yield formats.links_phrase(description)
+    yield formats.assignment_phrase(description)
+
+
+def _columns(description: TopologyDescription) -> dict[str, npt.NDArray[Any]]:
+    """The cores' properties, in as few bytes as they take.
+
+    A core's place is one number: `((z * height + y) * width + x) * cores + core`.
+    """
+    width, height, _ = description.mesh
+    x, y, z, core = np.asarray(description.coordinates, np.int64).T
+    per_chip = description.cores_per_chip
+    columns = {
+        "place": ((z * height + y) * width + x) * per_chip + core,
+        "host": np.asarray(description.hosts),
+        "ordinal": np.asarray(description.ordinals),
+        "host_shade": np.asarray(layout.host_shades(description, len(HOST_COLOURS))),
+    }
+    if description.num_replicas:
+        replicas = np.asarray(description.replicas)
+        shades = layout.replica_shades(description, len(HOST_COLOURS))
+        columns |= {
+            "replica": replicas,
+            "logical": np.asarray(description.logical_devices),
+            "replica_shade": np.asarray(shades),
+        }
+    return {name: _small(column) for name, column in columns.items()}
+
+
+def _small(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers in the smallest type that holds them."""
+    least, most = int(column.min()), int(column.max())
+    return column.astype(np.min_scalar_type(-most - 1 if least < 0 else most))
+
+
+def _check(description: TopologyDescription) -> None:
+    """Rejects a description that no page could draw.
+
+    Raises:
+        ValueError: Its columns differ in length, or a core is not on the mesh.
+    """
+    count = description.num_cores
+    columns = (
+        description.hosts,
+        description.ordinals,
+        description.replicas,
+        description.logical_devices,
+    )
+    if not count or any(len(column) != count for column in columns):
+        raise ValueError("A topology describes at least one core, and each of them in full.")
+    places = np.asarray(description.coordinates)
+    bounds = np.array([*description.mesh, description.cores_per_chip])
+    if places.shape != (count, 4) or (places < 0).any() or (places >= bounds).any():
+        raise ValueError(
+            f"A core's coordinates (x, y, z, core) lie on the mesh {description.mesh} with "
+            f"{description.cores_per_chip} cores a chip; some of these do not."
+        )

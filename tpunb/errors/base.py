@@ -1,0 +1,103 @@
+"""The errors that a user can mend, each with the next thing to do.
+
+`TpunbError` and its family are for states of the world and for input that
+somebody can put right: they render in a line or two, without a traceback.
+Bugs are not among them and keep their traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from tpunb._util.plain_text import plain
+
+__all__ = [
+    "AcceleratorTypeError",
+    "CellError",
+    "ComputationShapeError",
+    "ConnectError",
+    "KernelError",
+    "MemoryLimitError",
+    "NotConnectedError",
+    "TpuWarning",
+    "TpunbError",
+    "VirtualDevicesError",
+    "WorkerError",
+]
+
+
+class TpunbError(Exception):
+    """An error that names its mend.
+
+    Args:
+        message: What is wrong, in one sentence.
+        mend: What to do next, in one sentence.
+
+    Attributes:
+        mend: The same, for programs; an empty string where nothing is known.
+    """
+
+    def __init__(self, message: str, *, mend: str = "") -> None:
+        super().__init__(f"{message}\n{mend}" if mend else message)
+        self.mend = mend
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        return [plain(f"{type(self).__name__}: {self}")]
+
+
+class AcceleratorTypeError(TpunbError, ValueError):
+    """A TPU type or a number of cores that does not exist."""
+
+
+class VirtualDevicesError(TpunbError, RuntimeError):
+    """TensorFlow was started with fewer devices than a virtual TPU needs."""
+
+
+class ComputationShapeError(TpunbError, ValueError):
+    """A computation shape or a number of replicas that does not fit on the TPU."""
+
+
+class ConnectError(TpunbError, RuntimeError):
+    """Connecting failed.
+
+    Attributes:
+        tried: What was tried and what answered, in order.
+    """
+
+    def __init__(self, message: str, *, mend: str = "", tried: Sequence[str] = ()) -> None:
+        super().__init__(message, mend=mend)
+        self.tried = tuple(tried)
+
+
+class WorkerError(ConnectError):
+    """A worker that cannot be started, or that has ended."""
+
+
+class NotConnectedError(TpunbError, RuntimeError):
+    """Something needs a connection and there is none."""
+
+
+class KernelError(TpunbError, RuntimeError):
+    """A Jupyter kernel that cannot be installed, removed or started."""
+
+
+class MemoryLimitError(TpunbError, MemoryError):
+    """Something that would need more memory than this machine has."""
+
+    ag_pass_through = True
+    """Tells TensorFlow, which raises it while it traces, to leave it as it is."""
+
+
+class CellError(TpunbError, ValueError):
+    """A cell that cannot run on the replicas as it is written."""
+
+
+class TpuWarning(UserWarning):
+    """Something runs on a virtual TPU that is slow on a TPU, or comes out otherwise."""
+
+
+def nearest(word: str, choices: Iterable[str], *, most: int = 3) -> list[str]:
+    """The choices that look most like a word, the likeliest first."""
+    return difflib.get_close_matches(word, list(choices), n=most, cutoff=0.4)

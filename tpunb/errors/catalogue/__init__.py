@@ -1,0 +1,29 @@
+"""The errors and performance traps that users of TPUs meet, with cause and mend.
+
+Data only: `tpunb.errors.explain` finds the entry for an error.
+"""
+
+from __future__ import annotations
+
+from tpunb.errors.catalogue.compiling import COMPILING
+from tpunb.errors.catalogue.connecting import CONNECTING
+from tpunb.errors.catalogue.entry import Clue, Entry, link
+from tpunb.errors.catalogue.performance import PERFORMANCE
+from tpunb.errors.catalogue.strategy import STRATEGY
+from tpunb.errors.catalogue.workers import WORKERS
+
+__all__ = ["CHAPTERS", "ENTRIES", "Clue", "Entry", "link"]
+
+CHAPTERS: dict[str, tuple[Entry, ...]] = {
+    "Connecting": CONNECTING,
+    "Workers, files and datasets": WORKERS,
+    "Compiling, shapes and memory": COMPILING,
+    "Using the strategy": STRATEGY,
+    "Performance traps": PERFORMANCE,
+}
+"""The entries by what the user was doing."""
+
+ENTRIES: dict[str, Entry] = {
+    entry.code: entry for entries in CHAPTERS.values() for entry in entries
+}
+"""Every entry by its code."""

@@ -1,0 +1,131 @@
+"""What XLA cannot compile for a TPU, and programs that do not fit its memory."""
+
+from __future__ import annotations
+
+from tpunb.errors.catalogue.entry import Entry
+
+__all__ = ["COMPILING"]
+
+_OF_DATA_SIZE = r"No registered '(?:Unique\w{0,12}|ListDiff|DynamicPartition|NonMaxSuppressionV\d)'"
+_KNOWN_ISSUES = "https://www.tensorflow.org/xla/known_issues"
+
+COMPILING = (
+    Entry(
+        "22",
+        "An operation that a TPU cannot run",
+        (
+            r"Detected unsupported operations when trying to compile graph",
+            r"No registered '\w+' OpKernel for (?:XLA_\w+_JIT|'?TPU'?) devices",
+        ),
+        "XLA has no kernel for an operation in the function: Python calls, strings, lookup "
+        "tables, some ragged operations. The message names it.",
+        "Move it into the input pipeline (`dataset.map`), which runs on the host, or out of the "
+        "function; `tf.config.set_soft_device_placement(True)` lets some run on the host.",
+        ("tensorflow/tpu#176",),
+        rank=1,
+    ),
+    Entry(
+        "23",
+        "Printing or a summary on the TPU",
+        (r"No registered '(?:StringFormat|PrintV2|Write\w{0,20}Summary)' OpKernel",),
+        "tf.print, tf.strings.format and summaries run on the host only.",
+        "Return the value and print it outside, or call "
+        "`tf.config.set_soft_device_placement(True)` before.",
+        ("tensorflow/tensorflow#43705", "tensorflow/tensorflow#37568"),
+    ),
+    Entry(
+        "24",
+        "A string tensor on the TPU",
+        (
+            r"Unsupported data type for TPU: string",
+            r"'string'> is not a supported TPU infeed type",
+            r"No registered '_Arg' OpKernel for [^\n]{0,300}\n[^\n]{0,200}butes: T=DT_STRING",
+        ),
+        "A TPU has no string type, and a string tensor is among the function's inputs or results.",
+        "Turn strings into numbers in the input pipeline, and leave them out of what the dataset "
+        "yields.",
+        ("tensorflow/tensorflow#60092",),
+    ),
+    Entry(
+        "25",
+        "A type that a TPU does not have",
+        (
+            r"No registered 'Identity' OpKernel for '?TPU",
+            r"Unsupported data type for TPU: (?!string)\w",
+            r"rewriting computation to not contain X64 element types",
+        ),
+        "The TPU does not take or compute with tensors of this type: uint8 images in its input "
+        "most often, also complex128, and float64 in matrix products.",
+        "Cast in the input pipeline: `dataset.map(lambda x: tf.cast(x, tf.float32))`.",
+        ("tensorflow/tensorflow#37426",),
+    ),
+    Entry(
+        "26",
+        "tf.where with one argument",
+        (r"No registered 'Where' OpKernel",),
+        "tf.where(condition) and tf.boolean_mask give as many rows as there are true elements; a "
+        "TPU's program needs to know the size beforehand.",
+        "Keep the shape: `tf.where(condition, x, 0.0)`, or multiply by a mask.",
+        ("tensorflow/tpu#236", "tensorflow/tensorflow#47211"),
+    ),
+    Entry(
+        "27",
+        "A size that depends on data",
+        (
+            r"Input \d+ to node [^\n]{0,300} with op (?!\w{0,9}TensorList)\w+ must be a compile",
+            _OF_DATA_SIZE + r" OpKernel for '?(?:XLA|TPU)",
+        ),
+        "A TPU's program is compiled for fixed shapes, and here a size, an axis or a range is "
+        "computed from data, or a result has as many rows as the data (tf.unique, for example).",
+        "Use static sizes: a Python number, `x.shape[0]`, `tf.sequence_mask(lengths, maxlen=64)`.",
+        ("tensorflow/tensorflow#51693",),
+    ),
+    Entry(
+        "28",
+        "A dimension that is not known",
+        (
+            r"Dynamic (?:Spatial Convolution|concatenation) is not supported",
+            r"Dynamic input dimension to reshape",
+            r"Reshape's input dynamic dimension is decomposed",
+            r"TPU has inputs with dynamic shapes",
+        ),
+        "A shape is not fixed when the program is compiled: the batch, most often, because the "
+        "last one is smaller.",
+        "`dataset.batch(n, drop_remainder=True)`, and `tf.ensure_shape` where TensorFlow lost a "
+        "shape.",
+        ("tensorflow/tensorflow#45175", "tensorflow/tensorflow#32868"),
+    ),
+    Entry(
+        "29",
+        "A loop or a TensorArray without a bound",
+        (
+            r"requires a fixed tensor list size",
+            r"with op \w{0,9}TensorList\w{0,9} must be a compile",
+            r"TensorList crossing the XLA/TF boundary",
+        ),
+        "XLA reserves the memory of a TensorArray, and of what a loop keeps for its gradient, "
+        "beforehand; here their size is not known.",
+        "Give `maximum_iterations` or a TensorArray's `size` as a constant, and compile the "
+        "outermost function, gradient included.",
+        (_KNOWN_ISSUES, "tensorflow/tensorflow#39162"),
+    ),
+    Entry(
+        "30",
+        "The program does not fit into the TPU's memory",
+        (r"Ran out of memory in memory space hbm",),
+        "The compiled program needs more memory (HBM) than a core has. The message lists its "
+        "largest allocations, and what padding adds to them.",
+        "Make the batch smaller, use mixed_bfloat16, or recompute activations "
+        "(`tf.recompute_grad`); `%tpu_topology` shows the memory of each type.",
+        ("tensorflow/tpu#385",),
+    ),
+    Entry(
+        "31",
+        "No memory is left on the TPU",
+        (r"Attempting to reserve [^\n]{0,80} at the bottom of memory",),
+        "The program fits, but not beside what is on the TPU already: older models and their "
+        "optimizers, most often.",
+        "Delete old models and results, or connect again; make the batch smaller.",
+        ("pytorch/xla#1735",),
+    ),
+)

@@ -1,0 +1,172 @@
+"""Errors of finding, reaching and starting a TPU."""
+
+from __future__ import annotations
+
+from tpunb.errors.catalogue.entry import Clue, Entry
+
+__all__ = ["CONNECTING"]
+
+# Cloud TPUs name their workers so. Elsewhere a missing operation is a package's that
+# has not been imported.
+_WORKER = r"(?:t1v-)?n-[0-9a-f]{1,20}-w-\d+"
+_CONNECTING_FRAMES = r"experimental_connect_to_cluster|connect_to_cluster|initialize_tpu_system"
+
+CONNECTING = (
+    Entry(
+        "1",
+        "No TPU was named",
+        (r"Please provide a TPU Name to connect to",),
+        "TPUClusterResolver() was called without a name, and neither an environment variable nor "
+        "the machine's metadata names a TPU.",
+        "On Colab, Kaggle or a TPU VM: `%tpu_connect local`. Without a TPU: "
+        "`%tpu_connect --simulate v5e-8`.",
+        ("googlecolab/colabtools#5194", "googlecolab/colabtools#4699"),
+    ),
+    Entry(
+        "2",
+        "COLAB_TPU_ADDR is not set",
+        (r"KeyError: ['\"]COLAB_TPU_ADDR['\"]",),
+        "The notebook follows a recipe for Colab's old TPU Nodes, which ended in 2024: Colab's "
+        "TPUs are now part of the machine and have no address.",
+        "Connect with `%tpu_connect local`, or TPUClusterResolver(tpu='local').",
+        ("googlecolab/colabtools#4481",),
+    ),
+    Entry(
+        "3",
+        "This TensorFlow has no TPU support",
+        (
+            r"TPUs not found in the cluster[^\n]{0,200}(?:ConfigureDistributedTPU|TPU_SYSTEM)",
+            r"is a TensorFlow server without a TPU",
+            r"device:TPU_SYSTEM:0 unknown device",
+            r"No OpKernel was registered to support Op '?ConfigureDistributedTPU",
+            r"No registered 'ConfigureDistributedTPU' OpKernel",
+        ),
+        "TensorFlow was installed without TPU support, or the machine has no TPU.",
+        "With a TPU, install `tensorflow-tpu` in the version of `tensorflow`, restart the kernel "
+        "and run `%tpu_connect local`. Without one: `%tpu_connect --simulate v5e-8`.",
+        (
+            "googlecolab/colabtools#5228",
+            "googlecolab/colabtools#5203",
+            "tensorflow/tensorflow#96203",
+        ),
+    ),
+    Entry(
+        "4",
+        "TensorFlow is not installed, or not for TPUs",
+        (
+            r"No module named 'tensorflow'(?!\.)",
+            r"Cannot install [^\n]{0,100}tensorflow-tpu[^\n]{0,300}conflicting dependencies",
+            r"No matching distribution found for (?:tensorflow-tpu|libtpu)",
+        ),
+        "TPU runtimes do not bring TensorFlow along, and `tensorflow-tpu` wants exactly its own "
+        "version of libtpu.",
+        "`pip install tensorflow-tpu`: 2.19 or later needs nothing else, 2.18 the find-links page "
+        'of TensorFlow\'s installation guide. Without a TPU: `pip install "tpunb[cpu]"`.',
+        ("googlecolab/colabtools#5185", "googlecolab/colabtools#5164"),
+    ),
+    Entry(
+        "5",
+        "TPUStrategy found no TPU",
+        (
+            Clue(
+                r"\bIndexError: index 0 is out of bounds for axis 0 with size 0",
+                where=r"tpu_strategy\.py",
+            ),
+        ),
+        "TPUStrategy was made where TensorFlow sees no TPU core: there is none, or the TPU system "
+        "has not been initialised.",
+        "`%tpu_connect` initialises the TPU and makes the strategy. Without a TPU: "
+        "`%tpu_connect --simulate v5e-8`.",
+        ("tensorflow: tpu_strategy.py",),
+    ),
+    Entry(
+        "6",
+        "Connecting hung",
+        (
+            Clue(r"\bKeyboardInterrupt\b", where=_CONNECTING_FRAMES),
+            r"The TPU worker at [^\n]{1,200} does not answer",
+            r"The TPU [^\n]{1,200} answered, and [^\n]{1,80} was not done in",
+        ),
+        "experimental_connect_to_cluster waits without end for a worker that does not answer.",
+        "`%tpu_connect ADDRESS` tries the port first and gives up after `--timeout` seconds. "
+        "Check the address, and that the TPU is READY.",
+        ("tensorflow/tensorflow#34564",),
+    ),
+    Entry(
+        "7",
+        "The TPU's name cannot be looked up",
+        (
+            r"Could not lookup TPU metadata from name",
+            r"There is no TPU '[^\n]{1,200}' in the zone",
+            r"The (?:zone|project) of the TPU is not known",
+            r"The Cloud TPU API (?:cannot be reached|is not enabled|requires credentials)",
+            r"You may not look up the TPU",
+            r"Missing runtime dependency on the Google API client",
+            Clue(
+                r"\bURLError: <urlopen error [^\n]{0,60}(?:Name or service not known"
+                r"|Temporary failure in name resolution|nodename nor servname)",
+                where=r"tpu_cluster_resolver\.py|_request_compute_metadata",
+            ),
+        ),
+        "A TPU's name is looked up in Google Cloud's metadata, which exists on its machines only; "
+        "or there is no TPU of that name in this zone and project.",
+        "Give `local`, an address (`%tpu_connect grpc://HOST:8470`), or the name with `--zone` "
+        "and `--project`.",
+        ("tensorflow: tpu/client/client.py",),
+    ),
+    Entry(
+        "8",
+        "The TPU worker is not ready",
+        (
+            r"TPU (?:worker may not|might not) be ready",
+            r"TPU \"[^\n]{1,200}\" is not yet ready; state: ",
+            r"The TPU \S{1,130} is (?:[A-Z_]{5,30}|READY and not healthy)\b[:. ]",
+            Clue(
+                r"\bRetrying \(\d+/\d+\)", where=r"[Tt]ensor[Ff]low master|TPU system|tpu_\w+\.py"
+            ),
+        ),
+        "The worker is still being started, or its address is wrong.",
+        "Wait until the TPU is READY (`gcloud compute tpus tpu-vm list`), or stop and start it; "
+        "then connect again.",
+        ("https://cloud.google.com/tpu/docs/troubleshooting/trouble-tf",),
+    ),
+    Entry(
+        "9",
+        "The TPU is in use",
+        (
+            r"TPU is already in use by",
+            r"libtpu multi-process lockfile",
+            r"libtpu\.so already in used? ",
+            r"libtpu\.so is already in use",
+        ),
+        "Only one process can hold a TPU: another kernel has it, or one that died left its lock.",
+        "Shut the other kernel down (`sudo lsof -w /dev/accel0 /dev/vfio/*` names it). If nobody "
+        "holds the TPU, remove `/tmp/libtpu_lockfile`.",
+        ("jax-ml/jax#10192", "tensorflow/tensorflow#61293"),
+    ),
+    Entry(
+        "10",
+        "The TPU runs another version of TensorFlow",
+        (
+            r"nor a name of a function registered in binary running on " + _WORKER,
+            r"Op type not registered '\w+' in binary running on " + _WORKER,
+            r"and the TPU runs [^\n]{1,200}: the versions have to be equal",
+        ),
+        "The notebook's TensorFlow sends operations that the TPU's runtime does not know: their "
+        "versions differ.",
+        "Use equal versions: install the TPU runtime's version of TensorFlow, or create the TPU "
+        "with the runtime of yours.",
+        ("tensorflow/tensorflow#40622", "tensorflow/tensorflow#34391"),
+    ),
+    Entry(
+        "11",
+        "The TPU system was initialised again",
+        (r"TPU system [^\n]{0,200} has already been initialized",),
+        "The cell that initialises the TPU has run twice; what was on the TPU before, variables "
+        "above all, may be lost.",
+        "Make the strategy, the model and the optimizer again. `%tpu_connect` run twice keeps "
+        "the connection instead.",
+        ("tensorflow/tensorflow#36996", "tensorflow/tpu#766"),
+        rank=2,
+    ),
+)

@@ -1,0 +1,102 @@
+"""What makes programs slow on a TPU; most of it raises nothing."""
+
+from __future__ import annotations
+
+from tpunb.errors.catalogue.entry import Entry
+
+__all__ = ["PERFORMANCE"]
+
+_GUIDE = "https://cloud.google.com/tpu/docs/performance-guide"
+
+PERFORMANCE = (
+    Entry(
+        "P1",
+        "The TPU waits for its input",
+        (),
+        "NumPy arrays or Python generators are handed over step by step, slower than the TPU "
+        "computes.",
+        "Use tf.data with TensorFlow operations, `num_parallel_calls=tf.data.AUTOTUNE` and "
+        "`prefetch(tf.data.AUTOTUNE)`.",
+        ("tensorflow/tensorflow#30162",),
+    ),
+    Entry(
+        "P2",
+        "A batch that is too small",
+        (),
+        "Each core gets the global batch divided by the number of replicas, and a few examples "
+        "cannot fill its matrix unit.",
+        "Make the batch of each core as large as fits: a multiple of 8, better 128.",
+        (_GUIDE,),
+    ),
+    Entry(
+        "P3",
+        "Padding",
+        (),
+        "A TPU computes in tiles of 8 by 128: the rest of a tile is filled with zeros, which "
+        "cost as much as data.",
+        "Choose multiples of 8 for the batch of a core and of 128 for features, or the other way "
+        "around.",
+        (_GUIDE,),
+    ),
+    Entry(
+        "P4",
+        "Every step is started from Python",
+        (),
+        "Starting a step takes longer than a short step itself.",
+        "Run several steps in one tf.function, or compile the Keras model with "
+        "`steps_per_execution`.",
+        ("https://www.tensorflow.org/guide/tpu",),
+    ),
+    Entry(
+        "P5",
+        "The odd last batch is compiled again",
+        (),
+        "A last batch of another size is another program, and a TPU compiles it anew.",
+        "`dataset.batch(n, drop_remainder=True)`.",
+        ("tensorflow/tensorflow#29825",),
+    ),
+    Entry(
+        "P6",
+        "A function is traced again and again",
+        (r"\d+ out of the last \d+ calls to [^\n]{0,500} triggered tf\.function retracing",),
+        "A tf.function is made anew in a loop, or called with changing shapes or Python numbers; "
+        "each time it is traced and compiled again.",
+        "Make functions outside loops, pass tensors rather than Python numbers, and keep shapes "
+        "equal. `%%tpu_run --verbose` says why a cell is traced.",
+        ("tensorflow/tensorflow#34025",),
+        rank=2,
+    ),
+    Entry(
+        "P7",
+        "The first step seems to hang",
+        (),
+        "The first step compiles the program, which can take minutes for a large model.",
+        "Wait; the steps after it are quick. `%%tpu_run --time` shows both times.",
+        ("https://cloud.google.com/tpu/docs/troubleshooting/trouble-tf",),
+    ),
+    Entry(
+        "P8",
+        "dataset.cache() on large data",
+        (),
+        "The cache fills the memory of the TPU's host until its worker dies (error 14).",
+        "Leave `cache()` out, or give it a file.",
+        ("tensorflow/tpu#609",),
+    ),
+    Entry(
+        "P9",
+        "jit_compile=True",
+        (),
+        "A TPU compiles every function anyway; the flag only adds restrictions and errors.",
+        "Leave it out for TPUs.",
+        ("keras-team/keras-hub#443",),
+    ),
+    Entry(
+        "P10",
+        "float32 everywhere",
+        (),
+        "A TPU's matrix unit multiplies bfloat16; float32 takes twice the memory and its "
+        "bandwidth.",
+        '`keras.mixed_precision.set_global_policy("mixed_bfloat16")`.',
+        ("https://cloud.google.com/tpu/docs/bfloat16",),
+    ),
+)

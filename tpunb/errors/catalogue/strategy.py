@@ -1,0 +1,203 @@
+"""Errors of writing a program with TPUStrategy, Keras included."""
+
+from __future__ import annotations
+
+from tpunb.errors.catalogue.entry import Clue, Entry
+
+__all__ = ["STRATEGY"]
+
+_TPU_STRATEGY = "tensorflow: tpu_strategy.py"
+_DISTRIBUTE_LIB = "tensorflow: distribute_lib.py"
+
+STRATEGY = (
+    Entry(
+        "32",
+        "strategy.run outside a tf.function",
+        (r"TPUStrategy\.run\(fn, \.\.\.\) does not support pure eager execution",),
+        "A TPU runs compiled functions only, and here strategy.run was given plain Python.",
+        "Decorate the function, or the one that calls strategy.run, with `@tf.function`; or write "
+        "the body into a `%%tpu_run` cell.",
+        ("tensorflow/tensorflow#41074",),
+    ),
+    Entry(
+        "33",
+        "A per-replica value used as a tensor",
+        (
+            r"'PerReplica' object has no attribute",
+            r"using a PerReplica object while not inside a replica context",
+            r"unsupported operand type\(s\) for [^\n]{1,20}: (?:'\w+' and )?'PerReplica'",
+            r"argument must be a string[^\n]{0,60}, not 'PerReplica'",
+        ),
+        "strategy.run gives one value for each replica, not one tensor.",
+        "Combine them: `strategy.reduce`, `strategy.gather`, or "
+        "`strategy.experimental_local_results(value)`. In a cell: `%%tpu_run -r NAME=mean` or "
+        "`-g NAME`.",
+        ("tensorflow/tensorflow#44973",),
+    ),
+    Entry(
+        "34",
+        "Made outside strategy.scope()",
+        (
+            r"Trying to create optimizer slot variable under the scope",
+            r"was not created in the distribution strategy scope",
+            r"metric was not created in TPUStrategy scope",
+            r"`colocate_vars_with` must only be passed a variable created in this",
+            r"'ResourceVariable' object has no attribute '_packed_variable'",
+            # A TPU core, or a virtual one: the first CPU is the host.
+            r"Trying to access resource [^\n]{0,300} from device [^\n]{0,100}(?:TPU:\d|CPU:[1-9])",
+            Clue(r"\bAssertionError\b", where=r"_distributed_tf_update_step"),
+            Clue(r'Need to be inside "with strategy\.scope\(\)"', where=r"TPUStrategy object"),
+            Clue(
+                r"Mixing different tf\.distribute\.Strategy objects",
+                where=r"TPUStrategy object|tpu_strategy\.py",
+            ),
+        ),
+        "The model, its metrics or its optimizer were made outside the strategy's scope, so their "
+        "variables are not on the TPU.",
+        "Make the model and the optimizer, and compile, inside `with strategy.scope():`.",
+        ("tensorflow/tensorflow#55713", "tensorflow/tensorflow#37054"),
+    ),
+    Entry(
+        "35",
+        "Variables made inside a tf.function",
+        (
+            r"tried to create variables on non-first call",
+            r"only supports singleton tf\.Variables",
+        ),
+        "A tf.function runs as a graph many times, and a variable, a layer or an optimizer would "
+        "be made anew each time.",
+        "Make variables, layers and optimizers once, outside the function and in "
+        "`strategy.scope()`.",
+        ("tensorflow/tensorflow#27120",),
+    ),
+    Entry(
+        "36",
+        "A synchronisation inside a nested function",
+        (r"`merge_call` called while defining a new graph",),
+        "The replicas meet (an optimizer's update, for example) inside a tf.function within the "
+        "replica function, or in a branch or a loop.",
+        "Put one `@tf.function` around strategy.run and none inside; move the update out of the "
+        "condition.",
+        ("keras-team/keras-cv#1752",),
+    ),
+    Entry(
+        "37",
+        "A Keras 2 loss with automatic reduction",
+        (r"Please use `tf\.keras\.losses\.Reduction\.SUM` or",),
+        "In a loop of one's own, Keras 2 cannot know whether to divide by a replica's batch or by "
+        "the global one. Keras 3 divides by the replica's and says nothing.",
+        "Make the loss with `reduction=tf.keras.losses.Reduction.NONE` and divide its sum by the "
+        "global batch size (`tf.nn.compute_average_loss`).",
+        ("OpenNMT/OpenNMT-tf#526",),
+    ),
+    Entry(
+        "38",
+        "A global batch that does not divide",
+        (r"The `global_batch_size` [^\n]{0,40} is not divisible by",),
+        "The global batch is shared out evenly among the replicas, and its size is not a multiple "
+        "of their number.",
+        "Choose a multiple of `strategy.num_replicas_in_sync`.",
+        (_DISTRIBUTE_LIB,),
+    ),
+    Entry(
+        "39",
+        "strategy.reduce over an axis that is not there",
+        (
+            Clue(
+                r"Invalid reduction dimension \(?-?\d+ for input with 0 dimension",
+                where=r"distribute_lib\.py[^\n]{0,60}\breduce\b|mean_reduce_helper",
+            ),
+        ),
+        "Each replica's value is a scalar, such as a mean loss, and axis=0 asks for the mean of "
+        "its rows. Means of means also give nan when the last batch leaves replicas empty.",
+        "`strategy.reduce(op, value, axis=None)`; or return per-example values, with "
+        "`drop_remainder=True` on the dataset.",
+        ("tensorflow/tensorflow#61231", "tensorflow/tensorflow#41657"),
+    ),
+    Entry(
+        "40",
+        "Replicas with values of unequal shapes",
+        (
+            r"Shape mismatch in the collective instance",
+            Clue(
+                r"ConcatOp : Dimension \d+ in both shapes must be equal",
+                where=r"_gather_to|distribute_lib\.py[^\n]{0,60}\bgather\b|cross_device_ops\.py",
+            ),
+            r"From merging shape \d+ with other shapes\. for '\{\{node [^\n]{0,100}CrossReplicaSum",
+        ),
+        "Gathering puts the replicas' values together along one axis; along all others they must "
+        "be equal. Inside a replica function a TPU wants them equal along every axis.",
+        "Pad the values to one shape before they are gathered.",
+        (_DISTRIBUTE_LIB,),
+    ),
+    Entry(
+        "41",
+        "A logical device that does not exist",
+        (
+            r"`logical_core_id` to assign must be lower",
+            r"`logical_device_id` not in range",
+            r"Cannot assign a tensor to a logical device in SPMD mode",
+        ),
+        "A replica has as many logical devices as its computation shape has cores, one by "
+        "default; in SPMD mode tensors are split, not assigned.",
+        "`%tpu_connect --computation-shape 1,1,1,2` gives two of them, numbered from 0; leave out "
+        "`--spmd` to assign tensors.",
+        (_TPU_STRATEGY,),
+    ),
+    Entry(
+        "42",
+        "A computation shape that does not fit",
+        (
+            r"computation_shape must have shape \[\d\]",
+            r"computation footprint [^\n]{0,80} does not fit in TPU topology",
+            r"requested \d+ replicas but only \d+ replicas with shape",
+        ),
+        "The cores of a replica, or all replicas together, do not fit on the TPU's mesh.",
+        "Compare with `%tpu_topology`. A v3-8 has the mesh [2, 2, 1, 2]: [1, 1, 1, 2] with 4 "
+        "replicas fits it.",
+        ("tensorflow: device_assignment.py",),
+    ),
+    Entry(
+        "43",
+        "Keras compiles for the CPU of a TPU machine",
+        (r"could not find registered transfer manager for platform Host",),
+        "Keras compiles by XLA where it can, and TensorFlow's TPU build has no XLA for the CPU: "
+        "the model was made outside the strategy's scope, or Keras is old.",
+        "Make and compile the model in `strategy.scope()`, upgrade Keras, or compile with "
+        "`jit_compile=False`.",
+        ("keras-team/keras#19448", "tensorflow/tensorflow#61976"),
+    ),
+    Entry(
+        "44",
+        "Augmentation layers in bfloat16",
+        (r"Value for attr 'dtype' of bfloat16 is not in the list of allowed values",),
+        "Under mixed_bfloat16 some augmentation layers use image operations that do not know "
+        "bfloat16.",
+        'Make these layers with `dtype="float32"`, or augment in the input pipeline.',
+        ("keras-team/keras#17508",),
+    ),
+    Entry(
+        "45",
+        "TPUEmbedding",
+        (
+            r"TPU is already initialized for embeddings",
+            r"Unable to retrieve embedding tables when using a TPU",
+        ),
+        "A TPU holds the tables of one TPUEmbedding, and they cannot be read from it directly.",
+        "Make only one in a scope. To read its tables, save a checkpoint and restore it in one "
+        "that is made outside the TPU's scope.",
+        ("tensorflow: tpu_embedding_v2.py",),
+    ),
+    Entry(
+        "46",
+        "TensorFlow started before the virtual TPU",
+        (
+            r"Virtual devices cannot be modified after being initialized",
+            r"needs \d+ logical CPU devices",
+        ),
+        "The cores of a virtual TPU are made when TensorFlow starts, and a first operation has "
+        "started it already.",
+        "Restart the kernel and run `%tpu_connect --simulate ...` before any TensorFlow operation.",
+        ("tensorflow: context.py",),
+    ),
+)

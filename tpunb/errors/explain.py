@@ -1,0 +1,246 @@
+"""Explains known errors: which entry of the catalogue is it, why, and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+import textwrap
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from tpunb._util.tables import PLAIN, Markup, escaped, table
+from tpunb.errors.catalogue import ENTRIES, Clue, Entry, link
+
+__all__ = ["Explanation", "explain", "explanation"]
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_TRACEBACK = "Traceback (most recent call last)"
+_REACH = 20_000  # characters before a message in which its traceback is looked for
+_TRIES = 32  # matches of a clue whose traceback is looked at
+_MOST_ERRORS = 64
+_MOST_FRAMES = 300
+_WIDTH = 88
+_INDENT = "  "
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What is known about an error; shows itself in a notebook and a terminal.
+
+    Attributes:
+        code: Its code in the catalogue: `"1"` to `"46"`, or `"P1"` to `"P10"`
+            for a performance trap.
+        title: What it is, in a few words.
+        cause: Why it happens.
+        mend: What to do about it.
+        sources: Where that is said: issues, web addresses, parts of TensorFlow.
+    """
+
+    code: str
+    title: str
+    cause: str
+    mend: str
+    sources: tuple[str, ...]
+
+    @property
+    def number(self) -> int | None:
+        """The number of an error in the catalogue; None for a performance trap."""
+        return ENTRIES[self.code].number
+
+    @property
+    def source(self) -> str:
+        """The sources in a line."""
+        return ", ".join(self.sources)
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """The web addresses of those sources that have one."""
+        return tuple(address for address in map(link, self.sources) if address)
+
+    @property
+    def headline(self) -> str:
+        """The title, with the kind and the code."""
+        kind = "Known error" if self.number is not None else "Performance trap"
+        return f"{kind} {self.code}: {self.title}"
+
+    def __str__(self) -> str:
+        rows = [("Cause", self.cause), ("Mend", self.mend), ("Source", self.source)]
+        return "\n".join([self.headline, *(_row(name, text) for name, text in rows)])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("Explanation(...)" if cycle else str(self))
+
+    def _repr_html_(self) -> str:
+        rows = [("Cause", _code(self.cause)), ("Mend", _code(self.mend))]
+        rows.append(("Source", Markup(", ".join(map(_anchor, self.sources)))))
+        return (
+            f'<div><div style="font-weight:600">{escaped(self.headline)}</div>'
+            f"{table(rows, named=True, style=PLAIN)}</div>"
+        )
+
+
+def explanation(code: str) -> Explanation:
+    """The explanation with a code of the catalogue, such as `"34"` or `"P5"`.
+
+    Raises:
+        KeyError: There is none.
+    """
+    entry = ENTRIES[code]
+    return Explanation(entry.code, entry.title, entry.cause, entry.mend, entry.sources)
+
+
+def explain(error_or_text: object) -> Explanation | None:
+    """Explains an error that users of TPUs are known to meet.
+
+    Args:
+        error_or_text: An exception, with what caused it, its notes and the
+            exceptions of a group; or text: a message, a pasted traceback, a log.
+
+    Returns:
+        The cause and the mend, or None if the error is not a known one. It
+        raises nothing, whatever it is given; the time grows with the length of
+        the text.
+    """
+    try:
+        entry = _find(error_or_text)
+    except Exception:  # an exception of someone else's may raise when it is looked at
+        return None
+    return None if entry is None else explanation(entry.code)
+
+
+def _find(error_or_text: object) -> Entry | None:
+    reports: Iterator[tuple[str, str | None]]
+    if isinstance(error_or_text, BaseException):
+        reports = map(_report, _related(error_or_text))
+    elif isinstance(error_or_text, str):
+        reports = iter([(_COLOURS.sub("", error_or_text), None)])
+    elif isinstance(error_or_text, bytes | bytearray):
+        return _find(error_or_text.decode("utf-8", errors="replace"))
+    else:
+        return None
+    found = (entry for message, trace in reports if (entry := _match(message, trace)))
+    # min keeps the first of equal ones: the error itself before what caused it.
+    return min(found, key=lambda entry: entry.rank, default=None)
+
+
+def _match(message: str, trace: str | None) -> Entry | None:
+    """The entry for a message; of several equal ones, that which stands first."""
+    places = [
+        (entry.rank, place, entry.code)
+        for entry, clue, pattern, where in _clues()
+        if (place := _place(clue, pattern, where, message, trace)) is not None
+    ]
+    return ENTRIES[min(places)[2]] if places else None
+
+
+def _place(
+    clue: Clue,
+    pattern: re.Pattern[str],
+    where: re.Pattern[str] | None,
+    message: str,
+    trace: str | None,
+) -> int | None:
+    """Where in a message a clue is; None if it is not there."""
+    if where is None:
+        found = pattern.search(message)
+        return found.start() if found else None
+    if trace is not None:
+        found = pattern.search(message)
+        return found.start() if found and (where.search(message) or where.search(trace)) else None
+    for found in itertools.islice(pattern.finditer(message), _TRIES):
+        if where.search(_surroundings(message, found.start(), found.end())):
+            return found.start()
+    return None
+
+
+def _surroundings(text: str, start: int, end: int) -> str:
+    """A message in a log with the traceback before it and the lines after it."""
+    begin = text.rfind(_TRACEBACK, max(0, start - _REACH), start)
+    return text[begin if begin >= 0 else max(0, start - _REACH) : end + 1_000]
+
+
+@functools.cache
+def _clues() -> tuple[tuple[Entry, Clue, re.Pattern[str], re.Pattern[str] | None], ...]:
+    """All clues, compiled when the first error is explained."""
+    clues = (
+        (entry, clue if isinstance(clue, Clue) else Clue(clue))
+        for entry in ENTRIES.values()
+        for clue in entry.clues
+    )
+    return tuple(
+        (entry, clue, re.compile(clue.message), re.compile(clue.where) if clue.where else None)
+        for entry, clue in clues
+    )
+
+
+def _related(error: BaseException) -> Iterator[BaseException]:
+    """An error, then what is behind it: the group's errors, causes and contexts."""
+    waiting: list[BaseException] = [error]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST_ERRORS:
+        current = waiting.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        behind: list[Any] = [*_parts(current), current.__cause__]
+        if not current.__suppress_context__:
+            behind.append(current.__context__)
+        waiting += [other for other in behind if isinstance(other, BaseException)]
+
+
+def _parts(error: BaseException) -> list[Any]:
+    """The errors of a group."""
+    parts = getattr(error, "exceptions", None)
+    return list(parts[:_MOST_ERRORS]) if isinstance(parts, tuple | list) else []
+
+
+def _report(error: BaseException) -> tuple[str, str]:
+    """What an error says with its notes, and the files and functions that it came through."""
+    notes = getattr(error, "__notes__", None)
+    lines = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
+    message = "\n".join([f"{type(error).__name__}: {_said(error)}", *lines])
+    return _COLOURS.sub("", message), _frames(error.__traceback__)
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the error's own fault: its type and its traceback are left
+        return ""
+
+
+def _frames(traceback: TracebackType | None) -> str:
+    """A traceback's files and functions, as Python writes them; no source is read."""
+    frames: list[str] = []
+    while traceback is not None and len(frames) < _MOST_FRAMES:
+        code = traceback.tb_frame.f_code
+        frames.append(f'File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}')
+        traceback = traceback.tb_next
+    return "\n".join(frames)
+
+
+def _row(name: str, text: str) -> str:
+    head = f"{_INDENT}{name + ':':<8}"
+    return textwrap.fill(
+        text,
+        width=_WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _code(text: str) -> Markup:
+    """Text with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", escaped(text)))
+
+
+def _anchor(source: str) -> str:
+    address = link(source)
+    text = escaped(source)
+    return f'<a href="{escaped(address)}">{text}</a>' if address else text

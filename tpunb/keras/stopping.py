@@ -1,0 +1,86 @@
+"""How a training that Keras runs is ended, also where Keras calls no callback at its end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from tpunb.training.stop_button import StopButton
+
+__all__ = ["TrainingGuard", "callback_list"]
+
+_NEAR = 5
+
+
+class TrainingGuard:
+    """The stop button of a training, and the end of the cell that it runs in.
+
+    Keras calls no callback when training fails. So the button looks for the list of
+    callbacks, which `fit` holds, in the frames below the one that is interrupted; and the
+    end of a cell ends what has not ended.
+
+    Args:
+        owner: The list of callbacks; without one the guard does nothing.
+        abandon: What to do at the end of a cell in which training has failed.
+
+    Attributes:
+        button: The stop button.
+    """
+
+    def __init__(self, owner: Any, abandon: Callable[[], None]) -> None:
+        self.button = StopButton(self._is_running)
+        self._owner = weakref.ref(owner) if owner is not None else None
+        self._abandon = abandon
+        self._events: Any = None
+        # A cell may end before a training in the background does.
+        if owner is None or threading.current_thread() is not threading.main_thread():
+            return
+        self.button.__enter__()
+        ipython = sys.modules.get("IPython")
+        shell = ipython.get_ipython() if ipython is not None else None
+        self._events = getattr(shell, "events", None)
+        if self._events is not None:
+            self._events.register("post_run_cell", self._on_cell_end)
+
+    def leave(self) -> None:
+        """Restores what was there before; the second time it does nothing."""
+        self.button.leave()
+        events, self._events = self._events, None
+        if events is not None:
+            events.unregister("post_run_cell", self._on_cell_end)
+
+    def _on_cell_end(self, _: Any = None) -> None:
+        # A cell may run another one.
+        if not self._is_running(sys._getframe()):
+            self._abandon()
+
+    def _is_running(self, frame: FrameType | None) -> bool:
+        owner = self._owner() if self._owner is not None else None
+        return owner is not None and any(
+            value is owner for each in _callers(frame) for value in list(each.f_locals.values())
+        )
+
+
+def callback_list(callback: Any, frame: FrameType | None) -> Any:
+    """Keras's list of callbacks that calls one of them; None where something else does.
+
+    Args:
+        callback: The callback.
+        frame: The frame that has called it.
+    """
+    for _, each in zip(range(_NEAR), _callers(frame), strict=False):
+        owner = each.f_locals.get("self")
+        callbacks = getattr(owner, "callbacks", None)
+        if isinstance(callbacks, list) and any(one is callback for one in callbacks):
+            return owner
+    return None
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

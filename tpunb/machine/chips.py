@@ -1,0 +1,124 @@
+"""The TPU chips of this machine: device files, and what is on the PCI bus.
+
+Facts are from JAX (`jax/_src/hardware_utils.py`) and from XLA's
+`tpu_initialize_util.cc`: drivers of v2 to v4 make `/dev/accel0` and so on, later TPUs
+are passed through as `/dev/vfio/0` and so on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+__all__ = ["ROOT", "Chips", "find_chips"]
+
+ROOT = Path("/")
+"""The directory with `dev`, `sys` and `proc`."""
+
+_GOOGLE = "0x1ae0"
+# Google makes other PCI devices too (such as gVNIC, a network card): only these are TPUs.
+_FAMILIES = {
+    "0x0027": "v2 or v3",
+    "0x0056": "TPU",  # no public name
+    "0x005e": "v4",
+    "0x0062": "v5p",
+    "0x0063": "v5e",
+    "0x006f": "v6e",
+    "0x0076": "tpu7x",
+}
+_ACCEL = re.compile(r"accel(\d+)")
+_GROUP = re.compile(r"\d+")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chips:
+    """The TPU chips that device files and the PCI bus show.
+
+    Attributes:
+        files: Device files of a TPU.
+        unknown: Device files of a TPU or of another device.
+        others: Device files of other devices.
+        on_bus: How many TPU chips are on the PCI bus.
+        family: The TPU family, from the PCI bus; empty if unknown.
+    """
+
+    files: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    on_bus: int = 0
+    family: str = ""
+
+
+def find_chips(root: Path | None = None) -> Chips:
+    """Looks for TPU chips.
+
+    Args:
+        root: The directory with `dev` and `sys`; by default `/`.
+    """
+    root = ROOT if root is None else root
+    kinds: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+    on_bus = _on_bus(root)
+    for path, is_tpu in (*_accel_files(root), *_vfio_files(root)):
+        # If a group lists no devices, the bus shows whether there is any TPU.
+        kinds[True if is_tpu is None and on_bus else is_tpu].append(path)
+    families = Counter(on_bus)
+    return Chips(
+        tuple(kinds[True]),
+        tuple(kinds[None]),
+        tuple(kinds[False]),
+        sum(families.values()),
+        families.most_common(1)[0][0] if families else "",
+    )
+
+
+def _accel_files(root: Path) -> Iterator[tuple[str, bool | None]]:
+    """Device files of the TPU's own driver; other accelerators may have such a name."""
+    for number in _numbers(_names(root / "dev"), _ACCEL):
+        vendor = _text(root / "sys" / "class" / "accel" / f"accel{number}" / "device" / "vendor")
+        # A driver without a vendor file is the TPU's: others are in /dev/accel/.
+        yield f"/dev/accel{number}", vendor in ("", _GOOGLE)
+
+
+def _vfio_files(root: Path) -> Iterator[tuple[str, bool | None]]:
+    """Files of devices that are passed through, most of which may not be TPUs."""
+    for number in _numbers(_names(root / "dev" / "vfio"), _GROUP):
+        devices = root / "sys" / "kernel" / "iommu_groups" / str(number) / "devices"
+        members = [_family(devices / name) for name in _names(devices)]
+        is_tpu = any(members) if members else None
+        yield f"/dev/vfio/{number}", is_tpu
+
+
+def _on_bus(root: Path) -> list[str]:
+    """The family of each TPU chip on the PCI bus."""
+    devices = root / "sys" / "bus" / "pci" / "devices"
+    return [family for name in _names(devices) if (family := _family(devices / name))]
+
+
+def _family(device: Path) -> str:
+    """The TPU family of a PCI device; empty for any other device."""
+    if _text(device / "vendor") != _GOOGLE:
+        return ""
+    return _FAMILIES.get(_text(device / "device"), "")
+
+
+def _numbers(names: Iterable[str], pattern: re.Pattern[str]) -> list[int]:
+    """The numbers in the names that match, sorted."""
+    found = (pattern.fullmatch(name) for name in names)
+    return sorted(int(match[0].removeprefix("accel")) for match in found if match)
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in directory.iterdir())
+    except OSError:  # not there, or not to be looked into
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip().lower()
+    except OSError:
+        return ""

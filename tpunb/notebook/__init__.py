@@ -1,0 +1,1 @@
+"""IPython and Jupyter: magics, the session, rich displays, kernels."""

@@ -1,0 +1,64 @@
+"""Tab completion of the magics' options and of TPU types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
+
+from tpunb.tpu.types import accelerator_types
+from tpunb.virtual.strict.rules import RULES
+
+__all__ = ["magic_matcher"]
+
+_LINE = re.compile(r"\s*(?:\w+\s*=\s*)?%%?(\w+)\s(.*)")
+
+_VALUES: dict[object, Callable[[], Iterable[str]]] = {
+    "TYPE": accelerator_types,
+    "RULE": lambda: (rule.name for rule in RULES),
+}
+
+
+def magic_matcher(magics: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """Makes a matcher for IPython's completer.
+
+    Args:
+        magics: The magics by name; options are taken from their own parsers.
+
+    Returns:
+        A matcher (IPython's matcher API v2).
+    """
+
+    @context_matcher(identifier="tpunb.notebook.magics", priority=200)
+    def matcher(context: CompletionContext) -> dict[str, Any]:
+        line = _LINE.fullmatch(context.line_with_cursor[: context.cursor_position])
+        if line is None or line[1] not in magics:
+            return {"completions": []}  # a new one each time: IPython writes into it
+        *before, start = re.split(r"\s+", line[2])
+        choices = _choices(magics[line[1]], before, start)
+        found = [word for word in choices if word.startswith(start)]
+        # The completer replaces its own idea of a token, which starts after "-" and ".".
+        skipped = len(start) - len(context.token) if start.endswith(context.token) else 0
+        completions = [SimpleCompletion(text=word[skipped:], type="option") for word in found]
+        return {"completions": completions, "suppress": bool(completions), "ordered": True}
+
+    made: Callable[..., Any] = matcher
+    return made
+
+
+def _choices(magic: Callable[..., Any], before: list[str], start: str) -> list[str]:
+    """What may follow the words before the cursor."""
+    actions = magic.parser._actions  # type: ignore[attr-defined]
+    previous = before[-1] if before else ""
+    asked = [action for action in actions if previous in action.option_strings]
+    if asked and asked[0].nargs != 0 and not (asked[0].nargs == "?" and start.startswith("-")):
+        return list(_VALUES.get(asked[0].metavar, tuple)())
+    options = [
+        name for action in actions for name in action.option_strings if name.startswith("--")
+    ]
+    types = [action for action in actions if action.dest == "type" and not action.option_strings]
+    if types and not start.startswith("-"):
+        return list(accelerator_types())
+    return [name for name in options if name not in before]

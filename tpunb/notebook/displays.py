@@ -1,0 +1,241 @@
+"""How values are displayed: live where a front end runs widgets, else in their static form."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tpunb.errors import AcceleratorTypeError, CellError
+
+if TYPE_CHECKING:
+    from tpunb.connection.connection import Connection
+    from tpunb.display.widgets._base import LiveWidget
+    from tpunb.display.widgets.auto_displays import AutoDisplays
+
+__all__ = [
+    "Described",
+    "Displays",
+    "chosen_replicas",
+    "show",
+]
+
+Bundle = dict[str, Any]
+Forms = Bundle | tuple[Bundle, Bundle]
+"""Forms by MIME type, alone or with their metadata."""
+
+
+class Described:
+    """Shows a description.
+
+    Args:
+        description: One of those in `tpunb.display.describe`.
+        connection: The connection that it is of, if any.
+    """
+
+    def __init__(self, description: Any, connection: Connection | None = None) -> None:
+        self.description = description
+        self.connection = connection
+
+    def __repr__(self) -> str:
+        return str(_static(self.description)["text/plain"])
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+        del include, exclude
+        return _static(self.description)
+
+
+def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
+    """Shows a value of only some replicas.
+
+    Raises:
+        CellError: None of them exists.
+    """
+    from tpunb.display.describe import describe_replica_values, only_replicas
+
+    try:
+        return Described(only_replicas(describe_replica_values(value), targets))
+    except IndexError as error:
+        raise CellError("-t names no replica that exists.", mend=str(error)) from None
+
+
+def show(value: Any) -> LiveWidget:
+    """Shows a value live, whatever has become of its display before.
+
+    Args:
+        value: A distributed value, a variable, a tensor, or tuples, lists and
+            mappings of these; a topology, a device assignment, a connection or a
+            TPU type such as `"v4-32"`; a training history or a list of them; or
+            a widget of ours that is frozen.
+
+    Returns:
+        The widget that is shown; its `freeze` replaces it by the static form.
+        Where widgets cannot run, the static form is shown at once.
+    """
+    from tpunb.display.widgets._base import LiveWidget
+
+    widget = value if isinstance(value, LiveWidget) else _widget(value)
+    widget.show_once()
+    return widget
+
+
+def _widget(value: Any) -> LiveWidget:
+    """The widget that suits a value."""
+    from tpunb.connection.connection import Connection, latest_connection
+    from tpunb.display import widgets
+
+    connection = value if isinstance(value, Connection) else latest_connection()
+    link = connection.link if connection is not None else ""
+    if _is_history(value):
+        return widgets.CurvesWidget(value, link=link)
+    if _is_topology(value):
+        memory = connection.memory_per_core if connection is value else None
+        return widgets.TopologyWidget(value, link=link, memory=memory)
+    return widgets.ReplicasWidget(value, link=link)
+
+
+def _is_history(value: Any) -> bool:
+    from tpunb.training.history import History
+
+    several = isinstance(value, list | tuple) and value
+    return all(isinstance(item, History) for item in (value if several else [value]))
+
+
+def _is_topology(value: Any) -> bool:
+    from tpunb.connection.connection import Connection
+    from tpunb.display.describe import TopologyDescription
+    from tpunb.tpu.types import Accelerator, accelerator
+
+    if isinstance(value, str):
+        try:
+            accelerator(value)
+        except AcceleratorTypeError:
+            return False
+        return True
+    # TensorFlow's topology and device assignment, or what has their parts.
+    duck = hasattr(value, "device_coordinates") or hasattr(value, "core_assignment")
+    return duck or isinstance(value, Accelerator | TopologyDescription | Connection)
+
+
+class Displays:
+    """How one shell displays values: live where its front end runs widgets.
+
+    Args:
+        connection: Gives the open connection, or None.
+    """
+
+    def __init__(self, connection: Callable[[], Connection | None]) -> None:
+        self._connection = connection
+        self._automatic: AutoDisplays | None = None
+
+    def formatters(self) -> tuple[tuple[str, str, Callable[..., Forms | None]], ...]:
+        """Module, class and mimebundle of the types that get a display.
+
+        They are named rather than imported: TensorFlow may not be loaded yet.
+        """
+        return (
+            (*_DISTRIBUTED, self.of_values),
+            ("tensorflow.python.tpu.topology", "Topology", self.of_topology),
+            ("tensorflow.python.tpu.device_assignment", "DeviceAssignment", self.of_topology),
+            ("tpunb.notebook.displays", "Described", self.of_described),
+            ("tpunb.training.history", "History", self.of_history),
+            # A description already, and a tuple, which IPython would show as one.
+            ("tpunb.tpu.annotations", "Annotations", lambda value, **_: _static(value)),
+            *(("builtins", kind, self.of_nest) for kind in ("tuple", "list", "dict")),
+        )
+
+    def of_values(self, value: Any, **_: Any) -> Forms:
+        """The display of a value with a part on each replica."""
+        from tpunb.display.describe import describe_replica_values
+
+        return self._live("ReplicasWidget", value) or _static(describe_replica_values(value))
+
+    def of_nest(self, value: Any, **_: Any) -> Forms | None:
+        """The display of a tuple, list or dict with distributed values in it; else None."""
+        return self.of_values(value) if _holds_distributed(value, depth=3) else None
+
+    def nest_printer(self, before: Callable[..., Any] | None) -> Callable[..., None]:
+        """A printer of IPython's for tuples, lists or dicts; others print as before."""
+
+        def print_nest(value: Any, printer: Any, cycle: bool) -> None:
+            if not cycle and _holds_distributed(value, depth=3):
+                from tpunb.display.describe import describe_replica_values
+                from tpunb.display.draw import replicas_text
+
+                printer.text(replicas_text(describe_replica_values(value)))
+            elif before is not None:
+                before(value, printer, cycle)
+            else:
+                printer.text(repr(value))
+
+        return print_nest
+
+    def of_topology(self, value: Any, **_: Any) -> Forms:
+        """The display of TensorFlow's topology or device assignment."""
+        return self._live("TopologyWidget", value) or _static(_topology(value))
+
+    def of_described(self, value: Described, **_: Any) -> Forms:
+        """The display of a description."""
+        from tpunb.display.describe import ReplicaValuesDescription, TopologyDescription
+
+        live: Forms | None = None
+        if isinstance(value.description, TopologyDescription):
+            memory = value.connection.memory_per_core if value.connection is not None else None
+            live = self._live("TopologyWidget", value.description, memory=memory)
+        elif isinstance(value.description, ReplicaValuesDescription):
+            live = self._live("ReplicasWidget", value.description)
+        return live or _static(value.description)
+
+    def of_history(self, value: Any, **_: Any) -> Forms:
+        """The display of a training history."""
+        from tpunb.display.describe import describe_history
+
+        return self._live("CurvesWidget", value) or _static(describe_history(value))
+
+    def close(self) -> None:
+        """Lets go of the values that live displays hold."""
+        if self._automatic is not None:
+            self._automatic.close()
+
+    def _live(self, name: str, value: Any, **state: Any) -> Forms | None:
+        """The live form with the static ones; None where widgets are not shown."""
+        # Imported at the first display: NumPy alone would double the time of loading.
+        from tpunb.display.widgets import frontend
+
+        if not frontend.shows_widgets():
+            return None
+        from tpunb.display import widgets
+        from tpunb.display.widgets.auto_displays import AutoDisplays
+
+        connection = self._connection()
+        link = connection.link if connection is not None else ""
+        kind = getattr(widgets, name)
+        self._automatic = self._automatic or AutoDisplays()
+        widget = self._automatic.widget(kind, value, lambda: kind(value, link=link, **state))
+        return widget.live_bundle() if widget is not None else None
+
+
+def _static(description: Any) -> Bundle:
+    from tpunb.display.draw import mimebundle
+
+    return dict(mimebundle(description))
+
+
+def _topology(value: Any) -> Any:
+    from tpunb.display.describe import describe_device_assignment, describe_topology
+
+    is_assignment = hasattr(value, "core_assignment")
+    return describe_device_assignment(value) if is_assignment else describe_topology(value)
+
+
+_DISTRIBUTED = ("tensorflow.python.distribute.values", "DistributedValues")
+
+
+def _holds_distributed(value: Any, depth: int) -> bool:
+    """Whether there is a distributed value among the first items of a structure."""
+    if isinstance(value, dict | tuple | list):
+        items = value.values() if isinstance(value, dict) else value
+        return depth > 0 and any(
+            _holds_distributed(item, depth - 1) for item in itertools.islice(items, 64)
+        )
+    return any((kind.__module__, kind.__name__) == _DISTRIBUTED for kind in type(value).__mro__)

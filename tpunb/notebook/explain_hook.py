@@ -1,0 +1,149 @@
+"""Explanations of known errors under the tracebacks that a shell shows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tpunb.errors import TpunbError
+
+if TYPE_CHECKING:
+    from tpunb.errors.explain import Explanation
+
+__all__ = ["Explaining"]
+
+_MARK = "_tpunb_explained"
+_RUNNING = "run_code"  # IPython's function that executes cells, in all its versions
+
+
+class Explaining:
+    """Adds the cause and the fix to the known errors that a shell's cells raise.
+
+    IPython lets one handler take the exceptions of cells (`set_custom_exc`).
+    This one shows them as IPython does, and leaves those for which somebody
+    else has set a handler to that.
+
+    Args:
+        shell: An IPython shell.
+        report: Receives each explanation that is shown.
+    """
+
+    def __init__(self, shell: Any, report: Callable[[Explanation], None]) -> None:
+        self._shell = shell
+        self._report = report
+        self._theirs: tuple[tuple[type[BaseException], ...], Any] = ((), None)
+        self._ours: Any = None
+        self._active = False
+
+    def install(self) -> None:
+        """Begins to explain."""
+        self._active = True
+        self._theirs = (self._shell.custom_exceptions, self._shell.CustomTB)
+        # KeyboardInterrupt: who waits in vain for a TPU interrupts.
+        self._shell.set_custom_exc((Exception, KeyboardInterrupt), self._handle)
+        self._ours = self._shell.CustomTB
+
+    def remove(self) -> None:
+        """Ends it; a handler that somebody has set since is kept."""
+        self._active = False  # theirs may call this one
+        if self._shell.CustomTB is self._ours:
+            self._shell.custom_exceptions, self._shell.CustomTB = self._theirs
+
+    def _handle(
+        self,
+        shell: Any,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType,
+        tb_offset: int | None = None,
+    ) -> None:
+        """Shows an error; IPython calls this where it would show it itself."""
+        try:
+            addition = self._addition(error)
+        except Exception:  # whatever fails in here, the user's own error is shown
+            addition = None
+        theirs, handler = self._theirs
+        if isinstance(error, theirs):
+            handler(kind, error, trace, tb_offset)
+        else:
+            _show(shell, kind, error, trace)
+        if addition is not None and not addition.shown:
+            sys.stderr.write(f"{addition.text}\n")
+
+    def _addition(self, error: BaseException) -> _Addition | None:
+        """What is to be shown under an error, prepared to be shown with it."""
+        if not self._active or (isinstance(error, TpunbError) and error.mend):
+            return None
+        from tpunb.errors.explain import explain  # the catalogue is read when there is an error
+
+        addition = getattr(error, _MARK, None)
+        if not isinstance(addition, _Addition):
+            explanation = explain(error)
+            if explanation is None:
+                return None
+            addition = _Addition(explanation)
+            _render_with(error, addition, self._shell)
+        addition.shown = False  # the error may have been raised before, and shown
+        self._report(addition.explanation)
+        return addition
+
+
+class _Addition:
+    """An explanation under an error.
+
+    Attributes:
+        explanation: The explanation.
+        shown: Whether it has been shown with the error's traceback.
+    """
+
+    def __init__(self, explanation: Explanation) -> None:
+        self.explanation = explanation
+        self.shown = False
+
+    @property
+    def text(self) -> str:
+        """What is shown."""
+        return str(self.explanation)
+
+
+def _render_with(error: Any, addition: _Addition, shell: Any) -> None:
+    """Lets IPython show an addition below an error's own traceback."""
+    own = getattr(error, "_render_traceback_", None)
+
+    def render() -> Any:
+        if own is not None:
+            lines = own()
+        else:
+            # In the mode that %xmode has chosen by then, also for %tb.
+            lines = shell.InteractiveTB.structured_traceback(
+                type(error), error, error.__traceback__, tb_offset=None
+            )
+        if not isinstance(lines, list):  # some shells have objects of their own, as Colab
+            return lines
+        addition.shown = True
+        return [*lines, "", addition.text]
+
+    try:
+        error._render_traceback_ = render
+        setattr(error, _MARK, addition)
+    except Exception:  # an exception without a dictionary: the text is printed after it
+        return
+
+
+def _show(
+    shell: Any, kind: type[BaseException], error: BaseException, trace: TracebackType
+) -> None:
+    """Shows an error as IPython does where there is no handler."""
+    if trace.tb_frame.f_code.co_name == _RUNNING or not _is_of_compiling(error):
+        shell.showtraceback((kind, error, trace), running_compiled_code=True)
+    elif isinstance(error, IndentationError):
+        shell.showindentationerror()
+    else:
+        shell.showsyntaxerror()
+
+
+def _is_of_compiling(error: BaseException) -> bool:
+    """Whether IPython takes an error for one of syntax before a cell runs."""
+    return isinstance(error, OverflowError | SyntaxError | ValueError | TypeError | MemoryError)

@@ -1,0 +1,128 @@
+"""What `%load_ext tpunb` does, and how `%unload_ext tpunb` undoes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpunb.notebook.explain_hook import Explaining
+from tpunb.notebook.magics import TpuMagics
+from tpunb.notebook.stoppable_cells import StoppableCells
+
+__all__ = ["load", "unload"]
+
+_ATTRIBUTE = "_tpunb_extension"
+
+
+class _Extension:
+    """Everything that loading added to one shell, and what it took the place of."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        self.magics = TpuMagics(shell)
+        self.explaining = Explaining(shell, self.magics.session.remember)
+        self.stoppable = StoppableCells(shell, self.magics.session.stoppable_calls)
+        self.matcher: Any = None
+        self.replaced: list[tuple[dict[str, Any], str, Any]] = []
+        self.formatters: list[tuple[str, str, Any, Any]] = []
+        self.printers: list[tuple[dict[Any, Any], type, Any, Any]] = []
+
+    def load(self) -> None:
+        tables = self.shell.magics_manager.magics
+        named = {kind: list(methods) for kind, methods in self.magics.magics.items()}
+        self.replaced = [
+            (tables[kind], name, tables[kind].get(name)) for kind in named for name in named[kind]
+        ]
+        self.shell.register_magics(self.magics)
+        self._complete(
+            {name: getattr(self.magics, name) for names in named.values() for name in names}
+        )
+        formatter = self.shell.display_formatter.mimebundle_formatter
+        for module, name, function in self.magics.displays.formatters():
+            before = formatter.deferred_printers.get((module, name))
+            formatter.for_type_by_name(module, name, function)
+            self.formatters.append((module, name, function, before))
+        self._print_nests()
+        self.explaining.install()
+        self.stoppable.install()
+
+    def _print_nests(self) -> None:
+        """IPython prints builtin types itself, whatever text their bundle brings."""
+        printers = self.shell.display_formatter.formatters["text/plain"].type_printers
+        for kind in (dict, list, tuple):
+            before = printers.get(kind)
+            printers[kind] = ours = self.magics.displays.nest_printer(before)
+            self.printers.append((printers, kind, ours, before))
+
+    def _complete(self, magics: dict[str, Any]) -> None:
+        try:
+            from tpunb.notebook.completion import magic_matcher
+        except ImportError:
+            return  # IPython before 8.6, which Colab has, knows no such matchers
+        self.matcher = magic_matcher(magics)
+        self.shell.Completer.custom_matchers.append(self.matcher)
+
+    def unload(self) -> None:
+        try:
+            self.magics.session.disconnect()
+        finally:
+            self.magics.displays.close()
+            self._restore_magics()
+            if self.matcher in self.shell.Completer.custom_matchers:
+                self.shell.Completer.custom_matchers.remove(self.matcher)
+            self._restore_formatters()
+            self.explaining.remove()
+            self.stoppable.remove()
+
+    def _restore_magics(self) -> None:
+        for table, name, before in self.replaced:
+            # What the user has redefined since is the user's.
+            if getattr(table.get(name), "__self__", None) is self.magics:
+                _put_back(table, name, before)
+        registry = self.shell.magics_manager.registry
+        if registry.get("TpuMagics") is self.magics:
+            del registry["TpuMagics"]
+
+    def _restore_formatters(self) -> None:
+        for table, kind, printer, before in self.printers:
+            if table.get(kind) is printer:
+                _put_back(table, kind, before)
+        formatter = self.shell.display_formatter.mimebundle_formatter
+        for module, name, function, before in self.formatters:
+            places: list[tuple[Any, Any]] = [(formatter.deferred_printers, (module, name))]
+            # IPython moves a formatter here when it meets the type.
+            places += [(formatter.type_printers, cls) for cls in _known(formatter, module, name)]
+            for table, key in places:
+                if table.get(key) is function:
+                    _put_back(table, key, before)
+
+
+def _put_back(table: dict[Any, Any], key: Any, before: Any) -> None:
+    """What stood in a table before; nothing, if nothing did."""
+    if before is None:
+        table.pop(key, None)
+    else:
+        table[key] = before
+
+
+def _known(formatter: Any, module: str, name: str) -> list[type]:
+    """The classes of that name that IPython has met."""
+    types = list(formatter.type_printers)
+    return [cls for cls in types if (cls.__module__, cls.__name__) == (module, name)]
+
+
+def load(shell: Any) -> None:
+    """Adds the magics, their completion and the displays to a shell."""
+    if getattr(shell, _ATTRIBUTE, None) is not None:
+        return
+    extension = _Extension(shell)
+    extension.load()
+    setattr(shell, _ATTRIBUTE, extension)
+
+
+def unload(shell: Any) -> None:
+    """Takes away what `load` added, and closes the connection."""
+    extension = getattr(shell, _ATTRIBUTE, None)
+    if extension is None:
+        return
+    delattr(shell, _ATTRIBUTE)
+    extension.unload()

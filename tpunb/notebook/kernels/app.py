@@ -1,0 +1,119 @@
+"""An ordinary IPython kernel that has a virtual TPU.
+
+TensorFlow is not imported here. Once a cell imports it, its names answer for the
+virtual TPU; if that cannot be, the import fails: a notebook that was meant for a
+TPU never goes on without one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
+from tpunb.notebook.kernels.importing import Gate
+from tpunb.tpu.types import accelerator
+
+__all__ = ["main", "prepare", "watch"]
+
+_OPTION = "--tpu="
+_VARIABLE = "TPUNB_TPU"
+
+
+def main() -> None:
+    """Starts the kernel with the process's arguments."""
+    sys.argv[1:] = prepare(sys.argv[1:], os.environ)
+    _application().launch_instance()
+
+
+def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
+    """Sees to it that importing TensorFlow brings a virtual TPU.
+
+    Args:
+        arguments: The kernel's arguments; `--tpu=TYPE` says which TPU, unless
+            `TPUNB_TPU` does.
+        environment: The process's environment variables, which are completed.
+
+    Returns:
+        The arguments that are ipykernel's.
+    """
+    types = [text.removeprefix(_OPTION) for text in arguments if text.startswith(_OPTION)]
+    tpu = environment.get(_VARIABLE, "").strip() or "".join(types[-1:])
+    # What TensorFlow says about GPUs that are not there would be in every notebook.
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # For %tpu_connect without arguments, and for processes that a cell starts.
+    environment[_VARIABLE] = tpu
+    gate = Gate()
+    try:
+        _install(tpu)
+    except TpunbError as error:
+        gate.error = error
+    sys.meta_path.insert(0, gate)
+    return [text for text in arguments if not text.startswith(_OPTION)]
+
+
+def _application() -> Any:
+    """The application of ipykernel, with a look at every cell that has run."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    class TpuKernelApp(IPKernelApp):
+        def initialize(self, argv: list[str] | None = None) -> None:
+            super().initialize(argv)
+            if self.shell is not None:
+                watch(self.shell)
+                _explain_errors(self.shell)
+
+    return TpuKernelApp
+
+
+def _explain_errors(shell: Any) -> None:
+    """Shows the cause and the mend under known errors, as `%load_ext tpunb` does."""
+    from tpunb.notebook.explain_hook import Explaining
+
+    Explaining(shell, lambda explanation: None).install()
+
+
+def watch(shell: Any) -> None:
+    """Lets a cell fail in which a notebook does not get its virtual TPU, whatever it makes of it.
+
+    Many notebooks look for a TPU in a `try` and go on on the CPU without one. Here
+    they were started for the TPU: its error is the cell's.
+
+    Args:
+        shell: The kernel's IPython shell.
+    """
+    shown: list[BaseException] = []
+
+    def look(result: Any) -> None:
+        error = _failure()
+        if error is None or error in shown:
+            return
+        shown.append(error)
+        if result is None or not result.success:
+            return  # the cell has failed already
+        result.error_in_exec = error
+        shell.showtraceback((type(error), error, error.__traceback__))
+
+    shell.events.register("post_run_cell", look)
+
+
+def _failure() -> BaseException | None:
+    """The error because of which TensorFlow's names do not answer for the virtual TPU."""
+    module = sys.modules.get("tpunb.virtual.patch.state")
+    failure = getattr(module, "failure", None)
+    return None if failure is None else failure()
+
+
+def _install(tpu: str) -> None:
+    from tpunb.virtual import install_when_imported
+
+    try:
+        accelerator(tpu)
+    except AcceleratorTypeError as error:
+        raise KernelError(
+            f"This kernel has a virtual TPU, and {_VARIABLE} is {tpu!r}: {error}",
+            mend=f"Set {_VARIABLE} to a TPU type before the kernel starts, or unset it.",
+        ) from error
+    install_when_imported(tpu, environment=True, required=True)

@@ -1,0 +1,245 @@
+"""Kernel specs: what tells Jupyter how to start a kernel with a virtual TPU."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tpunb.errors import KernelError, nearest
+from tpunb.machine.detect import refuse_simulation
+from tpunb.notebook.kernels.folders import (
+    LAUNCHER,
+    MARK,
+    checked_name,
+    delete,
+    folder_for,
+    tpu_of,
+    write,
+)
+from tpunb.notebook.kernels.logo import logos
+from tpunb.tpu.types import Accelerator, accelerator
+
+__all__ = [
+    "InstalledKernel",
+    "install_kernel",
+    "installed_kernels",
+    "remove_kernel",
+    "temporary_kernel",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InstalledKernel:
+    """A kernel of this package that Jupyter finds.
+
+    Attributes:
+        name: What `--kernel` and a notebook's metadata call it.
+        tpu: The TPU type that it simulates.
+        folder: Where its kernel spec is.
+        replaced: Whether installing it took the place of another one.
+    """
+
+    name: str
+    tpu: str
+    folder: Path
+    replaced: bool = False
+
+
+def install_kernel(
+    tpu: str | int, *, name: str | None = None, prefix: str | os.PathLike[str] | None = None
+) -> InstalledKernel:
+    """Adds a kernel with a virtual TPU to Jupyter.
+
+    The kernel runs in the Python environment that this is called from.
+
+    Args:
+        tpu: A TPU type such as `"v5e-8"`, or a number of cores.
+        name: The kernel's name; by default `tpunb-` and the type. A kernel of this
+            package that is called so is replaced.
+        prefix: The environment to install into, such as `sys.prefix`; by default
+            the user's own Jupyter folder.
+
+    Returns:
+        The kernel.
+
+    Raises:
+        AcceleratorTypeError: There is no such TPU type.
+        KernelError: The name is not a valid one, belongs to a kernel of somebody
+            else, or the folder cannot be written.
+    """
+    found = accelerator(tpu)
+    name = _default_name(found) if name is None else checked_name(name)
+    manager = _manager()
+    base = manager.user_kernel_dir if prefix is None else _kernels_of(prefix)
+    try:
+        folder = folder_for(Path(base), name, manager.find_kernel_specs())
+        replaced = tpu_of(folder) is not None
+        write(folder, {**_spec_file(_spec(found)), **logos()})
+    except OSError as error:
+        raise KernelError(
+            f"Cannot write {error.filename or base}: {error.strerror}.",
+            mend="Install it for you alone (--user), or into this environment (--sys-prefix).",
+        ) from error
+    return InstalledKernel(name, found.name, folder, replaced)
+
+
+def _kernels_of(prefix: str | os.PathLike[str]) -> Path:
+    return Path(prefix, "share", "jupyter", "kernels").absolute()
+
+
+def installed_kernels() -> list[InstalledKernel]:
+    """The kernels of this package that Jupyter finds, by name."""
+    found = _manager().find_kernel_specs()
+    kernels = ((name, tpu_of(Path(folder)), Path(folder)) for name, folder in found.items())
+    return sorted(
+        (InstalledKernel(name, tpu, folder) for name, tpu, folder in kernels if tpu is not None),
+        key=lambda kernel: kernel.name,
+    )
+
+
+def remove_kernel(name: str) -> InstalledKernel:
+    """Removes a kernel that `install_kernel` has added.
+
+    Files of somebody else in its folder stay, and so does what a folder that is a symbolic
+    link leads to.
+
+    Args:
+        name: The kernel's name.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        KernelError: There is no kernel of that name, it is not of this package,
+            or it cannot be deleted.
+    """
+    manager = _manager()
+    ours = {kernel.name: kernel for kernel in installed_kernels()}
+    kernel = ours.get(name.lower())
+    if kernel is None:
+        raise _no_such_kernel(name, list(ours), manager.find_kernel_specs())
+    try:
+        delete(kernel.folder)
+    except OSError as error:
+        raise KernelError(f"Cannot remove {kernel.folder}: {error.strerror}.") from error
+    return kernel
+
+
+@contextlib.contextmanager
+def temporary_kernel(tpu: str | int) -> Iterator[str]:
+    """A kernel with a virtual TPU that this process and those it starts find.
+
+    Nothing is installed: the kernel spec is in a temporary folder, to which
+    `JUPYTER_PATH` leads until the block ends.
+
+    Args:
+        tpu: A TPU type, or a number of cores. `TPUNB_TPU` does not override it.
+
+    Yields:
+        The kernel's name.
+
+    Raises:
+        AcceleratorTypeError: There is no such TPU type.
+        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU.
+        KernelError: The packages that a kernel takes are not installed.
+    """
+    found = accelerator(tpu)
+    refuse_simulation()
+    require_packages("ipykernel", "jupyter_client")
+    name = _default_name(found)
+    # What it runs is nobody's history.
+    spec = _spec(found, ["--HistoryManager.hist_file=:memory:"])
+    spec["env"]["TPUNB_TPU"] = _argument(found)
+    with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as made:
+        write(Path(made, "kernels", name), _spec_file(spec))
+        with _first_in_path("JUPYTER_PATH", made):
+            yield name
+
+
+def require_packages(*names: str) -> None:
+    """Raises a `KernelError` that says what to install, if some packages are missing."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise KernelError(
+            f"A kernel needs {', '.join(missing)}.",
+            mend='Install what it takes: pip install "tpunb[run]".',
+        )
+
+
+def _manager() -> Any:
+    require_packages("ipykernel", "jupyter_client")
+    import logging
+
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    manager = KernelSpecManager()
+    # It would tell that a prefix is not on Jupyter's path: the command line does.
+    manager.log.setLevel(logging.ERROR)
+    return manager
+
+
+def _default_name(found: Accelerator) -> str:
+    return f"tpunb-{found.name.replace(' ', '-')}"
+
+
+def _argument(found: Accelerator) -> str:
+    """The type in a form without spaces."""
+    return str(found.num_devices) if found.family == "generic" else found.name
+
+
+def _spec(found: Accelerator, extra: Sequence[str] = ()) -> dict[str, Any]:
+    """What kernel.json says.
+
+    The type is an argument, not a variable: Jupyter lets the variables of a spec
+    win over those that the user sets, and `TPUNB_TPU` is the user's to set.
+    """
+    from ipykernel.kernelspec import get_kernel_dict
+
+    ordinary = get_kernel_dict()  # what front ends may ask of it, by release
+    called = f"of {found.name}" if found.family == "generic" else found.name
+    tpu = f"--tpu={_argument(found)}"
+    return {
+        **ordinary,
+        "argv": [sys.executable, "-m", LAUNCHER, tpu, "-f", "{connection_file}", *extra],
+        "display_name": f"Python {sys.version_info[0]} (virtual TPU {called})",
+        # debugpy would warn about modules that CPython has frozen.
+        "env": {"PYDEVD_DISABLE_FILE_VALIDATION": "1"},
+        "metadata": {**ordinary["metadata"], MARK: {"tpu": found.name}},
+    }
+
+
+def _spec_file(spec: dict[str, Any]) -> dict[str, bytes]:
+    return {"kernel.json": (json.dumps(spec, indent=1) + "\n").encode()}
+
+
+def _no_such_kernel(name: str, ours: list[str], all_kernels: dict[str, Any]) -> KernelError:
+    if name.lower() in all_kernels:
+        return KernelError(
+            f"The kernel {name!r} was not installed by tpunb.",
+            mend=f"If it shall go nevertheless: jupyter kernelspec remove {name}",
+        )
+    close = nearest(name, ours)
+    mend = f"Did you mean {' or '.join(close)}?" if close else "tpunb kernel list shows all."
+    return KernelError(f"There is no kernel {name!r} of tpunb.", mend=mend)
+
+
+@contextlib.contextmanager
+def _first_in_path(variable: str, folder: str) -> Iterator[None]:
+    """A folder put in front of a variable that holds a search path."""
+    before = os.environ.get(variable)
+    os.environ[variable] = os.pathsep.join([folder, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = before

@@ -1,0 +1,320 @@
+"""The magics: parse, call, return something that displays itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
+
+from tpunb.connection.connection import Connection
+from tpunb.connection.plan import resolve
+from tpunb.connection.request import Request
+from tpunb.display.progress import ConnectDisplay
+from tpunb.notebook import displays, reports
+from tpunb.notebook.connect_options import connect_options
+from tpunb.notebook.run_options import RunOptions, is_name
+from tpunb.notebook.session import Session
+from tpunb.tpu.types import accelerator
+
+if TYPE_CHECKING:
+    from tpunb.virtual.check import CheckReport
+
+__all__ = ["TpuMagics"]
+
+
+@magics_class
+class TpuMagics(Magics):  # type: ignore[misc]
+    """`%tpu_connect`, `%%tpu_run` and the other magics of one shell."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self.session = Session(shell.user_ns)
+        self.displays = displays.Displays(lambda: self.session.open_connection)
+        self._run_options: dict[str, RunOptions] = {}
+
+    @magic_arguments()
+    @connect_options
+    @argument(
+        "--as", dest="name", default="strategy", help="the strategy's name (default: strategy)"
+    )
+    @line_magic
+    def tpu_connect(self, line: str) -> Connection:
+        """Connect to a TPU, or to a virtual one.
+
+        Makes ``strategy``, ``resolver`` and ``topology`` and shows what it is
+        connected to. With no argument: the TPU of this machine, or a virtual
+        v5e-8 if there is none.
+
+        Examples::
+
+            %tpu_connect                         the TPU here, else a virtual one
+            %tpu_connect --simulate v3-8         a virtual TPU v3-8
+            %tpu_connect --simulate v3-8 --computation-shape 1,1,1,2
+            %tpu_connect --simulate v3-8 --patch   TensorFlow's own names find it
+            %tpu_connect local                   Colab, Kaggle, a TPU VM
+            %tpu_connect my-tpu --zone us-central1-b
+            %tpu_connect --simulate v3-32 --workers a:8470,b:8470,c:8470,d:8470
+            %tpu_connect --simulate v3-32 --local-workers
+        """
+        options = dict(vars(_arguments(self.tpu_connect, line)))
+        name = options.pop("name")
+        if not is_name(name):
+            raise UsageError(f"--as takes a Python name, not {name!r}")
+        plan = resolve(Request.of(**options))
+        with ConnectDisplay() as shown:
+            connection, notice = self.session.connect(plan, name, shown.say)
+        if notice:
+            display(reports.Sentence(notice))
+        if connection.kind == "virtual" and connection.plan.notes:
+            # The reasons are in the summary, which an assignment keeps from being shown.
+            display(reports.Sentence(f"No TPU is used: this {connection.tpu} is virtual."))
+        display(displays.Described(connection.describe().topology, connection))
+        return connection
+
+    @magic_arguments()
+    @argument(
+        "-d",
+        "--data",
+        metavar="NAME",
+        help="take a batch for each step from this dataset, iterator, function or arrays (x,y)",
+    )
+    @argument("-n", "--steps", type=int, metavar="N", help="make N steps; else to the data's end")
+    @argument(
+        "-k",
+        "--steps-per-loop",
+        type=int,
+        metavar="K",
+        help="steps inside one tf.function; chosen by measuring unless given",
+    )
+    @argument(
+        "--as",
+        dest="names",
+        default="batch",
+        metavar="NAMES",
+        help="what a batch is called in the cell; x,y for its parts (default: batch)",
+    )
+    @argument(
+        "-p",
+        "--plot",
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="draw curves of these numbers while it runs",
+    )
+    @argument("--restart", action="store_true", help="do not continue a stopped run: start over")
+    @argument("-o", "--out", metavar="NAME", help="keep the displayed result under a name")
+    @argument("-t", "--targets", metavar="0,2:4", help="show only these replicas")
+    @argument(
+        "-r",
+        "--reduce",
+        action="append",
+        default=[],
+        metavar="NAME=mean|sum",
+        help="combine a name over the replicas; _ is the last expression",
+    )
+    @argument(
+        "-g",
+        "--gather",
+        action="append",
+        default=[],
+        metavar="NAME[:AXIS]",
+        help="concatenate a name over the replicas (axis 0)",
+    )
+    @argument("--check", action="store_true", help="first check for the TPU, as %%%%tpu_check does")
+    @argument("--time", action="store_true", help="show how long tracing and the step took")
+    @argument("--verbose", action="store_true", help="show whether and why the cell was traced")
+    @cell_magic
+    def tpu_run(self, line: str, cell: str) -> Any:
+        """Run the cell's body on every replica.
+
+        Names of the notebook are captured: tensors and arrays as arguments,
+        per-replica values go to their own replica. Names that the cell assigns
+        come back as per-replica values, and the last expression is shown.
+        ``replica_id``, ``num_replicas`` and ``ctx`` exist inside.
+
+        Examples::
+
+            %%tpu_run
+            x = tf.random.normal([8, 4]) + tf.cast(replica_id, tf.float32)
+            total = ctx.all_reduce("sum", x)
+            tf.reduce_mean(total)
+
+            %%tpu_run -r loss=mean -g predictions --time
+            loss, predictions = step(batch)
+
+            %%tpu_run -d train_ds -n 1000 --as images,labels -p loss
+            with tf.GradientTape() as tape:
+                loss = compute_loss(labels, model(images, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+        Interrupting a run of many steps keeps all that was done; running the same
+        cell again continues.
+        """
+        options = self._run_options.get(line) or self._read_run_options(line)
+        value, quiet = (
+            self._run_steps(cell, options) if options.is_stepped else self._run_once(cell, options)
+        )
+        if options.out is not None:
+            self.shell.user_ns[options.out] = value
+        if quiet or value is None:
+            return None
+        if options.targets:
+            return displays.chosen_replicas(value, options.targets)
+        return value
+
+    def _run_once(self, cell: str, options: RunOptions) -> tuple[Any, bool]:
+        if options.check:
+            _inspect(self.session.check(cell))
+        result = self.session.run(cell, options.settings)
+        if options.settings.timed or options.verbose:
+            display(reports.CellReport(result, verbose=options.verbose))
+        return result.value, result.quiet
+
+    def _run_steps(self, cell: str, options: RunOptions) -> tuple[Any, bool]:
+        settings = dataclasses.replace(options.settings, data=self._data(options.data))
+        inspect = _inspect if options.check else None
+        run = self.session.run_steps(cell, settings, restart=options.restart, inspect=inspect)
+        if options.settings.timed or options.verbose:
+            display(reports.StepsReport(run))
+        return run.value, run.cell.quiet
+
+    def _data(self, names: tuple[str, ...]) -> Any:
+        """What the notebook has under the names that `-d` gives."""
+        found = []
+        for name in names:
+            first, *rest = name.split(".")
+            if first not in self.shell.user_ns:
+                raise UsageError(f"-d: there is no {first!r} in the notebook")
+            value = self.shell.user_ns[first]
+            for part in rest:
+                value = getattr(value, part)
+            found.append(value)
+        if not found:
+            return None
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _read_run_options(self, line: str) -> RunOptions:
+        """The options of a `%%tpu_run` line, which are read once."""
+        options = self._run_options[line] = RunOptions.of(_arguments(self.tpu_run, line))
+        return options
+
+    @magic_arguments()
+    @cell_magic
+    def tpu_check(self, line: str, cell: str) -> Any:
+        """Check whether the cell would compile for a TPU and run well; runs nothing.
+
+        Errors are what a TPU refuses, warnings what it is slow at, at the lines
+        of the cell. The cell is traced, as for its first run.
+
+        Example::
+
+            %%tpu_check
+            x = tf.random.normal([8, 128])
+            tf.boolean_mask(x, x > 0)
+        """
+        _arguments(self.tpu_check, line)
+        return self.session.check(cell)
+
+    @magic_arguments()
+    @line_magic
+    def tpu_status(self, line: str) -> Any:
+        """Show what is connected: replicas, uptime, memory, cells traced, the last error.
+
+        Example::
+
+            %tpu_status
+        """
+        _arguments(self.tpu_status, line)
+        return reports.StatusReport(self.session.status())
+
+    @magic_arguments()
+    @argument("type", nargs="?", help="a TPU type, such as v4-32; by default the connection's")
+    @argument(
+        "--annotations",
+        action="store_true",
+        help="which tensors and variables are on which logical device of a replica",
+    )
+    @line_magic
+    def tpu_topology(self, line: str) -> Any:
+        """Show the topology of the connection, or of any TPU type without connecting.
+
+        Examples::
+
+            %tpu_topology
+            %tpu_topology v4-32
+            %tpu_topology --annotations
+        """
+        from tpunb.display.describe import describe_accelerator
+
+        args = _arguments(self.tpu_topology, line)
+        if args.annotations:
+            return displays.Described(self.session.connection.annotations())
+        if args.type:
+            return displays.Described(describe_accelerator(accelerator(args.type)))
+        connection = self.session.connection
+        return displays.Described(connection.describe().topology, connection)
+
+    @magic_arguments()
+    @argument("--last", action="store_true", help="explain the last error that is a known one")
+    @argument("--json", action="store_true", help="the report as JSON")
+    @line_magic
+    def tpu_doctor(self, line: str) -> Any:
+        """Show this machine's TPU setup, its problems, and what to do next.
+
+        Versions and whether they fit, TPU devices and who holds them, environment
+        variables (never secrets), memory, and what ``%tpu_connect`` would do.
+
+        Examples::
+
+            %tpu_doctor
+            %tpu_doctor --last
+            %tpu_doctor --json
+        """
+        from tpunb.connection.doctor import doctor
+
+        args = _arguments(self.tpu_doctor, line)
+        if args.last:
+            return self.session.last_explanation or reports.Sentence("No known error so far.")
+        report = doctor()
+        return reports.Sentence(json.dumps(report.as_dict(), indent=2)) if args.json else report
+
+    @magic_arguments()
+    @line_magic
+    def tpu_disconnect(self, line: str) -> None:
+        """Shut the TPU system down and remove what connecting made.
+
+        Example::
+
+            %tpu_disconnect
+        """
+        _arguments(self.tpu_disconnect, line)
+        try:
+            self.session.connection  # noqa: B018  raises where there is none
+        finally:
+            self.displays.close()
+            self.session.disconnect()  # names are left where Python closed the connection
+
+
+def _inspect(found: CheckReport) -> None:
+    """Shows what a check has found, and raises where the cell would not compile."""
+    if found.errors or found.warnings:
+        display(found)
+    found.raise_if_refused()
+
+
+def _arguments(magic: Callable[..., Any], line: str) -> Any:
+    """A magic's arguments, split as a shell does: quotes are not part of a value."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{error} in: {line}") from None
+    return magic.parser.parse_args(words)  # type: ignore[attr-defined]

@@ -1,0 +1,143 @@
+"""The reports of magics: facts in two columns, and sentences."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tpunb._util.plain_text import plain, shortened
+from tpunb._util.units import byte_count, counted, duration
+
+if TYPE_CHECKING:
+    from tpunb.cells import CellResult, Steps
+    from tpunb.notebook.session import Status
+
+__all__ = ["CellReport", "Sentence", "StatusReport", "StepsReport"]
+
+Bundle = dict[str, Any]
+_MAX_ERROR = 300
+
+
+class Report:
+    """Facts in two columns, under a headline."""
+
+    def facts(self) -> tuple[str, list[tuple[str, str]]]:
+        """The headline and the rows."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        headline, rows = self.facts()
+        width = max((len(name) for name, _ in rows), default=0)
+        lines = [headline, *(f"  {name:<{width}}  {value}" for name, value in rows)]
+        return plain("\n".join(lines))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+        from tpunb.display.draw.table import facts_html
+
+        del include, exclude
+        return {"text/plain": repr(self), "text/html": facts_html(*self.facts())}
+
+
+class StatusReport(Report):
+    """The session's connection and what it holds.
+
+    Args:
+        status: The session's status.
+    """
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+
+    def facts(self) -> tuple[str, list[tuple[str, str]]]:
+        """What is connected, for how long, and what it holds."""
+        status = self.status
+        failed = (
+            [("last error", shortened(status.last_error, _MAX_ERROR))] if status.last_error else []
+        )
+        if status.connection is None:
+            return "Not connected: run %tpu_connect", failed
+        described = status.connection.describe()
+        headline = repr(status.connection).strip("<>")
+        return headline[0].upper() + headline[1:], [
+            ("replicas", str(described.replicas)),
+            ("cores", f"{described.cores} on {counted(described.hosts, 'host')}"),
+            ("connected for", duration(status.uptime)),
+            ("variables", f"{byte_count(status.bytes_per_core)} on each core"),
+            ("cells traced", str(status.cells_traced)),
+            *((name, version) for name, version in versions()),
+            *failed,
+        ]
+
+
+class CellReport(Report):
+    """How a cell ran, for `--time` and `--verbose`.
+
+    Args:
+        result: What the run left behind.
+        verbose: Whether to show why it was traced and which names stay inside.
+    """
+
+    def __init__(self, result: CellResult, *, verbose: bool) -> None:
+        self.result = result
+        self.verbose = verbose
+
+    def facts(self) -> tuple[str, list[tuple[str, str]]]:
+        """Times, and why the cell was traced."""
+        rows = []
+        timings = self.result.timings
+        if timings is not None:
+            if timings.trace is not None:
+                rows.append(("trace", duration(timings.trace)))
+            what = "step" if timings.trace is None else "first step"
+            rows.append((what, duration(timings.step)))
+        if self.verbose:
+            rows.append(("traced", self.result.trace_reason or "no, as before"))
+            if self.result.withheld:
+                rows.append(("stays in the cell", ", ".join(self.result.withheld)))
+        return "tpu_run", rows
+
+
+class StepsReport(Report):
+    """How long a run of many steps has taken, for `--time`.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Steps) -> None:
+        self.run = run
+
+    def facts(self) -> tuple[str, list[tuple[str, str]]]:
+        """Times, and where they went."""
+        times = self.run.timings
+        rows = []
+        if times.trace is not None:
+            rows.append(("trace", duration(times.trace)))
+        if times.first_step is not None:
+            rows.append(("first step", duration(times.first_step)))
+        if times.steady_step is not None:
+            rows.append(("steady step", duration(times.steady_step)))
+        rows.append(("steps per loop", str(times.steps_per_loop)))
+        rows.append(("in all", f"{counted(times.steps, 'step')} in {duration(times.seconds)}"))
+        if times.input_wait is not None:
+            share = f"{times.input_wait:.0%} of the time"
+            bound = ": prefetch, parallelise or cache the dataset" if times.input_wait > 0.2 else ""
+            rows.append(("waiting for data", share + bound))
+        return "tpu_run", rows
+
+
+class Sentence:
+    """Shows a sentence as it is."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return plain(self.text)
+
+
+def versions() -> list[tuple[str, str]]:
+    """The versions of TensorFlow and of the Keras that the notebook uses."""
+    modules = [(name, sys.modules.get(name)) for name in ("tensorflow", "keras", "tf_keras")]
+    found = [(name, getattr(module, "__version__", None)) for name, module in modules]
+    return [(name, version) for name, version in found if isinstance(version, str)]

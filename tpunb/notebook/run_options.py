@@ -1,0 +1,131 @@
+"""The options of `%%tpu_run`, read from its line."""
+
+from __future__ import annotations
+
+import dataclasses
+import keyword
+import re
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from tpunb.cells.settings import RunSettings
+
+__all__ = ["RunOptions", "is_name"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """The options of a `%%tpu_run` line.
+
+    Attributes:
+        settings: Those of the run, without its data.
+        data: The notebook's names for the data.
+        out: The name to keep the displayed result under.
+        targets: The replicas to show; empty for all.
+        check: Whether to check for the TPU first.
+        verbose: Whether to show why the cell was traced.
+        restart: Whether not to continue a stopped run.
+    """
+
+    settings: RunSettings
+    data: tuple[str, ...]
+    out: str | None
+    targets: list[slice]
+    check: bool
+    verbose: bool
+    restart: bool
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether the cell is run step after step."""
+        asked = self.settings
+        return bool(self.data or asked.plot or asked.steps or asked.steps_per_loop)
+
+    @classmethod
+    def of(cls, args: Any) -> RunOptions:
+        """Reads what the command line's parser has found.
+
+        Raises:
+            UsageError: Something is no name, no number or no list of these.
+        """
+        if args.out is not None and not is_name(args.out):
+            raise UsageError(f"-o takes a Python name, not {args.out!r}")
+        settings = RunSettings(
+            names=_names(args.names, "--as"),
+            steps=_count(args.steps, "-n"),
+            steps_per_loop=_count(args.steps_per_loop, "-k"),
+            plot=_names(",".join(args.plot), "-p"),
+            reduce=_reductions(args.reduce),
+            gather=_gathers(args.gather),
+            timed=args.time,
+        )
+        return cls(
+            settings=settings,
+            data=_names(args.data or "", "-d", dotted=True),
+            out=args.out,
+            targets=_targets(args.targets),
+            check=args.check,
+            verbose=args.verbose,
+            restart=args.restart,
+        )
+
+
+def _count(count: int | None, option: str) -> int | None:
+    if count is not None and count < 1:
+        raise UsageError(f"{option} takes a number of at least 1, not {count}")
+    return count
+
+
+def _reductions(options: list[str]) -> dict[str, str]:
+    """Reads `loss=mean,total=sum`."""
+    found = {}
+    for part in _parts(options):
+        name, equals, operation = part.partition("=")
+        if not equals or operation not in {"mean", "sum"} or not is_name(name):
+            raise UsageError(f"-r takes NAME=mean or NAME=sum, not {part!r}")
+        found[name] = operation
+    return found
+
+
+def _gathers(options: list[str]) -> dict[str, int]:
+    """Reads `logits,labels:1`."""
+    found = {}
+    for part in _parts(options):
+        name, _, axis = part.partition(":")
+        if not is_name(name) or not re.fullmatch(r"-?\d*", axis):
+            raise UsageError(f"-g takes NAME or NAME:AXIS, not {part!r}")
+        found[name] = int(axis) if axis else 0
+    return found
+
+
+def _targets(text: str | None) -> list[slice]:
+    """Reads `0,2:4` as slices of replicas."""
+    if text is None:
+        return []
+    if not re.fullmatch(r"\d+(:\d*)?(,\d+(:\d*)?)*", text):
+        raise UsageError(f"-t takes replicas such as 0,2:4, not {text!r}")
+    slices = []
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        start = int(first)
+        slices.append(slice(start, (int(last) if last else None) if colon else start + 1))
+    return slices
+
+
+def _names(text: str, option: str, *, dotted: bool = False) -> tuple[str, ...]:
+    """Reads `x,y` as names."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if not all(is_name(part) for part in (name.split(".") if dotted else [name])):
+            raise UsageError(f"{option} takes names such as x,y, not {text!r}")
+    return names
+
+
+def _parts(options: list[str]) -> list[str]:
+    return [part for option in options for part in option.split(",") if part]
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be a name in Python."""
+    return text.isidentifier() and not keyword.iskeyword(text)

@@ -1,0 +1,294 @@
+"""What the magics of one shell share: the connection, its names, the last error."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tpunb.cells.traceback import first_line, show_shortly, syntax_error
+from tpunb.connection.connect import make_connection
+from tpunb.connection.connection import Connection
+from tpunb.connection.plan import Plan
+from tpunb.display.progress import CellDisplay, RunDisplay
+from tpunb.errors import NotConnectedError, WorkerError
+from tpunb.training.stop_button import StopButton
+
+if TYPE_CHECKING:
+    from tpunb.cells import CellResult, CellRunner, RunSettings, Steps
+    from tpunb.errors.explain import Explanation
+    from tpunb.virtual.check import CheckReport
+    from tpunb.virtual.stoppable import StoppableCalls
+
+__all__ = ["Session", "Status"]
+
+_AGAIN = "Already connected: the connection is used again."
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Status:
+    """The state of the connection.
+
+    Attributes:
+        connection: The connection, or None.
+        uptime: Seconds since connecting.
+        cells_traced: How many times a cell has been traced.
+        bytes_per_core: Memory that the strategy's variables hold on a core, the fullest one's.
+        last_error: The last error that a cell raised, in a line.
+    """
+
+    connection: Connection | None
+    uptime: float = 0.0
+    cells_traced: int = 0
+    bytes_per_core: int = 0
+    last_error: str | None = None
+
+
+class Session:
+    """One shell's connection.
+
+    Args:
+        namespace: The shell's namespace, into which connecting puts the strategy.
+
+    Attributes:
+        last_error: The last error that a cell raised, in a line; or None.
+        last_explanation: The last explanation that was shown under an error; or None.
+    """
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.last_error: str | None = None
+        self.last_explanation: Explanation | None = None
+        self._connection: Connection | None = None
+        self._since = 0.0
+        self._bound: dict[str, Any] = {}
+        self._runs = 0
+        self._paused: Steps | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The connection.
+
+        Raises:
+            NotConnectedError: There is none.
+        """
+        if (connection := self.open_connection) is None:
+            raise NotConnectedError(
+                "There is no connection to a TPU.",
+                mend="Run %tpu_connect first (or %tpu_connect --simulate v5e-8).",
+            )
+        return connection
+
+    @property
+    def open_connection(self) -> Connection | None:
+        """The connection; None where there is none that is open."""
+        connection = self._connection
+        return None if connection is None or connection.closed else connection
+
+    def stoppable_calls(self) -> StoppableCalls | None:
+        """What lets interrupts end TensorFlow functions; None without a connection."""
+        connection = self.open_connection
+        return None if connection is None else connection.cells.calls
+
+    def connect(
+        self,
+        plan: Plan,
+        strategy_name: str,
+        say: Callable[[str], None] | None = None,
+    ) -> tuple[Connection, str]:
+        """Connects, or keeps the connection if it already is the one wanted.
+
+        Args:
+            plan: What to connect to.
+            strategy_name: The notebook's name for the strategy.
+            say: Receives what is being done, where it takes time.
+
+        Returns:
+            The connection, and what the user should know about the one before.
+        """
+        before = self.open_connection
+        same = before is not None and before.plan == plan
+        lost = before.lost() if before is not None and same else ()
+        if before is not None and same and not lost:
+            self._bind(before, strategy_name)
+            return before, _AGAIN
+        # The old connection ends only when the new one is made.
+        connection = make_connection(plan, say)
+        if before is None:
+            notice = ""
+        elif connection.plan == before.plan and not lost:
+            # Again there is no TPU, and the virtual one stays.
+            before.lent = connection.lent
+            self._bind(before, strategy_name)
+            return before, _AGAIN
+        else:
+            notice = _changed(before, lost)
+            # The same TPU has just been initialised for the new connection.
+            before.close(shut_down=before.tpu != connection.tpu)
+            self.disconnect()
+        self._connection = connection
+        self._since = time.monotonic()
+        self._bind(connection, strategy_name)
+        return connection, notice
+
+    def disconnect(self) -> None:
+        """Closes the connection and removes the names that connecting made."""
+        connection, self._connection, self._paused = self._connection, None, None
+        for name, value in self._bound.items():
+            if self.namespace.get(name) is value:
+                del self.namespace[name]
+        self._bound = {}
+        if connection is not None:
+            connection.close()
+
+    def run(self, source: str, settings: RunSettings) -> CellResult:
+        """Runs a cell's body on every replica and binds the names it assigns."""
+        cells = self.connection.cells
+        with self._short_errors(source), CellDisplay(lambda: cells.calls.phase):
+            result = cells.run(source, self.namespace, settings)
+        self.namespace.update(result.assigned)
+        return result
+
+    def run_steps(
+        self,
+        source: str,
+        settings: RunSettings,
+        *,
+        restart: bool,
+        inspect: Callable[[CheckReport], None] | None = None,
+    ) -> Steps:
+        """Runs a cell's body step after step, and binds the names it assigns.
+
+        A run of the same cell on the same data that the stop button has ended continues
+        where it stopped.
+
+        Args:
+            source: The cell's body.
+            settings: How many steps, of which data, and so on.
+            restart: Whether to start over instead.
+            inspect: Receives, before the first step, what a check for the TPU finds.
+
+        Raises:
+            Stopped: The stop button has ended it; what was done is bound.
+        """
+        from tpunb.cells.stop_messages import raise_if_ended_early
+
+        cells = self.connection.cells
+        with self._short_errors(source):
+            run = None if restart else self._resumed(source, settings, cells)
+            if run is None:
+                run = self._new_run(source, settings, cells)
+            if inspect is not None:
+                inspect(run.check())
+            # To the very end: one that comes too late must not break off what is shown.
+            with StopButton() as late:
+                self._go(run)
+            self._paused = run if run.can_continue else None
+            raise_if_ended_early(run, late=late.pressed)
+        return run
+
+    def _go(self, run: Steps) -> None:
+        """Makes a run's steps, shows its progress, and binds its names."""
+        plotted = run.history if run.settings.plot else None
+        try:
+            with RunDisplay(plotted, run.total, run.done, self.connection.link) as shown:
+                run.watcher = shown
+                run.go()
+                shown.stopped = run.stopped
+        finally:
+            self.namespace.update(run.assigned)
+            self.connection.timings = run.timings
+
+    def _resumed(self, source: str, settings: RunSettings, cells: CellRunner) -> Steps | None:
+        """The run that was stopped, if this is the same again."""
+        run = self._paused
+        if run is None or run.programs is not cells.programs:
+            return None
+        same = run.cell is cells.parsed(source) and run.settings.is_same(settings)
+        return run if same else None
+
+    def _new_run(self, source: str, settings: RunSettings, cells: CellRunner) -> Steps:
+        from tpunb.training.history import remember_history
+
+        run = cells.steps(source, self.namespace, settings)
+        if settings.plot:
+            self._runs += 1
+            run.history.name = f"run {self._runs}"
+            remember_history(run.history)
+        return run
+
+    def check(self, source: str) -> CheckReport:
+        """Checks whether a cell's body would compile for a TPU; runs nothing."""
+        cells = self.connection.cells
+        with self._short_errors(source):
+            return cells.check(source, self.namespace)
+
+    @contextlib.contextmanager
+    def _short_errors(self, source: str) -> Iterator[None]:
+        """Errors of a cell are remembered, and shown by the cell's lines."""
+        try:
+            yield
+        except SyntaxError as error:
+            # IPython shows a SyntaxError with every frame that led to it.
+            self.last_error = first_line(error)
+            raise syntax_error(error) from None
+        except Exception as error:
+            self.last_error = first_line(error)
+            if lost := self._lost(error):
+                raise WorkerError(
+                    f"{_gone(lost)} ({type(error).__name__}).",
+                    mend="Run %tpu_connect again, make the model and its data again, and restore "
+                    "its checkpoint.",
+                    tried=tuple(f"{address} does not answer as before" for address in lost),
+                ) from error
+            show_shortly(error, source)
+            raise
+
+    def _lost(self, error: Exception) -> tuple[str, ...]:
+        """The workers whose loss may have caused an error of TensorFlow's."""
+        connection = self.open_connection
+        return connection.lost() if connection and hasattr(error, "error_code") else ()
+
+    def remember(self, explanation: Explanation) -> None:
+        """Keeps the explanation of the last known error."""
+        self.last_explanation = explanation
+
+    def status(self) -> Status:
+        """The state of the connection."""
+        if (connection := self.open_connection) is None:
+            return Status(None, last_error=self.last_error)
+        return Status(
+            connection,
+            time.monotonic() - self._since,
+            connection.cells.traces,
+            max(connection.memory_per_core(), default=0),
+            self.last_error,
+        )
+
+    def _bind(self, connection: Connection, strategy_name: str) -> None:
+        names = {
+            strategy_name: connection.strategy,
+            "resolver": connection.resolver,
+            "topology": connection.topology,
+        }
+        self.namespace.update(names)
+        self._bound.update(names)
+
+
+def _gone(lost: Sequence[str]) -> str:
+    """The sentence that workers are gone."""
+    workers = f"The worker at {lost[0]} is" if len(lost) == 1 else f"{len(lost)} workers are"
+    return f"{workers} gone, or restarted, and all that was there is lost"
+
+
+def _changed(before: Connection, lost: Sequence[str]) -> str:
+    """What the user should know about a connection that has been replaced."""
+    why = f"The connection to {before.tpu} is closed"
+    if lost:
+        why = _gone(lost)
+    return (
+        f"{why}: models, variables and datasets made for it have to be made again in the new "
+        "strategy's scope."
+    )

@@ -1,0 +1,11 @@
+"""What is assumed where nothing is given."""
+
+from __future__ import annotations
+
+__all__ = ["DEFAULT_TPU", "WORKER_PORT"]
+
+DEFAULT_TPU = "v5e-8"
+"""The TPU type that is simulated unless another is given."""
+
+WORKER_PORT = 8470
+"""The port of a TPU's worker, and of `tpunb worker`, unless another is given."""

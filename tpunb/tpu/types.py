@@ -1,0 +1,272 @@
+"""TPU types: chips, cores, hosts, mesh and memory of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+
+from tpunb.errors import AcceleratorTypeError, nearest
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.families import BY_PREFIX, FAMILIES, Family, Shape
+
+__all__ = [
+    "MAX_GENERIC_CORES",
+    "Accelerator",
+    "accelerator",
+    "accelerator_types",
+    "generic_accelerator",
+    "largest_memory",
+]
+
+MAX_GENERIC_CORES = 1024
+"""The largest number of cores without a TPU type."""
+
+_GIB = 2**30
+_SEE = "See tpunb.accelerator_types()."
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One TPU type, real or generic.
+
+    Attributes:
+        name: As a user would write it: `"v5e-8"`, `"tpu7x-8"`, or `"8 cores"`
+            for a plain number.
+        family: `"v5e"`, `"v3"`, …; `"generic"` for a plain number.
+        chips: How many chips the slice has.
+        devices_per_chip: TensorFlow devices (cores) in a chip.
+        mesh: Chips along x, y and z.
+        host_bounds: Chips of one host along x, y and z; hosts are rectangular
+            blocks that tile the mesh.
+        hbm_bytes: Memory of one device in bytes; 0 where nothing is known.
+        wraps: Which of the axes x, y and z close to a ring. A 3D torus closes
+            the axes whose size is a multiple of 4, a 2D torus those that span
+            the whole Pod (16 chips on v2, v5e and v6e, 32 on v3).
+    """
+
+    name: str
+    family: str
+    chips: int
+    devices_per_chip: int
+    mesh: Shape
+    host_bounds: Shape
+    hbm_bytes: int
+    wraps: tuple[bool, bool, bool]
+
+    @property
+    def chips_per_host(self) -> int:
+        """The chips of one host."""
+        return math.prod(self.host_bounds)
+
+    @property
+    def num_devices(self) -> int:
+        """Cores of the whole slice, as TensorFlow counts them."""
+        return self.chips * self.devices_per_chip
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts, each of which is one task of the TPU's cluster."""
+        return self.chips // self.chips_per_host
+
+    @property
+    def devices_per_host(self) -> int:
+        """The cores of one host."""
+        return self.chips_per_host * self.devices_per_chip
+
+    @property
+    def topology_mesh_shape(self) -> list[int]:
+        """`[x, y, z, core]`, as `tf.tpu.experimental.Topology` wants it."""
+        return [*self.mesh, self.devices_per_chip]
+
+    def device_coordinates(self) -> list[list[list[int]]]:
+        """The position of each core on the mesh.
+
+        Returns:
+            A list shaped `[num_hosts, devices_per_host, 4]` of `[x, y, z, core]`:
+            hosts in the order of their blocks, x fastest, and within a host the
+            cores in the order of their ordinals, the core of a chip fastest.
+        """
+        inside = [
+            (x, y, z, core)
+            for x, y, z in _cells(self.host_bounds)
+            for core in range(self.devices_per_chip)
+        ]
+        width, height, depth = self.host_bounds
+        blocks = (
+            self.mesh[0] // width,
+            self.mesh[1] // height,
+            self.mesh[2] // depth,
+        )
+        return [
+            [[bx * width + x, by * height + y, bz * depth + z, core] for x, y, z, core in inside]
+            for bx, by, bz in _cells(blocks)
+        ]
+
+
+_NUMBER = re.compile(r"(-?[0-9]{1,9})(?:\s*cores?)?")
+_TYPE = re.compile(r"([a-z][a-z0-9]*)-(-?[0-9]{1,9})")
+
+
+@functools.cache
+def accelerator_types() -> tuple[str, ...]:
+    """The canonical names of all TPU types, by family and then by size."""
+    return tuple(f"{family.name}-{size}" for family in FAMILIES.values() for size in family.sizes)
+
+
+def largest_memory() -> int:
+    """Memory of one device in bytes, on the TPU type that has most."""
+    return max(family.hbm_gib for family in FAMILIES.values()) * _GIB
+
+
+def accelerator(spec: str | int) -> Accelerator:
+    """Finds a TPU type by name, or makes a generic one for a number of cores.
+
+    Args:
+        spec: A type such as `"v5e-8"`, `"v5litepod-8"`, `"v3-32"` or
+            `"tpu7x-8"`, in any case; or a number of cores, 1 to 1024, as an
+            integer or a string.
+
+    Returns:
+        The type. A plain number gives chips of one core each on a mesh as square
+        as the number allows, on hosts of at most 8 chips.
+
+    Raises:
+        AcceleratorTypeError: There is no such type; it names the nearest ones.
+    """
+    if isinstance(spec, bool) or not isinstance(spec, str | int):
+        raise AcceleratorTypeError(
+            f"A TPU type is a name such as 'v5e-8' or a number of cores, not {_short(spec)}.",
+            mend=_SEE,
+        )
+    if isinstance(spec, int):
+        return _generic(spec)
+    text = spec.strip().lower()
+    if number := _NUMBER.fullmatch(text):
+        return _generic(int(number[1]))
+    match = _TYPE.fullmatch(text)
+    family = BY_PREFIX.get(match[1]) if match else None
+    if match is None or family is None:
+        raise _unknown(spec, text)
+    size = int(match[2])
+    if size not in family.sizes:
+        raise _wrong_size(family, size)
+    return _of_family(family, size)
+
+
+def _of_family(family: Family, size: int) -> Accelerator:
+    """The type `family-size`; the size must be one of the family's."""
+    chips = size // family.counted_per_chip
+    mesh = family.meshes[chips]
+    x, y, z = map(family.wraps, mesh)
+    return Accelerator(
+        name=f"{family.name}-{size}",
+        family=family.name,
+        chips=chips,
+        devices_per_chip=family.devices_per_chip,
+        mesh=mesh,
+        host_bounds=mesh if chips <= family.one_host else family.host_chips,
+        hbm_bytes=family.hbm_gib * _GIB,
+        wraps=(x, y, z),
+    )
+
+
+def generic_accelerator(hosts: int, cores_per_host: int) -> Accelerator:
+    """A generic TPU with its cores spread over several hosts.
+
+    Raises:
+        AcceleratorTypeError: There would be no core, or too many.
+    """
+    cores = hosts * cores_per_host
+    plain = _generic(cores)
+    grid = _near_square(hosts, hosts, hosts)
+    block = _near_square(cores_per_host, cores_per_host, cores_per_host)
+    return dataclasses.replace(
+        plain, mesh=(grid[0] * block[0], grid[1] * block[1], 1), host_bounds=(*block, 1)
+    )
+
+
+def _unknown(spec: str, text: str) -> AcceleratorTypeError:
+    """The error for a name that is not a family and a size."""
+    message = f"There is no TPU type {_short(spec)}."
+    if family := BY_PREFIX.get(text.rstrip("-")):
+        examples = [f"{family.name}-{size}" for size in family.sizes[:3]]
+        return AcceleratorTypeError(
+            f"The TPU type {_short(spec)} lacks its size.", mend=_did_you_mean(examples)
+        )
+    return AcceleratorTypeError(
+        message, mend=_did_you_mean(nearest(text[:40], accelerator_types()))
+    )
+
+
+def _wrong_size(family: Family, size: int) -> AcceleratorTypeError:
+    """The error for a slice size that a family does not have."""
+    around = [
+        max((known for known in family.sizes if known < size), default=None),
+        min((known for known in family.sizes if known > size), default=None),
+    ]
+    names = [f"{family.name}-{known}" for known in around if known is not None]
+    names.sort(key=lambda name: abs(int(name.rpartition("-")[2]) - size))
+    counts = "chips" if family.counted_per_chip == 1 else "TensorCores, 2 a chip"
+    return AcceleratorTypeError(
+        f"There is no TPU type {family.name}-{size}: a {family.name} slice has "
+        f"{_listed(family.sizes)} (it counts {counts}).",
+        mend=_did_you_mean(names),
+    )
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    return f"{', '.join(map(str, sizes[:-1]))} or {sizes[-1]}"
+
+
+def _did_you_mean(names: list[str]) -> str:
+    return f"Did you mean {' or '.join(names)}? {_SEE}" if names else _SEE
+
+
+def _short(value: object) -> str:
+    # For anything else the type is enough, and its repr may be long or fail.
+    if not isinstance(value, str | int | float | None):
+        return f"a {type(value).__name__}"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "so many"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _generic(cores: int) -> Accelerator:
+    """A generic TPU of one-core chips on hosts of at most 8."""
+    if not 1 <= cores <= MAX_GENERIC_CORES:
+        raise AcceleratorTypeError(
+            f"There is no TPU of {_short(cores)} cores.",
+            mend=f"Choose 1 to {MAX_GENERIC_CORES} cores, or a type such as {DEFAULT_TPU}. {_SEE}",
+        )
+    width, height = _near_square(cores, cores, cores)
+    on_host = max(chips for chips in range(1, 9) if cores % chips == 0)
+    host_width, host_height = _near_square(on_host, width, height)
+    return Accelerator(
+        name=f"{cores} core" if cores == 1 else f"{cores} cores",
+        family="generic",
+        chips=cores,
+        devices_per_chip=1,
+        mesh=(width, height, 1),
+        host_bounds=(host_width, host_height, 1),
+        hbm_bytes=0,
+        wraps=(False, False, False),
+    )
+
+
+def _near_square(area: int, width: int, height: int) -> tuple[int, int]:
+    """The squarest block of an area whose sides divide a width and a height."""
+    sides = [
+        (side, area // side)
+        for side in range(1, area + 1)
+        if area % side == 0 and width % side == 0 and height % (area // side) == 0
+    ]
+    return min(sides, key=lambda block: (abs(block[1] - block[0]), block[0]))
+
+
+def _cells(shape: Shape) -> list[Shape]:
+    """All positions in a block, x fastest."""
+    width, height, depth = shape
+    return [(x, y, z) for z in range(depth) for y in range(height) for x in range(width)]

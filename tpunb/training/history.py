@@ -1,0 +1,345 @@
+"""What a training run has measured, step by step: a plain object to append to."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpunb._util.atomic_files import write_file
+from tpunb._util.plain_text import plain
+from tpunb.training.columns import Columns, Floats, Ints, Series
+from tpunb.training.metrics import best_row, checked, goal_of, summary, whole
+from tpunb.training.table import history_csv, history_table
+
+__all__ = ["History", "latest_history", "remember_history"]
+
+_MOST_NAMED = 20
+
+
+class History:
+    """The metrics of a training run by step.
+
+    One thread may append while others read. Appending costs about a microsecond:
+    it can be done at each step of a training loop.
+
+        history = History("run 1", total_steps=1000)
+        history.append(1, loss=0.7, accuracy=0.5)
+        history.append(1, {"val_loss": 0.8})
+        history.finish()
+
+    Args:
+        name: The run's name in comparisons.
+        total_steps: How many steps there will be, if known.
+
+    Attributes:
+        name: The run's name.
+        total_steps: How many steps there will be; None if unknown.
+        version: A number that grows with every change.
+    """
+
+    def __init__(self, name: str = "", total_steps: int | None = None) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a run is a string, not {type(name).__name__}")
+        self.name = name
+        self.total_steps = None if total_steps is None else whole(total_steps, "total_steps")
+        self.version = 0
+        self._series: dict[str, Series] = {}
+        self._ended = ""
+        self._callbacks: list[Callable[[], None]] = []
+
+    def append(self, step: int, metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Adds what was measured at a step.
+
+        Metrics may start late and have different steps. A second value for a
+        metric's last step replaces the first.
+
+        Args:
+            step: The number of the step; it never falls within a metric.
+            metrics: Values by name. A value is a number, an array or tensor of one
+                number, or one number per replica: a sequence, or a distributed
+                value. Then their mean is kept, with minimum and maximum.
+                NaN and infinity are valid values.
+            more: The same, as keyword arguments.
+
+        Raises:
+            TypeError: If a name is no string, or a value or the step no number.
+            ValueError: If the step falls, or there are more axes than replicas.
+        """
+        if type(step) is not int:
+            step = whole(step, "the step")
+        if metrics is not None:
+            more = {**checked(metrics), **more}
+        series_of = self._series
+        for name, value in more.items():
+            series = series_of.get(name)
+            if series is None:
+                series = Series()
+            elif series.last is not None and step <= series.last:
+                self._revise(series, step, name, value)
+                continue
+            if type(value) is float and series.lows is None:
+                series.values.append(value)
+                series.steps.append(step)
+                series.last = step
+            else:
+                self._put(series, step, name, value)
+            if series.last == step:
+                series_of[name] = series
+        self._changed()
+
+    def extend(
+        self,
+        name: str,
+        steps: npt.ArrayLike,
+        values: npt.ArrayLike,
+        lows: npt.ArrayLike | None = None,
+        highs: npt.ArrayLike | None = None,
+    ) -> None:
+        """Adds many values of one metric at once.
+
+        Args:
+            name: The metric.
+            steps: The step of each value; they rise, and follow the existing ones.
+            values: The values; means if each replica was measured.
+            lows: The minimum over the replicas, in that case.
+            highs: The maximum.
+
+        Raises:
+            TypeError: If the name is no string.
+            ValueError: If the steps do not rise, or the columns differ in length.
+        """
+        checked({name: values})
+        rows = np.asarray(steps, np.int64)
+        columns = [
+            np.asarray(column, np.float64) for column in (values, lows, highs) if column is not None
+        ]
+        if any(column.shape != rows.shape for column in columns) or rows.ndim != 1:
+            raise ValueError(f"the columns of {name!r} differ in length")
+        series = self._series.get(name) or Series()
+        before = np.concatenate([[] if series.last is None else [series.last], rows])
+        if not (np.diff(before) > 0).all():
+            raise ValueError(f"the steps of {name!r} do not rise")
+        if rows.size:
+            series.extend(rows, *columns)
+            self._series[name] = series
+        self._changed()
+
+    def _changed(self) -> None:
+        self._ended = ""
+        self.version += 1
+        while self._callbacks:
+            self._callbacks.pop()()
+
+    def _revise(self, series: Series, step: int, name: str, value: Any) -> None:
+        if series.last is not None and step < series.last:
+            raise ValueError(
+                f"the steps of {name!r} never fall, and step {step} comes after {series.last}: "
+                "use a History of its own for each run"
+            )
+        self._put(series, step, name, value)
+
+    def _put(self, series: Series, step: int, name: str, value: Any) -> None:
+        """Adds a value of any kind."""
+        if isinstance(value, (float, int, np.floating, np.integer)):
+            mean = low = high = float(value)
+        else:
+            mean, low, high, spread = summary(name, value)
+            if spread:
+                series.spread()
+        series.put(step, mean, low, high)
+
+    def finish(self, *, stopped: bool = False) -> None:
+        """Marks the run as finished; appending resumes it.
+
+        Args:
+            stopped: Whether it ended early.
+        """
+        self._ended = "stopped" if stopped else "finished"
+        self.version += 1
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over."""
+        return bool(self._ended)
+
+    @property
+    def state(self) -> str:
+        """`waiting`, `running`, `finished` or `stopped`."""
+        return self._ended or ("running" if self._series else "waiting")
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics in the order in which they came."""
+        return list(self._series)
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The last value of each metric."""
+        return {name: series.values[-1] for name, series in list(self._series.items())}
+
+    @property
+    def first_step(self) -> int | None:
+        """The least step of any metric; None before the first."""
+        return min((series.steps[0] for series in list(self._series.values())), default=None)
+
+    @property
+    def last_step(self) -> int | None:
+        """The greatest step of any metric; None before the first."""
+        steps = [series.last for series in list(self._series.values())]
+        return max((step for step in steps if step is not None), default=None)
+
+    def __len__(self) -> int:
+        """How many values the longest of the metrics has."""
+        return max((len(series.steps) for series in list(self._series.values())), default=0)
+
+    def __bool__(self) -> bool:
+        """True, also for a history without values."""
+        return True
+
+    def __repr__(self) -> str:
+        name = f"{self.name!r}, " if self.name else ""
+        return f"History({name}{self.state}: {plain(self._named()) or 'no metrics yet'})"
+
+    def _named(self) -> str:
+        """The metrics' names in a line, as far as they can be read."""
+        metrics = self.metrics
+        shown = metrics[:_MOST_NAMED]
+        more = [f"… {len(metrics)} metrics in all"] if len(metrics) > len(shown) else []
+        return ", ".join([*shown, *more])
+
+    def columns(self, name: str, start: int = 0) -> Columns:
+        """What a metric has measured, from a row on, as a copy.
+
+        Raises:
+            KeyError: If there is no such metric.
+        """
+        if name not in self._series:
+            raise KeyError(f"no metric {name!r}; there are: {self._named() or 'none'}")
+        return self._series[name].read(start)
+
+    def rows(self, name: str) -> int:
+        """How many values a metric has."""
+        return len(self._series[name].steps)
+
+    def steps(self, name: str) -> Ints:
+        """The steps at which a metric has values."""
+        return self.columns(name).steps
+
+    def values(self, name: str) -> Floats:
+        """A metric's values; means if a value was logged for each replica."""
+        return self.columns(name).values
+
+    def best(self, name: str, mode: str = "auto") -> tuple[int, float]:
+        """The step and the best value of a metric; the first of equal ones.
+
+        Args:
+            name: The metric.
+            mode: `min`, `max`, or `auto`: the minimum of a loss or an error, the
+                maximum of an accuracy or a score, by the metric's name.
+
+        Raises:
+            KeyError: If there is no such metric.
+            ValueError: If the name does not imply the mode, or no value is finite.
+        """
+        goal = goal_of(name) if mode == "auto" else mode
+        if goal not in ("min", "max"):
+            raise ValueError(
+                f"whether the least or the greatest {name!r} is best is not clear from its name: "
+                f"pass mode: best({name!r}, mode='min') or mode='max'"
+            )
+        steps, values = self.columns(name)[1:3]
+        row = best_row(values, goal)
+        if row is None:
+            raise ValueError(f"{name!r} has no finite value yet")
+        return int(steps[row]), float(values[row])
+
+    def first_nonfinite(self, name: str) -> int | None:
+        """The first step at which a metric was NaN or infinite; None if never."""
+        steps, values = self.columns(name)[1:3]
+        found = np.flatnonzero(~np.isfinite(values))
+        return int(steps[found[0]]) if found.size else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as lists and numbers of Python."""
+        return {
+            "name": self.name,
+            "total_steps": self.total_steps,
+            "state": self.state,
+            "metrics": {name: part.to_dict() for name, part in self._columns().items()},
+        }
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with a row for each step and a column for each metric.
+
+        Spreads over replicas are columns `NAME min` and `NAME max`.
+
+        Raises:
+            ImportError: If pandas is not installed.
+        """
+        try:
+            pd = importlib.import_module("pandas")
+        except ImportError as error:
+            raise ImportError(
+                "to_pandas() needs pandas: pip install pandas; to_dict() and to_csv() do without"
+            ) from error
+        steps, columns = history_table(self._columns())
+        return pd.DataFrame(columns, index=pd.Index(steps, name="step"))
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """A table with a row for each step and a column for each metric.
+
+        Args:
+            path: The file to write; if that fails, the one before stays as it was.
+
+        Returns:
+            The table as text where no path is given.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        text = history_csv(self._columns())
+        if path is None:
+            return text
+        write_file(path, text)
+        return None
+
+    def plot(self) -> Any:
+        """A `matplotlib.figure.Figure` in the style that matplotlib is set to.
+
+        Pyplot does not know it and does not show it: display it, change it, save it.
+        """
+        from tpunb.training.figure import curves_figure
+
+        return curves_figure(self._columns())
+
+    def _columns(self) -> dict[str, Columns]:
+        return {name: self.columns(name) for name in self.metrics}
+
+    def when_changed(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, at the next value, on the thread that appends it."""
+        if callback not in self._callbacks:
+            self._callbacks.append(callback)
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Removes a callback."""
+        if callback in self._callbacks:
+            self._callbacks.remove(callback)
+
+
+_latest: History | None = None
+
+
+def remember_history(history: History) -> None:
+    """Sets the history of the last run."""
+    global _latest
+    _latest = history
+
+
+def latest_history() -> History | None:
+    """The history of the last run; None before the first."""
+    return _latest

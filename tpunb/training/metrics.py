@@ -1,0 +1,208 @@
+"""What a metric's name implies, and its values as numbers."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["best_row", "checked", "goal_of", "mean_of", "panel_of", "summary", "whole"]
+
+_LOW = frozenset(
+    [
+        "loss",
+        "losses",
+        "error",
+        "errors",
+        "err",
+        "crossentropy",
+        "entropy",
+        "mse",
+        "mae",
+        "rmse",
+        "mape",
+        "msle",
+        "perplexity",
+        "ppl",
+        "divergence",
+        "kl",
+        "wer",
+        "cer",
+        "fid",
+        "nll",
+        "poisson",
+        "hinge",
+        "logcosh",
+    ]
+)
+_HIGH = frozenset(
+    [
+        "accuracy",
+        "acc",
+        "auc",
+        "precision",
+        "recall",
+        "f1",
+        "fscore",
+        "score",
+        "iou",
+        "dice",
+        "bleu",
+        "rouge",
+        "reward",
+        "rewards",
+        "return",
+        "returns",
+        "r2",
+        "psnr",
+        "ssim",
+        "similarity",
+        "map",
+        "sensitivity",
+        "specificity",
+        "ndcg",
+        "mrr",
+    ]
+)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+[0-9]*|[0-9]+")
+_ROLE = re.compile(r"(?P<role>train|training|val|valid|validation|eval|test)[_/.:\- ](?P<rest>.+)")
+
+
+def goal_of(name: str) -> str:
+    """Which value of a metric is its best, by the last word of its name that implies it.
+
+    Returns:
+        `min` for a loss or an error, `max` for an accuracy or a score, else an
+        empty string.
+    """
+    for word in reversed(_WORD.findall(name)):
+        if word.lower() in _LOW:
+            return "min"
+        if word.lower() in _HIGH:
+            return "max"
+    return ""
+
+
+def best_row(values: npt.NDArray[np.float64], goal: str) -> int | None:
+    """The first row of the best finite value; None if there is none.
+
+    Args:
+        values: A metric's values.
+        goal: `min` or `max`.
+    """
+    kept = np.flatnonzero(np.isfinite(values))
+    if not kept.size:
+        return None
+    pick = np.argmin if goal == "min" else np.argmax
+    return int(kept[pick(values[kept])])
+
+
+@functools.lru_cache(maxsize=2**14)  # asked ten times a second for each metric that is shown
+def panel_of(name: str) -> tuple[str, bool]:
+    """The panel that a metric belongs on, and whether it is a validation's.
+
+    `val_loss`, `train/loss` and `loss` share the panel `loss`.
+    """
+    found = _ROLE.fullmatch(name)
+    if found is None:
+        return name, False
+    return found["rest"], not found["role"].startswith("train")
+
+
+def whole(value: Any, what: str) -> int:
+    """A whole number, also from an array or tensor of one.
+
+    Raises:
+        TypeError: If it is none; `what` is the sentence's subject.
+    """
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        message = f"{what} is a whole number, not {type(value).__name__}"
+        raise TypeError(message) from error
+
+
+def checked(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Metrics whose names are strings that can be read.
+
+    Raises:
+        TypeError: If they are no mapping, or a name is no string.
+        ValueError: If a name is empty.
+    """
+    if not isinstance(metrics, Mapping):
+        raise TypeError(
+            f"metrics are a dict of values by name, not {type(metrics).__name__}: "
+            "append(step, {'loss': 0.3}) or append(step, loss=0.3)"
+        )
+    for name in metrics:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a metric is a string, not {name!r}")
+        if not name.strip():
+            raise ValueError("the name of a metric is empty")
+    return metrics
+
+
+def mean_of(values: npt.NDArray[np.float64]) -> Any:
+    """The mean along the last axis, also of values whose sum is more than a float holds."""
+    # Replicas that are all at one infinity have a mean; numpy would warn of the others.
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = values.mean(-1)
+        if np.isfinite(mean).all():
+            return mean
+        return np.where(np.isinf(mean), (values / values.shape[-1]).sum(-1), mean)
+
+
+def summary(name: str, value: Any) -> tuple[float, float, float, bool]:
+    """A value of a metric as mean, minimum and maximum, and whether there are several.
+
+    Args:
+        name: The metric, for the errors.
+        value: A number, an array or tensor of at most one axis, a sequence of
+            numbers, or a distributed value: anything with a tuple `values`.
+
+    Raises:
+        TypeError: If it is none of these.
+        ValueError: If it is empty or has more axes.
+    """
+    parts = getattr(value, "values", None)
+    numbers = _array(name, parts if isinstance(parts, tuple) else value)
+    if numbers.ndim > 1:
+        raise ValueError(
+            f"{name!r} is one number, or one per replica; this has the shape "
+            f"{list(numbers.shape)}: reduce it first"
+        )
+    if not numbers.size:
+        raise ValueError(f"{name!r} has no values")
+    if numbers.size == 1:
+        only = float(numbers.reshape(-1)[0])
+        return only, only, only, numbers.ndim == 1
+    mean = float(mean_of(numbers))
+    low, high = float(numbers.min()), float(numbers.max())
+    return mean, (math.nan if math.isnan(low) else low), high, True
+
+
+def _array(name: str, value: Any) -> npt.NDArray[np.float64]:
+    try:
+        if isinstance(value, (list, tuple)):
+            value = [_array_of(item) for item in value]
+        numbers = _array_of(value)
+        # bfloat16 has its own dtype kind, and converts to float.
+        if numbers.dtype.kind in "OUSMmc":
+            raise TypeError(numbers.dtype)
+        return np.asarray(numbers, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name!r} is a number, or one per replica, not {type(value).__name__}"
+        ) from error
+
+
+def _array_of(value: Any) -> Any:
+    """An array of what may be a tensor, in whatever dtype it has."""
+    # NumPy cannot convert a tensor of bfloat16 by itself.
+    return np.asarray(value.numpy() if callable(getattr(value, "numpy", None)) else value)

@@ -1,0 +1,180 @@
+"""The stop button in long runs: ends them at a point where nothing is lost."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+__all__ = ["Overdue", "StopButton", "Stopped"]
+
+_SECONDS_BETWEEN_LOOKS = 0.05
+_SECONDS_TO_END = 1.5
+
+
+class Stopped(KeyboardInterrupt):
+    """The stop button has ended a run; everything done so far is kept.
+
+    Like every interrupt it passes `except Exception` and ends "run all".
+
+    Args:
+        message: What was done and how to continue, in a sentence or two.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class Overdue(KeyboardInterrupt):
+    """A run was asked to end at a good place, and has not come to one in time."""
+
+
+class StopButton:
+    """Records the first interrupt, so that a run can end between two steps.
+
+        with StopButton() as button:
+            while not button.pressed:
+                step()
+
+    While it is entered, the first SIGINT sets `pressed` and does nothing else; a
+    second one is an ordinary `KeyboardInterrupt`. Leaving restores the previous
+    handler. On other threads than the main one, and where interrupts are ignored
+    or not Python's, it does nothing.
+
+    With `grace`, a run that goes on for so long after the first interrupt is ended by
+    `Overdue`, raised wherever the main thread is within `work`.
+
+    Args:
+        running: Whether the run still goes on, given the frame that was interrupted.
+            Where leaving cannot be relied on, this keeps an interrupt from being
+            lost on a run that is over.
+        grace: Seconds from the first interrupt to `Overdue`; None for no such end.
+
+    Attributes:
+        pressed: Whether the run was asked to end.
+        is_overdue: Whether `Overdue` was raised.
+        at_work: Whether `Overdue` may be raised now, which is so within `work`: what a run
+            does for its own accounts must not be cut short.
+    """
+
+    def __init__(
+        self,
+        running: Callable[[FrameType | None], bool] | None = None,
+        *,
+        grace: float | None = None,
+    ) -> None:
+        self.pressed = self.is_overdue = False
+        self.at_work = False
+        self._running = running
+        self._grace = grace
+        self._is_due = False
+        self._lock = threading.Lock()
+        self._entered = False
+        self._entries = 0
+        self._former: Any = None
+
+    def __enter__(self) -> StopButton:
+        if self._entered or threading.current_thread() is not threading.main_thread():
+            return self
+        former = signal.getsignal(signal.SIGINT)
+        # None: a handler in C, which could not be restored.
+        if former is None or former is signal.SIG_IGN or former == self._handle:
+            return self
+        try:
+            signal.signal(signal.SIGINT, self._handle)
+        except ValueError:  # another interpreter's main thread
+            return self
+        self.pressed = self.is_overdue = self.at_work = self._is_due = False
+        self._entries += 1
+        self._entered, self._former = True, former
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Restores the former handler; the second time it does nothing."""
+        with self._lock:
+            self._entered = False
+        self._await_own_signal()
+        # A handler set after ours stays; it may call ours, which then calls the former one.
+        if signal.getsignal(signal.SIGINT) != self._handle:
+            return
+        try:
+            signal.signal(signal.SIGINT, self._former)
+        except ValueError:  # on another thread: ours stays, and calls the former one
+            return
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[None]:
+        """Something that may take long, and may be cut short."""
+        self.at_work = True
+        try:
+            yield
+        finally:
+            self.at_work = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._is_due:
+            self._is_due = False
+            if self._entered and self.at_work:
+                self.is_overdue = True
+                raise Overdue
+            return
+        if not self._entered or (self._running is not None and not self._running(frame)):
+            self.leave()
+            self._call_former(self._former, number, frame)
+        elif self.pressed:
+            self.leave()
+            raise KeyboardInterrupt
+        else:
+            self.pressed = True
+            if self._grace is not None:
+                # No `threading.Thread`: the interrupt may have come within that module, which
+                # holds a lock then.
+                due = time.monotonic() + self._grace
+                _thread.start_new_thread(self._remind, (due, self._entries))
+
+    def _remind(self, due: float, entry: int) -> None:
+        """Interrupts the run once more when its time is over, until it has ended."""
+        time.sleep(max(0.0, due - time.monotonic()))
+        while self._is_within(entry):
+            with self._lock:
+                if self._is_within(entry) and self.at_work and not self._is_due:
+                    self._is_due = True
+                    _interrupt_main()
+            # What is raised in a destructor is lost; but the run may be ending by now.
+            time.sleep(_SECONDS_TO_END if self.is_overdue else _SECONDS_BETWEEN_LOOKS)
+
+    def _is_within(self, entry: int) -> bool:
+        return self._entered and self._entries == entry
+
+    def _await_own_signal(self) -> None:
+        """Lets the reminder's signal arrive here, not at the handler that comes next."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        deadline = time.monotonic() + 1.0
+        while self._is_due and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _call_former(self, former: Any, number: int, frame: FrameType | None) -> None:
+        """What would have happened without this handler."""
+        if callable(former):
+            former(number, frame)
+        elif former == signal.SIG_DFL:
+            raise KeyboardInterrupt
+
+
+def _interrupt_main() -> None:
+    """Interrupts the main thread, also in a system call where that is possible."""
+    if sys.platform == "win32":
+        _thread.interrupt_main(signal.SIGINT)
+    else:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

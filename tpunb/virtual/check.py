@@ -1,0 +1,323 @@
+"""Would this compile and run well on a TPU? Says so without running anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb._util.plain_text import plain, shortened
+from tpunb._util.tables import PLAIN, escaped, table
+from tpunb.errors import TpunbError
+from tpunb.errors.explain import explain
+from tpunb.virtual import current_strategy
+from tpunb.virtual.interface import VirtualTPU
+from tpunb.virtual.strict.advice import advice
+from tpunb.virtual.strict.examination import (
+    Examination,
+    Located,
+    examine,
+    observed,
+    traced_anew,
+)
+from tpunb.virtual.strict.source_lines import SourceLine
+from tpunb.virtual.strict.traced_function import traced_function_of
+
+__all__ = [
+    "CheckError",
+    "CheckReport",
+    "Problem",
+    "check",
+    "innermost",
+    "refuse_other_strategies",
+    "report",
+]
+
+_WIDTH = 92
+_MANY_TRACES = 5
+_MAX_PROBLEMS = 30  # of either kind
+_MAX_CAUSE = 2000
+
+
+class CheckError(TpunbError, ValueError):
+    """Something that cannot be checked."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """An error or a warning of a check.
+
+    Attributes:
+        code: The rule's name; the documentation has the list.
+        line: The line, in a cell or in `file`; None where none is known.
+        file: The file, or what the notebook calls the cell; may be empty.
+        reason: What is the matter, with figures where it is about speed.
+        mend: What to do.
+        entry: The code of its entry in the catalogue of errors, or None.
+    """
+
+    code: str
+    line: int | None
+    file: str
+    reason: str
+    mend: str
+    entry: str | None = None
+
+    @property
+    def cause(self) -> str:
+        """The reason, with the entry in the catalogue."""
+        return f"{self.reason} (catalogue {self.entry})" if self.entry else self.reason
+
+    def __str__(self) -> str:
+        place = "" if self.line is None else f"line {self.line}: "
+        return f"{place}{self.cause}\n{self.mend}"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckReport:
+    """What a check found; shows itself in a notebook and a terminal.
+
+    Attributes:
+        errors: What a TPU refuses, in the order of the lines.
+        warnings: What it is slow at, or does otherwise.
+    """
+
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether it compiles for a TPU."""
+        return not self.errors
+
+    @property
+    def headline(self) -> str:
+        """The outcome in a line."""
+        found = [
+            f"{len(problems)} {name}{'s' if len(problems) > 1 else ''}"
+            for problems, name in ((self.errors, "error"), (self.warnings, "warning"))
+            if problems
+        ]
+        outcome = "Compiles for a TPU" if self.ok else "Does not compile for a TPU"
+        return f"{outcome}: {', '.join(found)}." if found else f"{outcome}."
+
+    def raise_if_refused(self) -> None:
+        """For scripts and tests: fails where it does not compile.
+
+        Raises:
+            CheckError: It does not.
+        """
+        if not self.ok:
+            first = self.errors[0]
+            raise CheckError(f"{self.headline} The first: {first.reason}", mend=first.mend)
+
+    def __str__(self) -> str:
+        return plain("\n".join([self.headline, *map(_paragraph, _rows(self))]))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("CheckReport(...)" if cycle else str(self))
+
+    def _repr_html_(self) -> str:
+        rows = list(_rows(self))
+        found = table(rows, style=PLAIN) if rows else ""
+        return f"<p><b>{escaped(self.headline)}</b></p>{found}"
+
+
+def check(
+    fn: Callable[..., Any], *args: Any, strategy: tf.distribute.Strategy | None = None
+) -> CheckReport:
+    """Checks whether a function would compile for a TPU, and run well on it.
+
+    The function is traced, as for its first call: Python code in it runs, and
+    variables that it makes are made. No step is computed.
+
+    Args:
+        fn: A replica function, such as one would give to `strategy.run`, or a
+            function that calls `strategy.run` itself; a `tf.function` or not.
+        *args: Its arguments: tensors, arrays, per-replica values, `tf.TensorSpec`s,
+            nests of these, and Python values. A `tf.data.Dataset` stands for
+            a batch of it.
+        strategy: A virtual TPU's strategy; by default the one whose scope is
+            entered, or that of the open connection. A function that needs none
+            can do without.
+
+    Returns:
+        The report.
+
+    Raises:
+        CheckError: The strategy is not a virtual TPU's.
+        Exception: What the function raises when it is traced.
+    """
+    strategy = strategy or _current()
+    if strategy is not None:
+        refuse_other_strategies(strategy)
+    defined = _definition(fn)
+    return report(
+        _trace(fn, args, strategy),
+        _traces_of(fn, args),
+        lambda places: innermost(places) or defined,
+    )
+
+
+def refuse_other_strategies(strategy: Any) -> None:
+    """Says no to strategies whose replica functions cannot be looked at.
+
+    Raises:
+        CheckError: The strategy is not a virtual TPU's.
+    """
+    if not isinstance(strategy, VirtualTPU):
+        raise CheckError(
+            f"A {type(strategy).__name__} cannot be checked with.",
+            mend="Check on a virtual TPU: tpunb.connect(simulate='v5e-8').strategy.",
+        )
+
+
+def report(
+    examinations: Iterable[Examination],
+    more: Sequence[Problem] = (),
+    line_of: Callable[[Sequence[SourceLine]], tuple[str, int] | None] | None = None,
+) -> CheckReport:
+    """Makes a report of what was found in traced functions.
+
+    Args:
+        examinations: What was found.
+        more: Warnings of another kind.
+        line_of: Which of the places that led to a diagnostic is shown: by default
+            the innermost in the user's code.
+    """
+    choose = line_of or innermost
+    errors: dict[Problem, None] = {}
+    warnings: dict[Problem, None] = dict.fromkeys(more)
+    for examination in examinations:
+        for located in examination.diagnostics:
+            kept = errors if located.refuses else warnings
+            kept[_problem(located, choose)] = None
+        for located in advice(examination):
+            warnings[_problem(located, choose)] = None
+    return CheckReport(tuple(sorted(errors, key=_order)), tuple(sorted(warnings, key=_order)))
+
+
+def _order(problem: Problem) -> tuple[str, float]:
+    return problem.file, float("inf") if problem.line is None else problem.line
+
+
+def _problem(
+    located: Located, choose: Callable[[Sequence[SourceLine]], tuple[str, int] | None]
+) -> Problem:
+    diagnostic = located.diagnostic
+    file, line = choose(located.places) or ("", None)
+    known = explain(diagnostic.message)
+    return Problem(
+        diagnostic.rule,
+        line,
+        file,
+        diagnostic.reason,
+        diagnostic.mend,
+        known.code if known else None,
+    )
+
+
+def innermost(places: Sequence[SourceLine]) -> tuple[str, int] | None:
+    """The innermost line of the user's code that led to a diagnostic."""
+    return (places[0].file, places[0].line) if places else None
+
+
+def _definition(fn: Any) -> tuple[str, int] | None:
+    """Where a function is defined, which stands for a place that is not known."""
+    code = getattr(inspect.unwrap(getattr(fn, "python_function", fn)), "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code else None
+
+
+def _current() -> Any:
+    """The strategy whose scope is entered, or that of the open connection, or None."""
+    return tf.distribute.get_strategy() if tf.distribute.has_strategy() else current_strategy.get()
+
+
+def _trace(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> list[Examination]:
+    """Traces a function, as a replica's or as one that runs them, and examines it."""
+
+    def as_replica() -> list[Examination]:
+        values = [_element(argument) for argument in args]
+        with observed() as found:
+            _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
+        return found
+
+    def as_caller() -> list[Examination]:
+        with observed() as found:
+            concrete = _traced(fn, args)
+        return found or ([] if strategy else [examine(traced_function_of(concrete))])
+
+    if strategy is None:
+        return as_caller()
+    ways = [as_replica, as_caller]
+    if any(hasattr(argument, "__next__") for argument in args):
+        ways.reverse()  # only a caller takes an iterator
+    failures = []
+    for way in ways:
+        try:
+            if found := way():
+                return found
+        except Exception as error:
+            failures.append(error)
+    raise failures[0]
+
+
+def _element(argument: Any) -> Any:
+    """What a replica gets of an argument: of a dataset, a batch."""
+    if isinstance(argument, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+        return argument.element_spec
+    return argument
+
+
+def _traced(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """A concrete function of what is traced as for XLA, which makes loops other than a CPU does."""
+
+    def call(*values: Any) -> Any:
+        with traced_anew():
+            result = fn(*values)
+        return None if isinstance(result, tf.Operation) else result
+
+    return tf.function(call).get_concrete_function(*args)
+
+
+def _traces_of(fn: Any, args: Sequence[Any]) -> list[Problem]:
+    """Whether a function is traced more often than it need be."""
+    numbers = [repr(value) for value in tf.nest.flatten(list(args)) if _is_number(value)]
+    made = getattr(fn, "experimental_get_tracing_count", int)()
+    found = []
+    if numbers:
+        reason = (
+            f"{len(numbers)} of the arguments are Python numbers ({', '.join(numbers[:4])}): the "
+            "function is traced and compiled again for each new value."
+        )
+        found.append(reason)
+    if made >= _MANY_TRACES:
+        found.append(f"The function has been traced {made} times.")
+    mend = "Pass tensors (`tf.constant(0.1)`) of the same shapes, and make the function once."
+    return [Problem("retracing", None, "", reason, mend, "P6") for reason in found]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _rows(found: CheckReport) -> Iterator[tuple[str, str, str, str]]:
+    for kind, problems in (("error", found.errors), ("warning", found.warnings)):
+        for problem in problems[:_MAX_PROBLEMS]:
+            place = "" if problem.line is None else f"line {problem.line}"
+            cause = shortened(problem.cause, _MAX_CAUSE)
+            yield place, f"{kind} {problem.code}", cause, problem.mend
+        if len(problems) > _MAX_PROBLEMS:
+            yield "", f"and {len(problems) - _MAX_PROBLEMS:,} more {kind}s", "", ""
+
+
+def _paragraph(row: tuple[str, str, str, str]) -> str:
+    place, kind, reason, mend = row
+    text = [f"{place}: {kind}" if place else kind]
+    for part in (reason, mend):
+        text += textwrap.wrap(part, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(text)

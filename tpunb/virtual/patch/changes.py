@@ -1,0 +1,94 @@
+"""What `install` changes in TensorFlow, one line for each."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+from tpunb.virtual import _tensorflow as private
+from tpunb.virtual import generations
+from tpunb.virtual.patch.device_names import translated_property
+from tpunb.virtual.patch.environment import set_tpu_variables
+from tpunb.virtual.patch.patching import attribute, construct_as_subclass, contents, redirected
+from tpunb.virtual.patch.replacements import Replacements
+from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
+from tpunb.virtual.patch.state import Installation
+
+_GENERATIONS = (
+    (private.TPUStrategyV2, generations.TPUStrategyV2),
+    (private.TPUStrategy, generations.TPUStrategy),
+    (private.TPUStrategyV1, generations.TPUStrategyV1),
+)
+
+
+def make_changes(installation: Installation, undo: contextlib.ExitStack) -> None:
+    """Makes all changes; `undo` undoes those that were made."""
+    replacements = Replacements(installation)
+    undo.enter_context(contents(private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS))
+    _change_classes(replacements, undo)
+    _change_functions(replacements, undo)
+    _change_device_names(installation, undo)
+    if installation.environment:
+        set_tpu_variables(installation.accelerator, undo)
+
+
+def _change_classes(replacements: Replacements, undo: contextlib.ExitStack) -> None:
+    stand_in = InstalledTPUClusterResolver
+    undo.enter_context(
+        construct_as_subclass(private.TPUClusterResolver, stand_in, stand_in.__init__)
+    )
+    for original, virtual in _GENERATIONS:
+        undo.enter_context(
+            construct_as_subclass(original, virtual, replacements.make_strategy(virtual))
+        )
+    open_session = vars(private.BaseSession)["__init__"]
+
+    @functools.wraps(open_session)
+    def initialise(self: Any, target: Any = "", *args: Any, **kwargs: Any) -> None:
+        open_session(self, replacements.session_target(target), *args, **kwargs)
+
+    undo.enter_context(attribute(private.BaseSession, "__init__", initialise))
+
+
+def _change_functions(replacements: Replacements, undo: contextlib.ExitStack) -> None:
+    config, remote, util = private.config, private.remote, private.tpu_strategy_util
+    for function, answer in (
+        (remote.connect_to_cluster, replacements.connect_to_cluster),
+        (remote.connect_to_remote_host, replacements.connect_to_remote_host),
+        # What initialize_tpu_system, shutdown_tpu_system and TPUClusterResolver.connect call.
+        (util.initialize_tpu_system_impl, replacements.initialize_tpu_system),
+        (util.shutdown_tpu_system_impl, replacements.shutdown_tpu_system),
+        (config.list_logical_devices, replacements.list_logical_devices),
+        (config.list_physical_devices, replacements.list_physical_devices),
+        (config.get_visible_devices, replacements.list_physical_devices),
+        (config.get_device_details, replacements.get_device_details),
+        # tf.device calls it, and so does TensorFlow everywhere.
+        (private.ops.device, replacements.place),
+        # OneDeviceStrategy("/TPU:0") and similar strategies ask it for the full name.
+        (private.device_util.canonicalize, replacements.place),
+    ):
+        undo.enter_context(redirected(function, answer))
+
+
+def _change_device_names(installation: Installation, undo: contextlib.ExitStack) -> None:
+    tpu = installation.names.tpu
+    for owner in (
+        private.EagerTensor,
+        private.SymbolicTensor,
+        private.BaseResourceVariable,
+        private.distribute_values.DistributedVariable,
+        *private.TPU_VARIABLES,
+    ):
+        undo.enter_context(
+            attribute(owner, "device", translated_property(_inherited(owner, "device"), tpu))
+        )
+    for name in ("worker_devices", "parameter_devices"):
+        original = _inherited(private.TPUExtended, name)
+        answer = translated_property(original, lambda names: tuple(map(tpu, names)))
+        undo.enter_context(attribute(private.TPUExtended, name, answer))
+
+
+def _inherited(owner: type, name: str) -> Any:
+    """A descriptor itself, from the class that has it."""
+    return next(vars(base)[name] for base in owner.__mro__ if name in vars(base))

@@ -1,0 +1,120 @@
+"""Replacing something of TensorFlow's where it is, and putting it back.
+
+A name lives in many namespaces: `tf.*`, `tf.compat.*`, `tensorflow.python.*`, a notebook's
+`from ... import`. So functions and classes are not replaced in namespaces: they
+stay the objects that they are, and what they do changes. Whoever holds one, from
+before or from after, gets the virtual TPU; `isinstance` and `is` work as before.
+
+Each change is a context manager that undoes it, for an `ExitStack`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_ABSENT = object()
+
+
+@contextlib.contextmanager
+def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Sets an attribute of a class or a module, as its own and not an inherited one."""
+    before = vars(owner).get(name, _ABSENT)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is _ABSENT:
+            delattr(owner, name)
+        else:
+            # From the dictionary, so that a property or a C descriptor comes back as it was.
+            setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def redirected(function: types.FunctionType, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Makes a function do something else, for everyone who holds it.
+
+    Args:
+        function: A plain function without free variables.
+        replacement: Called with the original, then with the function's arguments.
+    """
+    before = (function.__code__, function.__kwdefaults__)
+    original = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    signature = inspect.signature(function)
+    # In this order another thread finds the old function or the new one, never half of one.
+    function.__kwdefaults__ = {
+        **(function.__kwdefaults__ or {}),
+        "tpunb_replacement": functools.partial(replacement, original),
+    }
+    function.__code__ = _forward.__code__
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        function.__code__, function.__kwdefaults__ = before
+        del function.__signature__  # type: ignore[attr-defined]
+
+
+def _forward(*args: Any, tpunb_replacement: Any, **kwargs: Any) -> Any:
+    return tpunb_replacement(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def construct_as_subclass(owner: type, stand_in: type, make: Callable[..., None]) -> Iterator[None]:
+    """Makes new instances of a class instances of a subclass of it.
+
+    Args:
+        owner: The class. It stays the class that it is.
+        stand_in: A subclass, which does not call the class's own `__init__`.
+        make: Called with the instance and the arguments to initialise it.
+    """
+    original = vars(owner)["__init__"]
+
+    @functools.wraps(original)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(self, stand_in):
+            mine = type(self)
+            # A notebook's own subclass keeps its methods, before the stand-in's.
+            self.__class__ = (
+                stand_in
+                if mine is owner
+                else type(mine.__name__, (mine, stand_in), {"__module__": mine.__module__})
+            )
+        make(self, *args, **kwargs)
+
+    with attribute(owner, "__init__", initialise):
+        yield
+
+
+@contextlib.contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Sets an environment variable that is not set."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if os.environ.get(name) == value:
+            del os.environ[name]
+
+
+@contextlib.contextmanager
+def contents(mapping: dict[Any, Any]) -> Iterator[None]:
+    """Gives a dictionary its contents back."""
+    before = dict(mapping)
+    try:
+        yield
+    finally:
+        mapping.clear()
+        mapping.update(before)

@@ -1,0 +1,156 @@
+"""What TensorFlow's functions do while a virtual TPU is installed.
+
+Each takes the original function before the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual import _tensorflow as private
+from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
+from tpunb.virtual.patch.state import Installation
+from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+
+_Original = Callable[..., Any]
+
+
+class Replacements:
+    """The replacements of one installation."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._names = installation.names
+
+    def connect_to_cluster(
+        self, original: _Original, cluster_spec_or_resolver: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Connects to nothing where the virtual TPU is meant; it is here already."""
+        if not self._is_meant(cluster_spec_or_resolver):
+            original(cluster_spec_or_resolver, *args, **kwargs)
+            return
+        if not tf.executing_eagerly():
+            raise ValueError(
+                "`tf.config.experimental_connect_to_cluster` can only be called in eager mode."
+            )
+        if isinstance(cluster_spec_or_resolver, InstalledTPUClusterResolver):
+            cluster_spec_or_resolver.connected()
+        elif isinstance(cluster_spec_or_resolver, tf.train.ClusterSpec):
+            self._names.job = "worker"
+
+    def _is_meant(self, cluster: Any) -> bool:
+        if isinstance(cluster, tf.train.ClusterSpec):
+            addresses = {a for job in cluster.jobs for a in cluster.job_tasks(job)}
+            return bool(addresses & self._installation.addresses)
+        return isinstance(cluster, VirtualTPUClusterResolver)
+
+    def connect_to_remote_host(
+        self, original: _Original, remote_host: Any = None, job_name: str = "worker"
+    ) -> None:
+        """As above; a resolver's address may be empty, as on a TPU VM."""
+        if remote_host == "":
+            return
+        original(remote_host, job_name)
+
+    def initialize_tpu_system(
+        self, original: _Original, cluster_resolver: Any, resolver_class: Any
+    ) -> Any:
+        """The topology, with the log lines and the bookkeeping of TensorFlow's own.
+
+        Inside a tf.function it is the serialized topology, as a tensor.
+        """
+        del original
+        private.logging.info("Deallocate tpu buffers before initializing tpu system.")
+        resolver = self._resolver(cluster_resolver, resolver_class)
+        systems = private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS
+        if resolver._tpu in systems:
+            private.logging.warning(
+                "TPU system %s has already been initialized. Reinitializing the TPU can cause "
+                "previously created variables on TPU to be lost.",
+                resolver._tpu,
+            )
+        private.logging.info("Initializing the TPU system: %s", resolver._tpu)
+        topology = virtual_topology(resolver.accelerator)
+        serialized = topology.serialized()
+        if not tf.executing_eagerly():
+            return tf.constant(serialized)
+        private.logging.info("Finished initializing TPU system.")
+        resolver.set_tpu_topology(serialized)
+        systems[resolver._tpu] = topology
+        return topology
+
+    def shutdown_tpu_system(
+        self, original: _Original, cluster_resolver: Any, resolver_class: Any
+    ) -> None:
+        """Forgets that the system was initialised; its log lines are TensorFlow's own."""
+        del original
+        resolver = self._resolver(cluster_resolver, resolver_class)
+        systems = private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS
+        if resolver._tpu not in systems:
+            private.logging.warning(
+                "You are shutting down a TPU system %s that has not been initialized.",
+                resolver._tpu,
+            )
+        private.logging.info("Shutting down the TPU system: %s", resolver._tpu)
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "initialize_tpu_system is not supported within tf.functions.  You should call "
+                "initialize_tpu_system outside of your tf.function. "
+            )
+        private.logging.info("Finished shutting down TPU system.")
+        systems.pop(resolver._tpu, None)
+
+    @staticmethod
+    def _resolver(cluster_resolver: Any, resolver_class: Any) -> VirtualTPUClusterResolver:
+        resolver = resolver_class("") if cluster_resolver is None else cluster_resolver
+        assert isinstance(resolver, resolver_class)  # as TensorFlow's own
+        return resolver  # type: ignore[no-any-return]
+
+    def list_logical_devices(self, original: _Original, device_type: Any = None) -> list[Any]:
+        """One CPU, the TPU's devices, and what else there is, such as GPUs."""
+        return _listed(original, self._names.logical, device_type)
+
+    def list_physical_devices(self, original: _Original, device_type: Any = None) -> list[Any]:
+        """The CPU, the TPU's devices, and what else there is, such as GPUs."""
+        return _listed(original, self._names.physical, device_type)
+
+    def get_device_details(self, original: _Original, device: Any) -> dict[str, Any]:
+        """TensorFlow knows no details of TPUs."""
+        return {} if getattr(device, "device_type", "").startswith("TPU") else original(device)
+
+    def place(self, original: _Original, device: Any, *args: Any, **kwargs: Any) -> Any:
+        """A function of a device's name, with that of the CPU that stands for a TPU's."""
+        if isinstance(device, tf.config.LogicalDevice) and device.device_type.startswith("TPU"):
+            device = tf.config.LogicalDevice(self._names.cpu(device.name), "CPU")
+        elif isinstance(device, str):
+            device = self._names.cpu(device)
+        return original(device, *args, **kwargs)
+
+    def session_target(self, target: Any) -> Any:
+        """A session with the TPU's worker is one with this process."""
+        if isinstance(target, bytes):
+            target = target.decode()
+        if isinstance(target, str) and target.rpartition("://")[2] in self._installation.addresses:
+            return ""
+        return target
+
+    def make_strategy(self, stand_in: type) -> Callable[..., None]:
+        """Initialises a strategy, with the virtual TPU where no resolver is given."""
+
+        def make(self: Any, tpu_cluster_resolver: Any = None, *args: Any, **kwargs: Any) -> None:
+            resolver = tpu_cluster_resolver or InstalledTPUClusterResolver("")
+            stand_in.__init__(self, resolver, *args, **kwargs)  # type: ignore[misc]
+
+        return make
+
+
+def _listed(original: _Original, tpu: Callable[[], list[Any]], device_type: Any) -> list[Any]:
+    found = original(device_type)
+    # The other logical CPUs are the TPU.
+    cpus = [device for device in found if device.device_type == "CPU"][:1]
+    others = [device for device in found if device.device_type != "CPU"]
+    mine = [d for d in tpu() if device_type is None or d.device_type == device_type]
+    return [*cpus, *mine, *others]

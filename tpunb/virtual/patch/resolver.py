@@ -1,0 +1,127 @@
+"""What `TPUClusterResolver` is while TensorFlow's names answer for a virtual TPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.errors import VirtualDevicesError
+from tpunb.virtual import _tensorflow as private
+from tpunb.virtual.patch.device_names import TPUNames
+from tpunb.virtual.patch.state import ADDRESS, current, set_failure
+from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+
+_LOCAL = "local"
+
+
+class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
+    """Finds the virtual TPU under whatever name a notebook gives it.
+
+    `tpu="local"` is a TPU of this machine, as on a TPU VM: it has no address. Any
+    other is a TPU at an address, as in Colab and Kaggle of old.
+    """
+
+    def __init__(
+        self,
+        tpu: Any = None,
+        zone: str | None = None,
+        project: str | None = None,
+        job_name: str = "worker",
+        coordinator_name: str | None = None,
+        coordinator_address: str | None = None,
+        credentials: Any = "default",
+        service: Any = None,
+        discovery_url: str | None = None,
+    ) -> None:
+        del zone, project, credentials, service, discovery_url
+        found = current()
+        if found is None:
+            raise RuntimeError("tpunb.virtual.install has been undone.")
+        try:
+            super().__init__(found.accelerator, strict=found.strictness)
+        except VirtualDevicesError as error:
+            set_failure(error)
+            raise
+        self.names = found.names
+        self.task_type = job_name
+        self._coordinator = (coordinator_name, coordinator_address)
+        self._tpu = _called(tpu)
+        self._addresses = _addresses(self._tpu, self.accelerator.num_hosts)
+        found.addresses.update(self._addresses)
+
+    @property
+    def _local(self) -> bool:
+        return self._tpu == _LOCAL
+
+    def master(
+        self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
+    ) -> str:
+        """The address of a worker, the first by default; empty for a TPU of this machine."""
+        del task_type, rpc_layer
+        return "" if self._local else f"grpc://{self._addresses[task_id or 0]}"
+
+    def get_job_name(self) -> str:
+        """The job that the devices belong to."""
+        return self.task_type
+
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """The workers' addresses; none for a TPU of this machine."""
+        if self._local:
+            return tf.train.ClusterSpec({})
+        cluster = {self.task_type: list(self._addresses)}
+        name, address = self._coordinator
+        if name and address:
+            cluster[name] = [address]
+        return tf.train.ClusterSpec(cluster)
+
+    def get_tpu_system_metadata(self) -> Any:
+        """The TPU system; TensorFlow's own lines about it are logged."""
+        tpu = self.accelerator
+        devices = tuple(
+            private.DeviceAttributes(name, kind, 0, 0) for name, kind in self._names().attributes()
+        )
+        private.logging.info("Found TPU system:")
+        private.logging.info("*** Num TPU Cores: %d", tpu.num_devices)
+        private.logging.info("*** Num TPU Workers: %d", tpu.num_hosts)
+        private.logging.info("*** Num TPU Cores Per Worker: %d", tpu.devices_per_host)
+        for device in devices:
+            private.logging.info("*** Available Device: %s", device)
+        return private.TPUSystemMetadata(
+            num_cores=tpu.num_devices,
+            num_hosts=tpu.num_hosts,
+            num_of_cores_per_host=tpu.devices_per_host,
+            topology=virtual_topology(tpu),
+            devices=devices,
+        )
+
+    def connected(self) -> None:
+        """Names the TPU's devices as they are named once the TPU is connected to."""
+        self.names.job = "localhost" if self._local else "worker"
+
+    def _names(self) -> TPUNames:
+        return self.names
+
+
+def _called(tpu: Any) -> str:
+    """The TPU's name or address, which the environment gives where the notebook does not."""
+    if isinstance(tpu, (list, tuple)) and tpu:
+        tpu = tpu[0]
+    if isinstance(tpu, bytes):
+        tpu = tpu.decode()
+    if tpu:
+        return str(tpu)
+    named, address = os.environ.get("TPU_NAME"), os.environ.get("COLAB_TPU_ADDR")
+    return named or f"grpc://{address or ADDRESS}"
+
+
+def _addresses(tpu: str, hosts: int) -> list[str]:
+    """An address for each host; the first is the notebook's own where it gives one."""
+    if tpu == _LOCAL:
+        return []
+    given = tpu.rpartition("://")[2].split(",")
+    first = given[0] if ":" in given[0] else ADDRESS
+    network, _, port = ADDRESS.partition(":")
+    stem, _, last = network.rpartition(".")
+    return [first, *(f"{stem}.{int(last) + k}:{port}" for k in range(1, hosts))]

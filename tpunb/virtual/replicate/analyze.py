@@ -1,0 +1,177 @@
+"""Which values of a replica function differ between the replicas.
+
+A replica function is traced once and then stands for all replicas. Most of its
+nodes have to run once per replica, but not all: what follows from an all-reduce
+is the same everywhere, and so is the update of a mirrored variable with it. A
+TPU computes that on every core because it costs nothing there. Cores that share
+one processor would pay for it again and again, so the virtual TPU computes it
+once and broadcasts the result to every core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef
+from tpunb.virtual.replicate.collectives import gives_one_value
+from tpunb.virtual.replicate.effects import READS, has_effects, only_updates, writes_variables
+from tpunb.virtual.replicate.graphs import (
+    COLLECTIVES,
+    CONTROL_FLOW,
+    LOOPS,
+    Library,
+    Reference,
+    called_functions,
+    control_inputs,
+    data_inputs,
+    has_collectives,
+    in_topological_order,
+    is_stateful,
+    reference,
+)
+from tpunb.virtual.replicate.variance import (
+    Analysis,
+    Argument,
+    Role,
+    Variance,
+    body_arguments,
+    mark_diverged,
+)
+
+# A constant above this many bytes is kept once rather than once per core.
+_LARGE_CONSTANT = 4096
+
+
+def analyze(function: FunctionDef, arguments: Mapping[str, Argument], library: Library) -> Analysis:
+    """Finds what of a replica function varies between replicas.
+
+    Args:
+        function: The replica function, its calls inlined.
+        arguments: Its arguments, by name.
+        library: Finds the functions of control flow.
+
+    Returns:
+        What is known of each node.
+    """
+    order = in_topological_order(function.node_def)
+    while True:
+        diverged = {name for name, argument in arguments.items() if argument.diverged}
+        analysis = _Pass(order, arguments, library).run()
+        if analysis.diverged == diverged:
+            return analysis
+        # A variable that diverges late in the function may have been read early in it.
+        arguments = analysis.arguments
+
+
+class _Pass:
+    """One pass over a function's nodes in topological order."""
+
+    def __init__(
+        self, order: Sequence[NodeDef], arguments: Mapping[str, Argument], library: Library
+    ) -> None:
+        self.nodes = {node.name: node for node in order}
+        self.library = library
+        self.arguments = dict(arguments)
+        self.variances: dict[str, Variance] = {}
+        self.output_variances: dict[str, list[Variance]] = {}
+        self.roles: dict[str, Role] = {}
+        self.analysis = Analysis(
+            order, self.variances, self.output_variances, self.roles, self.arguments
+        )
+
+    def run(self) -> Analysis:
+        for node in self.analysis.order:
+            self._visit(node)
+        return self.analysis
+
+    def _visit(self, node: NodeDef) -> None:
+        """Settles a node whose inputs are settled."""
+        self.roles[node.name] = Role.COMPUTE
+        if node.op in COLLECTIVES:
+            self._visit_collective(node)
+        elif node.op in CONTROL_FLOW and self._contains_collectives(node):
+            self.roles[node.name] = Role.LIFTED
+            self.output_variances[node.name] = self._lifted_variances(node)
+            self.variances[node.name] = Variance.VARYING
+        elif any(True for _ in called_functions(node)):
+            self._visit_caller(node)
+        elif self._mirrored(node) and node.op not in READS:
+            self._visit_update(node)
+        elif is_stateful(node) and not (node.op in READS and self._mirrored(node)):
+            self.variances[node.name] = Variance.VARYING
+        elif any(self.roles.get(name) is Role.UPDATE for name in control_inputs(node)):
+            # Read after it was updated once for all: what follows is done once too.
+            self.variances[node.name] = max(self._input_variance(node), Variance.INVARIANT)
+        else:
+            self.variances[node.name] = max(self._input_variance(node), _least_variance(node))
+
+    def _contains_collectives(self, node: NodeDef) -> bool:
+        return any(
+            has_collectives(self.library(name), self.library) for name in called_functions(node)
+        )
+
+    def _visit_collective(self, node: NodeDef) -> None:
+        self.roles[node.name] = Role.COLLECTIVE
+        one = gives_one_value(node, self.nodes)
+        self.variances[node.name] = Variance.INVARIANT if one else Variance.VARYING
+
+    def _visit_caller(self, node: NodeDef) -> None:
+        """A loop, a branch or a compiled call of which each replica has its own."""
+        bodies = [self.library(name) for name in called_functions(node)]
+        if any(writes_variables(body, self.library) for body in bodies):
+            self._diverge(self._mirrored(node))
+        pure = not any(has_effects(body, self.library) for body in bodies)
+        self.variances[node.name] = self._input_variance(node) if pure else Variance.VARYING
+
+    def _visit_update(self, node: NodeDef) -> None:
+        variance = self._input_variance(node)
+        self.variances[node.name] = Variance.VARYING
+        if variance == Variance.INVARIANT and only_updates(node):
+            self.roles[node.name] = Role.UPDATE
+        elif variance == Variance.VARYING:
+            self._diverge(self._mirrored(node))
+
+    def _mirrored(self, node: NodeDef) -> list[str]:
+        names = [source.source for source in data_inputs(node)]
+        return [n for n in names if n in self.arguments and self.arguments[n].is_mirrored]
+
+    def _diverge(self, names: Iterable[str]) -> None:
+        self.arguments.update((name, mark_diverged(self.arguments[name])) for name in names)
+
+    def _input_variance(self, node: NodeDef) -> Variance:
+        variances = map(self.analysis.variance, data_inputs(node))
+        return max(variances, default=Variance.CHEAP_INVARIANT)
+
+    def _lifted_variances(self, node: NodeDef) -> list[Variance]:
+        """How much the outputs of control flow containing collectives differ."""
+        sources = data_inputs(node)
+        variances = [self.analysis.variance(source) for source in sources]
+        if node.op not in LOOPS:
+            branches = [
+                self._body_variances(self.library(name), sources[1:], variances[1:])
+                for name in called_functions(node)
+            ]
+            return [max(Variance.INVARIANT, *outputs) for outputs in zip(*branches, strict=True)]
+        body = self.library(node.attr["body"].func.name)
+        while True:
+            variances = [max(Variance.INVARIANT, variance) for variance in variances]
+            after = self._body_variances(body, sources, variances)
+            after = [max(pair) for pair in zip(variances, after, strict=True)]
+            if after == variances:
+                return variances
+            variances = after
+
+    def _body_variances(
+        self, body: FunctionDef, sources: Sequence[Reference], variances: Sequence[Variance]
+    ) -> list[Variance]:
+        names = [argument.name for argument in body.signature.input_arg]
+        arguments = body_arguments(names, sources, variances, self.arguments)
+        inner = analyze(body, arguments, self.library)
+        outer = dict(zip(names, (source.source for source in sources), strict=True))
+        self._diverge(outer[name] for name in inner.diverged)
+        return [inner.variance(reference(body.ret[o.name])) for o in body.signature.output_arg]
+
+
+def _least_variance(node: NodeDef) -> Variance:
+    large = node.op == "Const" and node.attr["value"].ByteSize() > _LARGE_CONSTANT
+    return Variance.INVARIANT if large else Variance.CHEAP_INVARIANT

@@ -1,0 +1,274 @@
+"""A function for all replicas while it is written: its state, and how nodes are added."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+from tpunb.virtual.replicate.graphs import (
+    Library,
+    Reference,
+    control_inputs,
+    data_inputs,
+    needed,
+    reference,
+)
+from tpunb.virtual.replicate.nodes import (
+    add_node,
+    argument_name,
+    instance,
+    int32_tensor,
+    text_tensor,
+    type_of,
+)
+from tpunb.virtual.replicate.private_functions import PrivateFunctions
+from tpunb.virtual.replicate.sharding import assigned_device, logical_core
+from tpunb.virtual.replicate.variance import Analysis, Role, Variance
+
+_RESOURCE = dtypes.resource.as_datatype_enum
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What a function for all replicas shares with the bodies lifted out of it.
+
+    Attributes:
+        cores: The devices of each replica, its logical devices in order.
+        library: Finds the functions of control flow, their calls inlined.
+        private_functions: Makes the per-replica copies of called functions.
+    """
+
+    cores: Sequence[Sequence[str]]
+    library: Library
+    private_functions: PrivateFunctions
+
+
+class Builder:
+    """A function for all replicas while it is written.
+
+    Args:
+        function: The function of one replica, its calls inlined.
+        analysis: What of it varies between the replicas.
+        setting: What it shares with the bodies lifted out of it.
+        name: The name of the function for all replicas.
+        path: The names of the nodes around a body, as a prefix.
+        shapes: The shapes of convolutions of unknown batches; None if all sizes are known.
+
+    Attributes:
+        result: The function for all replicas, as far as it is written.
+        lifted: The bodies that were lifted out of its control flow.
+        tensors: What a replica reads in place of a tensor, where that is not
+            its own copy of the node.
+        controls: Likewise, the nodes that stand for a node in control inputs.
+    """
+
+    def __init__(
+        self,
+        function: FunctionDef,
+        analysis: Analysis,
+        setting: Setting,
+        name: str,
+        *,
+        path: str = "",
+        shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self.function = function
+        self.analysis = analysis
+        self.setting = setting
+        self.path = path
+        self.shapes = shapes
+        self.cores = setting.cores
+        self.replicas = range(len(setting.cores))
+        self.nodes = {node.name: node for node in analysis.order}
+        self._needed = needed(function)
+        self.result = FunctionDef()
+        self.lifted: list[FunctionDef] = []
+        self.tensors: dict[tuple[str, str, int], str] = {}
+        self.controls: dict[tuple[str, int], list[str]] = {}
+        self._types = {a.name: a.type for a in function.signature.input_arg}
+        self._everywhere = _computed_everywhere(function, analysis)
+        self._processes = [core[0].partition("/device:")[0] for core in setting.cores]
+        self._broadcast: dict[tuple[str, str], str] = {}
+        self._write_signature(name)
+
+    def for_body(self, body: FunctionDef, analysis: Analysis, path: str) -> Builder:
+        """A builder for a body that is lifted out of this function's control flow."""
+        name = self.setting.private_functions.new_name()
+        # The shapes within a body are not known; it is guarded all the same.
+        shapes: dict[str, Sequence[int]] | None = None if self.shapes is None else {}
+        return Builder(body, analysis, self.setting, name, path=path, shapes=shapes)
+
+    def _write_signature(self, name: str) -> None:
+        """Writes the arguments, once or once for each replica."""
+        self.result.signature.name = name
+        self.result.signature.is_stateful = True
+        for traced in self.function.signature.input_arg:
+            argument = self.analysis.arguments[traced.name]
+            names = [argument_name(traced.name)]
+            if argument.per_replica:
+                names = [argument_name(traced.name, replica) for replica in self.replicas]
+            if argument.copy_type is not None:
+                places = itertools.product(self.replicas, self.further_cores())
+                names += [argument_name(traced.name, *place) for place in places]
+            for one in names:
+                self.result.signature.input_arg.add(name=one, type=traced.type)
+
+    def runs(self, node: NodeDef) -> bool:
+        """Whether anything needs a node; TensorFlow prunes it otherwise."""
+        return node.name in self._needed
+
+    # Where a node of the replica function is in the result.
+
+    def repeated(self) -> frozenset[str]:
+        """The nodes that the result has once per replica."""
+        roles = self.analysis.roles.items()
+        return frozenset(n for n, role in roles if role is Role.COMPUTE and self.is_repeated(n))
+
+    def is_repeated(self, name: str) -> bool:
+        """Whether the result has a node once per replica."""
+        return self.analysis.variances[name] is Variance.VARYING or name in self._everywhere
+
+    def tensor(self, source: Reference, replica: int) -> str:
+        """What a replica reads for a tensor of the replica function."""
+        name = source.source
+        argument = self.analysis.arguments.get(name)
+        if argument is not None:
+            return argument_name(name, replica) if argument.per_replica else argument_name(name)
+        special = self.tensors.get((name, source.suffix, replica))
+        if special is not None:
+            return special
+        return self._instance(name, replica) + source.suffix
+
+    def ends(self, name: str, replica: int) -> list[str]:
+        """The nodes after which a replica is done with a node."""
+        return self.controls.get((name, replica), [self._instance(name, replica)])
+
+    def waits(self, node: NodeDef, replica: int) -> list[str]:
+        """The control inputs of a node's instance."""
+        waits: dict[str, None] = {}
+        for name in control_inputs(node):
+            waits.update(dict.fromkeys(self._waited_for(name, replica)))
+        return [f"^{name}" for name in waits]
+
+    def _waited_for(self, name: str, replica: int) -> list[str]:
+        cheap = self.analysis.variances[name] is Variance.CHEAP_INVARIANT
+        if (
+            cheap
+            and replica
+            and not self.is_repeated(name)
+            and (name, replica) not in self.controls
+        ):
+            # Only the first core reads this variable: the others need not wait for it.
+            return []
+        return self.ends(name, replica)
+
+    def all_waits(self, node: NodeDef, replicas: Sequence[int]) -> list[str]:
+        """The control inputs of a node that stands for several replicas."""
+        waits = itertools.chain.from_iterable(self.waits(node, replica) for replica in replicas)
+        return list(dict.fromkeys(waits))
+
+    def _instance(self, name: str, replica: int) -> str:
+        return instance(name, replica if self.is_repeated(name) else 0)
+
+    # Devices.
+
+    def further_cores(self) -> range:
+        """The logical devices of a replica after the first."""
+        return range(1, len(self.cores[0]))
+
+    def home(self, source: Reference) -> int:
+        """The logical device that holds the variable of a handle; 0 for anything else."""
+        argument = self.analysis.arguments.get(source.source)
+        return argument.home if argument is not None else 0
+
+    def device_of(self, handle: Reference, replica: int) -> str:
+        """The device of a variable's component."""
+        return self.cores[replica][self.home(handle)]
+
+    def is_resource(self, source: Reference) -> bool:
+        """Whether a tensor is an argument of type resource."""
+        return bool(self._types.get(source.source) == _RESOURCE)
+
+    def is_shared_resource(self, source: Reference) -> bool:
+        """Whether a tensor is a resource that all replicas use."""
+        argument = self.analysis.arguments.get(source.source)
+        return argument is not None and not argument.per_replica and self.is_resource(source)
+
+    def device(self, node: NodeDef, replica: int) -> str:
+        """Where a replica's instance of a node runs."""
+        logical = self.cores[replica]
+        sources = data_inputs(node)
+        home = next(filter(None, map(self.home, sources)), 0)
+        if home:
+            # A variable's operations run where it is, whatever the user asks for.
+            return logical[home]
+        core = logical_core(node.device)
+        if core is None:
+            core = assigned_device(node)
+        if core is not None:
+            return logical[core]
+        if node.device:
+            return str(node.device)
+        if any(map(self.is_shared_resource, sources)):
+            # A table or an iterator: TensorFlow runs its operations where it is.
+            return ""
+        return logical[0]
+
+    # Writing nodes.
+
+    def add(
+        self, op: str, name: str, device: str, inputs: Sequence[str], **attributes: AttrValue
+    ) -> str:
+        """Writes a new node and gives its name."""
+        return add_node(self.result, op, name, device, inputs, **attributes)
+
+    def constant(self, name: str, device: str, value: int) -> str:
+        """Writes a constant of type int32 and gives its tensor."""
+        kind = type_of(dtypes.int32)
+        self.add("Const", name, device, [], dtype=kind, value=int32_tensor(value))
+        return f"{name}:output:0"
+
+    def text(self, name: str, device: str, text: str) -> str:
+        """Writes a constant text and gives its tensor."""
+        kind = type_of(dtypes.string)
+        self.add("Const", name, device, [], dtype=kind, value=text_tensor(text))
+        return f"{name}:output:0"
+
+    def broadcast(self, tensor: str, kind: AttrValue, replica: int, source: int = 0) -> str:
+        """One core's value as another replica reads it.
+
+        It is sent to each process once, to the first core there that reads it.
+
+        Args:
+            tensor: The value.
+            kind: Its type.
+            replica: The replica that reads it.
+            source: The replica that has it.
+        """
+        process = self._processes[replica]
+        if process == self._processes[source]:
+            return tensor
+        if (tensor, process) not in self._broadcast:
+            node, _, output = tensor.partition(":")
+            name = f"{node}/{output.replace(':', '_')}/for_replica_{replica}"
+            self.add("Identity", name, self.cores[replica][0], [tensor], T=kind)
+            self._broadcast[tensor, process] = f"{name}:output:0"
+        return self._broadcast[tensor, process]
+
+
+def _computed_everywhere(function: FunctionDef, analysis: Analysis) -> set[str]:
+    """Cheap invariant nodes whose value each core computes for itself."""
+
+    def is_cheap(name: str) -> bool:
+        return analysis.variances.get(name) is Variance.CHEAP_INVARIANT
+
+    returned = (reference(text).source for text in function.ret.values())
+    everywhere = {name for name in returned if is_cheap(name)}
+    for node in reversed(analysis.order):
+        varying = analysis.variances[node.name] is Variance.VARYING
+        if analysis.roles[node.name] is Role.COMPUTE and (varying or node.name in everywhere):
+            sources = (source.source for source in data_inputs(node))
+            everywhere.update(name for name in sources if is_cheap(name))
+    return everywhere

@@ -1,0 +1,119 @@
+"""Cross-replica operations, written out over the replicas of one graph.
+
+A TPU's cores communicate over their links; here all replicas stand in one graph, so
+that a sum over them is one ``AddN`` and an exchange is wiring. Nothing waits for
+a partner at run time, and nothing can hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tpunb.virtual._tensorflow import NodeDef, tensor_util, tpu_ops
+
+
+def groups(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[list[int]]:
+    """The replicas that each group of a cross-replica operation joins.
+
+    Args:
+        node: A ``CrossReplicaSum`` or ``AllToAll``.
+        nodes: The nodes of its function, by name.
+
+    Returns:
+        Replica ids, a list for each group.
+
+    Raises:
+        ValueError: The groups depend on data, which a TPU refuses.
+    """
+    return [[int(i) for i in row] for row in _constant(node, 1, nodes) if len(row)]
+
+
+def source_target_pairs(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[tuple[int, int]]:
+    """From which replica to which a ``CollectivePermute`` sends.
+
+    Raises:
+        ValueError: The pairs depend on data, which a TPU refuses.
+    """
+    return [(int(source), int(target)) for source, target in _constant(node, 1, nodes)]
+
+
+def is_broadcast(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
+    """Whether a cross-replica operation gives every replica the first one's value."""
+    if node.op != "CollectivePermute":
+        return False
+    pairs = source_target_pairs(node, nodes)
+    # One pair is an ordinary permutation that leaves the other replicas without.
+    return len(pairs) > 1 and not any(source for source, _ in pairs)
+
+
+def check(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int) -> None:
+    """Refuses a cross-replica operation whose partners do not match, as XLA does.
+
+    Raises:
+        ValueError: The groups are no partition of the replicas, or the pairs no
+            permutation.
+    """
+    if node.op == "CollectivePermute":
+        _check_pairs(node, nodes, num_replicas)
+        return
+    joined = groups(node, nodes)
+    if sorted(replica for group in joined for replica in group) != list(range(num_replicas)):
+        raise ValueError(
+            f"{node.op} `{node.name}`: each of the {num_replicas} replicas must be in exactly one "
+            f"group, but the groups are {joined}."
+        )
+    if node.op == "AllToAll" and {len(group) for group in joined} != {node.attr["split_count"].i}:
+        raise ValueError(
+            f"AllToAll `{node.name}`: split_count is {node.attr['split_count'].i} and must be the "
+            f"size of each group, but the groups are {joined}."
+        )
+
+
+def _check_pairs(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int) -> None:
+    pairs = source_target_pairs(node, nodes)
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    if is_broadcast(node, nodes) and sorted(targets) == list(range(num_replicas)):
+        return
+    inside = all(0 <= replica < num_replicas for replica in sources + targets)
+    if not inside or len(set(sources)) < len(sources) or len(set(targets)) < len(targets):
+        raise ValueError(
+            f"CollectivePermute `{node.name}`: the pairs must be a permutation of the "
+            f"{num_replicas} replicas, each at most once a source and once a target, but they "
+            f"are {pairs}."
+        )
+
+
+def gives_one_value(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
+    """Whether a cross-replica operation has the same result on every replica."""
+    if node.op == "CrossReplicaSum":
+        return len(groups(node, nodes)) == 1
+    return is_broadcast(node, nodes)
+
+
+def broadcast_from_first(tensor: Any, num_replicas: int) -> Any:
+    """The first replica's tensor on every replica; for use inside a replica function.
+
+    A TPU wants each source of a permutation to send to one target only. Nothing
+    is sent here, so that the first may send to all.
+    """
+    pairs = [[0, replica] for replica in range(num_replicas)]
+    return tpu_ops.collective_permute(tensor, pairs)
+
+
+def _constant(node: NodeDef, index: int, nodes: Mapping[str, NodeDef]) -> np.ndarray:
+    found: NodeDef | None = node
+    text = node.input[index]
+    while found is not None:
+        found = nodes.get(text.partition(":")[0])
+        if found is None or found.op not in {"Identity", "Const"}:
+            break
+        if found.op == "Const":
+            value: np.ndarray = tensor_util.MakeNdarray(found.attr["value"].tensor)
+            return value
+        text = found.input[0]
+    raise ValueError(
+        f"Input {index} to node `{node.name}` with op {node.op} must be a compile-time constant."
+    )

@@ -1,0 +1,204 @@
+"""Zero-size batch guards, for replicas without examples.
+
+The last batch of a data set may leave replicas without any, and some of TensorFlow's
+kernels are wrong for a batch of size zero. With oneDNN, a convolution returns the shape of
+its input, its gradient leaves out the bias, and the gradient of a max-pooling crashes the
+process. Without oneDNN, the gradient of a depthwise convolution's filter is uninitialized
+memory. Nodes whose sizes are known only at run time are rewritten around these faults,
+which costs next to nothing and keeps oneDNN's speed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from tpunb.virtual._tensorflow import AttrValue, FuncGraph, FunctionDef, NodeDef, dtypes
+from tpunb.virtual.replicate.folding import hide
+from tpunb.virtual.replicate.graphs import CALLS, control_inputs
+from tpunb.virtual.replicate.nodes import Add, add_node, integer, type_of
+
+_CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
+_INT32 = type_of(dtypes.int32)
+_NO_MASKS = dict.fromkeys(
+    ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), integer(0)
+)
+
+
+def unknown_sizes(graph: FuncGraph) -> dict[str, tuple[int, ...]] | None:
+    """The convolutions whose batch is of unknown size.
+
+    Args:
+        graph: The traced replica function.
+
+    Returns:
+        The shapes of their results, -1 for the batch, by the names that the nodes have when
+        all calls are inlined; a shape of which more is unknown is not among them. None
+        if the function takes no tensor of unknown size.
+    """
+    known = all(
+        tensor.dtype == dtypes.resource
+        or (tensor.shape.is_fully_defined() and 0 not in tensor.shape.as_list())
+        for tensor in graph.inputs
+    )
+    return None if known else _shapes(graph, "")
+
+
+def _shapes(graph: FuncGraph, path: str) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for operation in graph.get_operations():
+        if operation.type in CALLS:
+            function = graph._functions.get(operation.get_attr("f").name)
+            body = getattr(function, "_cached_graph", None)
+            if body is not None:
+                found.update(_shapes(body, f"{path}{operation.name}/"))
+        elif operation.type in _CONVOLUTIONS:
+            shape = operation.outputs[0].shape
+            batch, *rest = shape.as_list() if shape.rank else [0]
+            if not batch and None not in rest and 0 not in rest:
+                found[path + operation.name] = (-1, *rest)
+    return found
+
+
+def guard(add: Add, node: NodeDef, shape: Sequence[int] | None = None) -> str | None:
+    """Makes a node safe for a replica without examples.
+
+    Args:
+        add: Writes further nodes.
+        node: The node; it may be changed.
+        shape: The shape of its result, -1 for the batch; None where more is unknown.
+
+    Returns:
+        What is to be read in place of its result; None if that stays.
+    """
+    if node.op in _CONVOLUTIONS:
+        if shape is not None:
+            return _give_shape(add, node, shape)
+        return _with_one_row(add, node, ("T",), rank=5 if node.op == "Conv3D" else 4)
+    if node.op == "MaxPool3DGrad":  # it has no second version
+        return _with_one_row(add, node, ("TInput", "TInput", "T"), rank=5)
+    if node.op == "DepthwiseConv2dNativeBackpropFilter":
+        return _or_zeros(add, node)
+    if node.op == "MaxPoolGrad" and node.attr["padding"].s != b"EXPLICIT":
+        _without_onednn(add, node)
+    elif node.op == "BiasAddGrad":
+        # oneDNN would compute it together with the convolution's gradient, and of
+        # nothing would give only that.
+        node.input[0] = hide(add, node.name, node.device, node.input[0], node.attr["T"])
+    return None
+
+
+def guard_all(function: FunctionDef) -> None:
+    """Makes the nodes of a function that is called by replicas safe.
+
+    Args:
+        function: The function; it is changed.
+    """
+    add = functools.partial(add_node, function)
+    instead: dict[str, str] = {}
+    for node in list(function.node_def):
+        text = guard(add, node)
+        if text is not None:
+            instead[f"{node.name}:output:0"] = text
+    for node in function.node_def:
+        for place, text in enumerate(node.input):
+            if text in instead and instead[text].partition(":")[0] != node.name:
+                node.input[place] = instead[text]
+    for name, text in list(function.ret.items()):
+        function.ret[name] = instead.get(text, text)
+
+
+def _give_shape(add: Add, node: NodeDef, shape: Sequence[int]) -> str:
+    """Gives a convolution's result its shape."""
+    constant = _integers(add, f"{node.name}/shape", node.device, shape)
+    # TensorFlow's optimizer believes the shape that it infers, and would remove a
+    # reshape to it.
+    hidden = hide(add, node.name, node.device, constant, _INT32)
+    inputs = [f"{node.name}:output:0", hidden]
+    made = add(
+        "Reshape", f"{node.name}/shaped", node.device, inputs, T=node.attr["T"], Tshape=_INT32
+    )
+    return f"{made}:output:0"
+
+
+def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> str:
+    """Gives a node an example of zeros in addition, and leaves that out of its result.
+
+    Args:
+        add: Writes further nodes.
+        node: The node; the first of its inputs get the example.
+        types: The attribute with the type of each of these.
+        rank: Of the inputs and the result.
+    """
+    margins = _integers(
+        add, f"{node.name}/margins", node.device, [0, 1, *[0] * (2 * rank - 2)], shape=(rank, 2)
+    )
+    for place, key in enumerate(types):
+        inputs = [node.input[place], margins]
+        name = f"{node.name}/padded_{place}"
+        kind = node.attr[key]
+        padded = add("Pad", name, node.device, inputs, T=kind, Tpaddings=_INT32)
+        # oneDNN would take the padding into the convolution, as one of its image.
+        node.input[place] = hide(add, name, node.device, f"{padded}:output:0", kind)
+    limits = [
+        _integers(add, f"{node.name}/{name}", node.device, [value])
+        for name, value in (("begin", 0), ("end", -1), ("strides", 1))
+    ]
+    inputs = [f"{node.name}:output:0", *limits]
+    made = add(
+        "StridedSlice",
+        f"{node.name}/rows",
+        node.device,
+        inputs,
+        T=node.attr["T"],
+        Index=_INT32,
+        **_NO_MASKS,
+    )
+    return f"{made}:output:0"
+
+
+def _or_zeros(add: Add, node: NodeDef) -> str:
+    """Takes zeros for a sum over no examples."""
+    kind, device = node.attr["T"], node.device
+    size = add("Size", f"{node.name}/size", device, [node.input[0]], T=kind, out_type=_INT32)
+    none = _integers(add, f"{node.name}/none", device, [0], shape=())
+    inputs = [f"{size}:output:0", none]
+    some = add("Greater", f"{node.name}/some", device, inputs, T=_INT32)
+    zero = add("Cast", f"{node.name}/zero", device, [none], SrcT=_INT32, DstT=kind)
+    inputs = [f"{some}:z:0", f"{node.name}:output:0", f"{zero}:y:0"]
+    made = add("SelectV2", f"{node.name}/or_zeros", device, inputs, T=kind)
+    return f"{made}:output:0"
+
+
+def _without_onednn(add: Add, node: NodeDef) -> None:
+    """Makes a max-pooling's gradient its second version, for which oneDNN has no kernel."""
+    windows = [
+        _integers(add, f"{node.name}/{key}", node.device, node.attr[key].list.i)
+        for key in ("ksize", "strides")
+    ]
+    waits = [f"^{name}" for name in control_inputs(node)]
+    inputs = [text for text in node.input if not text.startswith("^")]
+    del node.input[:]
+    node.input.extend([*inputs, *windows, *waits])
+    node.op = "MaxPoolGradV2"
+    for key in ("ksize", "strides", "explicit_paddings"):
+        if key in node.attr:
+            del node.attr[key]
+
+
+def _integers(
+    add: Add,
+    name: str,
+    device: str,
+    values: Sequence[int],
+    shape: Sequence[int] | None = None,
+) -> str:
+    """Writes a constant of type int32, by default a vector, and gives its tensor."""
+    tensor = AttrValue()
+    tensor.tensor.dtype = dtypes.int32.as_datatype_enum
+    tensor.tensor.tensor_shape.SetInParent()
+    for size in (len(values),) if shape is None else shape:
+        tensor.tensor.tensor_shape.dim.add().size = size
+    tensor.tensor.int_val.extend(values)
+    add("Const", name, device, [], dtype=_INT32, value=tensor)
+    return f"{name}:output:0"

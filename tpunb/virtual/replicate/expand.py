@@ -1,0 +1,133 @@
+"""One replica's function written out for all replicas, as one flat function.
+
+The result is a multi-device function: every node carries its core's device. It
+is made of protocol buffers alone, because making 10,000 nodes in Python's graph
+would take seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+from tpunb._util.logs import timed
+from tpunb.virtual._tensorflow import FunctionDef
+from tpunb.virtual.replicate.analyze import analyze
+from tpunb.virtual.replicate.builder import Builder, Setting
+from tpunb.virtual.replicate.graphs import Library, data_inputs, returned
+from tpunb.virtual.replicate.inline import inlined
+from tpunb.virtual.replicate.nodes import new_name
+from tpunb.virtual.replicate.private_functions import PrivateFunctions
+from tpunb.virtual.replicate.variance import Argument, mark_diverged
+from tpunb.virtual.replicate.writer import write_function
+
+Arguments = Mapping[str, Argument]
+"""The arguments of a replica function, by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaFunction:
+    """A traced replica function, and the cores that it is written out for.
+
+    Attributes:
+        definition: The function, its calls inlined; it is not changed.
+        library: Finds the functions that it calls.
+        cores: The devices of each replica, its logical devices in order.
+        shapes: The convolutions of batches of unknown size, as `unknown_sizes` finds
+            them; None if all sizes are known.
+    """
+
+    definition: FunctionDef
+    library: Library
+    cores: Sequence[Sequence[str]]
+    shapes: Mapping[str, Sequence[int]] | None = None
+
+    @functools.cached_property
+    def inlined_library(self) -> Library:
+        """Finds the functions that it calls, and inlines the calls in them."""
+        return functools.cache(lambda name: inlined(self.library(name), self.library))
+
+
+@dataclasses.dataclass(frozen=True)
+class Expansion:
+    """A function for all replicas.
+
+    Attributes:
+        definition: The function.
+        bodies: Functions that it calls, which have been made for it.
+        reads: Arguments of the replica function that are variables' handles
+            and that it only reads.
+        diverged: Mirrored arguments whose copies a replica may set on its own, or whose
+            copies differed already.
+        places: For each output of the replica function, which of the outputs of
+            `definition` it is: what is returned twice is an output once.
+        repeated: The nodes of the replica function that stand in it once a replica.
+    """
+
+    definition: FunctionDef
+    bodies: tuple[FunctionDef, ...]
+    reads: frozenset[str]
+    diverged: frozenset[str]
+    places: tuple[int, ...]
+    repeated: frozenset[str]
+
+
+@timed("replicate", "write it out for all replicas")
+def expand(
+    function: ReplicaFunction,
+    arguments: Arguments,
+    *,
+    name: str | None = None,
+    prefix: str | None = None,
+    assume_equal: bool = True,
+) -> Expansion:
+    """Writes a replica function out for all replicas.
+
+    Args:
+        function: The replica function.
+        arguments: Its arguments.
+        name: The name of the result; a new one by default.
+        prefix: How the names of the functions made for it begin; by default with its own.
+        assume_equal: Whether the copies of a mirrored variable count as equal until they
+            are known to differ; if not, the result is right whatever they hold.
+
+    Returns:
+        The function for all replicas. Its arguments are those of the replica
+        function in their order, once or once per replica as `arguments` says;
+        its outputs are those of the replica function, each once per replica.
+    """
+    flat, library = function.definition, function.inlined_library
+    analysis = found = analyze(flat, arguments, library)
+    if not assume_equal:
+        analysis = analyze(flat, _all_diverged(arguments), library)
+    name = name or new_name(flat, function.cores)
+    guarded = function.shapes is not None
+    functions = PrivateFunctions(library, name, prefix or name, guarded=guarded)
+    setting = Setting(function.cores, library, functions)
+    builder = Builder(flat, analysis, setting, name, shapes=function.shapes)
+    outputs = returned(flat)
+    places = {output: place for place, output in enumerate(dict.fromkeys(outputs))}
+    return Expansion(
+        definition=write_function(builder, list(places)),
+        bodies=(*functions.made, *builder.lifted),
+        reads=_only_read(flat, arguments),
+        diverged=found.diverged,
+        places=tuple(places[output] for output in outputs),
+        repeated=builder.repeated(),
+    )
+
+
+def _all_diverged(arguments: Arguments) -> Arguments:
+    return {
+        name: mark_diverged(argument) if argument.is_mirrored else argument
+        for name, argument in arguments.items()
+    }
+
+
+def _only_read(function: FunctionDef, arguments: Arguments) -> frozenset[str]:
+    handles = {name for name, argument in arguments.items() if argument.per_replica}
+    for node in function.node_def:
+        if node.op != "ReadVariableOp":
+            handles.difference_update(source.source for source in data_inputs(node))
+    return frozenset(handles)

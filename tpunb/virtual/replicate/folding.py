@@ -1,0 +1,54 @@
+"""Tensors and control flow that TensorFlow's constant folding must not see through."""
+
+from __future__ import annotations
+
+from tpunb.virtual._tensorflow import AttrValue, NodeDef, dtypes
+from tpunb.virtual.replicate.nodes import Add, type_of
+
+# Their stateful twins differ in one thing: constant folding leaves them alone.
+_STATEFUL = {
+    "StatelessWhile": "While",
+    "StatelessIf": "If",
+    "StatelessCase": "Case",
+    "PartitionedCall": "StatefulPartitionedCall",  # one that XLA compiles: it may hold a loop
+}
+_INT32 = type_of(dtypes.int32)
+
+
+def hide(add: Add, name: str, device: str, tensor: str, kind: AttrValue) -> str:
+    """Hides from TensorFlow's optimizer where a tensor comes from.
+
+    Args:
+        add: Writes further nodes.
+        name: The node for which the tensor is hidden.
+        device: Where that node runs.
+        tensor: What is hidden.
+        kind: Its type.
+
+    Returns:
+        What to read in its place.
+    """
+    # A placeholder's default may be overridden, so that the optimizer does not fold it.
+    unknown = AttrValue()
+    unknown.shape.unknown_rank = True
+    name = f"{name}/hidden"
+    add("PlaceholderWithDefault", name, device, [tensor], dtype=kind, shape=unknown)
+    return f"{name}:output:0"
+
+
+def keep_from_folding(add: Add, node: NodeDef) -> None:
+    """Keeps control flow and compiled calls of constants from being folded.
+
+    TensorFlow folds them by running them in one thread, where a loop that is not lowered
+    recurses once a round: 30,000 rounds overflow the stack.
+
+    Args:
+        add: Writes further nodes.
+        node: A node of any kind, which may be changed. Something must need it: what is
+            stateful runs in any case.
+    """
+    node.op = _STATEFUL.get(node.op, node.op)
+    if node.op == "Case":
+        # Of a constant index TensorFlow's optimizer makes a call without side effects, and
+        # removes the call with all its updates of variables if nobody reads its result.
+        node.input[0] = hide(add, node.name, node.device, node.input[0], _INT32)

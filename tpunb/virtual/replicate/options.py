@@ -1,0 +1,31 @@
+"""What replicating needs to know of the strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tpunb.tpu.types import largest_memory
+from tpunb.virtual.replicate.stale_traces import Divergence
+from tpunb.virtual.strict.rules import Strictness
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicateOptions:
+    """What replicating needs to know of the strategy.
+
+    Attributes:
+        cores: The devices of each replica, its logical devices in order.
+        assigned: Whether a device assignment says which cores form a replica.
+        divergence: The variables whose copies may differ, and the functions that use them.
+        strictness: What is refused because a TPU refuses it.
+        memory: Of a replica's cores, in bytes.
+        called: What these are called in a sentence.
+    """
+
+    cores: Sequence[Sequence[str]]
+    assigned: bool = False
+    divergence: Divergence = dataclasses.field(default_factory=Divergence)
+    strictness: Strictness = dataclasses.field(default_factory=Strictness)
+    memory: int = dataclasses.field(default_factory=largest_memory)
+    called: str = "a core of the largest TPU"

@@ -1,0 +1,117 @@
+"""Per-replica copies of called functions: of loops, branches and compiled calls.
+
+They run as they were traced, except for four things. Each replica draws random
+numbers of its own, as each core of a TPU does. Operations are guarded where a replica
+may have no examples. Control flow is kept from constant folding. And each node names
+the function it comes from, so that an error in it leads back to a line of Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef
+from tpunb.virtual.replicate.empty_batches import guard_all
+from tpunb.virtual.replicate.folding import keep_from_folding
+from tpunb.virtual.replicate.graphs import CALLS, Library, called_functions, needed
+from tpunb.virtual.replicate.nodes import add_node, make_identity
+from tpunb.virtual.replicate.sharding import logical_core
+
+
+class PrivateFunctions:
+    """Makes the per-replica copies of the functions that one replica function calls.
+
+    Args:
+        library: Finds the functions of the traced function, their calls inlined.
+        owner: The function for all replicas, which knows the stack traces.
+        prefix: How the functions' names begin. They are counted, so that writing the
+            same function again under the same prefix gives the same names.
+        guarded: Whether a replica may have no examples.
+
+    Attributes:
+        made: The functions made so far.
+    """
+
+    def __init__(self, library: Library, owner: str, prefix: str, *, guarded: bool = False) -> None:
+        self._guarded = guarded
+        self.made: list[FunctionDef] = []
+        self._library = library
+        self._owner = owner
+        self._names = (f"{prefix}_body_{number}" for number in itertools.count())
+        self._known: dict[tuple[str, int, str, int], str] = {}
+
+    def specialize(self, node: NodeDef, replica: int, path: str, *, compiled: bool = False) -> None:
+        """Gives a replica's copy of a node the functions and the seed that it needs.
+
+        Args:
+            node: The copy; it is changed.
+            replica: The replica that it is for.
+            path: The name of the node that was traced, with those around it.
+            compiled: Whether XLA compiles the function that it is in.
+        """
+        if node.op == "XlaSharding":
+            make_identity(node)
+        if replica and _is_seeded(node):
+            seed2 = node.attr["seed2"]
+            seed2.i = (seed2.i + 0x9E3779B1 * replica) % (2**31 - 1)
+        for place, function in enumerate(_functions_of(node)):
+            body = self._library(function.name)
+            own = replica if _draws(body, self._library) else 0
+            # Both branches of a common condition may have a node of this path.
+            key = (path, place, function.name, own)
+            if key not in self._known:
+                compiled = compiled or node.op in CALLS
+                self._known[key] = self._make(body, own, path, compiled=compiled)
+            function.name = self._known[key]
+
+    def sign(self, node: NodeDef, origin: str) -> None:
+        """Records which function a node in a body comes from, and its name there."""
+        node.experimental_debug_info.Clear()
+        node.experimental_debug_info.original_node_names.append(origin)
+        node.experimental_debug_info.original_func_names.append(self._owner)
+
+    def new_name(self) -> str:
+        """A name for the next function that is made for the owner."""
+        return next(self._names)
+
+    def _make(self, body: FunctionDef, replica: int, path: str, *, compiled: bool) -> str:
+        made = FunctionDef()
+        made.CopyFrom(body)
+        made.signature.name = self.new_name()
+        kept = set() if compiled else needed(body)
+        for node in list(made.node_def):
+            origin = f"{path}/{node.name}"
+            if logical_core(node.device) is not None:
+                # The body runs where the replica's first core is.
+                node.device = ""
+            self.sign(node, origin)
+            self.specialize(node, replica, origin, compiled=compiled)
+            if node.name in kept:
+                keep_from_folding(functools.partial(add_node, made), node)
+        if self._guarded:
+            guard_all(made)
+        self.made.append(made)
+        return str(made.signature.name)
+
+
+def _is_seeded(node: NodeDef) -> bool:
+    """Whether a node draws from a seed; without one it draws from entropy."""
+    return "seed2" in node.attr and bool(node.attr["seed"].i or node.attr["seed2"].i)
+
+
+def _draws(function: FunctionDef, library: Library) -> bool:
+    return any(
+        _is_seeded(node) or any(_draws(library(name), library) for name in called_functions(node))
+        for node in function.node_def
+    )
+
+
+def _functions_of(node: NodeDef) -> Iterator[Any]:
+    for key in sorted(node.attr):
+        value = node.attr[key]
+        if value.WhichOneof("value") == "func":
+            yield value.func
+        yield from value.list.func

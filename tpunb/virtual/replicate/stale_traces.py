@@ -1,0 +1,186 @@
+"""Stale traces: functions that took copies of a variable for equal, redefined when they diverge.
+
+A function that is written for all replicas reads a mirrored variable once for all of
+them, until some traced function assigns a value of its own to a copy. From then on it
+would give wrong results, and so would everything that calls it: loops, nested
+functions, concrete functions that a user holds. All of them call it by its name, so
+that it is enough to redefine it under that name in TensorFlow's runtime.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from tpunb.virtual._tensorflow import FunctionDef, context, ops
+from tpunb.virtual.replicate.expand import Arguments, Expansion, ReplicaFunction, expand
+from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
+from tpunb.virtual.replicate.variance import mark_diverged
+
+
+class Replication:
+    """A replica function that is written for all replicas, as often as needed.
+
+    Args:
+        function: The replica function.
+        arguments: Its arguments, as they were known at first.
+        made: What was written at first.
+
+    Attributes:
+        equal: The keys of variables whose copies it takes for equal.
+    """
+
+    def __init__(self, function: ReplicaFunction, arguments: Arguments, made: Expansion) -> None:
+        self._function = function
+        self._arguments = arguments
+        self._name = str(made.definition.signature.name)
+        self._bodies = list(made.bodies)
+        self._renewed: list[ReplicatedFunction] = []
+        self.equal: frozenset[str] = frozenset()
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The keys of the mirrored variables that it uses."""
+        return frozenset(one.key for one in self._arguments.values() if one.is_mirrored)
+
+    @property
+    def bodies(self) -> Sequence[FunctionDef]:
+        """The functions that were made for it, at first and since."""
+        return tuple(self._bodies)
+
+    @functools.cached_property
+    def saved(self) -> Mapping[str, FunctionDef]:
+        """What goes into a saved model, by name; nothing if it is what is registered.
+
+        In a saved model one variable stands for all copies, so that updates which are the
+        same on every replica must not be made by each of them.
+
+        Raises:
+            ValueError: Replicas give copies values of their own.
+        """
+        if self.equal == self.variables:
+            return {}
+        made = expand(self._function, self._arguments, name=self._name)
+        if made.diverged:
+            keys = keys_of(self._arguments, made.diverged)
+            names = ", ".join(sorted(key.rpartition("_")[0] for key in keys))
+            raise ValueError(
+                f"In a function to be saved replicas set copies of a variable apart ({names}), and "
+                "a saved model holds one value for all copies. Aggregate the update, as "
+                "tf.Variable(..., aggregation=...) does, or leave the function out of the model."
+            )
+        return {one.signature.name: one for one in (*made.bodies, made.definition)}
+
+    def renew(self, diverged: Collection[str]) -> set[str]:
+        """Redefines the function, now that more copies may differ.
+
+        Args:
+            diverged: The keys of variables whose copies may differ.
+
+        Returns:
+            The keys of those whose copies it may set apart, now that it is redefined.
+        """
+        self.equal -= set(diverged)
+        known = with_diverged(self._arguments, diverged)
+        prefix = f"{self._name}_with_{len(self.equal)}_equal"
+        made = expand(self._function, known, name=self._name, prefix=prefix)
+        # The old bodies stay: what runs or is prepared at this moment may need them.
+        self._bodies += made.bodies
+        self._renewed += [ReplicatedFunction(body) for body in made.bodies]
+        _redefine(made.definition)
+        return keys_of(self._arguments, made.diverged)
+
+
+class Divergence:
+    """Which variables of a strategy may have copies that differ, and which functions use them.
+
+    Attributes:
+        variables: Their keys; grows with what is traced.
+    """
+
+    def __init__(self) -> None:
+        self.variables: set[str] = set()
+        # A replication lives as long as the functions that were registered for it.
+        self._replications: weakref.WeakSet[Replication] = weakref.WeakSet()
+        self._lock = threading.RLock()
+
+    def write(
+        self, function: ReplicaFunction, arguments: Arguments, traced: Any
+    ) -> tuple[Expansion, list[ReplicatedFunction]]:
+        """Writes a replica function for all replicas, and keeps it right from then on.
+
+        Args:
+            function: The replica function.
+            arguments: Its arguments.
+            traced: The same as TensorFlow traced it, with its stack traces.
+
+        Returns:
+            What was written, and the functions as they are registered; the last is the
+            function for all replicas.
+        """
+        # Nothing reaches what a session of TensorFlow 1 has taken out of its graph.
+        assume_equal = ops.executing_eagerly_outside_functions()
+        with self._lock:
+            known = with_diverged(arguments, self.variables)
+            made = expand(function, known, assume_equal=assume_equal)
+            self.diverge(keys_of(arguments, made.diverged))
+            replication = Replication(function, arguments, made)
+            if assume_equal:
+                replication.equal = replication.variables - self.variables
+            self._replications.add(replication)
+            bodies = [ReplicatedFunction(body, None, replication) for body in made.bodies]
+            return made, [*bodies, ReplicatedFunction(made.definition, traced, replication)]
+
+    def diverge(self, variables: Collection[str]) -> None:
+        """Notes that the copies of variables may differ from now on."""
+        with self._lock:
+            self.variables.update(variables)
+            renewed = False
+            while stale := [one for one in self._replications if one.equal & self.variables]:
+                renewed = True
+                for replication in stale:
+                    # What updates a variable from another one that diverged spreads it.
+                    self.variables.update(replication.renew(self.variables))
+            if renewed:
+                # Whatever has inlined one of them is prepared again when next called.
+                context.context().clear_kernel_cache()
+
+
+def keys_of(arguments: Arguments, names: Collection[str]) -> set[str]:
+    """The keys of the variables that some arguments are."""
+    return {arguments[name].key for name in names}
+
+
+def with_diverged(arguments: Arguments, keys: Collection[str]) -> Arguments:
+    """Arguments, of which the variables with some keys have copies that may differ."""
+    return {
+        name: mark_diverged(argument) if argument.key in keys else argument
+        for name, argument in arguments.items()
+    }
+
+
+def _redefine(definition: FunctionDef) -> None:
+    """Replaces a function of the runtime by another one of the same signature."""
+    runtime, name = context.context(), definition.signature.name
+    references = 0
+    while runtime.has_function(name):
+        runtime.remove_function(name)
+        references += 1
+    for _ in range(references):
+        runtime.add_function_def(definition)
+    for graph in _graphs_being_built():
+        function = graph._functions.get(name)
+        if function is not None:
+            # `wrap_function` registers what its graph holds: it must be the same.
+            graph._remove_function(name)
+            graph._add_function(function)
+
+
+def _graphs_being_built() -> Iterator[Any]:
+    graph = ops.get_default_graph()
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)

@@ -1,0 +1,139 @@
+"""The replica function traced once, as a TPU's is."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb._util.logs import timed
+from tpunb.virtual._tensorflow import (
+    FuncGraph,
+    TPUReplicateContext,
+    func_graph_from_py_func,
+    ops,
+    tpu_shard_context,
+    variable_utils,
+)
+from tpunb.virtual.replicate.options import ReplicateOptions
+from tpunb.virtual.replicate.placement import Components, components
+
+_names = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedVariable:
+    """A variable with a component on each replica.
+
+    Attributes:
+        parts: Its components and where they are.
+        mirrored: Whether the components are kept in sync.
+        key: What stays the same for as long as the variable lives.
+    """
+
+    parts: Components
+    mirrored: bool
+    key: str
+
+
+class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
+    """Answers "inside a TPU computation" while the replica function is traced.
+
+    TPU variables ask it for their handle, which is where each variable becomes
+    one input of the replica function.
+    """
+
+    def __init__(self, graph: FuncGraph, options: ReplicateOptions) -> None:
+        super().__init__(name="virtual_tpu", num_replicas=len(options.cores), pivot=None)
+        self._traced = graph
+        self._options = options
+        self.variables: dict[int, TracedVariable] = {}
+
+    def get_replicated_var_handle(
+        self,
+        name: str,
+        handle_id: str,
+        vars_: Sequence[Any],
+        is_mirrored: bool = False,
+        is_packed: bool = False,
+    ) -> Any:
+        """The handle by which the traced function knows a variable."""
+        del name
+        known = self._replicated_vars.get(handle_id)
+        if known is not None:
+            return known
+        if is_packed:
+            vars_ = vars_[0]._distributed_variables
+        parts = components(vars_, self._options.cores, assigned=self._options.assigned)
+        placeholder = self._traced.capture(parts.handles[0])
+        self.variables[id(placeholder)] = TracedVariable(parts, is_mirrored, handle_id)
+        self._replicated_vars[handle_id] = placeholder
+        return placeholder
+
+    def AddOp(self, op: Any) -> None:
+        """Leaves an operation as it is: nothing has to be marked for a compiler."""
+
+    def AddValue(self, val: Any) -> Any:
+        """Leaves a tensor as it is."""
+        return val
+
+    def AddInnerOp(self, op: Any) -> None:
+        """Leaves an operation of an inner context as it is."""
+
+
+class TracingGraph(FuncGraph):  # type: ignore[misc]
+    """The graph into which a replica function is traced."""
+
+    def __init__(self, options: ReplicateOptions) -> None:
+        super().__init__(f"tpu_replica_{next(_names)}")
+        self.tracing = ReplicaTracingContext(self, options)
+        self._set_control_flow_context(self.tracing)
+
+
+@timed("replicate", "trace the replica function")
+def trace(
+    function: Callable[..., Any],
+    structure: Any,
+    columns: Sequence[Sequence[Any]],
+    options: ReplicateOptions,
+) -> FuncGraph:
+    """Traces a replica function with a placeholder for each argument.
+
+    Args:
+        function: Takes the arguments of one replica.
+        structure: The nest of these.
+        columns: Each tensor of the arguments with its value on every replica.
+        options: The strategy's side of it.
+
+    Returns:
+        The graph; its `tracing` knows the variables that the function uses.
+    """
+    specs = [
+        tf.TensorSpec(_common_shape(column), column[0].dtype)
+        for column in columns
+        if column[0] is not None
+    ]
+
+    def call(*placeholders: Any) -> Any:
+        values = iter(placeholders)
+        flat = [None if column[0] is None else next(values) for column in columns]
+        arguments = tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+        with tpu_shard_context(len(options.cores)):
+            return variable_utils.convert_variables_to_tensors(function(*arguments))
+
+    graph = TracingGraph(options)
+    # The replica function's nodes belong to a core, whatever stands around the call.
+    with ops.device(None):
+        return func_graph_from_py_func(
+            graph.name, call, args=tuple(specs), kwargs={}, func_graph=graph
+        )
+
+
+def _common_shape(column: Sequence[Any]) -> tf.TensorShape:
+    shape = column[0].shape
+    for tensor in column[1:]:
+        shape = shape.most_specific_compatible_shape(tensor.shape)
+    return shape

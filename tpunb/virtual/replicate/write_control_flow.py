@@ -1,0 +1,180 @@
+"""Control flow containing collectives: one loop or branch for all replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
+from tpunb.virtual.replicate.analyze import analyze
+from tpunb.virtual.replicate.builder import Builder
+from tpunb.virtual.replicate.graphs import LOOPS, Reference, data_inputs, reference, returned
+from tpunb.virtual.replicate.nodes import instance, integer, set_types, type_of, types_of
+from tpunb.virtual.replicate.variance import Variance, body_arguments
+from tpunb.virtual.replicate.write_results import write_effects, write_results
+
+WriteNodes = Callable[[Builder], None]
+"""Writes the nodes of a body."""
+
+
+def write_lifted(builder: Builder, node: NodeDef, write_nodes: WriteNodes) -> None:
+    """Writes control flow containing collectives, widened to all replicas.
+
+    Args:
+        builder: Where it is written.
+        node: The loop or branch.
+        write_nodes: Writes the nodes of a body.
+    """
+    lifted = _Lifted(builder, node, write_nodes)
+    copy = builder.result.node_def.add()
+    copy.CopyFrom(node)
+    copy.name = instance(node.name, 0)
+    copy.device = builder.cores[0][0]
+    del copy.input[:]
+    if not lifted.is_loop:
+        copy.input.append(_agreed_predicate(builder, node))
+    types = lifted.widen_inputs(copy)
+    copy.input.extend(builder.all_waits(node, builder.replicas))
+    set_types(copy, types, lifted.output_types(types))
+    lifted.write_bodies(copy)
+    copy.attr["_lower_using_switch_merge"].b = True
+    lifted.name_outputs()
+
+
+class _Lifted:
+    """A loop or branch, and how its inputs and outputs are widened.
+
+    Attributes:
+        is_loop: Whether it is a loop.
+        sources: What reaches its bodies.
+        variances: How much each of these differs between replicas in the bodies.
+        outputs: How much each of its outputs differs.
+    """
+
+    def __init__(self, builder: Builder, node: NodeDef, write_nodes: WriteNodes) -> None:
+        self._builder = builder
+        self._node = node
+        self._write_nodes = write_nodes
+        self.is_loop = node.op in LOOPS
+        self.sources = data_inputs(node) if self.is_loop else data_inputs(node)[1:]
+        self.outputs = builder.analysis.output_variances[node.name]
+        self.variances = (
+            self.outputs if self.is_loop else [*map(builder.analysis.variance, self.sources)]
+        )
+
+    def widen_inputs(self, copy: NodeDef) -> list[int]:
+        """Gives the node for all replicas its inputs; gives their types."""
+        types: list[int] = []
+        traced = self._node.attr["T" if self.is_loop else "Tin"].list.type
+        for source, variance, kind in zip(self.sources, self.variances, traced, strict=True):
+            argument = self._builder.analysis.arguments.get(source.source)
+            many = variance is Variance.VARYING or (argument is not None and argument.per_replica)
+            replicas = self._builder.replicas if many else (0,)
+            copy.input.extend(self._builder.tensor(source, replica) for replica in replicas)
+            types.extend([kind] * len(replicas))
+        return types
+
+    def output_types(self, input_types: list[int]) -> list[int]:
+        """The types of the outputs for all replicas."""
+        if self.is_loop:
+            return input_types
+        return [
+            kind
+            for kind, variance in zip(self._node.attr["Tout"].list.type, self.outputs, strict=True)
+            for _ in (self._builder.replicas if variance is Variance.VARYING else (0,))
+        ]
+
+    def write_bodies(self, copy: NodeDef) -> None:
+        """Writes the functions of the node, and names them in it."""
+        for key in sorted(copy.attr):
+            value = copy.attr[key]
+            functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
+            for function in functions:
+                definition = self._body(function.name, is_condition=key == "cond")
+                function.name = definition.signature.name
+
+    def _body(self, name: str, *, is_condition: bool) -> FunctionDef:
+        library = self._builder.setting.library
+        body = library(name)
+        names = [argument.name for argument in body.signature.input_arg]
+        outer = self._builder.analysis.arguments
+        arguments = body_arguments(names, self.sources, self.variances, outer)
+        path = f"{self._builder.path}{self._node.name}/"
+        inside = self._builder.for_body(body, analyze(body, arguments, library), path)
+        self._write_nodes(inside)
+        if is_condition:
+            _write_condition(inside)
+        else:
+            write_results(inside, returned(body), self.outputs)
+            write_effects(inside)
+        self._builder.lifted += [*inside.lifted, inside.result]
+        return inside.result
+
+    def name_outputs(self) -> None:
+        """Records where each replica finds its part of each output."""
+        name, place = self._node.name, 0
+        for index, variance in enumerate(self.outputs):
+            many = variance is Variance.VARYING or self._is_component(index)
+            for replica in self._builder.replicas:
+                text = f"{instance(name, 0)}:output:{place + (replica if many else 0)}"
+                self._builder.tensors[name, f":output:{index}", replica] = text
+            place += len(self._builder.replicas) if many else 1
+        for replica in self._builder.replicas:
+            self._builder.controls[name, replica] = [instance(name, 0)]
+
+    def _is_component(self, index: int) -> bool:
+        """Whether an output of a loop is a variable's handle that went into it."""
+        if not self.is_loop:
+            return False
+        argument = self._builder.analysis.arguments.get(self.sources[index].source)
+        return argument is not None and argument.is_component
+
+
+def _agreed_predicate(builder: Builder, node: NodeDef) -> str:
+    """The condition of a branch, on which all replicas must agree."""
+    # An `If` takes any type for true or false; a `Case` takes an index.
+    kind = dtypes.as_dtype(node.attr["Tcond"].type) if "Tcond" in node.attr else dtypes.int32
+    return _agreed(builder, f"{node.name}/agreed", data_inputs(node)[0], kind)
+
+
+def _write_condition(builder: Builder) -> None:
+    """Writes the result of a loop's condition, on which all replicas must agree."""
+    output = builder.function.signature.output_arg[0]
+    source = reference(builder.function.ret[output.name])
+    builder.result.signature.output_arg.add().CopyFrom(output)
+    builder.result.ret[output.name] = _agreed(builder, "tpunb_agreed", source, dtypes.bool)
+
+
+def _agreed(builder: Builder, name: str, source: Reference, kind: dtypes.DType) -> str:
+    """A scalar, which at run time fails unless it is the same on every replica."""
+    if builder.analysis.variance(source) is not Variance.VARYING:
+        return builder.tensor(source, 0)
+    values = [builder.tensor(source, replica) for replica in builder.replicas]
+    device, attribute, first = builder.cores[0][0], type_of(kind), f"{name}/first"
+    builder.add("Identity", first, device, values[:1], T=attribute)
+    checks = [
+        _assert_equal(builder, name, [f"{first}:output:0", values[replica]], replica, kind)
+        for replica in builder.replicas[1:]
+    ]
+    builder.add("Identity", name, device, [f"{first}:output:0", *checks], T=attribute)
+    return f"{name}:output:0"
+
+
+def _assert_equal(
+    builder: Builder, name: str, pair: Sequence[str], replica: int, kind: dtypes.DType
+) -> str:
+    """Fails unless a replica's scalar equals the first one's; gives what to wait for."""
+    device = builder.cores[0][0]
+    check, end = f"{name}/equal_{replica}", f"{name}/assert_{replica}"
+    builder.add("Equal", check, device, pair, T=type_of(kind))
+    message = builder.text(f"{name}/message_{replica}", device, _disagreement(replica))
+    inputs = [f"{check}:z:0", message]
+    types = types_of([dtypes.string])
+    builder.add("Assert", end, device, inputs, T=types, summarize=integer(1))
+    return f"^{end}"
+
+
+def _disagreement(replica: int) -> str:
+    return (
+        f"Replica {replica} and replica 0 disagree about a condition around a cross-replica "
+        "operation. On a TPU this hangs: make the condition the same on every replica."
+    )

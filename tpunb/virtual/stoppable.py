@@ -1,0 +1,242 @@
+"""Calls of traced functions that an interrupt ends.
+
+While TensorFlow runs a function, the thread that has called it is in C, where no interrupt
+gets through. So the main thread has another one make that call, and waits for it in Python:
+an interrupt ends the waiting, and the function is cancelled. Tracing, and all else that
+Python does, stays on the main thread. The detour takes some 15 microseconds.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from tpunb.errors import CellError
+from tpunb.training.stop_button import Overdue
+from tpunb.virtual._tensorflow import cancellation, pywrap_tfe
+
+__all__ = ["COMPILING", "RUNNING", "TRACING", "WAITING", "Job", "StoppableCalls"]
+
+TRACING, COMPILING, RUNNING = "tracing", "compiling and running", "running"
+WAITING = "waiting for the call that was stopped to end"
+
+_LOOK = 0.2
+"""Seconds: where another thread gets the signal, an interrupt is seen between two waits."""
+
+_GRACE = 0.5
+"""Seconds for a function to end once it is cancelled, and again after the last resort."""
+
+_PATIENCE = 60.0
+"""Seconds that a call waits for one that was stopped and could not be cancelled."""
+
+
+_manager = pywrap_tfe.TFE_NewCancellationManager
+
+
+class Job:
+    """One call, which is made once."""
+
+    def __init__(self, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.error: BaseException | None = None
+        self.result: Any = None
+        self.is_done = False
+        self._call, self._arguments = call, arguments
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def run(self) -> None:
+        """Makes the call; the second time it does nothing."""
+        if self.is_done:
+            return
+        try:
+            self.result = self._call(*self._arguments)
+        except BaseException as error:
+            self.error = error
+        self.is_done = True
+        self._arguments = ()
+        self._done.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end of the call; says whether it has ended."""
+        # An interrupt may come after the lock was had: what counts is what the job says.
+        return self.is_done or self._done.acquire(timeout=seconds) or self.is_done
+
+
+class _Worker:
+    """A thread that makes calls for the main one."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.put = self._jobs.put
+        threading.Thread(target=self._work, name="tpunb-calls", daemon=True).start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.run()
+            del job  # its tensors would live until the next one comes
+
+
+class StoppableCalls:
+    """Lets interrupts end the functions that are called within it.
+
+        with calls:
+            function(x)
+
+    An interrupt cancels the function and is raised when it has ended. What cannot be
+    cancelled, such as a single large product of matrices, is left behind to end by itself;
+    then the next call waits for it. It can be entered on the main thread alone: on others,
+    and within itself, it does nothing.
+
+    Args:
+        last_resort: Called where cancelling was not enough.
+
+    Attributes:
+        phase: What goes on: one of this module's constants.
+        has_run: Whether a function was started since `begin`.
+        was_cut: Whether one was ended by an interrupt since `begin`.
+        left_behind: Whether a call that was stopped still goes on.
+    """
+
+    def __init__(self, last_resort: Callable[[], object] | None = None) -> None:
+        self.phase = TRACING
+        self.has_run = self.was_cut = False
+        self._last_resort = last_resort
+        self._known: set[str] = set()
+        self._worker: _Worker | None = None
+        self._left: Job | None = None
+        self._impl: Any = None  # what TensorFlow asks a cancellation manager for
+        self._call: Any = None
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether a call that was stopped still goes on."""
+        return self._left is not None and not self._left.is_done
+
+    def begin(self) -> None:
+        """Something new begins."""
+        self.phase = TRACING
+        self.has_run = self.was_cut = False
+
+    def __enter__(self) -> StoppableCalls:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        if cancellation._active_context is not None:
+            return self
+        if self._impl is None:
+            self._impl = _manager()
+        self._call = pywrap_tfe.TFE_Py_ExecuteCancelable
+        pywrap_tfe.TFE_Py_ExecuteCancelable = self._execute
+        cancellation._active_context = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if cancellation._active_context is not self:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            return
+        cancellation._active_context = None
+        pywrap_tfe.TFE_Py_ExecuteCancelable = self._call
+
+    def start(self, call: Callable[[], Any]) -> Job:
+        """Starts something that blocks in C, in the other thread; see `result_of`.
+
+        Args:
+            call: What to call.
+        """
+        job = Job(call, ())
+        if threading.current_thread() is threading.main_thread():
+            self._start(job)
+        else:
+            job.run()
+        return job
+
+    def result_of(self, job: Job) -> Any:
+        """What a call that was started returns.
+
+        Raises:
+            BaseException: What it raises; or an interrupt, and then the call goes on by
+                itself and can be asked for again.
+        """
+        try:
+            while not job.wait(_LOOK):
+                pass
+        except KeyboardInterrupt:
+            self.close()  # the next call gets another thread
+            raise
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def close(self) -> None:
+        """Ends the thread, once its call has ended."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.put(None)
+
+    def _execute(
+        self, handle: Any, device: str, name: str, inputs: Any, attrs: Any, impl: Any, count: int
+    ) -> Any:
+        """Stands for TensorFlow's own function, which calls a traced one."""
+        # One for each call: a function that fails cancels its own.
+        manager = _manager()
+        if threading.current_thread() is not threading.main_thread():
+            return self._call(handle, device, name, inputs, attrs, manager, count)
+        self._await_left_behind()
+        self.phase = RUNNING if name in self._known else COMPILING
+        self.has_run = True
+        job = Job(self._call, (handle, device, name, inputs, attrs, manager, count))
+        try:
+            self._start(job)
+            while not job.wait(_LOOK):
+                pass
+        except KeyboardInterrupt as interrupt:
+            self._stop(job, manager)
+            # At the end of its time the function may have ended well all the same.
+            if not (isinstance(interrupt, Overdue) and job.is_done and job.error is None):
+                raise
+        if job.error is not None:
+            raise job.error
+        self._known.add(name)
+        return job.result
+
+    def _start(self, job: Job) -> None:
+        if self._worker is None:
+            self._worker = _Worker()
+        self._worker.put(job)
+
+    def _stop(self, job: Job, manager: Any) -> None:
+        """Cancels a call, and leaves it behind if it does not end."""
+        self.was_cut = True
+        pywrap_tfe.TFE_CancellationManagerStartCancel(manager)
+        self._left = job
+        self._start(job)  # it may have been interrupted before that
+        if job.wait(_GRACE):
+            return
+        if self._last_resort is not None:
+            self._last_resort()
+            if job.wait(_GRACE):
+                return
+        self.close()  # the next call gets another thread
+
+    def _await_left_behind(self) -> None:
+        """Waits for a call that could not be cancelled: it may write variables still."""
+        job = self._left
+        if job is None:
+            return
+        self.phase = WAITING
+        for _ in range(round(_PATIENCE / _LOOK)):
+            if job.wait(_LOOK):
+                self._left = None
+                return
+        raise CellError(
+            "What was stopped before still runs, and TensorFlow cannot end it.",
+            mend="Wait for it, or connect again with %tpu_connect; restart the kernel if it hangs.",
+        )

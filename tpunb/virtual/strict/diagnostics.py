@@ -1,0 +1,29 @@
+"""A fault found in a replica function, before its line and its severity are known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["Diagnostic"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """Something in a replica function that a TPU refuses or is slow at.
+
+    Attributes:
+        rule: The rule's name.
+        node: The node's name, with those of the calls around it; empty where
+            it concerns the whole function.
+        op: The operation's type.
+        reason: What is the matter, a sentence for the author.
+        mend: What to do, a sentence.
+        message: What TensorFlow says on a TPU.
+    """
+
+    rule: str
+    node: str
+    op: str
+    reason: str
+    mend: str
+    message: str

@@ -1,0 +1,97 @@
+"""From a node of a traced function to the line of Python that made it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from tpunb.virtual._tensorflow import GraphDebugInfo, atomic_function
+from tpunb.virtual.replicate.origins import gathered_origins, nearest_trace
+
+__all__ = ["SourceLine", "SourceLines"]
+
+_GENERATED = re.compile(r"__autograph_generated_file|^<frozen|^<string>")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of code.
+
+    Attributes:
+        file: Its file, or what a notebook calls a cell.
+        line: Its number, from 1.
+    """
+
+    file: str
+    line: int
+
+
+class SourceLines:
+    """The places from which the nodes of a traced function came.
+
+    They are gathered when the first is asked for.
+
+    Args:
+        traced: The function.
+    """
+
+    def __init__(self, traced: atomic_function.AtomicFunction) -> None:
+        self._traced = traced
+
+    def frames(self, path: str) -> list[SourceLine]:
+        """The calls that led to a node, innermost first.
+
+        Args:
+            path: The node's name, with those of the calls around it.
+        """
+        info, known = self._known
+        # The compiler names a node of a body by its own name, without what is around it.
+        inner = (name for name in known if name.endswith(f"/{path}"))
+        name = path if path in known else next(inner, path)
+        trace = nearest_trace(name, known)
+        if trace is None:
+            return []
+        return [_place(info, number) for number in reversed(info.traces_by_id[trace].frame_id)]
+
+    def own(self, path: str) -> list[SourceLine]:
+        """The calls within the replica function that lie in the user's code, innermost first."""
+        inside = itertools.takewhile(
+            lambda place: not _is_of_this_package(place.file), self.frames(path)
+        )
+        return [place for place in inside if not is_library(place.file)]
+
+    @functools.cached_property
+    def _known(self) -> tuple[GraphDebugInfo, dict[str, int]]:
+        return gathered_origins(self._traced)
+
+
+def _place(info: GraphDebugInfo, number: int) -> SourceLine:
+    frame: Any = info.frames_by_id[number]
+    return SourceLine(info.files[frame.file_index], frame.line)
+
+
+@functools.cache
+def is_library(file: str) -> bool:
+    """Whether a file belongs to Python, to a package that is installed, or to this one."""
+    if _GENERATED.search(file):
+        return True
+    path = Path(file)
+    if "site-packages" in path.parts or "dist-packages" in path.parts:
+        return True
+    return any(path.is_relative_to(home) for home in _homes())
+
+
+@functools.cache
+def _homes() -> list[Path]:
+    paths = sysconfig.get_paths()
+    return [Path(paths[key]) for key in ("stdlib", "platstdlib")]
+
+
+@functools.cache
+def _is_of_this_package(file: str) -> bool:
+    return Path(file).is_relative_to(Path(__file__).parents[2])

@@ -1,0 +1,193 @@
+"""What goes into a replica function and comes out of it, and what a core can hold of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.tpu.types import largest_memory
+from tpunb.virtual._tensorflow import (
+    FunctionDef,
+    NodeDef,
+    atomic_function,
+    context,
+    dtypes,
+    op_def_registry,
+    ops,
+)
+from tpunb.virtual.devices import full_name
+from tpunb.virtual.replicate.graphs import Library
+from tpunb.virtual.replicate.inline import inlined
+from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.strict.lint import OUTSIDE
+from tpunb.virtual.strict.lowering import Unknown
+from tpunb.virtual.strict.memory import Made, tensors_made
+from tpunb.virtual.strict.stand_ins import Host, Parameter
+
+__all__ = [
+    "TracedFunction",
+    "foreign_types",
+    "on_host",
+    "out_of_scope_variables",
+    "parameters",
+    "traced_function_of",
+]
+
+# No TPU's memory holds these.
+_NO_TPU_TYPES = frozenset({dtypes.string, dtypes.complex128})
+_NO_TENSORS = frozenset({dtypes.resource, dtypes.variant})
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedFunction:
+    """A traced replica function.
+
+    Attributes:
+        graph: The graph.
+        atomic: The same as a function.
+        variables: The variables' handles on the first core, by `id` of the
+            graph's input.
+        device: The first core.
+        variables_anywhere: Whether other variables may be used as well.
+        memory: Of a replica's cores, in bytes.
+        cores: What these are called, as in "a core of v5e-8".
+    """
+
+    graph: Any
+    atomic: atomic_function.AtomicFunction
+    variables: Mapping[int, Any]
+    device: str
+    variables_anywhere: bool = False
+    memory: int = dataclasses.field(default_factory=largest_memory)
+    cores: str = "a core of the largest TPU"
+
+    @functools.cached_property
+    def library(self) -> Library:
+        """Finds the functions that it calls."""
+        return functools.cache(context.context().get_function_def)
+
+    @functools.cached_property
+    def definition(self) -> FunctionDef:
+        """The function, its calls written out."""
+        return inlined(self.atomic.cached_definition, self.library)
+
+    @functools.cached_property
+    def made(self) -> list[Made]:
+        """The tensors that it makes."""
+        return tensors_made(self.graph, self.definition, self.library)
+
+
+def traced_function_of(concrete: Any) -> TracedFunction:
+    """A concrete function that runs on no TPU yet, as one that a core would run."""
+    graph = concrete.graph
+    atomic = atomic_function.from_func_graph(f"{graph.name}_examined_{ops.uid()}", graph, {})
+    held = {id(variable.handle) for variable in graph.variables}
+    handles = {id(inner): outer for outer, inner in graph.captures if id(outer) in held}
+    device = tf.config.list_logical_devices("CPU")[0].name
+    return TracedFunction(graph, atomic, handles, full_name(device), variables_anywhere=True)
+
+
+def parameters(traced: TracedFunction, definition: FunctionDef) -> dict[str, Parameter]:
+    """The arguments of the function, as the compiler is given them."""
+    outer = {id(inner): value for value, inner in traced.graph.captures}
+    parameters = {}
+    for argument, placeholder in zip(
+        definition.signature.input_arg, traced.graph.inputs, strict=True
+    ):
+        if placeholder.dtype in _NO_TENSORS:
+            handle = traced.variables.get(id(placeholder), outer.get(id(placeholder)))
+            parameters[argument.name] = Parameter(handle=handle)
+        else:
+            spec = tf.TensorSpec(placeholder.shape, placeholder.dtype)
+            parameters[argument.name] = Parameter(spec=spec)
+    return parameters
+
+
+def foreign_types(traced: TracedFunction, definition: FunctionDef) -> Iterator[Diagnostic]:
+    """Tensors that go to a core or come from it and that no core can hold."""
+    for argument in (*definition.signature.input_arg, *definition.signature.output_arg):
+        kind = dtypes.as_dtype(argument.type)
+        if kind in _NO_TPU_TYPES:
+            goes = "goes into" if argument.name not in definition.ret else "comes out of"
+            source = definition.ret.get(argument.name, argument.name).partition(":")[0]
+            users = [node.name for node in definition.node_def if source in node.input]
+            yield Diagnostic(
+                rule="unsupported-type",
+                # An argument has no line: the first that reads it has.
+                node=users[0] if users else source,
+                op="",
+                reason=f"A {kind.name} tensor {goes} the replica function: no TPU can hold it.",
+                mend="Encode it as numbers in the input pipeline (tf.data), or leave it out.",
+                message=f"Unsupported data type for TPU: {kind.name}, caused by output {source}:0",
+            )
+
+
+def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> Iterator[Diagnostic]:
+    """Variables that are not on the cores, and that each replica would write in its turn.
+
+    To read one is well: a TPU's program gets its value from the host.
+    """
+    if traced.variables_anywhere:
+        return
+    known = {id(variable.handle): variable for variable in traced.graph.variables}
+    outer = {id(inner): value for value, inner in traced.graph.captures}
+    names = [argument.name for argument in definition.signature.input_arg]
+    for name, placeholder in zip(names, traced.graph.inputs, strict=True):
+        variable = known.get(id(outer.get(id(placeholder))))
+        if variable is None or id(placeholder) in traced.variables:
+            continue
+        for node in definition.node_def:
+            if name in node.input and node.op not in _READS:
+                yield _out_of_scope(node, variable, traced.device)
+                break
+
+
+def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Diagnostic:
+    return Diagnostic(
+        rule="scope",
+        node=node.name,
+        op=node.op,
+        reason=f"The variable {variable.name} was made outside of the strategy's scope.",
+        mend="Make models, optimizers, metrics and variables inside `with strategy.scope():`.",
+        message=(
+            f"Trying to access resource {variable.name} located in device {variable.device} from "
+            f"device {device}"
+        ),
+    )
+
+
+def on_host(graph: Any, definition: FunctionDef, found: list[Diagnostic]) -> Host:
+    """What runs on the host, of which the compiler takes what it gives as arguments."""
+    unsupported = {diagnostic.node for diagnostic in found if diagnostic.rule == "unsupported-op"}
+    unsupported |= {node.name for node in definition.node_def if OUTSIDE in node.attr}
+    nodes = {node.name: node for node in definition.node_def}
+    if unsupported - nodes.keys():
+        raise Unknown("A loop or a branch runs on the host in part.")
+    cores = [node for node in definition.node_def if node.name not in unsupported]
+    used = {text for node in cores for text in node.input}
+    return {name: _given_by(graph, nodes[name], used) for name in unsupported}
+
+
+def _given_by(graph: Any, node: NodeDef, used: set[str]) -> dict[str, tf.TensorSpec]:
+    """What a node gives to others, by the end of the reference to it."""
+    ends = {text[len(node.name) :] for text in used if text.startswith(f"{node.name}:")}
+    if not ends:
+        return {}
+    arguments = [argument.name for argument in op_def_registry.get(node.op).output_arg]
+    try:
+        outputs = graph.get_operation_by_name(node.name).outputs
+    except (KeyError, ValueError):
+        raise Unknown("It is not known what a node on the host gives.") from None
+    given = {}
+    for end in sorted(ends):
+        _, argument, index = end.split(":")
+        place = arguments.index(argument) if len(arguments) > 1 else int(index)
+        if outputs[place].dtype in _NO_TENSORS:
+            raise Unknown("A node on the host gives what is no tensor.")
+        given[end] = tf.TensorSpec(outputs[place].shape, outputs[place].dtype)
+    return given

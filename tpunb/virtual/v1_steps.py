@@ -1,0 +1,69 @@
+"""Several steps in one call, as TensorFlow 1's training loops run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import _set_last_step_outputs, distribute_utils, input_lib
+from tpunb.virtual.replicate.call import replicate
+from tpunb.virtual.replicate.options import ReplicateOptions
+
+
+def run_steps(
+    fn: Callable[..., Any],
+    iterator: Any,
+    iterations: int,
+    initial: Any,
+    options: ReplicateOptions,
+) -> Any:
+    """Runs steps on the replicas, each on the next batch.
+
+    The counterpart of `TPUExtended._experimental_run_steps_on_iterator`.
+
+    Args:
+        fn: A step; takes the context, in which it may set outputs, and the batch.
+        iterator: Gives a batch for each replica.
+        iterations: How many steps to run.
+        initial: The nest of the outputs' values before the first step.
+        options: The strategy's side of it.
+
+    Returns:
+        The context: `run_op` runs the steps, `last_step_outputs` are the last's.
+    """
+    context = input_lib.MultiStepContext()
+    replicas = len(options.cores)
+
+    def step(batch: Any) -> Any:
+        result = fn(context, batch)
+        outputs = tf.nest.flatten(context.last_step_outputs)
+        with tf.control_dependencies([] if result is None else tf.nest.flatten(result)):
+            # A step without outputs gives a number: what waits for it has run the step.
+            return [tf.identity(output) for output in outputs or [tf.constant(0)]]
+
+    def steps(*_: Any) -> list[Any]:
+        batch = iterator.get_next()
+        inputs = [[distribute_utils.select_replica(r, batch)] for r in range(replicas)]
+        return list(tf.nest.flatten(replicate(step, inputs, options)))
+
+    start = tf.nest.flatten({} if initial is None else initial) or [tf.constant(0)]
+    flat = steps() if iterations == 1 else _repeated(steps, iterations, start * replicas)
+    context.run_op = tf.group(*flat)
+    number = len(flat) // replicas if context.last_step_outputs else 0
+    _set_last_step_outputs(context, [flat[k::number] for k in range(number)])
+    return context
+
+
+def _repeated(steps: Callable[..., list[Any]], iterations: int, start: Sequence[Any]) -> list[Any]:
+    """The outputs of the last of several steps."""
+    last: list[Any]
+    _, *last = tf.while_loop(
+        lambda done, *_: done < iterations,
+        lambda done, *before: [done + 1, *steps(*before)],
+        [tf.constant(0), *start],
+        # A step reads what the step before has written.
+        parallel_iterations=1,
+    )
+    return last
