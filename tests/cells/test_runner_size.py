@@ -92,4 +92,4 @@ def test_long_chains(text: str) -> None:
 def test_what_is_nested_too_deeply() -> None:
     with pytest.raises(CellError, match="nested too deeply") as caught:
         parse_cell("y = x" + ".real.imag()" * 250)
-    assert caught.value.mend
+    assert caught.value.fix

@@ -91,7 +91,7 @@ def test_refused_with_the_reason(text: str, line: int, words: str) -> None:
         parse_cell(text)
     assert f"Line {line}: " in str(caught.value)
     assert words in str(caught.value)
-    assert caught.value.mend
+    assert caught.value.fix
 
 
 @pytest.mark.parametrize(

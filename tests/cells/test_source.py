@@ -40,7 +40,7 @@ def test_refused(text: str, line: int, words: str) -> None:
         parse_cell(text)
     assert f"Line {line}" in str(caught.value)
     assert words in str(caught.value)
-    assert caught.value.mend
+    assert caught.value.fix
 
 
 def test_return_in_a_function_is_fine() -> None:

@@ -173,10 +173,10 @@ def test_found_hardware_may_be_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert [warning.filename for warning in told] == [__file__]
     assert connection.tpu == DEFAULT_TPU
     assert connection.kind == "virtual"
-    because, mend = connection.plan.notes
+    because, fix = connection.plan.notes
     assert "cannot be used (The zone of the TPU is not known" in because
-    assert "Give it with --zone" in mend
-    assert "simulate" not in because + mend
+    assert "Give it with --zone" in fix
+    assert "simulate" not in because + fix
     with pytest.warns(UserWarning, match="cannot be used") as told:
         tpunb.TPUStrategy()
     assert [warning.filename for warning in told] == [__file__]
@@ -225,7 +225,7 @@ def test_what_cannot_be(wishes: dict[str, Any], kind: type[Exception]) -> None:
         tpunb.connect(**wishes)
     assert len(str(caught.value)) < 400
     if isinstance(caught.value, TpunbError):
-        assert caught.value.mend
+        assert caught.value.fix
         assert "\n" in str(caught.value)
 
 
@@ -250,7 +250,7 @@ def attempt(**wishes: Any) -> None:
     except (TpunbError, TypeError) as error:
         failed = error
     assert not isinstance(failed, TypeError) or "tpu is the name" in str(failed)
-    assert not isinstance(failed, TpunbError) or failed.mend
+    assert not isinstance(failed, TpunbError) or failed.fix
 
 
 @settings(max_examples=60)
@@ -309,4 +309,4 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch, value: str, required: 
         assert tpunb.connect(timeout=PATIENCE).kind == "virtual"
     with pytest.raises(ConnectError) as caught:
         tpunb.connect(require_tpu=True, timeout=PATIENCE)
-    assert caught.value.mend
+    assert caught.value.fix

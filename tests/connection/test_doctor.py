@@ -109,7 +109,7 @@ def test_a_plain_machine(installed: dict[str, str]) -> None:
     assert max(map(len, text.splitlines())) <= 96
 
 
-def test_what_has_to_be_mended(bare: Path, installed: dict[str, str]) -> None:
+def test_what_has_to_be_fixed(bare: Path, installed: dict[str, str]) -> None:
     vfio(bare, [0], "0x0063")
     installed.clear()
     installed["tensorflow-cpu"] = "2.21.0"
@@ -225,9 +225,9 @@ def test_what_connecting_would_do(
     assert says in report.prospect.says
     assert report.ok is (kind != "error")
     if kind == "error":
-        assert report.problems[0].mend
+        assert report.problems[0].fix
         assert not report.problems[0].message.startswith("fail")
-        assert report.next_step == report.problems[0].mend
+        assert report.next_step == report.problems[0].fix
     else:
         assert report.next_step == "%tpu_connect"
 

@@ -146,7 +146,7 @@ def test_the_catalogue_is_whole() -> None:
         assert entry.title
         assert not entry.title.endswith(".")
         assert entry.cause.endswith(".")
-        assert entry.mend.endswith(".")
+        assert entry.fix.endswith(".")
         assert entry.sources
         assert entry.clues or entry.number is None
         for clue in entry.clues:
@@ -165,7 +165,7 @@ def test_the_magics_that_it_names_exist() -> None:
 
     names = {name for kind in TpuMagics.magics.values() for name in kind}
     for entry in ENTRIES.values():
-        assert set(re.findall(r"%(tpu_\w+)", entry.cause + entry.mend)) <= names
+        assert set(re.findall(r"%(tpu_\w+)", entry.cause + entry.fix)) <= names
 
 
 def test_links() -> None:
@@ -185,7 +185,7 @@ def test_it_shows_itself() -> None:
         found = explanation(code)
         lines = str(found).splitlines()
         assert lines[0] == found.headline
-        assert [line.split()[0] for line in lines if line[2] != " "][1:] == ["Cause:", "Mend:", "Source:"]  # fmt: skip
+        assert [line.split()[0] for line in lines if line[2] != " "][1:] == ["Cause:", "Fix:", "Source:"]  # fmt: skip
         markup = found._repr_html_()
         for text in (found.cause, found.title):
             assert html.escape(text) in re.sub("</?code>", "`", markup)

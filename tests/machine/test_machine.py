@@ -162,7 +162,7 @@ def test_software_that_does_not_fit(
     (found,) = problems(local_tpu, **software)
     assert message in found.message
     assert found.message.endswith(".")
-    assert found.mend
+    assert found.fix
     assert command in found.command
     assert found.stops is stops
 
@@ -295,7 +295,7 @@ def test_a_process_with_the_device_open(tmp_path: Path) -> None:
     assert program.message == "Process 4711 (python3) holds the TPU."
     assert program.command == "kill 4711"
     assert "a Jupyter kernel" in kernel.message
-    assert kernel.mend.startswith("Shut that kernel down in Jupyter")
+    assert kernel.fix.startswith("Shut that kernel down in Jupyter")
     assert program.stops
 
 
@@ -449,7 +449,7 @@ def test_what_stops_comes_first(tmp_path: Path) -> None:
 
 def test_colab_without_a_tpu(tmp_path: Path) -> None:
     found = machine.look({"COLAB_RELEASE_TAG": "release"}, tmp_path)
-    assert any("Change runtime type" in problem.mend for problem in found.problems)
+    assert any("Change runtime type" in problem.fix for problem in found.problems)
 
 
 def test_a_variable_that_keeps_the_tpu_away(tmp_path: Path) -> None:

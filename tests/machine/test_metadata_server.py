@@ -39,7 +39,7 @@ def failed(
     with pytest.raises(MetadataError) as raised:
         metadata(path, timeout=timeout, environment=environment)
     assert isinstance(raised.value, ConnectError)
-    assert raised.value.mend
+    assert raised.value.fix
     assert raised.value.tried
     return raised.value
 

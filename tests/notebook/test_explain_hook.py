@@ -276,7 +276,7 @@ def test_waiting_for_a_tpu_in_vain(book: Notebook) -> None:
     assert text.rstrip().endswith(str(explanation("6")))
 
 
-def test_errors_that_name_their_mend(book: Notebook) -> None:
+def test_errors_that_name_their_fix(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     text = shown(book, "%tpu_connect grpc://127.0.0.1:9")
     assert "does not answer" in text

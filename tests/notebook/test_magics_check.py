@@ -104,7 +104,7 @@ def test_check_before_running(book: Notebook) -> None:
     assert "y" in book.shell.user_ns
 
 
-def test_a_refused_run_shows_the_line_the_cause_and_the_mend_once(book: Notebook) -> None:
+def test_a_refused_run_shows_the_line_the_cause_and_the_fix_once(book: Notebook) -> None:
     ran = book.run("%%tpu_run\ny = x * 2\nz = tf.boolean_mask(y, y > 0)")
     assert type(ran.error).__name__ == "InvalidArgumentError"
     assert "---->   3 z = tf.boolean_mask" in ran.text

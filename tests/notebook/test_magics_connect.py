@@ -53,7 +53,7 @@ def refused(book: Notebook, line: str, kind: type[BaseException], words: str = "
     assert "Traceback" not in ran.text
     assert len(ran.text.strip().splitlines()) <= 3
     if isinstance(ran.error, TpunbError):
-        assert ran.error.mend
+        assert ran.error.fix
         assert str(ran.error) in ran.text
     return ran
 
@@ -231,7 +231,7 @@ def test_local_without_a_tpu(book: Notebook) -> None:
     error = book.run("%tpu_connect local").error
     assert isinstance(error, ConnectError)
     assert error.tried[-1] == "TensorFlow lists 0 TPU devices"
-    assert "--simulate" in error.mend
+    assert "--simulate" in error.fix
 
 
 def test_every_worker_is_asked(book: Notebook) -> None:

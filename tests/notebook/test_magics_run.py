@@ -43,7 +43,7 @@ def refused(book: Notebook, source: str, kind: type[BaseException], *words: str)
     assert "Traceback" not in ran.text
     assert len(ran.text.strip().splitlines()) <= 5, ran.text
     if isinstance(ran.error, TpunbError):
-        assert ran.error.mend
+        assert ran.error.fix
     assert each(book.good("%%tpu_run\nreplica_id").value) == [0, 1]
     return ran
 

@@ -172,11 +172,11 @@ def test_the_order_of_devices() -> None:
         ("٨", "There is no TPU type"),
     ],
 )
-def test_what_does_not_exist_names_its_mend(spec: object, part: str) -> None:
+def test_what_does_not_exist_names_its_fix(spec: object, part: str) -> None:
     with pytest.raises(AcceleratorTypeError) as caught:
         accelerator(spec)  # type: ignore[arg-type]
     assert part in str(caught.value)
-    assert "accelerator_types()" in caught.value.mend
+    assert "accelerator_types()" in caught.value.fix
     assert len(str(caught.value)) < 400
 
 

@@ -377,7 +377,7 @@ def test_what_does_not_compile(fn: Callable[..., Any], args: tuple[Any, ...], co
     assert first.code == code
     assert first.line == (marked(fn) or fn.__code__.co_firstlineno)
     assert first.reason
-    assert first.mend
+    assert first.fix
     assert first.file == __file__
 
 

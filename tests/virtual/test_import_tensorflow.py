@@ -109,4 +109,4 @@ def test_tensorflow_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(ConnectError, match="not installed") as caught:
         import_tensorflow()
-    assert "tpunb[cpu]" in caught.value.mend
+    assert "tpunb[cpu]" in caught.value.fix

@@ -117,7 +117,7 @@ class BatchReader:
             count = len(batch.sizes)
             raise CellError(
                 f"A batch of {sum(batch.sizes)} cannot be divided among {count} replicas.",
-                mend="Choose a global batch that is a multiple of the number of replicas, such as "
+                fix="Choose a global batch that is a multiple of the number of replicas, such as "
                 f"{max(1, round(sum(batch.sizes) / count)) * count}.",
             )
 
@@ -128,7 +128,7 @@ class BatchReader:
         if structure != self._structure:
             raise CellError(
                 f"The batch is {_outline(value)}, unlike the batches before.",
-                mend="Every batch has the structure of the first.",
+                fix="Give every batch the structure of the first.",
             )
 
     def _divided(self, value: Any) -> Any:
@@ -142,7 +142,7 @@ class BatchReader:
             size = "a single number" if tensor.shape.rank == 0 else f"a batch of {tensor.shape[0]}"
             raise CellError(
                 f"{size[0].upper()}{size[1:]} cannot be divided among {count} replicas.",
-                mend="Yield global batches whose size is a multiple of the number of replicas.",
+                fix="Yield global batches whose size is a multiple of the number of replicas.",
             )
         if count == 1:
             return tensor

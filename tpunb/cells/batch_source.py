@@ -72,7 +72,7 @@ def open_batches(strategy: Any, source: Any, *, repeat: bool = False) -> BatchSo
         return BatchSource(source, iter(source), distributed=False, left=None)
     raise CellError(
         f"A {type(source).__name__} holds no batches.",
-        mend="Give a tf.data.Dataset, an iterator, a dataset function, or arrays.",
+        fix="Give a tf.data.Dataset, an iterator, a dataset function, or arrays.",
     )
 
 
@@ -98,7 +98,7 @@ def _of_function(strategy: Any, function: Any) -> BatchSource:
     except TypeError as error:
         raise CellError(
             f"The dataset function cannot be called with an input context: {error}",
-            mend="It takes one argument, a tf.distribute.InputContext, and returns a Dataset.",
+            fix="Take one argument, a tf.distribute.InputContext, and return a Dataset.",
         ) from error
     left = _left(int(getattr(distributed, "cardinality", _UNKNOWN)))
     if left not in (None, float("inf")):
@@ -131,14 +131,14 @@ def _batched(strategy: Any, arrays: Any, *, repeat: bool) -> Any:
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(arrays))
         raise CellError(
             f"Arrays that are fed together have one example for each index; these are {shapes}.",
-            mend="Give arrays of one length along their first axis.",
+            fix="Give arrays of one length along their first axis.",
         )
     replicas = strategy.num_replicas_in_sync
     (size,) = sizes
     if size < replicas:
         raise CellError(
             f"{size} examples are too few for {replicas} replicas.",
-            mend="Every replica needs one: give more, or connect to fewer cores.",
+            fix="Give at least one to each replica, or connect to fewer cores.",
         )
     batch = min(BATCH_PER_REPLICA * replicas, size // replicas * replicas)
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
@@ -157,11 +157,11 @@ def _refuse_indivisible(strategy: Any, dataset: Any) -> None:
         if shape.rank == 0:
             raise CellError(
                 "The dataset's elements are single examples, not batches.",
-                mend=f"Batch it: `.batch({BATCH_PER_REPLICA * replicas}, drop_remainder=True)`.",
+                fix=f"Batch it: `.batch({BATCH_PER_REPLICA * replicas}, drop_remainder=True)`.",
             )
         if shape[0] is not None and shape[0] % replicas:
             raise CellError(
                 f"Batches of {shape[0]} cannot be divided among {replicas} replicas.",
-                mend="Choose a global batch that is a multiple of the number of replicas, "
+                fix="Choose a global batch that is a multiple of the number of replicas, "
                 f"such as {max(1, round(shape[0] / replicas)) * replicas}.",
             )

@@ -210,8 +210,8 @@ class Capturer:
             line = cell.names.reads[name]
             shown = (word for word in namespace if not word.startswith("_"))
             near = nearest(name, [*shown, *cell.names.assigned, *PROVIDED])
-            mend = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
-            raise CellNameError(f"Line {line}: name `{name}` is not defined.", mend=mend)
+            fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
+            raise CellNameError(f"Line {line}: name `{name}` is not defined.", fix=fix)
         return _MISSING
 
     def _taken(
@@ -259,7 +259,7 @@ class Capturer:
         if len(local) != count:
             raise CellError(
                 f"`{name}` holds the values of {len(local)} replicas; there are {count} now.",
-                mend=f"Compute `{name}` again with this strategy.",
+                fix=f"Compute `{name}` again with this strategy.",
             )
         if not is_composite(value) or not all(self.passed(part) for part in local):
             value = self._strategy.experimental_distribute_values_from_function(
@@ -307,7 +307,7 @@ class Capturer:
     def _stream(self, captured: Captured, name: str, value: Any) -> Hashable:
         raise CellError(
             f"`{name}` is a {type(value).__name__}, which the replicas cannot read.",
-            mend=f"Take a batch outside, `batch = next(iter({name}))`, "
+            fix=f"Take a batch outside, `batch = next(iter({name}))`, "
             f"or let the cell do so: `%%tpu_run -d {name}`.",
         )
 

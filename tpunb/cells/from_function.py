@@ -67,7 +67,7 @@ class FunctionSource(StepSource):
                 meant = " or ".join(f"`{word}`" for word in near)
                 raise CellError(
                     f"The function returns no `{name}`.",
-                    mend=f"Did you mean {meant}?" if near else "Return a dict that has it.",
+                    fix=f"Did you mean {meant}?" if near else "Return a dict that has it.",
                 )
         return {name: returned[name] for name in self.results}
 
@@ -81,7 +81,7 @@ def function_source(function: Callable[..., Any], settings: RunSettings) -> Func
     if not callable(function):
         raise CellError(
             f"A {type(function).__name__} cannot be run on the replicas.",
-            mend="Give the function that makes one step.",
+            fix="Give the function that makes one step.",
         )
     wanted = dict.fromkeys([*settings.plot, *(settings.reduce or {}), *(settings.gather or {})])
     wanted.pop("_", None)  # the whole result

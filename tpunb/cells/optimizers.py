@@ -76,7 +76,7 @@ def _refuse_outside(name: str, model: Any, strategy: Any) -> None:
             raise CellError(
                 f"`{name}` was made outside of the strategy's scope: its variables have no copy on "
                 "each replica, and the cell cannot train them.",
-                mend="Make models and optimizers inside of `with strategy.scope():`.",
+                fix="Make models and optimizers inside of `with strategy.scope():`.",
             )
 
 

@@ -257,7 +257,7 @@ def _number(name: str, leaf: Any) -> Any:
     label = f"`{name}`" if name else "The last line"
     raise CellError(
         f"{label} holds a {type(leaf).__name__}, which cannot be reduced or gathered.",
-        mend="Only tensors and numbers can be combined across replicas.",
+        fix="Combine only tensors and numbers across replicas.",
     )
 
 
@@ -268,5 +268,5 @@ def _without_symbols(name: str, value: Any) -> Any:
     raise CellError(
         f"{label} is a {type(value).__name__} that holds tensors of the replicas: "
         "it means nothing outside of the cell.",
-        mend=f"Assign the tensors to names, and `del {name}`." if name else "End with its tensors.",
+        fix=f"Assign the tensors to names, and `del {name}`." if name else "End with its tensors.",
     )

@@ -52,7 +52,7 @@ class PlottedValues:
                 raise CellError(
                     f"`{name}` cannot be plotted: its shape is {list(shape)}, and a curve has one "
                     "number for each step.",
-                    mend=f"Reduce it in the cell: `{name} = tf.reduce_mean({name})`.",
+                    fix=f"Reduce it in the cell: `{name} = tf.reduce_mean({name})`.",
                 )
         return values
 

@@ -266,7 +266,7 @@ class Program:
             # Kept, because AutoGraph raises another one in its place.
             self.failure = CellError(
                 f"`{name}` cannot be gathered along axis {axis}: its shape is {_shape(value)}.",
-                mend="Name an axis that it has (scalars have none), or stack it first.",
+                fix="Name an axis that it has (scalars have none), or stack it first.",
             )
             raise self.failure from None
 

@@ -20,7 +20,7 @@ def refuse_change(name: str, before: list[Any], after: list[Any]) -> None:
         return
     raise CellError(
         f"The cell changes `{name}` in place, which the notebook would not see.",
-        mend=f"Assign a new value: `{name} = ...`; it comes back to the notebook.",
+        fix=f"Assign a new value: `{name} = ...`; it comes back to the notebook.",
     )
 
 
@@ -33,5 +33,5 @@ def refuse_symbols(name: str, container: Any) -> None:
     if holds_symbolic(container):
         raise CellError(
             f"The cell puts a tensor of the replicas into `{name}`, which belongs to the notebook.",
-            mend=f"Assign the tensor to a name, and put that into `{name}` in the next cell.",
+            fix=f"Assign the tensor to a name, and put that into `{name}` in the next cell.",
         )

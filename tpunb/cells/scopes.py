@@ -59,19 +59,19 @@ def _declaration(
         if name in unbound_in(scopes[-1].body):
             raise CellError(
                 f"Line {node.lineno}: the function deletes `{name}`, which is the cell's.",
-                mend=f"`del {name}` in the cell itself.",
+                fix=f"Delete it in the cell itself: `del {name}`.",
             )
         if any(name in _locals(scope) for scope in scopes[:-1]):
             raise CellError(
                 f"Line {node.lineno}: `global {name}` inside of a function that has another "
                 f"`{name}` of its own, which it would mean on the replicas.",
-                mend=f"Give the function's own `{name}` another name.",
+                fix=f"Give the function's own `{name}` another name.",
             )
         if name not in definite and (name in assigned or name in bound):
             raise CellError(
                 f"Line {node.lineno}: `global {name}`, where the cell itself does not assign "
                 f"`{name}` in every run: the replicas have no such name.",
-                mend=f"Assign it in the cell (`{name} = None`), or return the value instead.",
+                fix=f"Assign it in the cell (`{name} = None`), or return the value instead.",
             )
     names = [name for name in node.names if name in assigned]
     return f"nonlocal {', '.join(names)}" if names else "pass"
@@ -119,7 +119,7 @@ def refuse_hidden_names(tree: ast.Module) -> None:
                     raise CellError(
                         f"Line {name.lineno}: AutoGraph does not see `{name.id}` of the class "
                         f"`{scope.name}` inside of `and`, `or`, or a conditional expression.",
-                        mend="Define the class in a cell of its own.",
+                        fix="Define the class in a cell of its own.",
                     )
 
 

@@ -160,7 +160,7 @@ def _analysed(tree: ast.Module) -> Names:
     except RecursionError:
         raise CellError(
             "An expression of the cell is nested too deeply.",
-            mend="Assign its parts to names, one after the other.",
+            fix="Assign its parts to names, one after the other.",
         ) from None
 
 
@@ -169,7 +169,7 @@ def _refuse_magic(padded: str, number: int) -> None:
     line = lines[number - 1] if 0 < number <= len(lines) else ""
     if _MAGIC.match(line):
         raise CellError(
-            f"Line {number} is IPython's, not Python: {line.strip()}", mend=_OWN_CELL
+            f"Line {number} is IPython's, not Python: {line.strip()}", fix=_OWN_CELL
         ) from None
 
 
@@ -178,7 +178,7 @@ def _refuse(tree: ast.Module) -> None:
     for node, in_function in _nodes(tree, False):
         reason = _unfit(node, in_function)
         if reason:
-            raise CellError(f"Line {node.lineno}: {reason[0]}", mend=reason[1])  # type: ignore[attr-defined]
+            raise CellError(f"Line {node.lineno}: {reason[0]}", fix=reason[1])  # type: ignore[attr-defined]
 
 
 def _nodes(node: ast.AST, in_function: bool) -> Iterator[tuple[ast.AST, bool]]:

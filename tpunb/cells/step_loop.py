@@ -189,7 +189,7 @@ def bound_to(names: Sequence[str], batch: Any) -> dict[str, Any]:
         count = len(parts) if isinstance(parts, list | tuple) else 1
         raise CellError(
             f"A batch has {count} part{'' if count == 1 else 's'}, and --as names {len(names)}.",
-            mend="Name as many, or one for the whole batch.",
+            fix="Name as many, or one for the whole batch.",
         )
     return dict(zip(names, parts, strict=True))
 
@@ -216,12 +216,12 @@ def _slot(record: OutputRecord, name: str) -> int:
         return found.index
     if found is None:
         near = nearest(name, [word for word in record.nests if word])
-        mend = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
+        fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
         raise CellError(
             f"`{name}` cannot be plotted: the cell does not assign it in every step.",
-            mend=mend or "Name a number that each step assigns.",
+            fix=fix or "Name a number that each step assigns.",
         )
-    raise CellError(f"`{name}` cannot be plotted: it is not one number.", mend="Plot its parts.")
+    raise CellError(f"`{name}` cannot be plotted: it is not one number.", fix="Plot its parts.")
 
 
 def _refuse_other_shape(before: Any, after: Any) -> None:
@@ -232,7 +232,7 @@ def _refuse_other_shape(before: Any, after: Any) -> None:
         if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
             raise CellError(
                 f"A name passed from step to step changes from {_kind(one)} to {_kind(other)}.",
-                mend="What a step reads and assigns keeps its dtype and shape from step to step.",
+                fix="Keep the dtype and shape of what a step reads and assigns.",
             )
 
 

@@ -57,7 +57,7 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
     if run.ended and run.total is not None and run.done < run.total:
         raise CellError(
             f"The data ended after {run.done} of {run.total} steps; what they have done is kept.",
-            mend="Repeat it (`.repeat()`), or leave out the number of steps.",
+            fix="Repeat it (`.repeat()`), or leave out the number of steps.",
         )
     if late:
         raise Stopped(f"when all of the {run.done:,} steps were made; nothing is lost.")

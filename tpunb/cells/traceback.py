@@ -84,7 +84,7 @@ def syntax_error(error: SyntaxError) -> CellError:
     """A cell's syntax error, with the place and without the way there."""
     place = "".join(traceback.format_exception_only(error)).rstrip().split("\n")[1:-1]
     message = "\n".join([f"Line {error.lineno}: {error.msg}", *place])
-    return CellError(message, mend="Fix the line; the magic's own line is line 1.")
+    return CellError(message, fix="Fix the line; the magic's own line is line 1.")
 
 
 def _message(error: BaseException) -> list[str]:

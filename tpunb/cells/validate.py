@@ -24,14 +24,14 @@ def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
         if count is not None and not (is_whole(count) and count >= 1):
             raise CellError(
                 f"The number of {name} is a positive whole number, not {count!r}.",
-                mend="Leave it out to take the data to its end."
+                fix="Leave it out to take the data to its end."
                 if name == "steps"
                 else "Leave it out to have it chosen by measuring.",
             )
     if steps is not None and steps_per_loop is not None and steps_per_loop > steps:
         raise CellError(
             f"Loops of {steps_per_loop} steps are longer than the {steps} steps that there are.",
-            mend="Choose at most as many, or leave it out.",
+            fix="Choose at most as many, or leave it out.",
         )
 
 
@@ -42,12 +42,12 @@ def total_steps(steps: int | None, source: BatchSource | None) -> int | None:
     if source is None:
         raise CellError(
             "The number of steps is missing.",
-            mend="Set it with -n, or pass data with -d.",
+            fix="Set it with -n, or pass data with -d.",
         )
     if source.left == float("inf"):
         raise CellError(
             "The data never ends, and the number of steps is missing.",
-            mend="Set it: -n 1000.",
+            fix="Set it: -n 1000.",
         )
     return None if source.left is None else int(source.left)
 
@@ -65,13 +65,13 @@ def checked_outputs(cell: StepSource, settings: RunSettings) -> OutputOptions:
     for name, operation in options.reduce:
         if operation not in _REDUCTIONS:
             raise CellError(
-                f"`{name}` cannot be reduced by `{operation}`.", mend="Use `mean` or `sum`."
+                f"`{name}` cannot be reduced by `{operation}`.", fix="Use `mean` or `sum`."
             )
     named = [name for name, _ in (*options.reduce, *options.gather)]
     for name in named:
         _refuse_unknown(cell, name)
         if named.count(name) > 1:
-            raise CellError(f"`{name}` is reduced and gathered.", mend="Choose one of them.")
+            raise CellError(f"`{name}` is reduced and gathered.", fix="Choose one of them.")
     return options
 
 
@@ -79,9 +79,9 @@ def _refuse_unknown(cell: StepSource, name: str) -> None:
     if name in cell.names.assigned or (name == "_" and cell.has_value):
         return
     if name == "_":
-        raise CellError("The cell's last line is not an expression.", mend="Name what to combine.")
+        raise CellError("The cell's last line is not an expression.", fix="Name what to combine.")
     near = nearest(name, cell.names.assigned)
-    mend = "Name one that it assigns."
+    fix = "Name one that it assigns."
     if near:
-        mend = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?"
-    raise CellError(f"The cell does not assign `{name}`.", mend=mend)
+        fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?"
+    raise CellError(f"The cell does not assign `{name}`.", fix=fix)

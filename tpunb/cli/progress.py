@@ -162,7 +162,7 @@ class Progress:
 
 
 def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:
-    """What a cell raised, and the cause and the mend if it is a known error.
+    """What a cell raised, and the cause and the fix if it is a known error.
 
     Args:
         name: The exception's class.
@@ -176,7 +176,7 @@ def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:
     from tpunb.errors.explain import explain
 
     text = _shortly(name, message)
-    if hasattr(errors, name):  # it names its mend
+    if hasattr(errors, name):  # it names its fix
         return text
     lines = traceback if isinstance(traceback, str) else "\n".join(traceback)
     found = explain(f"{lines}\n{name}: {message}")

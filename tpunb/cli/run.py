@@ -133,7 +133,7 @@ def _prepare(output: Path) -> None:
         check_writable(output)
     except OSError as error:
         raise NotebookError(
-            f"Cannot write {output}: {error.strerror}.", mend="Choose another file with -o."
+            f"Cannot write {output}: {error.strerror}.", fix="Choose another file with -o."
         ) from error
 
 
@@ -153,7 +153,7 @@ def _require_packages() -> None:
     if missing:
         raise NotebookError(
             f"Executing a notebook needs {', '.join(missing)}.",
-            mend='Install what it takes: pip install "tpunb[run]".',
+            fix='Install what it takes: pip install "tpunb[run]".',
         )
 
 
@@ -201,7 +201,7 @@ def _execute(
     except NoSuchKernel as error:
         raise NotebookError(
             f"There is no Jupyter kernel named {error.name!r}.",
-            mend="`jupyter kernelspec list` shows the installed ones.",
+            fix="See the installed ones with `jupyter kernelspec list`.",
         ) from error
     except CellExecutionError as error:
         progress.stop(explained(error.ename, error.evalue, error.traceback))
@@ -213,7 +213,7 @@ def _execute(
         if progress.begun:
             raise
         raise NotebookError(
-            f"The kernel does not start: {error}.", mend="Its own message is above."
+            f"The kernel does not start: {error}.", fix="See its own message above."
         ) from error
 
 

@@ -111,10 +111,10 @@ def _stand_in(plan: Plan, error: ConnectError) -> Connection:
     """Falls back to a virtual TPU when the one found cannot be used, with a warning."""
     from tpunb.connection.hardware.attempt import SIMULATE
 
-    reason = str(error).removesuffix(error.mend).strip().replace("\n", " ").rstrip(".")
+    reason = error.message.strip().replace("\n", " ").rstrip(".")
     note = f"The TPU found here cannot be used ({reason}): this is a virtual {DEFAULT_TPU}."
-    mend = error.mend.replace(SIMULATE, "").strip()  # that is what happens
-    notes = (note, *((f"To use the TPU: {mend}",) if mend else ()))
+    fix = error.fix.replace(SIMULATE, "").strip()  # that is what happens
+    notes = (note, *((f"To use the TPU: {fix}",) if fix else ()))
     # The summary says so too, but neither a script nor `c = %tpu_connect` shows it.
     warnings.warn(" ".join(notes), stacklevel=5)
     return _virtual(

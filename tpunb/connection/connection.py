@@ -289,7 +289,7 @@ class Connection:
         if kept is None:
             raise ConnectError(
                 "A real TPU's strategy keeps no annotations of logical devices.",
-                mend="Connect to a virtual TPU with --simulate to see them.",
+                fix="Connect to a virtual TPU with --simulate to see them.",
             )
         return kept
 
@@ -321,7 +321,7 @@ class Connection:
 
     def _refuse_closed(self) -> None:
         if self.closed:
-            raise NotConnectedError("This connection is closed.", mend="Connect again.")
+            raise NotConnectedError("This connection is closed.", fix="Connect again.")
 
     def __enter__(self) -> Connection:
         self._refuse_closed()

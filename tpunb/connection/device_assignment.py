@@ -44,7 +44,7 @@ def device_assignment(
         raise ComputationShapeError(
             f"{replicas} replicas of {_times(shape)} cores do not fit on {name}, whose mesh is "
             f"{_times(mesh)}.",
-            mend=f"At most {fits} fit.",
+            fix=f"At most {fits} fit.",
         )
     return tf.tpu.experimental.DeviceAssignment.build(
         topology, computation_shape=list(shape), num_replicas=replicas
@@ -52,19 +52,19 @@ def device_assignment(
 
 
 def _check_shape(shape: Sequence[int], mesh: Sequence[int], name: str) -> None:
-    mend = (
-        f"The mesh of {name} is {_times(mesh)} (x, y, z, cores in a chip): each of the four "
-        "numbers must be at least 1 and at most that."
+    fix = (
+        f"Choose each of the four numbers between 1 and the mesh of {name}, {_times(mesh)} "
+        "(x, y, z, cores in a chip)."
     )
     whole = all(map(is_whole, shape))
     if len(shape) != len(mesh) or not whole or min(shape) < 1:
         raise ComputationShapeError(
             f"A computation shape is four positive whole numbers, not {reprlib.repr(list(shape))}.",
-            mend=mend,
+            fix=fix,
         )
     if any(size > most for size, most in zip(shape, mesh, strict=True)):
         raise ComputationShapeError(
-            f"The computation shape {_times(shape)} does not fit on {name}.", mend=mend
+            f"The computation shape {_times(shape)} does not fit on {name}.", fix=fix
         )
 
 

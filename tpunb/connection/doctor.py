@@ -35,13 +35,18 @@ class Prospect:
         kind: What it connects to; `"error"` if it fails.
         tpu: A TPU type to simulate, `"local"`, a name or addresses; empty for an error.
         says: The action in words, as `"simulate a v5e-8"`.
-        mend: How to fix an error.
+        fix: How to fix an error.
     """
 
     kind: Literal["hardware", "virtual", "error"]
     tpu: str
     says: str
-    mend: str = ""
+    fix: str = ""
+
+    @property
+    def mend(self) -> str:
+        """Its name before it was `fix`."""
+        return self.fix
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -65,7 +70,7 @@ class DoctorReport:
         found = list(self.machine.problems)
         if self.prospect.kind == "error" and not any(problem.stops for problem in found):
             message = self.prospect.says.removeprefix(_FAIL)
-            found.insert(0, Problem("%tpu_connect", message, self.prospect.mend))
+            found.insert(0, Problem("%tpu_connect", message, self.prospect.fix))
         return tuple(found)
 
     @property
@@ -78,7 +83,7 @@ class DoctorReport:
         """The next command to type, or the next thing to do."""
         if not self.ok:
             first = self.problems[0]
-            return self.hide(first.command or first.mend)
+            return self.hide(first.command or first.fix)
         if self.prospect.kind == "virtual" and self.prospect.tpu == DEFAULT_TPU:
             return f"%tpu_connect --simulate {DEFAULT_TPU}"
         return "%tpu_connect"
@@ -230,7 +235,7 @@ def doctor() -> DoctorReport:
     machine = look()
     prospect = _prospect(machine)
     shown = dataclasses.replace(
-        prospect, tpu=hide(prospect.tpu), says=hide(prospect.says), mend=hide(prospect.mend)
+        prospect, tpu=hide(prospect.tpu), says=hide(prospect.says), fix=hide(prospect.fix)
     )
     return DoctorReport(machine, shown, hide)
 
@@ -241,7 +246,7 @@ def _prospect(machine: Machine) -> Prospect:
         plan = resolve(Request(), machine.search)
     except TpunbError as error:
         message = str(error).split("\n")[0]
-        return Prospect("error", "", f"{_FAIL}{message}", error.mend)
+        return Prospect("error", "", f"{_FAIL}{message}", error.fix)
     stops = next((problem for problem in machine.problems if problem.stops), None)
     named = ", which TPUNB_TPU names" if "TPUNB_TPU" in machine.variables else ""
     if machine.software.tensorflow is None:
@@ -264,8 +269,8 @@ def _lines(problems: tuple[Problem, ...], *, stops: bool) -> Rows:
         if problem.stops is not stops:
             continue
         rows.append((problem.about, problem.message))
-        rows.append(("", problem.mend))
-        if problem.command and problem.command not in problem.mend:
+        rows.append(("", problem.fix))
+        if problem.command and problem.command not in problem.fix:
             rows.append(("", problem.command))
     return rows
 

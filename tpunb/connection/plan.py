@@ -88,7 +88,7 @@ def _searched(request: Request, found: Search | None, required: bool) -> Plan:
     if required:
         raise ConnectError(
             f"There is no TPU here ({'; '.join(found.tried)}), and one is required.",
-            mend="Choose a machine with a TPU, or leave out --require-tpu and unset "
+            fix="Choose a machine with a TPU, or leave out --require-tpu and unset "
             "TPUNB_REQUIRE_TPU to simulate one.",
             tried=found.tried,
         )
@@ -105,7 +105,7 @@ def _installed(request: Request, required: bool) -> Plan | None:
     if required:
         raise ConnectError(
             f"TensorFlow's names answer for a virtual {name} where a real one is required.",
-            mend="Choose a kernel without a virtual TPU, or leave out --require-tpu and unset "
+            fix="Choose a kernel without a virtual TPU, or leave out --require-tpu and unset "
             "TPUNB_REQUIRE_TPU.",
         )
     note = f"TensorFlow's names answer for a virtual {name} here."
@@ -116,12 +116,12 @@ def _refuse_contradiction(tpu: str, required: bool) -> None:
     if tpu:
         raise ConnectError(
             f"A TPU is either connected to ({tpu}) or simulated, not both.",
-            mend="Leave out one of them.",
+            fix="Leave out one of them.",
         )
     if required:
         raise ConnectError(
             "A virtual TPU was asked for where a real one is required.",
-            mend="Leave out --simulate, --workers and --local-workers; or leave out --require-tpu "
+            fix="Leave out --simulate, --workers and --local-workers; or leave out --require-tpu "
             "and unset TPUNB_REQUIRE_TPU.",
         )
 
@@ -132,7 +132,7 @@ def _refuse_type_as_name(tpu: str) -> None:
         return
     raise ConnectError(
         f"{tpu!r} is a TPU type, not a TPU.",
-        mend=f"To simulate one: %tpu_connect --simulate {found.name}, or "
+        fix=f"Simulate one: %tpu_connect --simulate {found.name}, or "
         f'tpunb.connect(simulate="{found.name}"). For this machine\'s TPU: local.',
     )
 
@@ -164,7 +164,7 @@ def _from_variable(request: Request, value: str, required: bool) -> Plan:
     if required:
         raise ConnectError(
             f"TPUNB_TPU asks for a virtual TPU ({found.name}) where a real one is required.",
-            mend="Unset TPUNB_TPU, or leave out --require-tpu and unset TPUNB_REQUIRE_TPU.",
+            fix="Unset TPUNB_TPU, or leave out --require-tpu and unset TPUNB_REQUIRE_TPU.",
         )
     note = "TPUNB_TPU asks for this virtual TPU."
     return Plan(request, "virtual", found.name, notes=(note,))

@@ -258,17 +258,17 @@ def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
     if not isinstance(workers, Iterable) or not all(isinstance(one, str) for one in workers):
         raise ConnectError(
             f"Workers are addresses such as 'host:8470', not {reprlib.repr(workers)}.",
-            mend="Give a list of them.",
+            fix="Give a list of them.",
         )
     addresses = tuple(one.strip().removeprefix("grpc://").strip("/") for one in workers)
     try:
         read = [host_and_port(address) for address in addresses]
     except Unreachable as error:
-        raise ConnectError(f"{error}.", mend="Write workers as host:port.") from None
+        raise ConnectError(f"{error}.", fix="Write workers as host:port.") from None
     twice = {address for address, pair in zip(addresses, read, strict=True) if read.count(pair) > 1}
     if twice:
         raise ConnectError(
-            f"{mask(min(twice))} is given twice.", mend="Give another worker for each host."
+            f"{mask(min(twice))} is given twice.", fix="Give another worker for each host."
         )
     return addresses
 
@@ -283,7 +283,7 @@ def _started(local_workers: int | bool) -> int | None:
         raise ConnectError(
             f"The number of local workers is 1 to {_MOST_WORKERS}, not "
             f"{reprlib.repr(local_workers)}.",
-            mend="Leave the number out for one worker for each host.",
+            fix="Leave the number out for one worker for each host.",
         )
     return int(local_workers)
 
@@ -294,12 +294,12 @@ def _check_pod(request: Request) -> None:
     if request.addresses and request.started is not None:
         raise ConnectError(
             "Workers are either given or started on this machine, not both.",
-            mend="Leave out the workers or the local ones.",
+            fix="Leave out the workers or the local ones.",
         )
     if request.patch:
         raise ConnectError(
             "TensorFlow's own names cannot answer for a virtual Pod of workers.",
-            mend="Leave out --patch, or the workers: a Pod of one process has as many hosts.",
+            fix="Leave out --patch, or the workers: a Pod of one process has as many hosts.",
         )
 
 
@@ -307,7 +307,7 @@ def _check_replicas(replicas: int | None) -> None:
     if replicas is not None and not (is_whole(replicas) and replicas >= 1):
         raise ComputationShapeError(
             f"The number of replicas is a positive whole number, not {reprlib.repr(replicas)}.",
-            mend="Leave it out for as many replicas as fit.",
+            fix="Leave it out for as many replicas as fit.",
         )
 
 
@@ -315,7 +315,7 @@ def _check_timeout(timeout: float) -> None:
     if not (isinstance(timeout, int | float) and 0 < timeout <= _DAY):
         raise ConnectError(
             f"A timeout is a number of seconds, not {reprlib.repr(timeout)}.",
-            mend="Choose one above 0, and of a day at most; the default is 60.",
+            fix="Choose one above 0, and of a day at most; the default is 60.",
         )
 
 
@@ -326,6 +326,6 @@ def _shape_as_given(shape: Sequence[int] | None) -> tuple[int, ...] | None:
     if isinstance(shape, str) or not isinstance(shape, Iterable):
         raise ComputationShapeError(
             f"A computation shape is four positive whole numbers, not {reprlib.repr(shape)}.",
-            mend="Write them as a list, such as [1, 1, 1, 2].",
+            fix="Write them as a list, such as [1, 1, 1, 2].",
         )
     return tuple(shape)

@@ -1,4 +1,4 @@
-"""The errors that a user can mend, each with the next thing to do.
+"""The errors that a user can fix, each with the next thing to do.
 
 `TpunbError` and its family are for states of the world and for input that
 somebody can put right: they render in a line or two, without a traceback.
@@ -28,19 +28,26 @@ __all__ = [
 
 
 class TpunbError(Exception):
-    """An error that names its mend.
+    """An error that names its fix.
 
     Args:
         message: What is wrong, in one sentence.
-        mend: What to do next, in one sentence.
+        fix: What to do next, in one sentence.
 
     Attributes:
-        mend: The same, for programs; an empty string where nothing is known.
+        message: What is wrong, without the fix.
+        fix: The same, for programs; an empty string where nothing is known.
     """
 
-    def __init__(self, message: str, *, mend: str = "") -> None:
-        super().__init__(f"{message}\n{mend}" if mend else message)
-        self.mend = mend
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(f"{message}\n{hint(fix)}" if fix else message)
+        self.message = message
+        self.fix = fix
+
+    @property
+    def mend(self) -> str:
+        """Its name before it was `fix`."""
+        return self.fix
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback."""
@@ -66,8 +73,8 @@ class ConnectError(TpunbError, RuntimeError):
         tried: What was tried and what answered, in order.
     """
 
-    def __init__(self, message: str, *, mend: str = "", tried: Sequence[str] = ()) -> None:
-        super().__init__(message, mend=mend)
+    def __init__(self, message: str, *, fix: str = "", tried: Sequence[str] = ()) -> None:
+        super().__init__(message, fix=fix)
         self.tried = tuple(tried)
 
 
@@ -96,6 +103,11 @@ class CellError(TpunbError, ValueError):
 
 class TpuWarning(UserWarning):
     """Something runs on a virtual TPU that is slow on a TPU, or comes out otherwise."""
+
+
+def hint(fix: str) -> str:
+    """A fix as messages show it; a question speaks for itself."""
+    return fix if fix.endswith("?") else f"Try: {fix}"
 
 
 def nearest(word: str, choices: Iterable[str], *, most: int = 3) -> list[str]:

@@ -35,15 +35,20 @@ class Explanation:
             for a performance trap.
         title: What it is, in a few words.
         cause: Why it happens.
-        mend: What to do about it.
+        fix: What to do about it.
         sources: Where that is said: issues, web addresses, parts of TensorFlow.
     """
 
     code: str
     title: str
     cause: str
-    mend: str
+    fix: str
     sources: tuple[str, ...]
+
+    @property
+    def mend(self) -> str:
+        """Its name before it was `fix`."""
+        return self.fix
 
     @property
     def number(self) -> int | None:
@@ -67,14 +72,14 @@ class Explanation:
         return f"{kind} {self.code}: {self.title}"
 
     def __str__(self) -> str:
-        rows = [("Cause", self.cause), ("Mend", self.mend), ("Source", self.source)]
+        rows = [("Cause", self.cause), ("Fix", self.fix), ("Source", self.source)]
         return "\n".join([self.headline, *(_row(name, text) for name, text in rows)])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("Explanation(...)" if cycle else str(self))
 
     def _repr_html_(self) -> str:
-        rows = [("Cause", _code(self.cause)), ("Mend", _code(self.mend))]
+        rows = [("Cause", _code(self.cause)), ("Fix", _code(self.fix))]
         rows.append(("Source", Markup(", ".join(map(_anchor, self.sources)))))
         return (
             f'<div><div style="font-weight:600">{escaped(self.headline)}</div>'
@@ -89,7 +94,7 @@ def explanation(code: str) -> Explanation:
         KeyError: There is none.
     """
     entry = ENTRIES[code]
-    return Explanation(entry.code, entry.title, entry.cause, entry.mend, entry.sources)
+    return Explanation(entry.code, entry.title, entry.cause, entry.fix, entry.sources)
 
 
 def explain(error_or_text: object) -> Explanation | None:
@@ -100,7 +105,7 @@ def explain(error_or_text: object) -> Explanation | None:
             exceptions of a group; or text: a message, a pasted traceback, a log.
 
     Returns:
-        The cause and the mend, or None if the error is not a known one. It
+        The cause and the fix, or None if the error is not a known one. It
         raises nothing, whatever it is given; the time grows with the length of
         the text.
     """

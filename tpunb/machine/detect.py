@@ -129,7 +129,7 @@ def refuse_simulation() -> None:
     if requires_tpu():
         raise ConnectError(
             "A virtual TPU was asked for, and TPUNB_REQUIRE_TPU wants a real one.",
-            mend="Unset TPUNB_REQUIRE_TPU to simulate, or connect to a TPU without simulating.",
+            fix="Unset TPUNB_REQUIRE_TPU to simulate, or connect to a TPU without simulating.",
         )
 
 

@@ -111,11 +111,11 @@ class Holding:
 def _of_holder(holder: Holder) -> Problem:
     sudo = "sudo " if holder.foreign else ""
     kill = f"{sudo}kill {holder.pid}"
-    mend = f"End it, then connect again: {kill}"
+    fix = f"End it, then connect again: {kill}"
     if holder.is_kernel:
-        mend = f"Shut that kernel down in Jupyter's list of running kernels, or: {kill}"
+        fix = f"Shut that kernel down in Jupyter's list of running kernels, or: {kill}"
     return Problem(
-        "TPU in use", f"{holder.name[0].upper()}{holder.name[1:]} holds the TPU.", mend, kill
+        "TPU in use", f"{holder.name[0].upper()}{holder.name[1:]} holds the TPU.", fix, kill
     )
 
 

@@ -45,7 +45,7 @@ class MetadataError(ConnectError):
     def __init__(self, reason: str, *, passing: bool = False) -> None:
         super().__init__(
             f"The metadata server of Google Cloud cannot be reached: {reason}.",
-            mend="Run this on Google Cloud, or connect to an address: "
+            fix="Run this on Google Cloud, or connect to an address: "
             "%tpu_connect grpc://HOST:8470.",
             tried=(f"the metadata server: {reason}",),
         )

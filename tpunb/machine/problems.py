@@ -14,13 +14,18 @@ class Problem:
     Attributes:
         about: The subject, as `"tensorflow"` or `"lock file"`.
         message: What is wrong, in a sentence.
-        mend: How to fix it, in a sentence.
+        fix: How to fix it, in a sentence.
         command: The command to type for it; empty if there is none.
         stops: Whether it blocks using a TPU, real or virtual.
     """
 
     about: str
     message: str
-    mend: str
+    fix: str
     command: str = ""
     stops: bool = True
+
+    @property
+    def mend(self) -> str:
+        """Its name before it was `fix`."""
+        return self.fix

@@ -56,7 +56,7 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
     try:
         return Described(only_replicas(describe_replica_values(value), targets))
     except IndexError as error:
-        raise CellError("-t names no replica that exists.", mend=str(error)) from None
+        raise CellError("-t names no replica that exists.", fix=str(error)) from None
 
 
 def show(value: Any) -> LiveWidget:

@@ -74,7 +74,7 @@ class Explaining:
 
     def _addition(self, error: BaseException) -> _Addition | None:
         """What is to be shown under an error, prepared to be shown with it."""
-        if not self._active or (isinstance(error, TpunbError) and error.mend):
+        if not self._active or (isinstance(error, TpunbError) and error.fix):
             return None
         from tpunb.errors.explain import explain  # the catalogue is read when there is an error
 

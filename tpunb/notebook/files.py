@@ -40,12 +40,12 @@ def read_notebook(path: Path) -> Any:
     except Exception as error:  # whatever JSON, Unicode and nbformat's versions raise
         raise NotebookError(
             f"{path} is not a Jupyter notebook ({type(error).__name__}).",
-            mend="Give the path of an .ipynb file.",
+            fix="Give the path of an .ipynb file.",
         ) from error
     if fault is not None:
         raise NotebookError(
             f"{path} is not a valid Jupyter notebook: {fault}.",
-            mend="Save it again in Jupyter, or correct the file.",
+            fix="Save it again in Jupyter, or correct the file.",
         )
     return notebook
 

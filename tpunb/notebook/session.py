@@ -77,7 +77,7 @@ class Session:
         if (connection := self.open_connection) is None:
             raise NotConnectedError(
                 "There is no connection to a TPU.",
-                mend="Run %tpu_connect first (or %tpu_connect --simulate v5e-8).",
+                fix="Run %tpu_connect first (or %tpu_connect --simulate v5e-8).",
             )
         return connection
 
@@ -239,7 +239,7 @@ class Session:
             if lost := self._lost(error):
                 raise WorkerError(
                     f"{_gone(lost)} ({type(error).__name__}).",
-                    mend="Run %tpu_connect again, make the model and its data again, and restore "
+                    fix="Run %tpu_connect again, make the model and its data again, and restore "
                     "its checkpoint.",
                     tried=tuple(f"{address} does not answer as before" for address in lost),
                 ) from error

@@ -138,7 +138,7 @@ def accelerator(spec: str | int) -> Accelerator:
     if isinstance(spec, bool) or not isinstance(spec, str | int):
         raise AcceleratorTypeError(
             f"A TPU type is a name such as 'v5e-8' or a number of cores, not {_short(spec)}.",
-            mend=_SEE,
+            fix=_SEE,
         )
     if isinstance(spec, int):
         return _generic(spec)
@@ -193,11 +193,9 @@ def _unknown(spec: str, text: str) -> AcceleratorTypeError:
     if family := BY_PREFIX.get(text.rstrip("-")):
         examples = [f"{family.name}-{size}" for size in family.sizes[:3]]
         return AcceleratorTypeError(
-            f"The TPU type {_short(spec)} lacks its size.", mend=_did_you_mean(examples)
+            f"The TPU type {_short(spec)} lacks its size.", fix=_did_you_mean(examples)
         )
-    return AcceleratorTypeError(
-        message, mend=_did_you_mean(nearest(text[:40], accelerator_types()))
-    )
+    return AcceleratorTypeError(message, fix=_did_you_mean(nearest(text[:40], accelerator_types())))
 
 
 def _wrong_size(family: Family, size: int) -> AcceleratorTypeError:
@@ -212,7 +210,7 @@ def _wrong_size(family: Family, size: int) -> AcceleratorTypeError:
     return AcceleratorTypeError(
         f"There is no TPU type {family.name}-{size}: a {family.name} slice has "
         f"{_listed(family.sizes)} (it counts {counts}).",
-        mend=_did_you_mean(names),
+        fix=_did_you_mean(names),
     )
 
 
@@ -239,7 +237,7 @@ def _generic(cores: int) -> Accelerator:
     if not 1 <= cores <= MAX_GENERIC_CORES:
         raise AcceleratorTypeError(
             f"There is no TPU of {_short(cores)} cores.",
-            mend=f"Choose 1 to {MAX_GENERIC_CORES} cores, or a type such as {DEFAULT_TPU}. {_SEE}",
+            fix=f"Choose 1 to {MAX_GENERIC_CORES} cores, or a type such as {DEFAULT_TPU}. {_SEE}",
         )
     width, height = _near_square(cores, cores, cores)
     on_host = max(chips for chips in range(1, 9) if cores % chips == 0)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import PLAIN, escaped, table
 from tpunb.errors import TpunbError
+from tpunb.errors.base import hint
 from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
 from tpunb.virtual.interface import VirtualTPU
@@ -56,7 +57,7 @@ class Problem:
         line: The line, in a cell or in `file`; None where none is known.
         file: The file, or what the notebook calls the cell; may be empty.
         reason: What is the matter, with figures where it is about speed.
-        mend: What to do.
+        fix: What to do.
         entry: The code of its entry in the catalogue of errors, or None.
     """
 
@@ -64,8 +65,13 @@ class Problem:
     line: int | None
     file: str
     reason: str
-    mend: str
+    fix: str
     entry: str | None = None
+
+    @property
+    def mend(self) -> str:
+        """Its name before it was `fix`."""
+        return self.fix
 
     @property
     def cause(self) -> str:
@@ -74,7 +80,7 @@ class Problem:
 
     def __str__(self) -> str:
         place = "" if self.line is None else f"line {self.line}: "
-        return f"{place}{self.cause}\n{self.mend}"
+        return f"{place}{self.cause}\n{hint(self.fix)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +119,7 @@ class CheckReport:
         """
         if not self.ok:
             first = self.errors[0]
-            raise CheckError(f"{self.headline} The first: {first.reason}", mend=first.mend)
+            raise CheckError(f"{self.headline} The first: {first.reason}", fix=first.fix)
 
     def __str__(self) -> str:
         return plain("\n".join([self.headline, *map(_paragraph, _rows(self))]))
@@ -172,7 +178,7 @@ def refuse_other_strategies(strategy: Any) -> None:
     if not isinstance(strategy, VirtualTPU):
         raise CheckError(
             f"A {type(strategy).__name__} cannot be checked with.",
-            mend="Check on a virtual TPU: tpunb.connect(simulate='v5e-8').strategy.",
+            fix="Check on a virtual TPU: tpunb.connect(simulate='v5e-8').strategy.",
         )
 
 
@@ -216,7 +222,7 @@ def _problem(
         line,
         file,
         diagnostic.reason,
-        diagnostic.mend,
+        diagnostic.fix,
         known.code if known else None,
     )
 
@@ -297,8 +303,8 @@ def _traces_of(fn: Any, args: Sequence[Any]) -> list[Problem]:
         found.append(reason)
     if made >= _MANY_TRACES:
         found.append(f"The function has been traced {made} times.")
-    mend = "Pass tensors (`tf.constant(0.1)`) of the same shapes, and make the function once."
-    return [Problem("retracing", None, "", reason, mend, "P6") for reason in found]
+    fix = "Pass tensors (`tf.constant(0.1)`) of the same shapes, and make the function once."
+    return [Problem("retracing", None, "", reason, fix, "P6") for reason in found]
 
 
 def _is_number(value: object) -> bool:
@@ -310,14 +316,14 @@ def _rows(found: CheckReport) -> Iterator[tuple[str, str, str, str]]:
         for problem in problems[:_MAX_PROBLEMS]:
             place = "" if problem.line is None else f"line {problem.line}"
             cause = shortened(problem.cause, _MAX_CAUSE)
-            yield place, f"{kind} {problem.code}", cause, problem.mend
+            yield place, f"{kind} {problem.code}", cause, problem.fix
         if len(problems) > _MAX_PROBLEMS:
             yield "", f"and {len(problems) - _MAX_PROBLEMS:,} more {kind}s", "", ""
 
 
 def _paragraph(row: tuple[str, str, str, str]) -> str:
-    place, kind, reason, mend = row
+    place, kind, reason, fix = row
     text = [f"{place}: {kind}" if place else kind]
-    for part in (reason, mend):
+    for part in (reason, fix):
         text += textwrap.wrap(part, _WIDTH, initial_indent="  ", subsequent_indent="  ")
     return "\n".join(text)

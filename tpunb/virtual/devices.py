@@ -56,7 +56,7 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
             f"A virtual TPU {_called(accelerator)} needs {needed} logical CPU devices "
             f"({cores} cores, {hosts} host{'s' if hosts > 1 else ''}), and TensorFlow has "
             f"already started with {len(names)}.",
-            mend="Restart the kernel and connect before anything else uses TensorFlow"
+            fix="Restart the kernel and connect before anything else uses TensorFlow"
             + (
                 f", or connect to one of at most {len(names) - 1} cores." if len(names) > 1 else "."
             ),

@@ -50,7 +50,7 @@ def require_tensorflow() -> None:
     if not _can_import():
         raise ConnectError(
             "TensorFlow is not installed here.",
-            mend='Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and connect again.',
+            fix='Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and connect again.',
         )
 
 

@@ -238,5 +238,5 @@ class StoppableCalls:
                 return
         raise CellError(
             "What was stopped before still runs, and TensorFlow cannot end it.",
-            mend="Wait for it, or connect again with %tpu_connect; restart the kernel if it hangs.",
+            fix="Wait for it, or connect again with %tpu_connect; restart the kernel if it hangs.",
         )

@@ -33,10 +33,10 @@ def worker() -> Iterator[str]:
 
 
 def refused(**wishes: Any) -> ConnectError:
-    """The error of a connection that cannot be made; it names a mend."""
+    """The error of a connection that cannot be made; it names a fix."""
     with pytest.raises(ConnectError) as raised:
         tpunb.connect(**wishes)
-    assert raised.value.mend
+    assert raised.value.fix
     return raised.value
 
 
@@ -74,7 +74,7 @@ def test_several_ports_without_a_worker(worker: str) -> None:
     said = str(error)
     assert f"2 of 3 workers cannot be reached ({one}: nothing listens" in said
     assert f"{two}: it accepts connections" in said
-    assert f"For {one}: Start it there" in error.mend
+    assert f"For {one}: Start it there" in error.fix
 
 
 def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.Monkey
     error = refused(workers=[worker], timeout=2 * PATIENCE)
     assert 0 < left[0] <= 2 * PATIENCE - 0.1
     assert "the rest of the time limit" in str(error)
-    assert "longer --timeout" in error.mend
+    assert "longer --timeout" in error.fix
     assert len(error.tried) == 2
 
 
@@ -107,7 +107,7 @@ def test_as_many_workers_as_hosts(worker: str, tf: Any) -> None:
 def test_as_many_cores_as_a_host(worker: str, tf: Any) -> None:
     error = refused(simulate="v5e-8", workers=[worker])
     assert "has 2 cores; a host of this TPU (v5e-8) has 8" in str(error)
-    assert "--cores 8" in error.mend
+    assert "--cores 8" in error.fix
 
 
 def test_another_version(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_another_version(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) 
 def test_wishes_that_cannot_be(wishes: dict[str, Any]) -> None:
     with pytest.raises(ConnectError) as raised:
         resolve(Request(**wishes))
-    assert raised.value.mend
+    assert raised.value.fix
 
 
 def test_what_is_settled() -> None:

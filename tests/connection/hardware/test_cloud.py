@@ -49,7 +49,7 @@ def look_up(
 def refused(api: CloudAPI, name: str = "my-tpu", **more: Any) -> ConnectError:
     with pytest.raises(ConnectError) as caught:
         look_up(api, name, **more)
-    assert caught.value.mend
+    assert caught.value.fix
     assert caught.value.tried
     return caught.value
 
@@ -150,7 +150,7 @@ def test_not_on_google_cloud() -> None:
     with CloudAPI() as api:
         error = refused(api, zone=None)
         assert "zone of the TPU is not known" in str(error)
-        assert "--zone" in error.mend
+        assert "--zone" in error.fix
         known = explain(error)
         assert known is not None
         assert known.number == 7
@@ -194,7 +194,7 @@ def test_no_names(name: str) -> None:
         with pytest.raises(ConnectError, match="not a name of a TPU") as caught:
             look_up(api, name)
         if name.startswith(("10.", "localhost")):
-            assert f"grpc://{name}." in caught.value.mend
+            assert f"grpc://{name}." in caught.value.fix
         assert api.requests == []
 
 
@@ -218,18 +218,18 @@ def test_not_found() -> None:
     with CloudAPI(nodes) as api:
         error = refused(api)
         assert "There is no TPU 'my-tpu' in the zone us-central1-b" in str(error)
-        assert error.mend.startswith("There are: my-tpu-2, ")
-        assert " and 1 more." in error.mend
+        assert error.fix.startswith("Choose one of my-tpu-2, ")
+        assert " and 1 more." in error.fix
         assert any("404" in line for line in error.tried)
         found = explain(error)
         assert found is not None
         assert found.number == 7
         api.nodes.clear()
-        assert "none at all" in refused(api).mend
+        assert "none at all" in refused(api).fix
 
 
 @pytest.mark.parametrize(
-    ("error", "message", "mend"),
+    ("error", "message", "fix"),
     [
         ((401, "UNAUTHENTICATED", "who?"), "requires credentials", "gcloud auth"),
         ((403, "PERMISSION_DENIED", "denied"), "may not look up", "roles/tpu.viewer"),
@@ -239,11 +239,11 @@ def test_not_found() -> None:
     ],
     ids=["401", "403", "disabled", "500", "429"],
 )
-def test_refusals(error: tuple[int, str, str], message: str, mend: str) -> None:
+def test_refusals(error: tuple[int, str, str], message: str, fix: str) -> None:
     with CloudAPI(error=error) as api:
         found = refused(api)
         assert message in str(found)
-        assert mend in found.mend
+        assert fix in found.fix
         assert len(api.requests) == 1
 
 
@@ -259,7 +259,7 @@ def test_odd_answers(mode: Any) -> None:
     with CloudAPI(mode=mode) as api:
         error = refused(api)
         assert "something else" in str(error)
-        assert "proxy or a login page" in error.mend
+        assert "proxy or a login page" in error.fix
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_nobody_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("described", "message", "mend"),
+    ("described", "message", "fix"),
     [
         ({"state": "CREATING"}, "CREATING: it cannot be connected to yet", "Wait until"),
         ({"state": "RESTARTING"}, "RESTARTING: it cannot", "Wait until"),
@@ -321,14 +321,14 @@ def test_nobody_there() -> None:
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(map(str, value.values()))[:40],
 )
-def test_states(described: dict[str, Any], message: str, mend: str) -> None:
+def test_states(described: dict[str, Any], message: str, fix: str) -> None:
     with CloudAPI({"my-tpu": {**node(), **described}}) as api:
         found = look_up(api)
     with pytest.raises(ConnectError) as caught:
         cloud.refuse_unusable(found, ["asked"])
     assert message in str(caught.value)
-    assert mend in caught.value.mend
-    assert SHORT in caught.value.mend
+    assert fix in caught.value.fix
+    assert SHORT in caught.value.fix
     assert caught.value.tried == ("asked",)
     known = explain(caught.value)
     if "no network" not in message:

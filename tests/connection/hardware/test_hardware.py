@@ -1,4 +1,4 @@
-"""Connecting to a TPU that cannot be used: each way is told apart, in time and with a mend."""
+"""Connecting to a TPU that cannot be used: each way is told apart, in time and with a fix."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ SHORT = 1.5
 def refused(
     tpu: str, number: int | None, *, timeout: float = PATIENCE, **more: Any
 ) -> ConnectError:
-    """How connecting fails; it names a mend and what was tried."""
+    """How connecting fails; it names a fix and what was tried."""
     with pytest.raises(ConnectError) as caught:
         tpunb.connect(tpu, timeout=timeout, **more)
     error = caught.value
-    assert error.mend
+    assert error.fix
     assert error.tried
     found = explain(error)
     assert (found.number if found is not None else None) == number, str(error)
@@ -88,7 +88,7 @@ def refused(
 
 
 @pytest.mark.parametrize(
-    ("port", "limit", "said", "mend"),
+    ("port", "limit", "said", "fix"),
     [
         (refusing, PATIENCE, "nothing listens", "gcloud compute tpus tpu-vm list"),
         (mute, SHORT, "accepts connections and did not answer in 1.", "--timeout 3"),
@@ -98,12 +98,12 @@ def refused(
     ids=["dead", "timeout", "firewalled", "not_tensorflow"],
 )
 def test_ports(
-    port: Callable[[], contextlib.AbstractContextManager[str]], limit: float, said: str, mend: str
+    port: Callable[[], contextlib.AbstractContextManager[str]], limit: float, said: str, fix: str
 ) -> None:
     with port() as address:
         error = refused(f"grpc://{address}", 6, timeout=limit)
     assert said in str(error)
-    assert mend in error.mend
+    assert fix in error.fix
     assert any(line.startswith(address) for line in error.tried)
     with tpunb.connect(simulate=2) as connection:
         assert connection.kind == "virtual"
@@ -143,7 +143,7 @@ def test_addresses_that_are_none(tpu: str, said: str) -> None:
 def test_an_unknown_host() -> None:
     error = refused("grpc://no.such.host.invalid:8470", 6)
     assert "cannot be found" in str(error)
-    assert "10.0.0.2:8470" in error.mend
+    assert "10.0.0.2:8470" in error.fix
 
 
 def test_the_port_of_tpus_is_the_default() -> None:
@@ -185,7 +185,7 @@ def test_a_worker_of_a_virtual_pod() -> None:
     finally:
         workers.close()
     assert "a worker of a virtual Pod" in str(error)
-    assert f"--simulate --workers {workers.addresses[0]}" in error.mend
+    assert f"--simulate --workers {workers.addresses[0]}" in error.fix
 
 
 def by_name(api: CloudAPI, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,21 +200,21 @@ def test_names_of_tpus_that_are_not_ready(state: str, monkeypatch: pytest.Monkey
         by_name(api, monkeypatch)
         error = refused("my-tpu", 8)
     assert state in str(error)
-    assert "--zone=us-central1-b --project=my-project" in error.mend
+    assert "--zone=us-central1-b --project=my-project" in error.fix
     assert any("127.0.0.1" in line and "200" in line for line in error.tried)
 
 
 def test_a_name_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     with CloudAPI({"my-tpu-1": node("my-tpu-1")}) as api:
         by_name(api, monkeypatch)
-        assert "my-tpu-1" in refused("my-tpu", 7).mend
+        assert "my-tpu-1" in refused("my-tpu", 7).fix
 
 
 def test_a_name_whose_worker_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     with refusing() as dead, CloudAPI({"my-tpu": node(workers=(dead,))}) as api:
         by_name(api, monkeypatch)
         error = refused("my-tpu", 6)
-    assert "tpu-vm ssh" in error.mend
+    assert "tpu-vm ssh" in error.fix
     assert "TPU my-tpu is READY (v3-8)" in error.tried
 
 
@@ -245,8 +245,8 @@ def test_versions_that_differ(tpu: Served, monkeypatch: pytest.MonkeyPatch) -> N
             by_name(api, monkeypatch)
             error = refused("my-tpu", 10)
         assert version in str(error)
-        assert 'pip install "tensorflow==2.11.*"' in error.mend
-        assert "tpu-vm-tf-2." in error.mend
+        assert 'pip install "tensorflow==2.11.*"' in error.fix
+        assert "tpu-vm-tf-2." in error.fix
 
 
 def test_a_worker_says_its_version(tpu: Served) -> None:
@@ -312,17 +312,17 @@ def test_a_tpu_that_this_tensorflow_cannot_use(nowhere: Path) -> None:
     chip(nowhere)
     error = refused("local", None)
     assert "sees no TPU here" in str(error)
-    assert "tensorflow-tpu" in error.mend or "tpunb[tpu]" in error.mend
+    assert "tensorflow-tpu" in error.fix or "tpunb[tpu]" in error.fix
     assert any("accel0" in line for line in error.tried)
 
 
-def test_the_mend_says_what_to_type(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fix_says_what_to_type(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chip(nowhere)
     monkeypatch.setattr(software, "_version", {"tensorflow-cpu": "2.21.0"}.get)
     monkeypatch.setattr(software, "_imported", lambda module: None)
     error = refused("local", None)
     command = 'pip uninstall -y tensorflow-cpu && pip install "tpunb[tpu]"'
-    assert error.mend.endswith(f"then restart the kernel: {command}")
+    assert error.fix.endswith(f"then restart the kernel: {command}")
 
 
 def test_the_client_of_a_pod_wants_its_own_tpu(
@@ -336,7 +336,7 @@ def test_the_client_of_a_pod_wants_its_own_tpu(
     monkeypatch.setenv("TPU_LOAD_LIBRARY", "0")
     error = refused("local", None)
     assert "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU" in str(error)
-    assert "%tpu_connect NAME" in error.mend
+    assert "%tpu_connect NAME" in error.fix
 
 
 def test_a_tpu_that_jax_holds(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def test_what_this_machine_cannot_hold(function: Callable[[Any], Any]) -> None:
         run(strategy, function, each(strategy, [1.0, 2.0]))
     assert "this machine has 1000 B left" in str(error.value)
     assert __file__ in str(error.value)
-    assert "fewer cores" in error.value.mend
+    assert "fewer cores" in error.value.fix
     # Nothing runs in a check, so that this machine need not hold it.
     assert check(function, tf.TensorSpec([]), strategy=strategy).ok
 

@@ -241,7 +241,7 @@ def test_strictness(strict: Any, holds: bool) -> None:
 def test_an_unknown_rule() -> None:
     with pytest.raises(RuleError, match="no rule 'float46'") as error:
         Strictness.of({"float46": False})
-    assert "'float64'" in error.value.mend
+    assert "'float64'" in error.value.fix
 
 
 def test_strictness_does_not_look_at_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ class LocalWorkers:
                 raise ConnectError(
                     f"{len(self._processes) - len(found)} of {len(self._processes)} local workers "
                     f"were not ready after {timeout:g} s.",
-                    mend="Give a longer --timeout, or fewer workers.",
+                    fix="Give a longer --timeout, or fewer workers.",
                     tried=(f"{len(found)} of {len(self._processes)} workers were ready",),
                 ) from None
             if not line.strip().isdigit():
@@ -127,7 +127,7 @@ class LocalWorkers:
         said = " ".join(line.strip() for line in lines[-_LAST_LINES:]) or "it printed nothing"
         return ConnectError(
             f"A local worker could not be started: {said}",
-            mend="Run `tpunb worker --port 0` in a terminal to see why.",
+            fix="Run `tpunb worker --port 0` in a terminal to see why.",
             tried=(f"{len(self._processes)} local workers: {said}",),
         )
 

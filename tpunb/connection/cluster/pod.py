@@ -20,7 +20,7 @@ from tpunb.virtual.import_tensorflow import import_tensorflow
 
 __all__ = ["Pod", "open_pod"]
 
-_MENDS: dict[Reason, str] = {
+_FIXES: dict[Reason, str] = {
     "address": "Write addresses as host:port, separated by commas.",
     "name": "Check the name of the host, or give its IP address.",
     "refused": "Start it there: tpunb worker --cores {cores} --port {port}.",
@@ -167,18 +167,18 @@ def _joined(workers: Sequence[Worker], deadline: float, tried: list[str]) -> Joi
             "one of them did not answer TensorFlow within "
             f"{time.monotonic() - begin:.1f} s, the rest of the time limit"
         )
-        mend = "Give a longer --timeout, or restart the workers and connect again"
-        raise _could_not(why, mend, (*tried, f"connecting TensorFlow: {why}")) from error
+        fix = "Give a longer --timeout, or restart the workers and connect again"
+        raise _could_not(why, fix, (*tried, f"connecting TensorFlow: {why}")) from error
     except tf.errors.OpError as error:
         why = mask(str(error))
-        mend = "Restart the workers and connect again"
-        raise _could_not(why, mend, (*tried, f"{type(error).__name__}: {why}")) from error
+        fix = "Restart the workers and connect again"
+        raise _could_not(why, fix, (*tried, f"{type(error).__name__}: {why}")) from error
 
 
-def _could_not(why: str, mend: str, tried: Sequence[str]) -> ConnectError:
+def _could_not(why: str, fix: str, tried: Sequence[str]) -> ConnectError:
     return ConnectError(
         f"The workers answered, and TensorFlow could not connect to them: {why}",
-        mend=f"{mend}; if that fails too, restart the kernel.",
+        fix=f"{fix}; if that fails too, restart the kernel.",
         tried=tried,
     )
 
@@ -214,7 +214,7 @@ def _unreachable(failed: Sequence[Unreachable], plan: Plan, tried: list[str]) ->
     first = failed[0]
     host, _, port = first.address.rpartition(":")
     tpu = accelerator(plan.tpu) if plan.tpu else None
-    mend = _MENDS[first.reason].format(
+    fix = _FIXES[first.reason].format(
         host=host, port=port, cores=tpu.devices_per_host if tpu else 8
     )
     message = f"The worker at {first.address} cannot be reached: {first}."
@@ -222,8 +222,8 @@ def _unreachable(failed: Sequence[Unreachable], plan: Plan, tried: list[str]) ->
         named = "; ".join(f"{one.address}: {one}" for one in failed[:_NAMED])
         more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
         message = f"{len(failed)} of {len(tried)} workers cannot be reached ({named}{more})."
-        mend = f"For {first.address}: {mend}"
-    return ConnectError(message, mend=mend, tried=tried)
+        fix = f"For {first.address}: {fix}"
+    return ConnectError(message, fix=fix, tried=tried)
 
 
 def _layout(plan: Plan, count: int, workers: Sequence[Worker] | None) -> Accelerator:
@@ -238,7 +238,7 @@ def _layout(plan: Plan, count: int, workers: Sequence[Worker] | None) -> Acceler
         cores = min((len(worker.devices) - 1 for worker in workers), default=0) if workers else 8
         if cores < 1:
             raise ConnectError(
-                "A worker has no cores.", mend="Start it with `tpunb worker --cores 8`."
+                "A worker has no cores.", fix="Start it with `tpunb worker --cores 8`."
             )
         return generic_accelerator(count, cores)
     tpu = accelerator(plan.tpu)
@@ -250,7 +250,7 @@ def _layout(plan: Plan, count: int, workers: Sequence[Worker] | None) -> Acceler
     raise ConnectError(
         f"A {tpu.name} has {counted(hosts, 'host')}, and {counted(count, 'worker')} cannot be "
         "them.",
-        mend=f"Give one worker for each host, {hosts} with {counted(cores, 'core')} each; or leave "
+        fix=f"Give one worker for each host, {hosts} with {counted(cores, 'core')} each; or leave "
         "out the type, for all of the workers' cores.",
     )
 
@@ -261,7 +261,7 @@ def _refuse_few_cores(worker: Worker, tpu: Accelerator, tried: list[str]) -> Non
         raise ConnectError(
             f"The worker at {worker.address} has {counted(cores, 'core')}; a host of this TPU "
             f"({tpu.name}) has {tpu.devices_per_host}.",
-            mend=f"Restart it: tpunb worker --cores {tpu.devices_per_host}.",
+            fix=f"Restart it: tpunb worker --cores {tpu.devices_per_host}.",
             tried=tried,
         )
 
@@ -275,7 +275,7 @@ def _refuse_version(worker: Worker, version: str, tried: list[str]) -> None:
     raise ConnectError(
         f"The worker at {worker.address} runs TensorFlow {shown} and this process {version}, and "
         "the versions have to be equal.",
-        mend=f"Install TensorFlow {version} where the worker runs, or {shown} here.",
+        fix=f"Install TensorFlow {version} where the worker runs, or {shown} here.",
         tried=tried,
     )
 

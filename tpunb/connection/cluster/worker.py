@@ -123,7 +123,7 @@ def _server(cores: int, port: int) -> Any:
     except tf.errors.OpError as error:
         raise WorkerError(
             f"Port {port} cannot be listened on: {error.message.rstrip('.')}.",
-            mend="Choose another with --port, or --port 0 for any free one.",
+            fix="Choose another with --port, or --port 0 for any free one.",
         ) from error
 
 

@@ -217,11 +217,11 @@ def _initialised(resolver: Any, joined: Joined | None, attempt: Attempt) -> Any:
 
 def _timed_out(attempt: Attempt, what: str, waiting: Any) -> Exception:
     """The error when TensorFlow was not done by the deadline."""
-    mend = f"Raise the timeout: --timeout {5 * attempt.timeout:g}; or stop and start the TPU."
+    fix = f"Raise the timeout: --timeout {5 * attempt.timeout:g}; or stop and start the TPU."
     if waiting.left_behind or what != _INITIALISING:
         # TensorFlow may still be waiting in a thread, and again at the end of the process.
-        mend = f"Restart the kernel before you connect to this TPU again. {SIMULATE}"
+        fix = f"Restart the kernel before you connect to this TPU again. {SIMULATE}"
     return attempt.error(
         f"The TPU {mask(attempt.tpu)} answered, and {what} was not done in {attempt.timeout:g} s.",
-        mend,
+        fix,
     )

@@ -69,12 +69,12 @@ class Attempt:
         else:
             _log.debug("%s", what)
 
-    def error(self, message: str, mend: str) -> ConnectError:
+    def error(self, message: str, fix: str) -> ConnectError:
         """An error with what was tried."""
-        return ConnectError(message, mend=mend, tried=self.tried)
+        return ConnectError(message, fix=fix, tried=self.tried)
 
     @contextlib.contextmanager
-    def explained(self, mend: str = SIMULATE) -> Iterator[None]:
+    def explained(self, fix: str = SIMULATE) -> Iterator[None]:
         """Turns any TensorFlow error into a ConnectError with its first line."""
         try:
             yield
@@ -85,5 +85,5 @@ class Attempt:
             first = mask(lines[0])[:300] or type(error).__name__
             self.note(f"{type(error).__name__}: {first}")
             raise self.error(
-                f"Connecting to the TPU {mask(self.tpu)!r} failed: {first}", mend
+                f"Connecting to the TPU {mask(self.tpu)!r} failed: {first}", fix
             ) from error

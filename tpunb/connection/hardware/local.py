@@ -42,7 +42,7 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
         for problem in problems:
             attempt.note(problem.message)
         raise attempt.error(
-            f"TensorFlow {tf.__version__} sees no TPU here. {first.message}", _mend(first)
+            f"TensorFlow {tf.__version__} sees no TPU here. {first.message}", _fix(first)
         )
     raise attempt.error(
         f"TensorFlow {tf.__version__} sees no TPU, though there is one on this machine.",
@@ -51,11 +51,11 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
     )
 
 
-def _mend(problem: Problem) -> str:
+def _fix(problem: Problem) -> str:
     """The fix, with the command to type."""
-    if not problem.command or problem.command in problem.mend:
-        return problem.mend
-    return f"{problem.mend.rstrip('.')}: {problem.command}"
+    if not problem.command or problem.command in problem.fix:
+        return problem.fix
+    return f"{problem.fix.rstrip('.')}: {problem.command}"
 
 
 def _blocking(machine: Machine) -> list[Problem]:

@@ -16,7 +16,7 @@ __all__ = ["addresses_of", "answering", "require_tpu_devices"]
 
 _PREFIX = "grpc://"
 
-_MENDS: dict[Reason, str] = {
+_FIXES: dict[Reason, str] = {
     "address": "Write it as %tpu_connect grpc://HOST:8470, several separated by commas.",
     "name": "Check the name, or give the host's IP address: %tpu_connect grpc://10.0.0.2:{port}.",
     "refused": "Check the address, and that the TPU is READY: gcloud compute tpus tpu-vm list. "
@@ -50,7 +50,7 @@ def addresses_of(tpu: str, attempt: Attempt) -> tuple[str, ...]:
         address = part.strip().removeprefix(_PREFIX).rstrip("/")
         if "@" in address or "/" in address:
             raise attempt.error(
-                f"{mask(address)!r} is not an address of the form host:port.", _MENDS["address"]
+                f"{mask(address)!r} is not an address of the form host:port.", _FIXES["address"]
             )
         if address and ":" not in address:
             address = f"{address}:{WORKER_PORT}"
@@ -122,7 +122,7 @@ def require_tpu_devices(workers: Sequence[Worker], attempt: Attempt) -> None:
 
 def _error(attempt: Attempt, failed: Unreachable, count: int, node: Node | None) -> ConnectError:
     more = f" (and {count - 1} more)" if count > 1 else ""
-    mend = _MENDS[failed.reason]
+    fix = _FIXES[failed.reason]
     values = {
         "longer": 2 * attempt.timeout,
         "port": failed.address.rpartition(":")[2],
@@ -130,14 +130,14 @@ def _error(attempt: Attempt, failed: Unreachable, count: int, node: Node | None)
         "start": "",
     }
     if node is not None and failed.reason in _OF_NODE:
-        mend = _OF_NODE[failed.reason]
+        fix = _OF_NODE[failed.reason]
         values |= {"stop": node.command("stop"), "start": node.command("start")}
     if failed.reason == "address":
-        return attempt.error(f"{failed}.", mend)
+        return attempt.error(f"{failed}.", fix)
     said = mask(str(failed)).removeprefix("no answer: ")
     return attempt.error(
         f"The TPU worker at {mask(failed.address)}{more} does not answer: {said}.",
-        f"{mend.format(**values)} {SIMULATE}",
+        f"{fix.format(**values)} {SIMULATE}",
     )
 
 

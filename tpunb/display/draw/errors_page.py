@@ -10,7 +10,7 @@ _HEAD = """\
 # Known errors
 
 What users of TPUs meet in notebooks, why, and what to do. In a notebook with tpunb loaded, the
-cause and the mend stand under the error. `tpunb.explain(error)` finds the entry for an exception or
+cause and the fix stand under the error. `tpunb.explain(error)` finds the entry for an exception or
 a pasted traceback, and `tpunb explain` does so on the command line.
 
 This page is what `tpunb explain --all` prints.
@@ -27,7 +27,7 @@ def errors_page() -> str:
 
 
 def _section(entry: Entry) -> str:
-    lines = [f"### {entry.code}. {entry.title}", "", entry.cause, "", f"**Mend:** {entry.mend}", ""]
+    lines = [f"### {entry.code}. {entry.title}", "", entry.cause, "", f"**Fix:** {entry.fix}", ""]
     if entry.clues:
         clues = "\n".join(_clue(clue) for clue in entry.clues)
         lines += ["Known by:", "", clues, ""]

@@ -1,4 +1,4 @@
-"""The errors and performance traps that users of TPUs meet, with cause and mend.
+"""The errors and performance traps that users of TPUs meet, with cause and fix.
 
 Data only: `tpunb.errors.explain` finds the entry for an error.
 """

@@ -35,7 +35,7 @@ class Entry:
         title: What it is, in a few words.
         clues: What it is known by; none where there is no message.
         cause: Why it happens.
-        mend: What to do about it.
+        fix: What to do about it.
         sources: Issues as `"owner/name#number"`, web addresses, or the part of
             TensorFlow that says so.
         rank: Which entry is meant where several match: 0 the error itself, 1 a
@@ -46,7 +46,7 @@ class Entry:
     title: str
     clues: tuple[Clue | str, ...]
     cause: str
-    mend: str
+    fix: str
     sources: tuple[str, ...]
     rank: int = 0
 

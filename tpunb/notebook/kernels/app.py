@@ -69,7 +69,7 @@ def _application() -> Any:
 
 
 def _explain_errors(shell: Any) -> None:
-    """Shows the cause and the mend under known errors, as `%load_ext tpunb` does."""
+    """Shows the cause and the fix under known errors, as `%load_ext tpunb` does."""
     from tpunb.notebook.explain_hook import Explaining
 
     Explaining(shell, lambda explanation: None).install()
@@ -114,6 +114,6 @@ def _install(tpu: str) -> None:
     except AcceleratorTypeError as error:
         raise KernelError(
             f"This kernel has a virtual TPU, and {_VARIABLE} is {tpu!r}: {error}",
-            mend=f"Set {_VARIABLE} to a TPU type before the kernel starts, or unset it.",
+            fix=f"Set {_VARIABLE} to a TPU type before the kernel starts, or unset it.",
         ) from error
     install_when_imported(tpu, environment=True, required=True)

@@ -34,7 +34,7 @@ def checked_name(name: str) -> str:
         raise KernelError(
             f"A kernel's name has letters of ASCII, digits and . _ - only, with no dot at its "
             f"start or end, and at most {_LONGEST} of them, unlike {name!r}.",
-            mend="Choose one such as my-tpu.",
+            fix="Choose one such as my-tpu.",
         )
     return name.lower()
 
@@ -137,4 +137,4 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _others(name: str, message: str) -> KernelError:
-    return KernelError(message, mend=f"Choose a name for this one: --name tpunb-{name}.")
+    return KernelError(message, fix=f"Choose a name for this one: --name tpunb-{name}.")

@@ -86,7 +86,7 @@ def install_kernel(
     except OSError as error:
         raise KernelError(
             f"Cannot write {error.filename or base}: {error.strerror}.",
-            mend="Install it for you alone (--user), or into this environment (--sys-prefix).",
+            fix="Install it for you alone (--user), or into this environment (--sys-prefix).",
         ) from error
     return InstalledKernel(name, found.name, folder, replaced)
 
@@ -170,7 +170,7 @@ def require_packages(*names: str) -> None:
     if missing:
         raise KernelError(
             f"A kernel needs {', '.join(missing)}.",
-            mend='Install what it takes: pip install "tpunb[run]".',
+            fix='Install what it takes: pip install "tpunb[run]".',
         )
 
 
@@ -224,11 +224,11 @@ def _no_such_kernel(name: str, ours: list[str], all_kernels: dict[str, Any]) -> 
     if name.lower() in all_kernels:
         return KernelError(
             f"The kernel {name!r} was not installed by tpunb.",
-            mend=f"If it shall go nevertheless: jupyter kernelspec remove {name}",
+            fix=f"Remove it with Jupyter, if you mean to: jupyter kernelspec remove {name}",
         )
     close = nearest(name, ours)
-    mend = f"Did you mean {' or '.join(close)}?" if close else "tpunb kernel list shows all."
-    return KernelError(f"There is no kernel {name!r} of tpunb.", mend=mend)
+    fix = f"Did you mean {' or '.join(close)}?" if close else "See all with `tpunb kernel list`."
+    return KernelError(f"There is no kernel {name!r} of tpunb.", fix=fix)
 
 
 @contextlib.contextmanager

@@ -46,11 +46,11 @@ def _padding(found: list[Product]) -> Diagnostic | None:
         f"Padding to tiles wastes {share:.0%} of the multiply-adds, most of it in the {worst.op} "
         f"of {worst.sizes}: {1 - worst.work / worst.padded:.0%}."
     )
-    mend = (
+    fix = (
         f"Make the batch of a core a multiple of {ROWS} and numbers of features multiples of "
         f"{LANES} (or {LANES} and {ROWS})."
     )
-    return _advice("padding", worst, reason, mend, "padding to tiles")
+    return _advice("padding", worst, reason, fix, "padding to tiles")
 
 
 def _small_batch(found: list[Product]) -> Diagnostic | None:
@@ -62,8 +62,8 @@ def _small_batch(found: list[Product]) -> Diagnostic | None:
         f"The batch of a core is {worst.batch}, which fills {worst.batch / ROWS:.0%} of the {ROWS} "
         "rows that are computed."
     )
-    mend = f"Make the global batch at least {ROWS}, better {LANES}, times the number of replicas."
-    return _advice("small-batch", worst, reason, mend, "small batch")
+    fix = f"Make the global batch at least {ROWS}, better {LANES}, times the number of replicas."
+    return _advice("small-batch", worst, reason, fix, "small batch")
 
 
 def _float32(found: list[Product], work: int) -> Diagnostic | None:
@@ -75,8 +75,8 @@ def _float32(found: list[Product], work: int) -> Diagnostic | None:
         f"{share:.0%} of the {work / 1e6:.1f} million multiply-adds take float32 factors: bfloat16 "
         "would halve the memory that they read."
     )
-    mend = "Use `keras.mixed_precision.set_global_policy('mixed_bfloat16')`, or cast to bfloat16."
-    return _advice("float32", single[0], reason, mend, "float32 everywhere")
+    fix = "Use `keras.mixed_precision.set_global_policy('mixed_bfloat16')`, or cast to bfloat16."
+    return _advice("float32", single[0], reason, fix, "float32 everywhere")
 
 
 def _last_batch(graph: Any) -> Diagnostic | None:
@@ -93,9 +93,9 @@ def _last_batch(graph: Any) -> Diagnostic | None:
         f"{len(open_ended)} of the inputs, of shape {open_ended[0]}, may have another batch size "
         "in another step, such as the last one: each new size compiles a program of its own."
     )
-    mend = "Use `dataset.batch(n, drop_remainder=True)`."
-    return Diagnostic("last-batch", "", "", reason, mend, "recompiling on an odd last batch")
+    fix = "Use `dataset.batch(n, drop_remainder=True)`."
+    return Diagnostic("last-batch", "", "", reason, fix, "recompiling on an odd last batch")
 
 
-def _advice(rule: str, product: Product, reason: str, mend: str, message: str) -> Diagnostic:
-    return Diagnostic(rule, product.node, product.op, reason, mend, message)
+def _advice(rule: str, product: Product, reason: str, fix: str, message: str) -> Diagnostic:
+    return Diagnostic(rule, product.node, product.op, reason, fix, message)

@@ -17,7 +17,7 @@ class Diagnostic:
             it concerns the whole function.
         op: The operation's type.
         reason: What is the matter, a sentence for the author.
-        mend: What to do, a sentence.
+        fix: What to do, a sentence.
         message: What TensorFlow says on a TPU.
     """
 
@@ -25,5 +25,5 @@ class Diagnostic:
     node: str
     op: str
     reason: str
-    mend: str
+    fix: str
     message: str

@@ -165,7 +165,7 @@ def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset
     made, reason = found
     at = "".join(f"\n{_shown(place)}" for place in SourceLines(traced.atomic).own(made.node)[:1])
     raise MemoryLimitError(
-        f"{reason}{at}", mend="Make the batch smaller, or connect to a TPU of fewer cores."
+        f"{reason}{at}", fix="Make the batch smaller, or connect to a TPU of fewer cores."
     )
 
 
@@ -241,10 +241,10 @@ def _says_little(diagnostic: Diagnostic) -> bool:
 
 
 def _error(located: Located) -> tf.errors.OpError:
-    """The error that a TPU's compiler raises, with the place, the cause and the mend."""
+    """The error that a TPU's compiler raises, with the place, the cause and the fix."""
     diagnostic = located.diagnostic
     at = "".join(f"\n{_shown(place)}" for place in reversed(located.places))
-    text = f"{diagnostic.message}\n{at}\n\n{diagnostic.reason} {diagnostic.mend}"
+    text = f"{diagnostic.message}\n{at}\n\n{diagnostic.reason} {diagnostic.fix}"
     if diagnostic.rule == "memory":
         return tf.errors.ResourceExhaustedError(None, None, text)
     return tf.errors.InvalidArgumentError(None, None, text)
@@ -264,7 +264,7 @@ def _warn(located: Located) -> None:
     diagnostic = located.diagnostic
     place = located.places[0] if located.places else SourceLine("<unknown>", 0)
     warnings.warn_explicit(
-        f"{diagnostic.reason} {diagnostic.mend}",
+        f"{diagnostic.reason} {diagnostic.fix}",
         TpuWarning,
         place.file,
         place.line,

@@ -37,7 +37,7 @@ _PADDED = "pad_to_max_output_size"
 
 _LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
 _GROWS = "resize_if_index_out_of_bounds"
-_LIST_MEND = (
+_LIST_FIX = (
     "Give the TensorArray its size and `dynamic_size=False`, and `tf.while_loop` constant "
     "`maximum_iterations`."
 )
@@ -60,7 +60,7 @@ _LIGHT = frozenset(
     | {"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"}
     | {"AssignVariableOp", "ReadVariableOp", "VariableShape"}
 )
-_FLOAT64_MEND = "Cast to float32 in the input pipeline; NumPy arrays are float64 by default."
+_FLOAT64_FIX = "Cast to float32 in the input pipeline; NumPy arrays are float64 by default."
 
 _SOFT_PLACEMENT = (
     "One approach is to outside compile the unsupported ops to run on CPUs by enabling soft "
@@ -70,7 +70,7 @@ _SOFT_PLACEMENT = (
 OUTSIDE = "_xla_outside_compilation"
 """What `tf.compat.v1.tpu.outside_compilation` marks runs on the host, as it was asked to."""
 
-_HOST_MEND = (
+_HOST_FIX = (
     "Do it in the input pipeline (tf.data) or after the step on what it returns; with "
     "`tf.config.set_soft_device_placement(True)` it runs on the host, which the cores wait for."
 )
@@ -116,7 +116,7 @@ def _lint_node(
         yield _dynamic(node, path)
     elif _is_unbounded(node, nodes):
         reason = "The TensorArray or the loop has no fixed size, so that it cannot get memory."
-        yield Diagnostic("list-size", path + node.name, node.op, reason, _LIST_MEND, _LIST_MESSAGE)
+        yield Diagnostic("list-size", path + node.name, node.op, reason, _LIST_FIX, _LIST_MESSAGE)
     elif node.op not in _LIGHT and _computes_in(node, dtypes.float64):
         yield _float64(node, path)
 
@@ -128,7 +128,7 @@ def _unsupported(node: NodeDef, name: str, path: str) -> Diagnostic:
         node=path + node.name,
         op=node.op,
         reason=f"{node.op} {why_not(node)}.",
-        mend=_HOST_MEND,
+        fix=_HOST_FIX,
         message=(
             f"Detected unsupported operations when trying to compile graph {name} on XLA_TPU_JIT: "
             f"{node.op} (No registered '{node.op}' OpKernel for XLA_TPU_JIT devices compatible "
@@ -138,13 +138,13 @@ def _unsupported(node: NodeDef, name: str, path: str) -> Diagnostic:
 
 
 def _dynamic(node: NodeDef, path: str) -> Diagnostic:
-    called, mend = _DYNAMIC[node.op]
+    called, fix = _DYNAMIC[node.op]
     return Diagnostic(
         rule="dynamic-shape",
         node=path + node.name,
         op=node.op,
         reason=f"{called} gives a tensor whose size depends on the data.",
-        mend=mend,
+        fix=fix,
         message=(
             f"No registered '{node.op}' OpKernel for 'TPU' devices compatible with node "
             f"{{{{node {path}{node.name}}}}}"
@@ -178,7 +178,7 @@ def _float64(node: NodeDef, path: str) -> Diagnostic:
             node=path + node.name,
             op=node.op,
             reason=f"{node.op} is computed in float64, which TPUs do not have.",
-            mend=_FLOAT64_MEND,
+            fix=_FLOAT64_FIX,
             message=(
                 "While rewriting computation to not contain X64 element types, XLA encountered an "
                 f"HLO for which this rewriting is not implemented: {node.op} in f64 "
@@ -186,7 +186,7 @@ def _float64(node: NodeDef, path: str) -> Diagnostic:
             ),
         )
     reason = f"{node.op} is computed in float64, which a TPU puts together from float32."
-    return Diagnostic("float64", path + node.name, node.op, reason, _FLOAT64_MEND, reason)
+    return Diagnostic("float64", path + node.name, node.op, reason, _FLOAT64_FIX, reason)
 
 
 def _serve_assertions(function: FunctionDef) -> set[str]:

@@ -174,9 +174,9 @@ def _diagnostic(message: str, unknown_sizes: bool) -> Diagnostic | None:
     if unknown_sizes and "Invalid TensorList shape" in message:
         # Between the size that is tried and the 0 that TensorFlow writes for an unknown one.
         raise Unknown(message)
-    for pattern, rule, reason, mend in _KINDS:
+    for pattern, rule, reason, fix in _KINDS:
         if re.search(pattern, message):
-            return Diagnostic(rule, node, "", reason, mend, message)
+            return Diagnostic(rule, node, "", reason, fix, message)
     if unknown_sizes:
         # With another size it might compile.
         raise Unknown(message)
@@ -193,9 +193,9 @@ def _bounded(text: str) -> Diagnostic | None:
         return None
     origin = next((match for match in map(_METADATA.search, found) if match), None)
     op, node = origin.groups() if origin else ("", "")
-    reason, mend = "A tensor's size depends on the data.", "Work at a fixed shape: mask, or pad."
+    reason, fix = "A tensor's size depends on the data.", "Work at a fixed shape: mask, or pad."
     if op == "StridedSlice":
         reason = "The size of a slice depends on the data: its begin or its end is a tensor."
-        mend = "Give `tf.slice` a size in numbers, or index a tensor of whole batches: `x[step]`."
+        fix = "Give `tf.slice` a size in numbers, or index a tensor of whole batches: `x[step]`."
     message = f"TPU has inputs with dynamic shapes: {{{{node {node}}}}}"
-    return Diagnostic("bounded-shape", node, op, reason, mend, message)
+    return Diagnostic("bounded-shape", node, op, reason, fix, message)

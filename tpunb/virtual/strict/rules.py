@@ -171,5 +171,5 @@ def _refuse_unknown(name: object) -> None:
     if name in _NAMES:
         return
     near = nearest(str(name), _NAMES, most=1)
-    mend = f"Did you mean {near[0]!r}?" if near else f"The rules are {', '.join(_NAMES)}."
-    raise RuleError(f"There is no rule {name!r}.", mend=mend)
+    fix = f"Did you mean {near[0]!r}?" if near else f"The rules are {', '.join(_NAMES)}."
+    raise RuleError(f"There is no rule {name!r}.", fix=fix)

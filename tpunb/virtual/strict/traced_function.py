@@ -122,7 +122,7 @@ def foreign_types(traced: TracedFunction, definition: FunctionDef) -> Iterator[D
                 node=users[0] if users else source,
                 op="",
                 reason=f"A {kind.name} tensor {goes} the replica function: no TPU can hold it.",
-                mend="Encode it as numbers in the input pipeline (tf.data), or leave it out.",
+                fix="Encode it as numbers in the input pipeline (tf.data), or leave it out.",
                 message=f"Unsupported data type for TPU: {kind.name}, caused by output {source}:0",
             )
 
@@ -153,7 +153,7 @@ def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Diagnostic:
         node=node.name,
         op=node.op,
         reason=f"The variable {variable.name} was made outside of the strategy's scope.",
-        mend="Make models, optimizers, metrics and variables inside `with strategy.scope():`.",
+        fix="Make models, optimizers, metrics and variables inside `with strategy.scope():`.",
         message=(
             f"Trying to access resource {variable.name} located in device {variable.device} from "
             f"device {device}"

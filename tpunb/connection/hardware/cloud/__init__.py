@@ -76,7 +76,7 @@ def look_up(
 
 def _no_name(name: str, tried: list[str]) -> ConnectError:
     shown = mask(name)[:80]
-    mend = "Give a TPU's name, local, or an address: %tpu_connect grpc://HOST:8470."
+    fix = "Give a TPU's name, local, or an address: %tpu_connect grpc://HOST:8470."
     if _ADDRESS.fullmatch(name):
-        mend = f"An address is written with grpc:// before it: %tpu_connect grpc://{shown}."
-    return ConnectError(f"{shown!r} is not a name of a TPU.", mend=mend, tried=tried)
+        fix = f"Write an address with grpc:// before it: %tpu_connect grpc://{shown}."
+    return ConnectError(f"{shown!r} is not a name of a TPU.", fix=fix, tried=tried)

@@ -41,7 +41,7 @@ class Asking:
                 source = f"{source[0].upper()}{source[1:]}"
                 raise ConnectError(
                     f"{source} is not a {what} of Google Cloud: {mask(found)[:80]!r}.",
-                    mend=f"Give it with --{what}.",
+                    fix=f"Give it with --{what}.",
                     tried=self.tried,
                 )
             if given is None:
@@ -133,7 +133,7 @@ class Asking:
         if value and not value.startswith(("https://", "http://")):
             raise ConnectError(
                 f"{variable} is not an address of the form https://HOST.",
-                mend="Unset it, for Google's own.",
+                fix="Unset it, for Google's own.",
                 tried=self.tried,
             )
         return value

@@ -25,7 +25,7 @@ def explain_silence(error: MetadataError, what: str, tried: list[str]) -> Connec
     return ConnectError(
         f"The {what} of the TPU is not known: this does not seem to be a machine of Google Cloud "
         f"({error.reason}).",
-        mend=f"Give it with --{what}, as %tpu_connect NAME --zone ZONE --project PROJECT, or give "
+        fix=f"Give it with --{what}, as %tpu_connect NAME --zone ZONE --project PROJECT, or give "
         f"an address: %tpu_connect grpc://HOST:8470. {SIMULATE}",
         tried=tried,
     )
@@ -44,16 +44,16 @@ def explain_refusal(
     said = f" ({answer.reason})" if answer.reason else ""
     if answer.is_disabled:
         message = f"The Cloud TPU API is not enabled in the project {project}."
-        mend = f"Enable it: gcloud services enable tpu.googleapis.com --project={project}"
+        fix = f"Enable it: gcloud services enable tpu.googleapis.com --project={project}"
     elif answer.status == 401:
         message = f"The Cloud TPU API requires credentials to look up the TPU {name}{said}."
-        mend = (
+        fix = (
             "Log in with `gcloud auth application-default login`, install google-auth with "
             '%pip install "google-auth[requests]", and connect again.'
         )
     elif answer.status == 403:
         message = f"You may not look up the TPU {name}{said}."
-        mend = (
+        fix = (
             "Ask for the role roles/tpu.viewer in the project, or give the machine's service "
             f"account the scope cloud-platform; try it with: {describe}"
         )
@@ -62,22 +62,22 @@ def explain_refusal(
             f"What answers as the Cloud TPU API is something else: {answer.host} sends no "
             f"description of a TPU ({answer})."
         )
-        mend = (
-            "A proxy or a login page may be in the way: check the network, and the variables "
+        fix = (
+            "Check the network for a proxy or a login page in the way, and the variables "
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU and TPU_API_DISCOVERY_URL; try it with: "
             f"{describe}"
         )
     elif answer.status:
         message = f"The Cloud TPU API fails: {answer.host} answers {answer}."
-        mend = f"Connect again in a while; try it with: {describe}"
+        fix = f"Connect again in a while; try it with: {describe}"
     else:
         message = f"The Cloud TPU API cannot be reached: {answer.host}: {answer.reason}."
-        mend = (
+        fix = (
             "Check the network, and https_proxy if it is set; or give the worker's address: "
             "%tpu_connect grpc://HOST:8470. "
             f"{SIMULATE}"
         )
-    return ConnectError(message, mend=mend, tried=tried)
+    return ConnectError(message, fix=fix, tried=tried)
 
 
 def not_found(
@@ -90,18 +90,18 @@ def not_found(
 ) -> ConnectError:
     """The error if there is no TPU of that name."""
     message = f"There is no TPU {name!r} in the zone {zone} of the project {project}."
-    mend = f"See which there are: gcloud compute tpus tpu-vm list {where}"
+    fix = f"See which there are: gcloud compute tpus tpu-vm list {where}"
     if others:
         near = nearest(name, others, most=_SHOWN)
         near += [other for other in sorted(others) if other not in near]
         shown = ", ".join(near[:_SHOWN])
         more = f" and {len(near) - _SHOWN} more" if len(near) > _SHOWN else ""
-        mend = f"There are: {shown}{more}. Or give another --zone or --project."
+        fix = f"Choose one of {shown}{more}, or give another --zone or --project."
     elif others is not None:
-        mend = f"There is none at all: give the TPU's --zone and --project. {SIMULATE}"
+        fix = f"Give the TPU's --zone and --project: there is no TPU here. {SIMULATE}"
     if others is not None:
         tried.append(f"the zone {zone} has {counted(len(others), 'TPU')}")
-    return ConnectError(message, mend=mend, tried=tried)
+    return ConnectError(message, fix=fix, tried=tried)
 
 
 _WAIT = ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "STOPPING", "UNHIDING")
@@ -124,27 +124,27 @@ def refuse_unusable(node: Node, tried: list[str]) -> None:
     message = f"The TPU {node.name} is {state}."
     if state in _WAIT:
         message = f"The TPU {node.name} is {state}: it cannot be connected to yet."
-        mend = f"Wait until it is READY, then connect again; see with: {node.command('describe')}"
+        fix = f"Wait until it is READY, then connect again; see with: {node.command('describe')}"
     elif state == "STOPPED":
-        mend = f"Start it: {node.command('start')}"
+        fix = f"Start it: {node.command('start')}"
     elif state in _GONE:
         taken = "Google Cloud took it back" if state == "PREEMPTED" else "it is gone"
         message = f"The TPU {node.name} is {state}: {taken}, with all that was on it."
-        mend = f"Delete it with `{node.command('delete')}` and {_AGAIN}"
+        fix = f"Delete it with `{node.command('delete')}` and {_AGAIN}"
     elif state == "DELETING":
         message = f"The TPU {node.name} is DELETING: it is gone, with all that was on it."
-        mend = f"See with `{node.command('describe')}` when it has gone, then {_AGAIN}"
+        fix = f"See with `{node.command('describe')}` when it has gone, then {_AGAIN}"
     elif state == "REPAIRING":
         message = f"The TPU {node.name} is REPAIRING: Google Cloud is repairing it."
-        mend = f"Wait until it is READY; see with: {node.command('describe')}"
+        fix = f"Wait until it is READY; see with: {node.command('describe')}"
     elif state != "READY":
-        mend = f"Check its state: {node.command('describe')}"
+        fix = f"Check its state: {node.command('describe')}"
     elif not node.is_healthy:
-        message, mend = _unhealthy(node)
+        message, fix = _unhealthy(node)
     else:
         message = f"The TPU {node.name} is READY and has no network address."
-        mend = f"Check its state: {node.command('describe')}"
-    raise ConnectError(message, mend=mend, tried=tried)
+        fix = f"Check its state: {node.command('describe')}"
+    raise ConnectError(message, fix=fix, tried=tried)
 
 
 def _unhealthy(node: Node) -> tuple[str, str]:
