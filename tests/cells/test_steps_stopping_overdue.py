@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tpunb.training import stop_button
 from tpunb.training.stop_button import Overdue, StopButton
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals")
@@ -62,6 +63,21 @@ def test_what_a_destructor_swallows_comes_again(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Overdue), StopButton(grace=0.0) as button, button.work():
         swallow()
     assert swallowed
+
+
+def test_a_reminder_that_is_not_heard_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = stop_button._interrupt_main
+    calls = []
+
+    def interrupt() -> None:
+        calls.append(1)
+        if len(calls) > 2:
+            heard()
+
+    monkeypatch.setattr(stop_button, "_interrupt_main", interrupt)
+    with pytest.raises(Overdue), StopButton(grace=0.0) as button, button.work():
+        press_and_wait()
+    assert len(calls) > 2
 
 
 def test_nothing_comes_after_the_end() -> None:

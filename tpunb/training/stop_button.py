@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import math
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ __all__ = ["Overdue", "StopButton", "Stopped"]
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_TO_END = 1.5
+_SECONDS_OF_AN_ECHO = 0.2
 
 
 class Stopped(KeyboardInterrupt):
@@ -75,6 +77,7 @@ class StopButton:
         self._running = running
         self._grace = grace
         self._is_due = False
+        self._reminded = -math.inf
         self._lock = threading.Lock()
         self._entered = False
         self._entries = 0
@@ -128,6 +131,8 @@ class StopButton:
                 self.is_overdue = True
                 raise Overdue
             return
+        if self._is_echo():
+            return
         if not self._entered or (self._running is not None and not self._running(frame)):
             self.leave()
             self._call_former(self._former, number, frame)
@@ -147,14 +152,21 @@ class StopButton:
         time.sleep(max(0.0, due - time.monotonic()))
         while self._is_within(entry):
             with self._lock:
-                if self._is_within(entry) and self.at_work and not self._is_due:
+                # Again if it was not heard: a signal that comes just before the main thread
+                # begins to wait for a lock does not end that wait.
+                if self._is_within(entry) and self.at_work:
                     self._is_due = True
+                    self._reminded = time.monotonic()
                     _interrupt_main()
             # What is raised in a destructor is lost; but the run may be ending by now.
             time.sleep(_SECONDS_TO_END if self.is_overdue else _SECONDS_BETWEEN_LOOKS)
 
     def _is_within(self, entry: int) -> bool:
         return self._entered and self._entries == entry
+
+    def _is_echo(self) -> bool:
+        """Whether an interrupt is a reminder that came twice, and no second press."""
+        return self.pressed and time.monotonic() - self._reminded < _SECONDS_OF_AN_ECHO
 
     def _await_own_signal(self) -> None:
         """Lets the reminder's signal arrive here, not at the handler that comes next."""
