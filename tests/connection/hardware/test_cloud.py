@@ -219,13 +219,13 @@ def test_not_found() -> None:
         error = refused(api)
         assert "There is no TPU 'my-tpu' in the zone us-central1-b" in str(error)
         assert error.fix.startswith("Choose one of my-tpu-2, ")
-        assert " and 1 more." in error.fix
+        assert " and 1 more," in error.fix
         assert any("404" in line for line in error.tried)
         found = explain(error)
         assert found is not None
         assert found.number == 7
         api.nodes.clear()
-        assert "none at all" in refused(api).fix
+        assert "there is no TPU here" in refused(api).fix
 
 
 @pytest.mark.parametrize(
