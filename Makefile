@@ -27,9 +27,11 @@ NOTEBOOK_TESTS := --nbval --nbval-current-env notebooks
 # Recorded and compared outputs must not hold TensorFlow's own log.
 export TF_CPP_MIN_LOG_LEVEL := 3
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
+# Tests start many processes, which would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test test-newest test-notebooks test-oldest check bench clean
+.PHONY: help setup demo lab test test-newest test-notebooks test-oldest check site bench clean
 .SILENT:
 .NOTPARALLEL:
 
@@ -39,6 +41,7 @@ help:
 	echo "make lab     open the notebooks in JupyterLab, on this machine only"
 	echo "make test    unit tests and notebooks on the newest TensorFlow and on the oldest"
 	echo "make check   lint, format, types, notebooks, wheel"
+	echo "make site    the documentation as a site, in build/site"
 	echo "make bench   the benchmarks (make bench ARGS=--json for figures to keep)"
 	echo "make clean   remove environments, builds and caches"
 
@@ -58,7 +61,7 @@ endef
 .venv/.done: pyproject.toml Makefile
 	$(STAGE) ".venv: TensorFlow, JupyterLab and tools; some minutes, once"
 	$(call make_environment,.venv)
-	$(BIN)/python $(PIP_INSTALL) -e ".[cpu,lab,test,browser,dev]"
+	$(BIN)/python $(PIP_INSTALL) -e ".[cpu,lab,test,browser,docs,dev]"
 	$(BIN)/python $(TF_KERAS)
 	touch $@
 
@@ -111,8 +114,13 @@ check: setup
 	$(BIN)/ruff format --check --quiet --output-format concise
 	$(STAGE) "types"
 	$(BIN)/mypy --no-error-summary
-	$(STAGE) "architecture, notebooks, wheel"
-	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py
+	$(STAGE) "architecture, notebooks, wheel, site"
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py tests/test_site.py
+
+site: setup
+	$(STAGE) "documentation"
+	$(BIN)/python -m sphinx -b html -q -W --keep-going -c docs -d build/doctrees . build/site
+	echo "The documentation is $(CURDIR)/build/site/index.html"
 
 .venv/.bench: .venv/.done
 	$(STAGE) ".venv: what the benchmarks compare with"

@@ -1,0 +1,83 @@
+"""The documentation as a site: `make site` builds it, with the notebooks as they were saved.
+
+The pages are those that GitHub shows, from the folder of the repository: a link leads to the
+same place there and here. What follows is what a site has and a folder has not.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[1]
+
+project = "tpunb"
+html_title = project
+html_theme = "furo"
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+
+root_doc = "README"
+extensions = ["myst_nb"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "notebooks/found/*.ipynb"]
+exclude_patterns = [".*", "build", "tests", "tpunb"]  # not even looked into
+myst_heading_anchors = 4
+# Written as for GitHub, where a heading may skip a level and a magic has no lexer.
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+
+nb_execution_mode = "off"
+nb_ipywidgets_js: dict[str, object] = {}  # the static forms are shown, and nothing is fetched
+nb_mime_priority_overrides = [
+    ("html", "application/vnd.jupyter.widget-view+json", None),
+    ("html", "text/html", 0),
+]
+
+_LINK = re.compile(r"\]\(([\w./-]+\.(?:md|ipynb))\)")
+_HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+
+
+def setup(app: Sphinx) -> None:
+    """Connects what is done to the pages while they are built."""
+    app.connect("source-read", _read)
+    app.connect("build-finished", _finish)
+
+
+def _read(app: Sphinx, name: str, source: list[str]) -> None:
+    """Adds the contents to the first page; its HTML links to pages, not to their sources."""
+    if name == root_doc:
+        text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", source[0])
+        source[0] = f"{text}\n\n{_contents()}"
+
+
+def _contents() -> str:
+    """The table of contents: the sections of the documentation's index, and the notebooks."""
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    _, *sections = _HEADING.split(index)
+    trees = [
+        _tree(title, [f"docs/{page}" for page in _LINK.findall(body)])
+        for title, body in zip(sections[::2], sections[1::2], strict=True)
+    ]
+    notebooks = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/**/*.ipynb"))
+    project_pages = ["docs/README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+    return "\n\n".join([_tree("Notebooks", notebooks), *trees, _tree("Project", project_pages)])
+
+
+def _tree(caption: str, pages: list[str]) -> str:
+    listed = "\n".join(page.rpartition(".")[0] for page in pages)
+    return f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```"
+
+
+def _finish(app: Sphinx, error: Exception | None) -> None:
+    """Puts the pictures where HTML in the pages expects them; a site begins at index.html."""
+    if error is not None:
+        return
+    site = Path(app.outdir)
+    shutil.copytree(ROOT / "docs" / "images", site / "docs" / "images", dirs_exist_ok=True)
+    shutil.copyfile(site / f"{root_doc}.html", site / "index.html")

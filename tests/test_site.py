@@ -1,0 +1,88 @@
+"""The documentation as a site: it builds without a warning, and every link in it leads somewhere."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+pytest.importorskip("furo", reason='the site needs pip install -e ".[docs]"')
+
+ROOT = Path(__file__).parents[1]
+
+
+class Page(HTMLParser):
+    """What a page leads to, what it loads by itself, and its anchors."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = {"", "top"}
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value for name, value in attrs if value}
+        self.anchors.update(given[name] for name in ("id", "name") if name in given)
+        found = [given[name] for name in ("href", "src", "srcset") if name in given]
+        self.links += found
+        if tag in {"script", "link", "iframe"}:
+            self.loaded += found
+
+
+read = functools.cache(Page)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going"]
+    command += ["-c", str(ROOT / "docs"), "-d", str(out / "doctrees"), str(ROOT), str(out / "html")]
+    # No proxy answers there: what would fetch something fails.
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
+    done = subprocess.run(command, env={**os.environ, **nowhere}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return out / "html"
+
+
+def is_missing(page: Path, link: str) -> bool:
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return False
+    path = page.parent / unquote(parts.path) if parts.path else page
+    if not path.is_file():
+        return True
+    return path.suffix == ".html" and unquote(parts.fragment) not in read(path).anchors
+
+
+def test_every_link_leads_somewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    missing = [
+        f"{page.relative_to(site)}: {link}"
+        for page in pages
+        for link in read(page).links
+        if is_missing(page, link)
+    ]
+    assert missing == []
+    assert {"index.html", "search.html"} <= {page.name for page in pages}
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    loaded = {link for page in site.rglob("*.html") for link in read(page).loaded}
+    elsewhere = {link for link in loaded if urlsplit(link).netloc}
+    assert {link for link in elsewhere if not link.startswith("https://github.com/tpunb/")} == set()
+
+
+def test_pages_hold_the_notebooks_and_the_displays(site: Path) -> None:
+    sources = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert {path.stem for path in (site / "notebooks").glob("*.html")} == sources
+    pictures = {path.name for path in (ROOT / "docs" / "images").iterdir()}
+    assert {path.name for path in (site / "docs" / "images").iterdir()} == pictures
+    quickstart = (site / "notebooks" / "00_quickstart.html").read_text(encoding="utf-8")
+    assert "TPU v3-8" in quickstart  # the saved output, not only the cells
