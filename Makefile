@@ -18,6 +18,8 @@ STAGE := printf '==> %s\n'
 WORKERS ?= 2
 # Whole files to each, slow ones first, as tests/conftest.py orders them.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# On CI's machines, which do other things too, a test that fails is run once more, and listed.
+RETRIED := $(if $(CI),--reruns 1 -raR)
 # What an older TensorFlow, or an older release of what tests/oldest.txt pins, may change.
 # Browsers see neither, and processes that die take long.
 OLDEST_TESTS := -m "tensorflow or oldest" -p no:cacheprovider \
@@ -91,9 +93,9 @@ test-newest test-notebooks test-oldest: export TF_ENABLE_ONEDNN_OPTS := 0
 
 test-newest: setup
 	$(STAGE) "unit tests without TensorFlow"
-	$(BIN)/python $(PYTEST) -m "not tensorflow"
+	$(BIN)/python $(PYTEST) $(RETRIED) -m "not tensorflow"
 	$(STAGE) "unit tests, newest TensorFlow"
-	$(BIN)/python $(PYTEST) -m tensorflow
+	$(BIN)/python $(PYTEST) $(RETRIED) -m tensorflow
 
 test-notebooks: setup
 	$(STAGE) "notebooks, outputs compared"
@@ -103,7 +105,7 @@ test-notebooks: setup
 
 test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests, oldest TensorFlow"
-	$(OLDEST)/python $(PYTEST) $(OLDEST_TESTS)
+	$(OLDEST)/python $(PYTEST) $(RETRIED) $(OLDEST_TESTS)
 	$(STAGE) "notebooks, outputs compared, oldest TensorFlow"
 	$(OLDEST)/python $(PYTEST) $(NOTEBOOK_TESTS) -p no:cacheprovider
 
