@@ -49,9 +49,7 @@ def _is_of_library(frame: FrameType) -> bool:
 
 def _is_users(frame: FrameType) -> bool:
     code = frame.f_code
-    return (
-        _GENERATED not in code.co_filename and is_users_code(code) and not _is_of_library(frame)
-    )
+    return _GENERATED not in code.co_filename and is_users_code(code) and not _is_of_library(frame)
 
 
 def _text(error: BaseException, own: list[tuple[CodeType, int]], shell: Any) -> list[str]:
