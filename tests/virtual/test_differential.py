@@ -38,6 +38,12 @@ def test_a_random_program(seed: int) -> None:
     assert compare(generate(seed, statements=3, autograph=seed % 9 == 4)) is None
 
 
+@pytest.mark.parametrize("seed", range(36, 44))
+def test_a_random_program_on_one_replica(seed: int) -> None:
+    given = generate(seed, statements=3, autograph=False)
+    assert compare(dataclasses.replace(given, replicas=1, rows=given.rows[:1])) is None
+
+
 def test_a_seed_is_a_program() -> None:
     assert generate(5) == generate(5)
     assert generate(5) != generate(6)
