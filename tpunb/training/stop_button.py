@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["Overdue", "StopButton", "Stopped"]
+__all__ = ["Overdue", "StopButton", "Stopped", "interrupt_main"]
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_TO_END = 1.5
@@ -158,7 +158,7 @@ class StopButton:
             with self._lock:
                 if self._is_within(entry) and self.at_work and not self._is_due:
                     self._is_due = True
-                    _interrupt_main()
+                    interrupt_main()
             # What is raised in a destructor is lost; but the run may be ending by now.
             time.sleep(_SECONDS_TO_END if self.is_overdue else _SECONDS_BETWEEN_LOOKS)
 
@@ -181,7 +181,7 @@ class StopButton:
             raise KeyboardInterrupt
 
 
-def _interrupt_main() -> None:
+def interrupt_main() -> None:
     """Interrupts the main thread, also in a system call where that is possible."""
     if sys.platform == "win32":
         _thread.interrupt_main(signal.SIGINT)
