@@ -66,7 +66,7 @@ def test_what_a_destructor_swallows_comes_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_reminder_that_is_not_heard_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = stop_button._interrupt_main
+    heard = stop_button.interrupt_main
     calls = []
 
     def interrupt() -> None:
@@ -74,7 +74,7 @@ def test_a_reminder_that_is_not_heard_comes_again(monkeypatch: pytest.MonkeyPatc
         if len(calls) > 2:
             heard()
 
-    monkeypatch.setattr(stop_button, "_interrupt_main", interrupt)
+    monkeypatch.setattr(stop_button, "interrupt_main", interrupt)
     with pytest.raises(Overdue), StopButton(grace=0.0) as button, button.work():
         press_and_wait()
     assert len(calls) > 2

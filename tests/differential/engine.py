@@ -46,11 +46,11 @@ def run(program: Program, *, strict: bool = False) -> list[list[Any]]:
         "replica_id": lambda: context().replica_id_in_sync_group + 0,
         "all_reduce": lambda how, x: context().all_reduce(how, x),
         "all_gather": lambda x: context().all_gather(x, 0),
-        "nested": tf.function,
+        "nested": functools.partial(tf.function, autograph=program.autograph),
         "gradient": lambda tape, y, x: tape.gradient(y, x, unconnected_gradients="zero"),
     }
     functions = compiled(program, names)
-    steps = {name: _step(strategy, function) for name, function in functions.items()}
+    steps = {name: _step(strategy, each, program) for name, each in functions.items()}
     results = []
     for number, call in enumerate(program.calls):
         given = [
@@ -65,5 +65,9 @@ def run(program: Program, *, strict: bool = False) -> list[list[Any]]:
     return results
 
 
-def _step(strategy: Any, function: Any) -> Any:
-    return tf.function(lambda *given: strategy.run(function, args=given), reduce_retracing=True)
+def _step(strategy: Any, function: Any, program: Program) -> Any:
+    @tf.function(reduce_retracing=True, autograph=program.autograph)
+    def step(*given: Any) -> Any:
+        return strategy.run(function, args=given)
+
+    return step

@@ -22,6 +22,8 @@ class Program:
         variables: The synchronisation and the aggregation of each variable.
         rows: How many examples each replica gets.
         calls: The functions in the order of their calls.
+        autograph: Whether branches and loops are Python's, which AutoGraph writes anew: two
+            thirds of what such a program costs. Else they are TensorFlow's own.
     """
 
     source: str
@@ -29,6 +31,7 @@ class Program:
     variables: tuple[tuple[str, str], ...]
     rows: tuple[int, ...]
     calls: tuple[str, ...]
+    autograph: bool = True
 
 
 @dataclasses.dataclass
@@ -55,14 +58,15 @@ class Scope:
         return Scope(names, self.together and together, self.depth + 1, converted)
 
 
-def generate(seed: int, statements: int = 7) -> Program:
+def generate(seed: int, statements: int = 7, *, autograph: bool = True) -> Program:
     """The random program of a seed."""
-    return _Generator(random.Random(seed), statements).program()
+    return _Generator(random.Random(seed), statements, autograph).program()
 
 
 class _Generator:
-    def __init__(self, rng: random.Random, statements: int) -> None:
+    def __init__(self, rng: random.Random, statements: int, autograph: bool) -> None:
         self.rng = rng
+        self.autograph = autograph
         self.statements = statements
         self.numbers = 0
         self.variables = tuple(self._variable() for _ in range(rng.choice((2, 3))))
@@ -73,7 +77,7 @@ class _Generator:
         rows = tuple(3 if even else self.rng.randrange(4) for _ in range(replicas))
         source = "\n\n".join("\n".join(self._function(name)) for name in ("first", "second"))
         calls = self.rng.choice((("first", "second") * 2, ("first", "first", "second", "first")))
-        return Program(source + "\n", replicas, self.variables, rows, calls)
+        return Program(source + "\n", replicas, self.variables, rows, calls, self.autograph)
 
     def _variable(self) -> tuple[str, str]:
         on_read = self.rng.random() < 0.2
@@ -95,7 +99,9 @@ class _Generator:
         ]  # fmt: skip
         if scope.together:
             simple += [self._collective, self._collective]
-        blocks = [self._if, self._for, self._while, self._tape]
+        blocks = [self._tape, self._loop, self._loop, self._cond]
+        if self.autograph:
+            blocks = [self._if, self._for, self._while, self._tape]
         if not scope.converted:
             blocks += [self._cond, self._switch, self._switch, self._nested]
         deep = scope.depth >= 2 or self.rng.random() < 0.65
@@ -171,9 +177,9 @@ class _Generator:
             yield from self._thunk(name, scope.inner(together))
         yield self._set(scope, "v", f"tf.switch_case({index}, [{', '.join(names)}])")
 
-    def _thunk(self, name: str, scope: Scope) -> Iterator[str]:
-        yield f"def {name}():"
-        yield from self._block(scope, "result", least=0)
+    def _thunk(self, name: str, scope: Scope, given: str = "") -> Iterator[str]:
+        yield f"def {name}({given}):"
+        yield from self._block(scope, "result", least=1 if given else 0)
         yield "    return result"
 
     def _for(self, scope: Scope) -> Iterator[str]:
@@ -193,6 +199,15 @@ class _Generator:
         yield f"while {counter} < {count}:"
         yield from self._block(scope.inner(together, converted=True), result)
         yield f"    {counter} = {counter} + 1"
+
+    def _loop(self, scope: Scope) -> Iterator[str]:
+        name, given = f"body{self._number()}", f"r{self._number()}"
+        start = self._copied(scope)
+        count, together = self.rng.choice((("2", True), ("i % 3", True), ("replica_id()", False)))
+        inner = scope.inner(together)
+        inner.names["v"].append(given)
+        yield from self._thunk(name, inner, given)
+        yield self._set(scope, "v", f"repeated({count}, {name}, {start})")
 
     def _nested(self, scope: Scope) -> Iterator[str]:
         name, inner = f"nested{self._number()}", scope.inner(together=True)

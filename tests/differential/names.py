@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ def common(program: Program) -> dict[str, Any]:
         "bounded": bounded,
         "convolved": convolved,
         "pooled": pooled,
+        "repeated": repeated,
         "inputs": lambda number: inputs(program, number),
     }
 
@@ -54,6 +56,13 @@ def compiled(program: Program, names: dict[str, Any]) -> dict[str, Any]:
 def bounded(x: Any) -> Any:
     """Keeps numbers small, so that no two ways to compute them drift apart."""
     return 3.0 * tf.tanh(x / 3.0)
+
+
+def repeated(times: Any, body: Callable[[Any], Any], start: Any) -> Any:
+    """A loop that TensorFlow makes."""
+    return tf.while_loop(
+        lambda n, _: n < times, lambda n, x: (n + 1, body(x)), (tf.constant(0), start)
+    )[1]
 
 
 def convolved(x: Any) -> Any:

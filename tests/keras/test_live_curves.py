@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.interrupts import When
 from support.strategies import strategy_of
 
 from tpunb.display.widgets import frontend
@@ -23,6 +25,7 @@ from tpunb.keras import LiveCurves
 from tpunb.training import history as histories
 from tpunb.training.history import History
 from tpunb.training.stop_button import Stopped
+from tpunb.virtual.stoppable import StoppableCalls
 
 # Beside Keras 3 in one process, which stays `tf.keras`.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
@@ -337,6 +340,7 @@ def test_stopping(keras: Any, replicas: int | None, published: list[Any]) -> Non
     assert live.history.steps("loss").tolist() == list(range(1, 13))
     assert len(published) == 1
     assert live.summary.startswith("run 1: stopped at step 12")
+    assert model.history.epoch == [0]
     reference = compiled(keras, strategy)
     fit(reference, epochs=1)
     reference.fit(X[:24], Y[:24], batch_size=BATCH, shuffle=False, verbose=0)
@@ -375,6 +379,51 @@ def test_a_press_from_a_timer(keras: Any) -> None:
     assert live.history.state == "stopped"
     steps = live.history.steps("loss")
     assert steps.tolist() == list(range(1, len(steps) + 1))
+
+
+def test_a_batch_that_does_not_end(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook it is cancelled, and the run ends with its cell."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    monkeypatch.setattr("tpunb.keras.stopping._GRACE", 0.2)
+    goes_round = tf.Variable(0.0, trainable=False)
+
+    class Endless(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            def body(y: Any) -> Any:
+                goes_round.assign_add(1.0)
+                return (y + 0.0 * goes_round,)
+
+            return tf.while_loop(lambda _: True, body, (x,))[0]
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1), Endless()])
+    model.compile("sgd", "mse")
+    live, calls = LiveCurves(), StoppableCalls()
+    shell.push({"fit": lambda: fit(model, live), "calls": calls})
+    with When(lambda: goes_round.numpy() > 0):
+        result = shell.run_cell("with calls:\n    fit()")
+    assert isinstance(result.error_in_exec, Stopped)
+    assert "stopped inside a batch, after 0 steps, in epoch 1" in str(result.error_in_exec)
+    assert live.history.state == "stopped"
+    assert model.history.params["epochs"] == 2
+    calls.close()
+
+
+def test_a_callback_is_not_cut_short(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpunb.keras.stopping._GRACE", 0.0)
+    live, calls, written = LiveCurves(), StoppableCalls(), []
+
+    def write() -> None:
+        press()
+        written.extend(time.sleep(0.02) for _ in range(10))  # the reminder comes meanwhile
+
+    with calls, pytest.raises(Stopped):
+        fit(compiled_anew(keras), live, at_batch(keras, 3, write), epochs=100)
+    assert len(written) == 10
+    live._abandon()
+    calls.close()
 
 
 def test_a_second_press_is_an_ordinary_interrupt(keras: Any) -> None:

@@ -107,6 +107,15 @@ def test_nobody_watches(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None
     book.good(SHORT)
 
 
+def test_a_check_is_stopped(book: Notebook) -> None:
+    book.names["press"] = press
+    ran = book.run("%%tpu_check\npress()\nx = tf.ones([2])\n")
+    assert isinstance(ran.error, Stopped)
+    assert ran.text == "Stopped: before the check was done; nothing was run.\n"
+    ran = book.run("%%tpu_run -n 2 --check\npress()\nx = tf.ones([2])\n")
+    assert ran.text == "Stopped: before the check was done; nothing was run.\n"
+
+
 def test_pressed_too_late(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     leave = progress.RunDisplay.__exit__
 
@@ -192,6 +201,9 @@ def test_a_function_in_an_ordinary_cell_is_stopped(book: Notebook) -> None:
     with When(counts(book.names)):
         ran = book.run("plain()")
     assert isinstance(ran.error, KeyboardInterrupt)
+    # IPython would take seconds to colour the source of TensorFlow's frames.
+    assert "_execute" not in ran.text
+    assert re.search(r"line 1, in <module>\n    plain\(\)\nKeyboardInterrupt\n", ran.text)
     reached = float(book.names["count"].numpy())
     assert reached > 0
     assert float(book.names["count"].numpy()) == reached  # it runs no more

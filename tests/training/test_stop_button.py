@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from counterparts.children import output_of
+from support.patience import wait_until
 
 from tpunb.training.stop_button import StopButton, Stopped
 
@@ -133,6 +135,40 @@ def test_left_on_another_thread() -> None:
     thread.join()
     with pytest.raises(KeyboardInterrupt):
         press()
+
+
+class Due(Exception):
+    """Raised where a run is overdue."""
+
+
+def test_what_is_raised_where_it_may_be() -> None:
+    """What must not be cut short is left, and the run is ended after it."""
+    frames = []
+
+    def may_cut(frame: Any) -> bool:
+        frames.append(frame)
+        return len(frames) > 2
+
+    def run(button: StopButton) -> None:
+        with button.work():
+            press()
+            while True:
+                time.sleep(0.01)
+
+    with StopButton(grace=0.0, may_cut=may_cut, overdue=Due) as button, pytest.raises(Due):
+        run(button)
+    assert len(frames) == 3
+    assert button.is_overdue
+
+
+def test_a_run_that_is_over_is_not_overdue(handler: Any) -> None:
+    goes_on = True
+    button = StopButton(lambda _: goes_on, grace=0.0, overdue=Due)
+    button.__enter__()
+    press()
+    goes_on, button.at_work = False, True
+    wait_until(lambda: signal.getsignal(signal.SIGINT) is handler)
+    assert not button.is_overdue
 
 
 def test_how_stopped_shows_itself() -> None:

@@ -14,7 +14,7 @@ from ..virtual.stoppable import StoppableCalls
 if TYPE_CHECKING:
     from .steps import Steps
 
-__all__ = ["explained", "raise_if_ended_early"]
+__all__ = ["explained", "explained_check", "raise_if_ended_early"]
 
 _LEFT = (
     " TensorFlow cannot cancel its current operation, which ends by itself and may still write "
@@ -39,6 +39,19 @@ def explained(calls: StoppableCalls) -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         raise Stopped(_where(calls)) from None
+
+
+@contextlib.contextmanager
+def explained_check() -> Iterator[None]:
+    """Turns an interrupt of a check into a sentence.
+
+    Raises:
+        Stopped: Instead of any other interrupt.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped("before the check was done; nothing was run.") from None
 
 
 def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:

@@ -52,7 +52,9 @@ class LiveCurves:
     after later batches have been started, so that training does not wait for them.
 
     The stop button ends training between two executions with `tpunb.training.stop_button.Stopped`:
-    weights and curves are kept. A second press is an ordinary interrupt.
+    weights and curves are kept, and `model.history` is what `fit` would have returned. In a
+    notebook an execution that takes longer than a second is cancelled. A second press is an
+    ordinary interrupt.
 
     Args:
         metrics: Names of metrics to show, or of panels: `loss` is also `val_loss`; None
@@ -177,7 +179,7 @@ class LiveCurves:
         self._fit = _Fit(
             LogRecorder(history, self.model, self.params, self._per, rate=rate),
             CurvesDisplay(self.runs, self._metrics, _link()),
-            TrainingGuard(owner, self._abandon),
+            TrainingGuard(owner, self._abandon, self._overdue),
         )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -237,11 +239,20 @@ class LiveCurves:
         self._finish(stopped=True)
         raise Stopped(_account(fit.curves))
 
+    def _overdue(self) -> BaseException:
+        """What ends a batch that takes too long; the run ends with its cell."""
+        if self._fit is None:
+            return KeyboardInterrupt()
+        self._fit.curves.collect()
+        return Stopped(_account(self._fit.curves, half_done=True))
+
     def _finish(self, *, stopped: bool) -> None:
         fit, self._fit = self._fit, None
         if fit is None:
             return
         fit.guard.leave()
+        if stopped and (kept := fit.guard.keras_history) is not None:
+            self.model.history = kept  # Keras does so at an epoch's end
         fit.curves.collect()
         fit.curves.history.finish(stopped=stopped)
         fit.display.close()
@@ -287,13 +298,16 @@ def _link() -> str:
     return connection.link if connection is not None else ""
 
 
-def _account(curves: LogRecorder) -> str:
+def _account(curves: LogRecorder, *, half_done: bool = False) -> str:
     """What a training that was stopped has done, and how to continue."""
     done = "1 step" if curves.done == 1 else f"{curves.done} steps"
     epoch = curves.epoch + curves.epoch_is_done
+    where, kept = "", "The model keeps its weights"
+    if half_done:
+        where, kept = "inside a batch, ", "Variables hold what was assigned until then"
     return (
-        f"Training was stopped after {done}, in epoch {curves.epoch + 1}. The model keeps its "
-        f"weights and the history its curves; fit(..., initial_epoch={epoch}) continues with "
+        f"Training was stopped {where}after {done}, in epoch {curves.epoch + 1}. {kept} "
+        f"and the history its curves; fit(..., initial_epoch={epoch}) continues with "
         f"epoch {epoch + 1}."
     )
 

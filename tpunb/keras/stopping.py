@@ -14,6 +14,8 @@ from tpunb.training.stop_button import StopButton
 __all__ = ["TrainingGuard", "callback_list"]
 
 _NEAR = 5
+_GRACE = 0.8
+"""Seconds from an interrupt to the end of a batch that does not end by itself."""
 
 
 class TrainingGuard:
@@ -23,16 +25,27 @@ class TrainingGuard:
     callbacks, which `fit` holds, in the frames below the one that is interrupted; and the
     end of a cell ends what has not ended.
 
+    Where functions can be cancelled, a batch that goes on for longer is. Callbacks never are:
+    what they write to a disk is written to its end.
+
     Args:
         owner: The list of callbacks; without one the guard does nothing.
         abandon: What to do at the end of a cell in which training has failed.
+        overdue: Makes what is raised where a batch is cut short.
 
     Attributes:
         button: The stop button.
     """
 
-    def __init__(self, owner: Any, abandon: Callable[[], None]) -> None:
-        self.button = StopButton(self._is_running)
+    def __init__(
+        self, owner: Any, abandon: Callable[[], None], overdue: Callable[[], BaseException]
+    ) -> None:
+        self.button = StopButton(
+            self._is_running,
+            grace=_GRACE if _can_cancel() else None,
+            may_cut=self._is_between_callbacks,
+            overdue=overdue,
+        )
         self._owner = weakref.ref(owner) if owner is not None else None
         self._abandon = abandon
         self._events: Any = None
@@ -40,6 +53,7 @@ class TrainingGuard:
         if owner is None or threading.current_thread() is not threading.main_thread():
             return
         self.button.__enter__()
+        self.button.at_work = True
         ipython = sys.modules.get("IPython")
         shell = ipython.get_ipython() if ipython is not None else None
         self._events = getattr(shell, "events", None)
@@ -53,6 +67,11 @@ class TrainingGuard:
         if events is not None:
             events.unregister("post_run_cell", self._on_cell_end)
 
+    @property
+    def keras_history(self) -> Any:
+        """What `fit` would return; None where it is not known."""
+        return getattr(self._owner() if self._owner is not None else None, "_history", None)
+
     def _on_cell_end(self, _: Any = None) -> None:
         # A cell may run another one.
         if not self._is_running(sys._getframe()):
@@ -63,6 +82,19 @@ class TrainingGuard:
         return owner is not None and any(
             value is owner for each in _callers(frame) for value in list(each.f_locals.values())
         )
+
+    def _is_between_callbacks(self, frame: FrameType | None) -> bool:
+        owner = self._owner() if self._owner is not None else None
+        return not any(
+            each.f_code.co_name.startswith("on_") and each.f_locals.get("self") is owner
+            for each in _callers(frame)
+        )
+
+
+def _can_cancel() -> bool:
+    """Whether the notebook's cell makes TensorFlow's calls stoppable."""
+    stoppable = sys.modules.get("tpunb.virtual.stoppable")
+    return stoppable is not None and stoppable.is_entered()
 
 
 def callback_list(callback: Any, frame: FrameType | None) -> Any:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tpunb.errors import TpunbError
+from tpunb.notebook.short_interrupts import shorten
 
 if TYPE_CHECKING:
     from tpunb.errors.explain import Explanation
@@ -61,6 +62,8 @@ class Explaining:
     ) -> None:
         """Shows an error; IPython calls this where it would show it itself."""
         try:
+            if self._active:
+                shorten(error, shell)
             addition = self._addition(error)
         except Exception:  # whatever fails in here, the user's own error is shown
             addition = None

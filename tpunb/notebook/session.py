@@ -173,7 +173,7 @@ class Session:
         Raises:
             Stopped: The stop button has ended it; what was done is bound.
         """
-        from tpunb.cells.stop_messages import raise_if_ended_early
+        from tpunb.cells.stop_messages import explained_check, raise_if_ended_early
 
         cells = self.connection.cells
         with self._short_errors(source):
@@ -181,7 +181,9 @@ class Session:
             if run is None:
                 run = self._new_run(source, settings, cells)
             if inspect is not None:
-                inspect(run.check())
+                with explained_check():
+                    found = run.check()
+                inspect(found)
             # To the very end: one that comes too late must not break off what is shown.
             with StopButton() as late:
                 self._go(run)
@@ -220,9 +222,15 @@ class Session:
         return run
 
     def check(self, source: str) -> CheckReport:
-        """Checks whether a cell's body would compile for a TPU; runs nothing."""
+        """Checks whether a cell's body would compile for a TPU; runs nothing.
+
+        Raises:
+            Stopped: An interrupt has ended it.
+        """
+        from tpunb.cells.stop_messages import explained_check
+
         cells = self.connection.cells
-        with self._short_errors(source):
+        with self._short_errors(source), explained_check():
             return cells.check(source, self.namespace)
 
     @contextlib.contextmanager

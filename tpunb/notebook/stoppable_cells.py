@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from tpunb.notebook.lasting_interrupts import LastingInterrupts
+
 __all__ = ["StoppableCells"]
 
 
@@ -24,6 +26,7 @@ class StoppableCells:
         self._events = shell.events
         self._calls = calls
         self._entered: AbstractContextManager[Any] | None = None
+        self._lasting = LastingInterrupts()
         self._depth = 0
 
     def install(self) -> None:
@@ -40,6 +43,7 @@ class StoppableCells:
     def _cell_begins(self, _: Any = None) -> None:
         self._depth += 1  # a cell may run another one
         if self._depth == 1 and (calls := self._calls()) is not None:
+            self._lasting.__enter__()
             calls.__enter__()
             self._entered = calls
 
@@ -53,3 +57,4 @@ class StoppableCells:
         entered, self._entered = self._entered, None
         if entered is not None:
             entered.__exit__(None, None, None)
+            self._lasting.__exit__()

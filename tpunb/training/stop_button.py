@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["Overdue", "StopButton", "Stopped"]
+__all__ = ["Overdue", "StopButton", "Stopped", "interrupt_main"]
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_TO_END = 1.5
@@ -58,6 +58,8 @@ class StopButton:
             Where leaving cannot be relied on, this keeps an interrupt from being
             lost on a run that is over.
         grace: Seconds from the first interrupt to `Overdue`; None for no such end.
+        may_cut: Whether `Overdue` may be raised in a frame; by default in all.
+        overdue: Makes what is raised in its place.
 
     Attributes:
         pressed: Whether the run was asked to end.
@@ -71,14 +73,18 @@ class StopButton:
         running: Callable[[FrameType | None], bool] | None = None,
         *,
         grace: float | None = None,
+        may_cut: Callable[[FrameType | None], bool] = lambda _: True,
+        overdue: Callable[[], BaseException] = Overdue,
     ) -> None:
         self.pressed = self.is_overdue = False
         self.at_work = False
         self._running = running
         self._grace = grace
+        self._may_cut = may_cut
+        self._overdue = overdue
         self._is_due = False
         self._reminded = -math.inf
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a second interrupt may come within `leave`
         self._entered = False
         self._entries = 0
         self._former: Any = None
@@ -125,15 +131,18 @@ class StopButton:
             self.at_work = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        over = not self._entered or (self._running is not None and not self._running(frame))
         if self._is_due:
             self._is_due = False
-            if self._entered and self.at_work:
+            if over:
+                self.leave()
+            elif self.at_work and self._may_cut(frame):
                 self.is_overdue = True
-                raise Overdue
+                raise self._overdue()
             return
         if self._is_echo():
             return
-        if not self._entered or (self._running is not None and not self._running(frame)):
+        if over:
             self.leave()
             self._call_former(self._former, number, frame)
         elif self.pressed:
@@ -157,7 +166,7 @@ class StopButton:
                 if self._is_within(entry) and self.at_work:
                     self._is_due = True
                     self._reminded = time.monotonic()
-                    _interrupt_main()
+                    interrupt_main()
             # What is raised in a destructor is lost; but the run may be ending by now.
             time.sleep(_SECONDS_TO_END if self.is_overdue else _SECONDS_BETWEEN_LOOKS)
 
@@ -184,7 +193,7 @@ class StopButton:
             raise KeyboardInterrupt
 
 
-def _interrupt_main() -> None:
+def interrupt_main() -> None:
     """Interrupts the main thread, also in a system call where that is possible."""
     if sys.platform == "win32":
         _thread.interrupt_main(signal.SIGINT)

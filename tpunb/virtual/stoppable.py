@@ -18,7 +18,7 @@ from tpunb.errors import CellError
 from tpunb.training.stop_button import Overdue
 from tpunb.virtual._tensorflow import cancellation, pywrap_tfe
 
-__all__ = ["COMPILING", "RUNNING", "TRACING", "WAITING", "Job", "StoppableCalls"]
+__all__ = ["COMPILING", "RUNNING", "TRACING", "WAITING", "Job", "StoppableCalls", "is_entered"]
 
 TRACING, COMPILING, RUNNING = "tracing", "compiling and running", "running"
 WAITING = "waiting for the call that was stopped to end"
@@ -34,6 +34,11 @@ _PATIENCE = 60.0
 
 
 _manager = pywrap_tfe.TFE_NewCancellationManager
+
+
+def is_entered() -> bool:
+    """Whether interrupts end the functions that are called now."""
+    return isinstance(cancellation._active_context, StoppableCalls)
 
 
 class Job:
