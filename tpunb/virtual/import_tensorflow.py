@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 from tpunb.errors import ConnectError
+from tpunb.machine.tpu_library import prepare_tpu_library
 from tpunb.virtual.tensorflow_log import quiet_start, silence_log
 
 __all__ = [
@@ -42,7 +42,12 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def prepared_import() -> Iterator[None]:
-    """A block that imports TensorFlow."""
+    """A block that imports TensorFlow.
+
+    Raises:
+        ConnectError: TensorFlow would load a libtpu that ends the process.
+    """
+    prepare_tpu_library()
     silence_log()
     with quiet_start():
         yield
