@@ -7,6 +7,7 @@ EXECUTED := build/00_quickstart.ipynb
 
 BIN := .venv/bin
 OLDEST := .venv-oldest/bin
+TPU_WHEEL := .venv-tpu/bin
 
 # -qq leaves pip's errors and drops its page of progress and notices.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
@@ -24,16 +25,17 @@ RETRIED := $(if $(CI),--reruns 1 -raR)
 # Browsers see neither, and processes that die take long.
 OLDEST_TESTS := -m "tensorflow or oldest" -p no:cacheprovider \
 	--ignore=tests/browser --ignore=tests/connection/cluster/test_pod_failures.py
+# What the real tensorflow-tpu and Colab's IPython and widgets may change.
+TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_extension.py tests/connection/test_doctor.py \
+	tests/display/test_widgets_curves.py
 NOTEBOOK_TESTS := --nbval --nbval-current-env notebooks
 
-# Recorded and compared outputs must not hold TensorFlow's own log.
-export TF_CPP_MIN_LOG_LEVEL := 3
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 # Tests start many processes, which would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test test-newest test-notebooks test-oldest check site bench clean
+.PHONY: help setup demo lab test test-newest test-notebooks test-oldest test-tpu-wheel check site bench clean
 .SILENT:
 .NOTPARALLEL:
 
@@ -41,7 +43,7 @@ help:
 	echo "make setup   the virtual environment .venv with everything (others do it when needed)"
 	echo "make demo    execute the quickstart notebook on a virtual TPU"
 	echo "make lab     open the notebooks in JupyterLab, on this machine only"
-	echo "make test    unit tests and notebooks on the newest TensorFlow and on the oldest"
+	echo "make test    unit tests and notebooks on the newest TensorFlow, the oldest, and that for TPUs"
 	echo "make check   lint, format, types, notebooks, wheel"
 	echo "make site    the documentation as a site, in build/site"
 	echo "make bench   the benchmarks (make bench ARGS=--json for figures to keep)"
@@ -74,6 +76,12 @@ endef
 	$(OLDEST)/python $(TF_KERAS) -c tests/oldest.txt
 	touch $@
 
+.venv-tpu/.done: pyproject.toml Makefile tests/colab.txt
+	$(STAGE) ".venv-tpu: TensorFlow for TPUs, and what Colab has; some minutes, once"
+	$(call make_environment,.venv-tpu)
+	$(TPU_WHEEL)/python $(PIP_INSTALL) -c tests/colab.txt -e ".[tpu,test]"
+	touch $@
+
 demo: export TF_ENABLE_ONEDNN_OPTS := 0
 demo: setup
 	$(STAGE) "executing $(QUICKSTART) on a virtual TPU"
@@ -87,9 +95,9 @@ lab: setup
 	$(BIN)/jupyter lab --ip=127.0.0.1 $$(test "$$(id -u)" -ne 0 || echo --allow-root) \
 		$$(test -f $(EXECUTED) && echo $(EXECUTED) || echo $(QUICKSTART))
 
-test: test-newest test-notebooks test-oldest
+test: test-newest test-notebooks test-oldest test-tpu-wheel
 
-test-newest test-notebooks test-oldest: export TF_ENABLE_ONEDNN_OPTS := 0
+test-newest test-notebooks test-oldest test-tpu-wheel: export TF_ENABLE_ONEDNN_OPTS := 0
 
 test-newest: setup
 	$(STAGE) "unit tests without TensorFlow"
@@ -108,6 +116,12 @@ test-oldest: .venv-oldest/.done
 	$(OLDEST)/python $(PYTEST) $(RETRIED) $(OLDEST_TESTS)
 	$(STAGE) "notebooks, outputs compared, oldest TensorFlow"
 	$(OLDEST)/python $(PYTEST) $(NOTEBOOK_TESTS) -p no:cacheprovider
+
+test-tpu-wheel: .venv-tpu/.done
+	$(STAGE) "TensorFlow for TPUs without a TPU, with Colab's IPython and widgets"
+	$(TPU_WHEEL)/python $(PYTEST) $(TPU_WHEEL_TESTS) -p no:cacheprovider
+	$(STAGE) "the quickstart there"
+	$(TPU_WHEEL)/python -m pytest -q -p no:cacheprovider --nbval --nbval-current-env $(QUICKSTART)
 
 check: setup
 	$(STAGE) "lint"
@@ -133,5 +147,5 @@ bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf .venv .venv-oldest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-tpu build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -267,6 +267,27 @@ RECORDED = [
     ),
     (46, "RuntimeError: Virtual devices cannot be modified after being initialized"),
     (
+        47,
+        "2026-11-22 11:49:29.267680: F external/local_xla/xla/stream_executor/tpu/tpu_library_init_fns.inc:12] ConfigureDistributedTpuOp_DoWork not available in this library.",
+    ),
+    (
+        47,
+        "F0000 00:00:1795347870.259790   12189 tpu_executor_init_fns.inc:128] TpuExecutable_FreeMaybeOwningDeviceMemoryArray not available in this library.",
+    ),
+    (
+        47,
+        "ConnectError: tensorflow-tpu 2.20.0 cannot use libtpu 0.0.52: it ends the process when TensorFlow loads it.",
+    ),
+    (
+        3,
+        "W0000 00:00:1795347870.259790 12189 tpu_api.cc:1] No TPU platform found. Platform manager status: OK",
+    ),
+    (
+        30,
+        "RESOURCE_EXHAUSTED: TPU TensorCore Hbm usage: 34.82G, SparseCore Hbm usage 174.10G, exceeding available bytes: 95.74G",
+    ),
+    (30, "XlaRuntimeError: RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: the program needs 49.34G"),
+    (
         22,
         "No registered 'AsString' OpKernel for 'TPU' devices compatible with node {{node AsString}}",
     ),

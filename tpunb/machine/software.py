@@ -14,13 +14,19 @@ from pathlib import Path
 from tpunb._util.masking import mask, secrets_in
 from tpunb.machine.problems import Problem
 from tpunb.machine.tested_releases import OLDEST, SPECIFIER, is_newer, newer_than_tested, release
+from tpunb.machine.tpu_packages import (
+    FOR_TPU,
+    fatal_pair,
+    jax_pair,
+    overwritten_tensorflow,
+    unmet,
+)
 
 __all__ = ["TENSORFLOWS", "Software", "find_software", "tensorflow_version"]
 
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-tpu")
 """Distributions that install the same files."""
 
-_FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
 _PACKAGES = (
     "tpunb",
     *TENSORFLOWS,
@@ -56,6 +62,9 @@ class Software:
         pythons: The Python versions that the installed TensorFlow supports.
         keras: The Keras that TensorFlow uses: `"keras"` or `"tf_keras"`.
         backend: Keras's backend, from the environment; empty if not set.
+        overwritten_by: The TensorFlow whose files lie where tensorflow-tpu's should; empty if
+            they are its own.
+        jax_needs: A problem of JAX with libtpu; None if they fit.
         imported: The version of TensorFlow that this process has imported; empty if none.
         jax: Whether this process has imported JAX.
     """
@@ -67,6 +76,8 @@ class Software:
     pythons: tuple[str, ...] = ()
     keras: str = "keras"
     backend: str = ""
+    overwritten_by: str = ""
+    jax_needs: Problem | None = None
     imported: str = ""
     jax: bool = False
 
@@ -84,6 +95,7 @@ class Software:
         if self.tensorflow is None:
             yield self._missing(local_tpu=local_tpu)
             return
+        yield from filter(None, [fatal_pair(self.versions)])
         yield from self._of_several()
         if local_tpu:
             yield from self._of_tpu()
@@ -110,10 +122,10 @@ class Software:
 
     def _of_several(self) -> Iterator[Problem]:
         several = {name: self.versions[name] for name in TENSORFLOWS if name in self.versions}
-        if len(set(several.values())) < 2:
+        if len(set(several.values())) < 2 and not self.overwritten_by:
             return
         names = ", ".join(f"{name} {version}" for name, version in several.items())
-        kept = next((name for name in _FOR_TPU if name in several), next(iter(several)))
+        kept = next((name for name in FOR_TPU if name in several), next(iter(several)))
         others = " ".join(name for name in several if name != kept)
         yield Problem(
             "tensorflow",
@@ -125,7 +137,7 @@ class Software:
         )
 
     def _of_tpu(self) -> Iterator[Problem]:
-        for_tpu = next((name for name in _FOR_TPU if name in self.versions), None)
+        for_tpu = next((name for name in FOR_TPU if name in self.versions), None)
         if for_tpu is None:
             has_own = bool(self.libtpu) and "tensorflow" in self.versions
             installed = " ".join(name for name in TENSORFLOWS if name in self.versions)
@@ -219,6 +231,8 @@ class Software:
                 "is installed.",
                 "Restart the kernel.",
             )
+        if self.jax_needs is not None and local_tpu:
+            yield self.jax_needs
         if self.jax and local_tpu:
             yield Problem(
                 "jax",
@@ -252,6 +266,8 @@ def find_software(environment: Mapping[str, str]) -> Software:
         pythons=_pythons(versions),
         keras="tf_keras" if legacy else "keras",
         backend=mask(environment.get("KERAS_BACKEND", ""), secrets_in(environment)).strip().lower(),
+        overwritten_by=overwritten_tensorflow(versions),
+        jax_needs=jax_pair(versions),
         imported=_imported("tensorflow") or "",
         jax=_imported("jax") is not None,
     )
@@ -259,25 +275,8 @@ def find_software(environment: Mapping[str, str]) -> Software:
 
 def _unmet(versions: Mapping[str, str]) -> Iterator[str]:
     """Unmet requirements of tensorflow-tpu on libtpu."""
-    for name in _FOR_TPU:
-        if name not in versions:
-            continue
-        try:
-            from packaging.requirements import Requirement  # without it, rely on pip's check
-
-            requires = [Requirement(text) for text in metadata.requires(name) or ()]
-        except Exception:  # other packages' metadata may be malformed
-            continue
-        for requirement in requires:
-            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            if not (applies and requirement.name.startswith("libtpu")):
-                continue
-            wanted = f"{name} {versions[name]} wants {requirement.name}{requirement.specifier}"
-            found = versions.get(requirement.name)
-            if found is None:
-                yield f"{wanted}, which is not installed"
-            elif not requirement.specifier.contains(found, prereleases=True):
-                yield f"{wanted}, and {found} is installed"
+    for name in FOR_TPU:
+        yield from unmet(name, versions)
 
 
 def _pythons(versions: Mapping[str, str]) -> tuple[str, ...]:

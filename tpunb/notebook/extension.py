@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from tpunb.notebook.explain_hook import Explaining
 from tpunb.notebook.magics import TpuMagics
 from tpunb.notebook.stoppable_cells import StoppableCells
+from tpunb.virtual.import_tensorflow import QuietImport
+from tpunb.virtual.tensorflow_log import restore_log, silence_log
 
 __all__ = ["load", "unload"]
 
@@ -21,6 +24,7 @@ class _Extension:
         self.magics = TpuMagics(shell)
         self.explaining = Explaining(shell, self.magics.session.remember)
         self.stoppable = StoppableCells(shell, self.magics.session.stoppable_calls)
+        self.importing = QuietImport()
         self.matcher: Any = None
         self.replaced: list[tuple[dict[str, Any], str, Any]] = []
         self.formatters: list[tuple[str, str, Any, Any]] = []
@@ -44,6 +48,8 @@ class _Extension:
         self._print_nests()
         self.explaining.install()
         self.stoppable.install()
+        silence_log()
+        sys.meta_path.insert(0, self.importing)
 
     def _print_nests(self) -> None:
         """IPython prints builtin types itself, whatever text their bundle brings."""
@@ -72,6 +78,9 @@ class _Extension:
             self._restore_formatters()
             self.explaining.remove()
             self.stoppable.remove()
+            if self.importing in sys.meta_path:
+                sys.meta_path.remove(self.importing)
+            restore_log()
 
     def _restore_magics(self) -> None:
         for table, name, before in self.replaced:

@@ -1,31 +1,29 @@
-"""TensorFlow's start-up messages kept out of notebooks.
-
-While TensorFlow is imported its C++ parts write to the standard error stream
-that there is no GPU, with the time and a process id: noise for the reader, and a
-difference in every run for anyone who compares saved outputs.
-"""
+"""How TensorFlow is imported, by tpunb and by the notebook's own cells: prepared, and quietly."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
-import re
 import sys
-import tempfile
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import Any
 
 from tpunb.errors import ConnectError
+from tpunb.machine.tpu_library import prepare_tpu_library
+from tpunb.virtual.tensorflow_log import quiet_start, silence_log
 
-__all__ = ["import_tensorflow", "needing_tensorflow", "quiet_start", "require_tensorflow"]
+__all__ = [
+    "QuietImport",
+    "import_tensorflow",
+    "needing_tensorflow",
+    "prepared_import",
+    "require_tensorflow",
+]
 
-_NOISE = re.compile(
-    r"WARNING: All log messages before absl::InitializeLog"
-    r"|[IWE]\d{4} .*(cuda|cuDNN|cuBLAS|cuFFT|TensorRT|oneDNN|cpu_feature_guard|computation_placer)"
-    r"|\d{4}-\d\d-\d\d .*(cuda|cuDNN|cuBLAS|cuFFT|TensorRT|oneDNN|cpu_feature_guard)"
-    r"|To enable the following instructions:"
-)
-_STDERR = 2
+_MODULE = "tensorflow"
 
 
 def import_tensorflow() -> None:
@@ -34,11 +32,68 @@ def import_tensorflow() -> None:
     Raises:
         ConnectError: It is not installed.
     """
-    if sys.modules.get("tensorflow") is not None:
+    silence_log()
+    if sys.modules.get(_MODULE) is not None:
         return
     require_tensorflow()
-    with quiet_start():
+    with prepared_import():
         import tensorflow  # noqa: F401
+
+
+@contextlib.contextmanager
+def prepared_import() -> Iterator[None]:
+    """A block that imports TensorFlow.
+
+    Raises:
+        ConnectError: TensorFlow would load a libtpu that ends the process.
+    """
+    prepare_tpu_library()
+    silence_log()
+    with quiet_start():
+        yield
+
+
+class QuietImport(MetaPathFinder):
+    """Stands before all that find modules, and prepares every import of TensorFlow."""
+
+    def __init__(self) -> None:
+        self._asking = False
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """TensorFlow's spec as the other finders give it; None for other modules."""
+        del path, target
+        if fullname != _MODULE or self._asking:  # by another finder, which asks in its turn
+            return None
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking = False
+        if spec is not None:
+            self._watch(spec.loader)
+        return spec
+
+    def _watch(self, loader: Any) -> None:
+        load = getattr(loader, "exec_module", None)
+        if load is None:
+            return
+
+        def exec_module(module: types.ModuleType) -> None:
+            with contextlib.suppress(AttributeError):
+                del loader.exec_module  # it may have been taken back by then
+            with prepared_import():
+                self.load(module, load)
+
+        loader.exec_module = exec_module
+
+    def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
+        """Loads TensorFlow by its loader's own function."""
+        load(module)
 
 
 def require_tensorflow() -> None:
@@ -75,29 +130,3 @@ def _can_import() -> bool:
         return importlib.util.find_spec("tensorflow") is not None
     except ImportError:  # something in sys.meta_path refuses it
         return False
-
-
-@contextlib.contextmanager
-def quiet_start() -> Iterator[None]:
-    """Holds back what is written to the standard error stream, and drops the noise.
-
-    Everything else that was written appears when the block ends, also after an error.
-    """
-    if sys.stderr is None:  # a process without a console: nobody reads it
-        yield
-        return
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as held:
-        kept = os.dup(_STDERR)
-        os.dup2(held.fileno(), _STDERR)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, _STDERR)
-            os.close(kept)
-            held.seek(0)
-            lines = held.read().decode(errors="replace").splitlines(keepends=True)
-            rest = "".join(line for line in lines if not _NOISE.match(line))
-            if rest:
-                sys.stderr.write(rest)

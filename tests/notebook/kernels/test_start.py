@@ -138,7 +138,7 @@ for attempt in range(2):
     ],
 )
 def test_importing_through_the_gate(module: str, expected: list[str], tmp_path: Path) -> None:
-    noise = "import os\nos.write(2, b'2026-01-01 00:00:00.1: I x.cc] no cuda drivers\\n')\n"
+    noise = "import os\nos.write(2, b'2026-01-01 00:00:00.1: I x.cc:1] no cuda drivers\\n')\n"
     (tmp_path / "tensorflow.py").write_text(noise + module)
     code = IMPORTING.format(folder=str(tmp_path))
     assert output_of(code).splitlines() == expected

@@ -112,12 +112,16 @@ COMPILING = (
     Entry(
         "30",
         "The program does not fit into the TPU's memory",
-        (r"Ran out of memory in memory space hbm",),
+        (
+            r"Ran out of memory in memory space hbm",
+            r"TPU TensorCore Hbm usage: ",
+            r"\bE1000: |openxla\.org/xla/errors#?/?error_1000",
+        ),
         "The compiled program needs more memory (HBM) than a core has. The message lists its "
         "largest allocations, and what padding adds to them.",
         "Make the batch smaller, use mixed_bfloat16, or recompute activations "
         "(`tf.recompute_grad`); `%tpu_topology` shows the memory of each type.",
-        ("tensorflow/tpu#385",),
+        ("tensorflow/tpu#385", "https://openxla.org/xla/errors/error_1000"),
     ),
     Entry(
         "31",

@@ -40,8 +40,11 @@ CONNECTING = (
             r"device:TPU_SYSTEM:0 unknown device",
             r"No OpKernel was registered to support Op '?ConfigureDistributedTPU",
             r"No registered 'ConfigureDistributedTPU' OpKernel",
+            r"No TPU platform (?:found\. Platform manager status|registered)",
+            r"RET_CHECK failure \([^\n]{0,200}tpu_node_interfaces\.cc",
         ),
-        "TensorFlow was installed without TPU support, or the machine has no TPU.",
+        "TensorFlow was installed without TPU support, or the machine has no TPU. (The device "
+        "TPU_SYSTEM:0 of `tensorflow-tpu` is no TPU: it is there on any machine.)",
         "With a TPU, install `tensorflow-tpu` in the version of `tensorflow`, restart the kernel "
         "and run `%tpu_connect local`. Without one: `%tpu_connect --simulate v5e-8`.",
         (
@@ -168,5 +171,18 @@ CONNECTING = (
         "the connection instead.",
         ("tensorflow/tensorflow#36996", "tensorflow/tpu#766"),
         rank=2,
+    ),
+    Entry(
+        "47",
+        "libtpu is too new for this TensorFlow",
+        (
+            r"tpu_\w{1,40}_fns\.inc:\d+\] \w{1,100} not available in this library",
+            r"cannot use libtpu \S{1,40}: it ends the process",
+        ),
+        "`tensorflow-tpu` allows newer releases of libtpu than it can use, and pip installs the "
+        "newest: importing TensorFlow then ends the process.",
+        'Run `%pip install "libtpu>=0.0.14,<0.0.32"` for `tensorflow-tpu` 2.20, then restart the '
+        "kernel. `%tpu_doctor` says which pair is installed.",
+        ("tensorflow: tpu_executor_init_fns.inc",),
     ),
 )

@@ -1,0 +1,212 @@
+"""tensorflow-tpu with the libtpu that is beside it: what fits, and what would end the process."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from counterparts.machines import accel
+from support.patience import PATIENCE
+
+from tpunb.errors import ConnectError
+from tpunb.machine import tpu_library
+from tpunb.machine.software import Software, find_software
+from tpunb.machine.tested_releases import release
+from tpunb.machine.tpu_library import prepare_tpu_library
+from tpunb.machine.tpu_packages import LIBTPU, fatal_pair
+
+ROOT = Path(__file__).parents[2]
+FINE = ("0.0.17", "0.0.21.1", "0.0.27", "0.0.29", "0.0.30", "0.0.31")
+"""Each imported with tensorflow-tpu 2.20.0 on Python 3.11."""
+FATAL = ("0.0.32", "0.0.32.1", "0.0.33", "0.0.34", "0.0.35", "0.0.52")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+
+
+def pair(libtpu: str, tensorflow: str = "2.20.0") -> dict[str, str]:
+    return {"tensorflow-tpu": tensorflow, "libtpu": libtpu}
+
+
+@pytest.mark.parametrize("local_tpu", [False, True])
+@pytest.mark.parametrize("libtpu", [*FINE, *FATAL])
+def test_the_doctor_says_what_was_tried(libtpu: str, local_tpu: bool) -> None:
+    found = list(Software("3.11.7", pair(libtpu)).problems(local_tpu=local_tpu))
+    assert bool(found) is (libtpu in FATAL)
+    for problem in found:
+        assert problem.stops
+        assert libtpu in problem.message
+        assert "ends the process" in problem.message
+        assert problem.command == 'pip install "libtpu>=0.0.14,<0.0.32"'
+
+
+def test_it_is_the_first_problem() -> None:
+    software = Software("3.11.7", {**pair("0.0.52"), "tensorflow": "2.21.0", "keras": "3.5.0"})
+    assert [problem.about for problem in software.problems(local_tpu=True)][0] == "libtpu"
+
+
+@pytest.mark.parametrize("tensorflow", ["2.18.0", "2.19.1", "2.99.0", "unknown version"])
+def test_of_other_releases_nothing_is_claimed(tensorflow: str) -> None:
+    assert fatal_pair(pair("0.0.52", tensorflow)) is None
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    versions: dict[str, str] = {}
+    monkeypatch.setattr(
+        tpu_library, "find_software", lambda environment: Software("3.11.7", versions)
+    )
+    return versions
+
+
+def test_without_a_tpu_libtpu_is_not_loaded(installed: dict[str, str], tmp_path: Path) -> None:
+    installed.update(pair("0.0.52"))  # which then does no harm
+    environment: dict[str, str] = {}
+    prepare_tpu_library(environment, tmp_path)
+    assert environment == {"TPU_LOAD_LIBRARY": "0", "TPU_SKIP_MDS_QUERY": "1"}
+    prepare_tpu_library(environment, tmp_path)  # nor does a second time
+
+
+def test_another_tensorflow_needs_nothing(installed: dict[str, str], tmp_path: Path) -> None:
+    installed.update({"tensorflow": "2.20.0", "libtpu": "0.0.52"})
+    environment: dict[str, str] = {}
+    prepare_tpu_library(environment, tmp_path)
+    assert environment == {}
+
+
+def test_what_the_user_has_set_stays(installed: dict[str, str], tmp_path: Path) -> None:
+    installed.update(pair("0.0.31"))
+    environment = {"TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "0"}
+    prepare_tpu_library(environment, tmp_path)
+    assert environment == {"TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "0"}
+
+
+def test_the_metadata_server_of_google_cloud_is_there(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    installed.update(pair("0.0.31"))
+    environment = {"GCE_METADATA_HOST": "127.0.0.1:1"}
+    prepare_tpu_library(environment, tmp_path)
+    assert environment == {"GCE_METADATA_HOST": "127.0.0.1:1", "TPU_LOAD_LIBRARY": "0"}
+
+
+@pytest.mark.parametrize("libtpu", [*FINE, *FATAL])
+def test_with_a_tpu_it_is_refused_before_it_is_loaded(
+    libtpu: str, installed: dict[str, str], tmp_path: Path
+) -> None:
+    installed.update(pair(libtpu))
+    accel(tmp_path, 1)
+    environment: dict[str, str] = {}
+    if libtpu in FINE:
+        prepare_tpu_library(environment, tmp_path)
+    else:
+        with pytest.raises(ConnectError, match="ends the process") as raised:
+            prepare_tpu_library(environment, tmp_path)
+        assert 'pip install "libtpu>=0.0.14,<0.0.32", then restart' in raised.value.fix
+    assert environment == {}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An environment with nothing in it but what a test installs, and packaging."""
+    import packaging.requirements  # noqa: F401  before it is hidden
+
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    importlib.invalidate_caches()
+    yield tmp_path
+    importlib.invalidate_caches()
+
+
+def install(site: Path, name: str, version: str, *lines: str, size: int | None = None) -> None:
+    """Puts a package's metadata where Python looks, and TensorFlow's file if it has a size."""
+    at = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    at.mkdir()
+    text = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines, ""])
+    (at / "METADATA").write_text(text)
+    if size is not None:
+        file = site / "tensorflow/python/_pywrap_tensorflow_internal.so"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x" * size)
+        (at / "RECORD").write_text(f"{file.relative_to(site)},sha256=x,{size}\n")
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize("last", ["tensorflow-tpu", "tensorflow", "tensorflow-cpu"])
+def test_whose_files_are_on_disk(last: str, site: Path) -> None:
+    sizes = {"tensorflow-tpu": 30, "tensorflow": 20, "tensorflow-cpu": 10}
+    beside = "tensorflow" if last == "tensorflow-tpu" else last
+    for name in (beside, "tensorflow-tpu") if beside != last else ("tensorflow-tpu", last):
+        install(site, name, "2.20.0", size=sizes[name])
+    found = list(find_software({}).problems(local_tpu=True))
+    if last == "tensorflow-tpu":
+        assert found == []
+        return
+    (problem,) = found
+    assert "Several TensorFlows" in problem.message
+    assert f"pip uninstall -y {last} && " in problem.command
+    assert '"tensorflow-tpu==2.20.0"' in problem.command
+
+
+@pytest.mark.parametrize(("libtpu", "fits"), [("0.0.23", True), ("0.0.21.1", False)])
+def test_jax_has_a_libtpu_of_its_own(libtpu: str, fits: bool, site: Path) -> None:
+    install(site, "jax", "0.7.2", 'Requires-Dist: libtpu==0.0.23; extra == "tpu"')
+    install(site, "tensorflow-tpu", "2.20.0")
+    install(site, "libtpu", libtpu)
+    software = find_software({})
+    assert list(software.problems(local_tpu=False)) == []
+    found = list(software.problems(local_tpu=True))
+    assert bool(found) is not fits
+    for problem in found:
+        assert not problem.stops
+        assert "jax 0.7.2 wants libtpu==0.0.23, and 0.0.21.1 is installed" in problem.message
+
+
+def resolved(python: str, *arguments: str, folder: Path) -> dict[str, str] | None:
+    """What pip would install, by name; None if no index answers."""
+    report = folder / "report.json"
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-input"),
+            *("--disable-pip-version-check", "--report", str(report)),
+            *("--python-version", python, "--only-binary", ":all:", "--target", str(folder)),
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, "PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "20"},
+    )
+    if run.returncode:
+        unreachable = ("connection", "Could not find a version", "timed out", "resolution")
+        assert any(word in run.stderr for word in unreachable), run.stderr
+        return None
+    names = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    return {item["name"].replace("_", "-").lower(): item["version"] for item in names}
+
+
+def extra(name: str) -> list[str]:
+    """The requirements of an extra in pyproject.toml."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith(f"{name} = ["))
+    found: list[str] = json.loads(line.partition("=")[2])
+    return found
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_extra_brings_a_pair_that_works(python: str, tmp_path: Path) -> None:
+    # Their own dependencies do not matter here, and take pip long.
+    found = resolved(python, "--no-deps", *extra("tpu"), folder=tmp_path)
+    if found is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("No package index answers: the extra was not resolved.", stacklevel=1)
+        pytest.skip("no package index answers")
+    oldest, too_new = LIBTPU[release(found["tensorflow-tpu"])[:2]]
+    assert oldest <= release(found["libtpu"]) < too_new
+    assert found.keys() == {"keras", "libtpu", "tensorflow-tpu"}

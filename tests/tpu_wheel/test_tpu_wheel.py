@@ -1,0 +1,99 @@
+"""The real tensorflow-tpu, with Colab's IPython and widgets, on a machine without a TPU.
+
+`make test-tpu-wheel` runs these in an environment of their own; elsewhere they are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from counterparts.children import output_of, run_code
+
+from tpunb.errors.explain import explain
+from tpunb.machine.tpu_packages import FOR_TPU, fatal_pair
+
+ROOT = Path(__file__).parents[2]
+INSTALLED = {found.metadata["Name"].lower().replace("_", "-") for found in metadata.distributions()}
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(not INSTALLED & set(FOR_TPU), reason="tensorflow-tpu is not installed"),
+]
+PLAIN = ("TF_CPP_MIN_LOG_LEVEL", "TPU_LOAD_LIBRARY", "TPU_SKIP_MDS_QUERY", "TPUNB_TPU")
+"""What a process started plainly does not have."""
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PLAIN:
+        monkeypatch.delenv(name, raising=False)
+
+
+CELLS = """
+from IPython.core.interactiveshell import InteractiveShell
+import tpunb
+report = tpunb.doctor()
+assert report.ok, report
+assert report.prospect.kind == "virtual"
+assert report.next_step == "%tpu_connect --simulate v5e-8"
+shell = InteractiveShell()
+def run(cell):
+    result = shell.run_cell(cell)
+    result.raise_error()
+    return result.result
+run("%load_ext tpunb")
+run("import tensorflow as tf")
+kinds = run("{device.device_type for device in tf.config.list_physical_devices()}")
+assert kinds == {"CPU"}, kinds
+run("connection = %tpu_connect")
+run("%%tpu_run\\ntotal = ctx.all_reduce('sum', tf.cast(replica_id, tf.float32))")
+assert run("[float(part) for part in total.values]") == [28.0] * 8
+assert run("connection.kind") == "virtual"
+run("%unload_ext tpunb")
+print("all is well")
+"""
+
+
+def test_a_virtual_tpu_without_waiting_and_without_noise() -> None:
+    assert output_of(CELLS).splitlines()[-1] == "all is well"
+
+
+REFUSED = """
+import tensorflow as tf
+assert [device.device_type for device in tf.config.list_physical_devices()][1:] == ["TPU_SYSTEM"]
+import tpunb
+try:
+    tpunb.connect("local")
+except tpunb.TpunbError as error:
+    print("refused:", error)
+connection = tpunb.connect(simulate="v5e-1")
+print("replicas:", connection.strategy.num_replicas_in_sync)
+resolver = tf.distribute.cluster_resolver.TPUClusterResolver("local")
+tf.tpu.experimental.initialize_tpu_system(resolver)
+"""
+
+
+def test_its_system_device_is_no_tpu() -> None:
+    done = run_code(REFUSED, TPU_LOAD_LIBRARY="1", TPU_SKIP_MDS_QUERY="1", TF_CPP_MIN_LOG_LEVEL="2")
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"refused: TensorFlow \S+ sees no TPU on this machine", done.stdout)
+    assert "replicas: 1" in done.stdout
+    assert "RET_CHECK failure" in done.stderr
+    found = explain(done.stderr)
+    assert found is not None
+    assert found.number == 3
+
+
+def test_this_pair_is_one_of_the_table() -> None:
+    assert fatal_pair({name: metadata.version(name) for name in ("tensorflow-tpu", "libtpu")}) is None
+    pinned = dict(
+        line.split("==")
+        for line in (ROOT / "tests" / "colab.txt").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    )
+    if os.environ.get("CI"):
+        assert {name: metadata.version(name) for name in pinned} == pinned
