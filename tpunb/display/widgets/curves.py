@@ -105,6 +105,12 @@ class CurvesWidget(LiveWidget):
         super().freeze()
         self._text = None
 
+    def settle(self) -> None:
+        """Sends what is left, and gives the page the picture for the notebook's file."""
+        self._flush()
+        self._text = None  # the file has what a program that runs the notebook shows
+        super().settle()
+
     def close(self) -> None:
         """Ends the widget; the histories stay."""
         if self._follower is not None:

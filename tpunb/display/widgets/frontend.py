@@ -10,7 +10,16 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["VARIABLE", "cell_id", "execution", "is_program", "publish", "shows_widgets"]
+__all__ = [
+    "VARIABLE",
+    "cell_id",
+    "encoded",
+    "execution",
+    "is_program",
+    "publish",
+    "saves_static_forms",
+    "shows_widgets",
+]
 
 VARIABLE = "TPUNB_WIDGETS"
 """The environment variable that sets whether displays are live: `always` or `never`."""
@@ -37,6 +46,21 @@ def is_program() -> bool:
     return hasattr(_shell(), "kernel") and not shows_widgets()
 
 
+def saves_static_forms() -> bool:
+    """Whether the page itself writes static forms into the file, and live ones can stay.
+
+    JupyterLab and Notebook 7 do, by our saving.js; of others a saved notebook would hold
+    nothing but the live form.
+    """
+    others = "google.colab" in sys.modules or "__vsc_ipynb_file__" in _names(_shell())
+    return "JPY_SESSION_NAME" in os.environ and not others
+
+
+def _names(shell: Any) -> dict[str, Any]:
+    names: dict[str, Any] = getattr(shell, "user_ns", {})
+    return names
+
+
 def _is_watched(shell: Any) -> bool:
     """Whether there are signs of a front end that people use."""
     environment = os.environ
@@ -46,7 +70,7 @@ def _is_watched(shell: Any) -> bool:
         or environment.get("SERVER_SOFTWARE", "").startswith("voila")
         or environment.get("KAGGLE_KERNEL_RUN_TYPE") == "Interactive"
         or "google.colab" in sys.modules
-        or "__vsc_ipynb_file__" in shell.user_ns
+        or "__vsc_ipynb_file__" in _names(shell)
     )
 
 
@@ -82,12 +106,16 @@ def publish(
         if not update:
             sys.stdout.write(f"{data['text/plain']}\n")
         return
-    encoded = {
+    transient = {"display_id": display_id}
+    shell.display_pub.publish(encoded(data), metadata, transient=transient, update=update)
+
+
+def encoded(data: dict[str, Any]) -> dict[str, Any]:
+    """A bundle as it goes through messages: bytes as base64."""
+    return {
         kind: base64.b64encode(form).decode("ascii") if isinstance(form, bytes) else form
         for kind, form in data.items()
     }
-    transient = {"display_id": display_id}
-    shell.display_pub.publish(encoded, metadata, transient=transient, update=update)
 
 
 def _shell() -> Any:
