@@ -25,10 +25,16 @@ class CurvesDisplay:
         histories: What to show.
         metrics: Names of metrics, or of panels, to show; None for all.
         link: Widgets with the same link belong to one connection.
+        paced: Whether they show how fast the steps are; if not, something beside them does.
     """
 
     def __init__(
-        self, histories: Sequence[History], metrics: Iterable[str] | None = None, link: str = ""
+        self,
+        histories: Sequence[History],
+        metrics: Iterable[str] | None = None,
+        link: str = "",
+        *,
+        paced: bool = True,
     ) -> None:
         self._histories, self._metrics = tuple(histories), metrics
         self._widget: CurvesWidget | None = None
@@ -36,7 +42,7 @@ class CurvesDisplay:
             _kept.drop_former()
             from tpunb.display.widgets.curves import CurvesWidget
 
-            self._widget = CurvesWidget(self._histories, metrics=metrics, link=link)
+            self._widget = CurvesWidget(self._histories, metrics=metrics, link=link, paced=paced)
             self._widget.show()
 
     @property

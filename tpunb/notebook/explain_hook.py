@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tpunb.errors import TpunbError
+from tpunb.training.stop_button import Stopped
 
 if TYPE_CHECKING:
     from tpunb.errors.explain import Explanation
@@ -60,6 +61,10 @@ class Explaining:
         tb_offset: int | None = None,
     ) -> None:
         """Shows an error; IPython calls this where it would show it itself."""
+        if isinstance(error, Stopped) and not isinstance(error, self._theirs[0]):
+            # What the user has asked for is no error; it ends "run all" all the same.
+            sys.stdout.write(f"Stopped: {error}\n")
+            return
         try:
             addition = self._addition(error)
         except Exception:  # whatever fails in here, the user's own error is shown

@@ -49,6 +49,7 @@ class LiveWidget(anywidget.AnyWidget):
         """
         if not self.closed and not frontend.is_program():
             super().open()
+            frontend.widget_opened()
 
     def close(self) -> None:
         """Ends the widget, and its live displays with it."""

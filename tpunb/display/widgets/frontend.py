@@ -12,18 +12,22 @@ from typing import Any
 
 __all__ = [
     "VARIABLE",
+    "can_pass",
     "cell_id",
     "encoded",
     "execution",
     "is_program",
+    "passing",
     "publish",
     "saves_static_forms",
     "shows_widgets",
+    "widget_opened",
 ]
 
 VARIABLE = "TPUNB_WIDGETS"
 """The environment variable that sets whether displays are live: `always` or `never`."""
 
+_has_widget = False
 _SETTINGS = {"always": True, "1": True, "never": False, "0": False}
 
 
@@ -54,6 +58,26 @@ def saves_static_forms() -> bool:
     """
     others = "google.colab" in sys.modules or "__vsc_ipynb_file__" in _names(_shell())
     return "JPY_SESSION_NAME" in os.environ and not others
+
+
+def widget_opened() -> None:
+    """Records that the page has got a widget of ours, and with it saving.js."""
+    global _has_widget
+    _has_widget = True
+
+
+def can_pass() -> bool:
+    """Whether lines can be shown that the notebook's file does not get."""
+    return _has_widget and shows_widgets() and saves_static_forms()
+
+
+def passing(kept: str) -> dict[str, Any]:
+    """The metadata of an output that the notebook's file does not get: see saving.js.
+
+    Args:
+        kept: The plain text that the file gets in its place; empty for no output at all.
+    """
+    return {"tpunb": {"file": {"text/plain": kept} if kept else None}}
 
 
 def _names(shell: Any) -> dict[str, Any]:

@@ -27,15 +27,21 @@ export function saveStatically(model) {
 /** A notebook whose outputs of ours have their live form in the metadata only. */
 function withoutViews(content, models) {
   for (const cell of content.cells ?? []) {
-    for (const output of cell.outputs ?? []) {
-      const view = output.data?.[VIEW];
-      if (!view || !output.metadata?.[MARK]) continue;
-      const { [VIEW]: _, ...data } = output.data;
-      output.data = { ...data, ...models.get(view.model_id)?.get("_static") };
-      output.metadata = { ...output.metadata, [MARK]: { view } };
-    }
+    if (cell.outputs) cell.outputs = cell.outputs.flatMap((output) => savedForm(output, models));
   }
   return content;
+}
+
+/** What the file gets of an output: as a list, for of some it gets nothing. */
+function savedForm(output, models) {
+  const { [MARK]: ours, ...metadata } = output.metadata ?? {};
+  if (!ours) return [output];
+  // What is only for the person who is there: times, for example.
+  if ("file" in ours) return ours.file ? [{ ...output, data: ours.file, metadata }] : [];
+  const { [VIEW]: view, ...data } = output.data ?? {};
+  if (!view) return [output];
+  const last = models.get(view.model_id)?.get("_static");
+  return [{ ...output, data: { ...data, ...last }, metadata: { ...metadata, [MARK]: { view } } }];
 }
 
 /** Puts the live form back where a saved output remembers it. */
