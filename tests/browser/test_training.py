@@ -19,6 +19,12 @@ TRAINING = """\
 %%tpu_run -d ds -n 1000000 -p loss
 total.assign_add(1.0)
 loss = ctx.all_reduce("mean", tf.reduce_mean(batch));"""
+FINISHED = """\
+%%tpu_run -d ds -n 300 -p loss
+loss = ctx.all_reduce("mean", tf.reduce_mean(batch)) + 1.0;"""
+QUIET = """\
+%%tpu_run -r half=mean
+half = tf.constant(0.5)"""
 LOOK = "int(total.numpy()), len(tpunb.history), tpunb.history.state"
 
 
@@ -36,12 +42,44 @@ def test_watched_and_stopped(book: Callable[..., Book], page: Any, screenshot: A
     screenshot(name="running")
     page.evaluate("window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
     expect(page.get_by_text("Stopped: after")).to_be_visible()
-    expect(curves).to_have_count(0)  # frozen
-    expect(page.locator(".jp-Cell").nth(1).locator("img")).to_have_count(1)
+    expect(curves).to_have_attribute("data-state", "stopped")  # and alive
     opened.run_cell(2)
-    (shown,) = [output for output in opened.save().cells[2].outputs if "data" in output]
+    saved = opened.save()
+    assert not [each for each in saved.cells[1].outputs if each.output_type == "error"]
+    (shown,) = [output for output in saved.cells[2].outputs if "data" in output]
     made, kept, state = shown.data["text/plain"].strip("()").split(", ")
     assert made == kept
     assert int(made) >= points
     assert state == "'stopped'"
     screenshot(name="stopped")
+
+
+def test_a_run_that_is_done_stays_alive(
+    book: Callable[..., Book], page: Any, screenshot: Any
+) -> None:
+    """The page has the live curves and the times, the file a picture and what is the same always."""
+    opened = book(SETUP, FINISHED, QUIET, run=True)
+    curves = page.locator('[data-testid="tpunb-curves"]')
+    expect(curves).to_have_attribute("data-state", "finished")
+    expect(curves).to_have_attribute("data-points", "300")
+    expect(page.get_by_text("300 steps in ")).to_be_visible()
+    expect(page.get_by_text("half 0.5 · 2 replicas, traced and run")).to_be_visible()
+    screenshot(name="light")
+    curves.get_by_role("button", name="Logarithmic scale of values").click()
+    expect(curves).to_have_attribute("data-scale", "log")
+    with page.expect_download() as download:
+        curves.get_by_role("button", name="Download what is shown").click()
+    assert len(download.value.path().read_text().splitlines()) == 301
+    page.evaluate(
+        "window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    )
+    page.wait_for_function("document.body.dataset.jpThemeLight === 'false'")
+    page.set_viewport_size({"width": 700, "height": 900})
+    screenshot(name="dark")
+    saved = opened.save()
+    bundles = [output.data for output in saved.cells[1].outputs]
+    assert [set(data) for data in bundles] == [{"text/plain", "image/png"}, {"text/plain"}]
+    plain = [data["text/plain"] for data in bundles]
+    assert plain == ["Training curves · loss · 300 steps", "300 steps"]
+    assert saved.cells[2].outputs == []
+    assert (opened.server.folder / opened.name).stat().st_size < 1_000_000

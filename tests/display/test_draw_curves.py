@@ -36,7 +36,7 @@ def pixels(png: bytes) -> np.ndarray[Any, Any]:
 
 
 def count(png: bytes, colour: tuple[int, int, int]) -> int:
-    return int((pixels(png) == colour).all(axis=2).sum())
+    return int((pixels(png) == (*colour, 255)).all(axis=2).sum())
 
 
 def test_text() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import os
 import pickle
 import signal
@@ -127,7 +128,7 @@ def press() -> None:
 @pytest.mark.parametrize("replicas", [None, 8])
 @pytest.mark.parametrize("size", [1, 4])
 def test_a_fit(keras: Any, replicas: int | None, size: int) -> None:
-    """The points are at the right steps, the values are Keras's, the weights as without."""
+    """The points are at the right steps, the weights as without."""
     strategy = virtual_tpu() if replicas else None
     plain = compiled(keras, strategy, metrics=["mae"], steps_per_execution=size)
     options = {"validation_data": (X[:16], Y[:16])}
@@ -149,21 +150,117 @@ def test_a_fit(keras: Any, replicas: int | None, size: int) -> None:
         assert history.steps(name).tolist() == [STEPS, 2 * STEPS]
         np.testing.assert_allclose(history.values(name), found[name])
     for name in ("loss", "mae"):
-        values = dict(zip(steps, history.values(name), strict=True))
-        np.testing.assert_allclose([values[STEPS], values[2 * STEPS]], found[name], rtol=1e-6)
+        # Batches of one size: Keras's mean over an epoch is that of our points.
+        lengths = np.diff([0, *ends])
+        for epoch, points in enumerate(np.split(history.values(name), 2)):
+            mean = np.average(points, weights=lengths)
+            np.testing.assert_allclose(mean, found[name][epoch], rtol=1e-5)
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
     for one, other in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
 
 
-def test_the_running_mean_of_each_batch(keras: Any) -> None:
-    """The points within an epoch are what Keras logs there."""
-    logged: list[float] = []
-    c = keras.callbacks
-    note = c.LambdaCallback(on_train_batch_end=lambda batch, logs: logged.append(logs["loss"]))
+def losses_by_hand(model: Any, batch: int, size: int, epochs: int = 2) -> list[float]:
+    """The loss of each execution as numpy computes it, batch by batch, with plain descent."""
+    w0, b0, w1, b1 = (np.float64(each) for each in model.get_weights())
+    losses: list[float] = []
+    for _ in range(epochs):
+        found = []
+        for start in range(0, ROWS, batch):
+            x, y = X[start : start + batch].astype(np.float64), Y[start : start + batch]
+            hidden = np.tanh(x @ w0 + b0)
+            error = hidden @ w1 + b1 - y
+            found.append((len(x), float(np.mean(error**2))))
+            slope = 2 * error / len(x)
+            back = (slope @ w1.T) * (1 - hidden**2)
+            w1, b1 = w1 - 0.01 * hidden.T @ slope, b1 - 0.01 * slope.sum(0)
+            w0, b0 = w0 - 0.01 * x.T @ back, b0 - 0.01 * back.sum(0)
+        for first in range(0, len(found), size):
+            rows, values = zip(*found[first : first + size], strict=True)
+            losses.append(float(np.average(values, weights=rows)))
+    return losses
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("batch", [8, 10, ROWS])
+def test_the_loss_of_each_batch(keras: Any, batch: int, size: int) -> None:
+    """What numpy says of them, also of a smaller last batch, and so is the best of them."""
     live = LiveCurves()
-    fit(compiled(keras), live, note)
-    np.testing.assert_allclose(live.history.values("loss"), logged, rtol=1e-6)
+    model = compiled(keras, steps_per_execution=size)
+    wanted = losses_by_hand(model, batch, size)
+    fit(model, live, batch_size=batch, validation_split=0.0)
+    values = live.history.values("loss")
+    np.testing.assert_allclose(values, wanted, rtol=1e-4)
+    step, best = live.history.best("loss")
+    assert step == live.history.steps("loss")[np.argmin(wanted)]
+    assert best == values.min()
+
+
+def test_batches_of_any_size_and_weight(keras: Any) -> None:
+    """Batches may share a point; the points have the mean that Keras has."""
+    cuts = [0, 3, 9, 10, 30, 37, 39, 69]
+    pairs = list(itertools.pairwise(cuts))
+    importances = [np.linspace(0, 2, stop - start) for start, stop in pairs]
+
+    def batches() -> Iterator[Any]:
+        for (start, stop), importance in zip(pairs, importances, strict=True):
+            yield X[start:stop], Y[start:stop], importance
+
+    spec = tuple(tf.TensorSpec(shape) for shape in ([None, 4], [None, 1], [None]))
+    data = tf.data.Dataset.from_generator(batches, output_signature=spec)
+    data = data.apply(tf.data.experimental.assert_cardinality(len(pairs)))
+    live = LiveCurves()
+    model = compiled_anew(keras, weighted_metrics=["mae"])
+    found = model.fit(data, epochs=1, verbose=0, callbacks=[live]).history
+    for name, weights in (("loss", np.diff(cuts)), ("mae", [each.sum() for each in importances])):
+        steps, values = live.history.columns(name)[1:3]
+        assert steps[-1] == len(pairs)
+        shares = np.diff([0.0, *np.cumsum(weights)[steps - 1]])
+        np.testing.assert_allclose(np.average(values, weights=shares), found[name][0], rtol=1e-5)
+
+
+def test_metrics_that_are_no_mean_have_a_point_for_each_epoch(keras: Any) -> None:
+    live, batch = LiveCurves(), LiveCurves(per="batch")
+    metrics = keras.metrics
+    model = compiled_anew(keras, metrics=[metrics.RootMeanSquaredError(name="rmse"), "mae"])
+    for callback in (live, batch):
+        found = fit(model, callback, validation_data=(X, Y))
+        history = callback.history
+        assert history.steps("rmse").tolist() == [STEPS, 2 * STEPS]
+        np.testing.assert_allclose(history.values("rmse"), found["rmse"])
+        assert len(history.steps("mae")) == 2 * STEPS
+    assert "val_rmse" in live.history.metrics
+    assert "val_rmse" not in batch.history.metrics
+    per_epoch = LiveCurves(per="epoch")
+    found = fit(model, per_epoch)
+    np.testing.assert_allclose(per_epoch.history.values("loss"), found["loss"])
+
+
+def test_what_a_step_of_its_own_logs_stays(keras: Any) -> None:
+    """A loss that is no running mean, beside a metric that is one."""
+
+    class Model(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+            self.mean = keras.metrics.Mean(name="error")
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            error = tf.reduce_mean((self(x) - y) ** 2)
+            self.mean.update_state(error)
+            return {"error": self.mean.result(), "plain": error, "loss": 2 * error}
+
+    model, live = Model(), LiveCurves()
+    model.compile("sgd", "mse")
+    fit(model, live)
+    history = live.history
+    assert len(history.steps("error")) == 2 * STEPS
+    np.testing.assert_allclose(history.values("error"), history.values("plain"), rtol=1e-4)
+    np.testing.assert_allclose(history.values("loss"), 2 * history.values("plain"), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("per", "points", "validations"), [("batch", 20, 0), ("epoch", 2, 2)])
@@ -239,6 +336,18 @@ def test_runs_are_compared(keras: Any, published: list[Any]) -> None:
     assert live.runs[1].steps("loss").tolist() == list(range(2 * STEPS + 1, 3 * STEPS + 1))
     assert live.runs[1].total_steps == 3 * STEPS
     assert published[-1][0]["text/plain"] == "Training curves · 2 runs · loss · 27 steps"
+
+
+def test_names_of_runs(keras: Any) -> None:
+    live = LiveCurves(name="lr 1e-2")
+    model = compiled(keras)
+    fit(model, live, epochs=1)
+    live.name = None
+    fit(model, live, epochs=1)
+    assert [run.name for run in live.runs] == ["lr 1e-2", "run 2"]
+    assert repr(LiveCurves(name="a")) == "LiveCurves(per='auto', name='a')"
+    with pytest.raises(TypeError, match="a run is a string, not int"):
+        LiveCurves(name=3)  # type: ignore[arg-type]
 
 
 def batches() -> Iterator[Any]:

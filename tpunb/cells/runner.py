@@ -34,20 +34,20 @@ class CellResult:
         assigned: The names that go back to the notebook, with their values.
         traced: Whether TensorFlow traced the cell in this run.
         trace_reason: Why it did.
+        timings: How long it has taken.
         quiet: Whether the last expression ends with a semicolon.
         withheld: Names that were assigned but stay in the cell: what is
             assigned only in loops or branches over tensors, tapes, iterators,
             and functions that need any of these.
-        timings: Times, if measured.
     """
 
     value: Any
     assigned: Mapping[str, Any]
     traced: bool
     trace_reason: str | None
+    timings: Timings
     quiet: bool = False
     withheld: tuple[str, ...] = ()
-    timings: Timings | None = None
 
 
 def bind(result: CellResult, namespace: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ class CellRunner:
             trace_reason=reason if traced else None,
             quiet=cell.quiet,
             withheld=tuple(name for name in record.withheld if name != LAST),
-            timings=Timings.of(started, ended, traced_at) if settings.timed else None,
+            timings=Timings.of(started, ended, traced_at),
         )
 
     def check(self, source: str, namespace: dict[str, Any]) -> CheckReport:

@@ -18,7 +18,7 @@ from tpunb.display.widgets import frontend
 if TYPE_CHECKING:
     from tpunb.training.history import History
 
-__all__ = ["CellDisplay", "ConnectDisplay", "RunDisplay"]
+__all__ = ["CellDisplay", "ConnectDisplay", "RunDisplay", "show_in_passing"]
 
 _CELL_INTERVAL = 0.5
 _SLOW = 2.0
@@ -48,13 +48,14 @@ class RunDisplay:
         self._begin = self._steps = begin
         self._examples: int | None = None
         self._compiling = ""
-        self._since = self._started = time.monotonic()
+        self._since = self._started = self._entered = time.monotonic()
         self._curves: CurvesDisplay | None = None
         self._line = _LiveLine(self._progress, interval=0.25)
 
     def __enter__(self) -> RunDisplay:
         if self._history is not None:
-            self._curves = CurvesDisplay([self._history], link=self._link)
+            # The line below has the speed and the time left.
+            self._curves = CurvesDisplay([self._history], link=self._link, paced=False)
         self._line.refresh()
         return self
 
@@ -64,7 +65,8 @@ class RunDisplay:
             self._history.finish(stopped=self.stopped or kind is not None)
             if self._curves.live or self._history.metrics:
                 self._curves.close()
-        self._line.leave(counted(self._steps, "step"))
+        done = counted(self._steps, "step")
+        self._line.leave(done, " · ".join([f"{done} in {self._taken()}", *self._speed()]))
 
     def tracing(self, what: str) -> None:
         """TensorFlow begins to trace a step or a loop."""
@@ -87,13 +89,25 @@ class RunDisplay:
         if self._compiling:
             parts.append(f"compiling the {self._compiling}, {duration(round(now - self._since))}")
         elif made > 0 and seconds > 0:
-            rate = made / seconds
-            parts.append(f"{_rate(rate)} steps/s")
-            if self._examples:
-                parts.append(f"{_rate(rate * self._examples)} examples/s")
+            parts += self._speed()
             if self._total is not None:
-                parts.append(f"{duration(round((self._total - self._steps) / rate))} left")
+                left = (self._total - self._steps) * seconds / made
+                parts.append(f"{duration(round(left))} left")
         return " · ".join(parts)
+
+    def _speed(self) -> list[str]:
+        """Steps and examples a second, as far as they are known."""
+        made, seconds = self._steps - self._begin, time.monotonic() - self._started
+        if made <= 0 or seconds <= 0:
+            return []
+        rate = made / seconds
+        examples = [f"{_rate(rate * self._examples)} examples/s"] if self._examples else []
+        return [f"{_rate(rate)} steps/s", *examples]
+
+    def _taken(self) -> str:
+        """How long all of it has taken."""
+        seconds = time.monotonic() - self._entered
+        return duration(seconds if seconds < 1 else round(seconds))
 
 
 class CellDisplay:
@@ -252,9 +266,17 @@ class _LiveLine:
         if self._ticker is not None:
             self._ticker.join(timeout=5)
 
-    def leave(self, text: str) -> None:
-        """Puts plain text in place of the line: a notebook is the same wherever it ran."""
-        self._publish(text, update=self._live)
+    def leave(self, text: str, in_passing: str = "") -> None:
+        """Puts plain text in place of the line: a notebook is the same wherever it ran.
+
+        Args:
+            text: The text.
+            in_passing: What the page has instead, until the notebook is opened again.
+        """
+        if in_passing and self._live and frontend.can_pass():
+            _publish_in_passing(self._display, in_passing, kept=text, update=True)
+        else:
+            self._publish(text, update=self._live)
 
     def _tick(self) -> None:
         while not self._ended.wait(self._interval):
@@ -268,8 +290,23 @@ def _publish(display: str, line: str, *, live: bool, update: bool) -> None:
     """Shows a line; one that stays is plain text, the same wherever it was run."""
     data: dict[str, Any] = {"text/plain": line}
     if live:
-        data["text/html"] = f'<div style="font-size:13px;opacity:.8">{escaped(line)}</div>'
+        data["text/html"] = _html(line)
     frontend.publish(data, {}, display_id=display, update=update)
+
+
+def show_in_passing(line: Callable[[], str]) -> None:
+    """Shows a grey line to the person who is there; what is saved does not have it."""
+    if frontend.can_pass():
+        _publish_in_passing(uuid.uuid4().hex, line(), kept="", update=False)
+
+
+def _publish_in_passing(display: str, line: str, *, kept: str, update: bool) -> None:
+    data = {"text/plain": line, "text/html": _html(line)}
+    frontend.publish(data, frontend.passing(kept), display_id=display, update=update)
+
+
+def _html(line: str) -> str:
+    return f'<div style="font-size:13px;opacity:.7">{escaped(line)}</div>'
 
 
 def _rate(rate: float) -> str:

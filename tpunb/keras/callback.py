@@ -47,7 +47,9 @@ class LiveCurves:
 
     Steps count batches, over all epochs; with `initial_epoch` they continue where that epoch
     begins. With `steps_per_execution` there is a point for each execution, at its last
-    step. Within an epoch Keras logs the mean since the epoch's start, and so it is drawn.
+    step. Within an epoch Keras logs the mean since the epoch's start; what is drawn is the
+    value of each batch, or execution, which that mean implies. A metric that is no mean, such
+    as an AUC, has points at the epochs' ends only.
     The learning rate is a metric, `learning_rate`, once it changes. Values are fetched
     after later batches have been started, so that training does not wait for them.
 
@@ -60,13 +62,16 @@ class LiveCurves:
         metrics: Names of metrics to show, or of panels: `loss` is also `val_loss`; None
             for all. The history keeps all of them.
         per: `batch` for a point per batch, or per execution; `epoch` for a point at each
-            epoch's end, with validation; `auto` for both.
+            epoch's end, with validation and Keras's means over the epoch; `auto` for a
+            point per batch, and one per epoch of what batches do not have.
+        name: The name of the next run, such as `"lr 1e-3"`; None for `run 1`, `run 2`.
 
     Attributes:
+        name: The name of the next run.
         runs: The history of each run, the last one at the end.
 
     Raises:
-        TypeError: If `metrics` is no name and no iterable of names.
+        TypeError: If `metrics` is no name and no iterable of names, or `name` no string.
         ValueError: If `per` is none of the three.
     """
 
@@ -77,9 +82,18 @@ class LiveCurves:
     _supports_tf_logs = True
     _chief_worker_only = None
 
-    def __init__(self, metrics: Iterable[str] | None = None, per: str = "auto") -> None:
+    def __init__(
+        self,
+        metrics: Iterable[str] | None = None,
+        per: str = "auto",
+        *,
+        name: str | None = None,
+    ) -> None:
         if per not in _PER:
             raise ValueError(f"per is 'auto', 'batch' or 'epoch', not {per!r}")
+        if not isinstance(name, str | None):
+            raise TypeError(f"the name of a run is a string, not {type(name).__name__}")
+        self.name = name
         self._metrics = None if metrics is None else _names(metrics)
         self._per = per
         self._reset()
@@ -95,15 +109,16 @@ class LiveCurves:
 
     # A copy, as tuners make them, is for another model.
     def __getstate__(self) -> dict[str, Any]:
-        return {"metrics": self._metrics, "per": self._per}
+        return {"metrics": self._metrics, "per": self._per, "name": self.name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._metrics, self._per = state["metrics"], state["per"]
+        self._metrics, self._per, self.name = state["metrics"], state["per"], state["name"]
         self._reset()
 
     def __repr__(self) -> str:
         shown = "" if self._metrics is None else f"metrics={list(self._metrics)!r}, "
-        return f"LiveCurves({shown}per={self._per!r})"
+        named = "" if self.name is None else f", name={self.name!r}"
+        return f"LiveCurves({shown}per={self._per!r}{named})"
 
     @property
     def history(self) -> History | None:
@@ -168,7 +183,8 @@ class LiveCurves:
         owner = callback_list(self, sys._getframe(1))
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
         history = History(
-            f"run {len(self.runs) + 1}", total_steps=steps * epochs if steps and epochs else None
+            self.name or f"run {len(self.runs) + 1}",
+            total_steps=steps * epochs if steps and epochs else None,
         )
         self.runs.append(history)
         remember_history(history)
@@ -206,7 +222,7 @@ class LiveCurves:
     def on_test_begin(self, logs: Any = None) -> None:
         """Shows the epoch's values while validation runs."""
         if self._fit is not None:
-            self._fit.curves.collect()
+            self._fit.curves.begin_validation()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Lets training be stopped during validation."""
@@ -253,7 +269,7 @@ class LiveCurves:
         fit.guard.leave()
         if stopped and (kept := fit.guard.keras_history) is not None:
             self.model.history = kept  # Keras does so at an epoch's end
-        fit.curves.collect()
+        fit.curves.collect(all_rows=True)
         fit.curves.history.finish(stopped=stopped)
         fit.display.close()
 

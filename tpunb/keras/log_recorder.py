@@ -6,12 +6,13 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
 
+from tpunb.keras.batch_values import BatchValues
 from tpunb.keras.learning_rates import RATE_NAMES, LearningRates
 from tpunb.training.history import History
 
@@ -57,7 +58,9 @@ class LogRecorder:
         self._begun: deque[int] = deque()
         self._waiting: list[tuple[int, Logs]] = []
         self._due = 0.0
+        self._validates = False  # or the epoch is over: the metrics are not the batches' then
         self._nonfinite = False
+        self._values = BatchValues(model)
         self._rates = LearningRates(history, model, self._steps, self._epochs, always=rate)
 
     def begin_epoch(self, epoch: int, before: int | None) -> None:
@@ -72,6 +75,8 @@ class LogRecorder:
         if not self.done:
             self._base = epoch * self._steps if self._steps else before or 0
             self.done = self._base
+        self._values.begin_epoch(self._base)
+        self._validates = False
         self._rates.begin_epoch()
 
     def begin_batch(self, batch: int) -> None:
@@ -82,23 +87,38 @@ class LogRecorder:
         """
         self._begun.append(batch)
         now = time.monotonic()
-        if now >= self._due:
+        due = now >= self._due
+        if due:
             self._due = now + _INTERVAL
             self.collect()
+        if due or self._values.of_one_replica or not self._values.marked:
+            self._look(self._base + batch)
         step = self._base + batch + 1
         if step >= self._rates.next_step:
             self._rates.sample(step)
 
+    def _look(self, step: int | None, *, ends: bool = False) -> None:
+        """Looks at the metrics' weights, once something has been measured."""
+        if self._per != "epoch" and step != self._base and not self._validates:
+            self._values.mark(step, ends=ends)
+
+    def begin_validation(self) -> None:
+        """Collects what has arrived, before validation resets the metrics."""
+        self._look(self._base + self._steps if self._steps else None, ends=True)
+        self._validates = True
+        self.collect()
+
     def end_epoch(self, logs: Logs) -> int:
         """Adds what is logged once in an epoch, and returns the epoch's last step."""
-        self.collect()
+        self._look(None)
+        self._validates = True
+        self.collect(all_rows=True)
         # An execution that has found the data at its end has begun and never ended.
         self._begun.clear()
         if self._steps is None and self._epochs and self.done > self._base:
             length = self.done - self._base
             self.history.total_steps = self.done + (self._epochs - self.epoch - 1) * length
-        if self._per != "batch":
-            self._append(self.done, dict(_flat(logs)))
+        self._append(self.done, self._of_epoch(_numbers(_flat(logs))))
         self._base = self.done
         return self.done
 
@@ -109,19 +129,33 @@ class LogRecorder:
 
     def wait(self) -> None:
         """Waits, for some seconds at most, for executions that other threads have yet to report."""
+        self._look(None)
         until = time.monotonic() + _WAIT_SECONDS
         while len(self.arrived) + len(self._waiting) < len(self._begun):
             if time.monotonic() > until:
                 return
             time.sleep(0.005)
 
-    def collect(self) -> None:
-        """Appends to the history what has arrived."""
+    def collect(self, *, all_rows: bool = False) -> None:
+        """Appends to the history what has arrived.
+
+        Args:
+            all_rows: Whether nothing more is to come in this epoch.
+        """
         rows = self._next_rows()
         if self._per == "epoch":
             return
-        for step, numbers in _fetched(rows):
+        self._values.add([(step, _numbers(logs.items())) for step, logs in _fetched(rows)])
+        for step, numbers in self._values.take(all_rows=all_rows):
             self._append(step, numbers)
+
+    def _of_epoch(self, numbers: dict[str, float]) -> dict[str, float]:
+        """What of an epoch's numbers no batch has: a mean over the epoch is no batch's value."""
+        per_batch = self._values.drawn if self._per != "epoch" else frozenset()
+        kept = set(numbers) - per_batch
+        if self._per == "batch":
+            kept &= self._values.logged
+        return {name: numbers[name] for name in numbers if name in kept}
 
     def _next_rows(self) -> list[tuple[int, Logs]]:
         """The last step and the logs of executions, as far as they follow without a gap."""
@@ -145,16 +179,9 @@ class LogRecorder:
         self.done = rows[-1][0] if rows else self.done
         return rows
 
-    def _append(self, step: int, logs: Logs) -> None:
-        numbers: dict[str, float] = {}
-        finite = True
-        for name, value in logs.items():
-            number = value if type(value) is float else _number(value)
-            if number is not None and name not in RATE_NAMES:
-                numbers[name] = number
-                finite = finite and isfinite(number)
+    def _append(self, step: int, numbers: dict[str, float]) -> None:
         self.history.append(step, numbers)
-        if not (finite or self._nonfinite):
+        if not (self._nonfinite or all(map(isfinite, numbers.values()))):
             self._warn_of_nonfinite(step, numbers)
 
     def _warn_of_nonfinite(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -199,6 +226,16 @@ def _fetched(rows: Sequence[tuple[int, Logs]]) -> Sequence[tuple[int, Logs]]:
             for each, number in zip(numbers, column.tolist(), strict=True):
                 each[name] = number
     return [(step, each) for (step, _), each in zip(rows, numbers, strict=True)]
+
+
+def _numbers(items: Iterable[tuple[str, Any]]) -> dict[str, float]:
+    """Those of the logs that are one number, without the rate."""
+    found = {
+        name: value if type(value) is float else _number(value)
+        for name, value in items
+        if name not in RATE_NAMES
+    }
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _number(value: Any) -> float | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb.errors import TpunbError
 from tpunb.notebook.short_interrupts import shorten
+from tpunb.training.stop_button import Stopped
 
 if TYPE_CHECKING:
     from tpunb.errors.explain import Explanation
@@ -61,6 +62,10 @@ class Explaining:
         tb_offset: int | None = None,
     ) -> None:
         """Shows an error; IPython calls this where it would show it itself."""
+        if isinstance(error, Stopped) and not isinstance(error, self._theirs[0]):
+            # What the user has asked for is no error; it ends "run all" all the same.
+            sys.stdout.write(f"Stopped: {error}\n")
+            return
         try:
             if self._active:
                 shorten(error, shell)

@@ -17,7 +17,7 @@ from IPython.display import display
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
-from tpunb.display.progress import ConnectDisplay
+from tpunb.display.progress import ConnectDisplay, show_in_passing
 from tpunb.notebook import displays, reports
 from tpunb.notebook.connect_options import connect_options
 from tpunb.notebook.run_options import RunOptions, is_name
@@ -176,8 +176,15 @@ class TpuMagics(Magics):  # type: ignore[misc]
             _inspect(self.session.check(cell))
         result = self.session.run(cell, options.settings)
         if options.settings.timed or options.verbose:
-            display(reports.CellReport(result, verbose=options.verbose))
+            timed, verbose = options.settings.timed, options.verbose
+            display(reports.CellReport(result, timed=timed, verbose=verbose))
+        elif result.quiet or result.value is None:
+            show_in_passing(lambda: reports.ran_line(result, options.settings, self._replicas))
         return result.value, result.quiet
+
+    @property
+    def _replicas(self) -> int:
+        return int(self.session.connection.strategy.num_replicas_in_sync)
 
     def _run_steps(self, cell: str, options: RunOptions) -> tuple[Any, bool]:
         settings = dataclasses.replace(options.settings, data=self._data(options.data))

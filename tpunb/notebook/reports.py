@@ -9,10 +9,10 @@ from tpunb._util.plain_text import plain, shortened
 from tpunb._util.units import byte_count, counted, duration
 
 if TYPE_CHECKING:
-    from tpunb.cells import CellResult, Steps
+    from tpunb.cells import CellResult, RunSettings, Steps
     from tpunb.notebook.session import Status
 
-__all__ = ["CellReport", "Sentence", "StatusReport", "StepsReport"]
+__all__ = ["CellReport", "Sentence", "StatusReport", "StepsReport", "ran_line"]
 
 Bundle = dict[str, Any]
 _MAX_ERROR = 300
@@ -74,27 +74,59 @@ class CellReport(Report):
 
     Args:
         result: What the run left behind.
+        timed: Whether to show how long it took.
         verbose: Whether to show why it was traced and which names stay inside.
     """
 
-    def __init__(self, result: CellResult, *, verbose: bool) -> None:
+    def __init__(self, result: CellResult, *, timed: bool, verbose: bool) -> None:
         self.result = result
+        self.timed = timed
         self.verbose = verbose
 
     def facts(self) -> tuple[str, list[tuple[str, str]]]:
         """Times, and why the cell was traced."""
         rows = []
-        timings = self.result.timings
-        if timings is not None:
-            if timings.trace is not None:
-                rows.append(("trace", duration(timings.trace)))
-            what = "step" if timings.trace is None else "first step"
-            rows.append((what, duration(timings.step)))
+        if self.timed:
+            rows += self._times()
         if self.verbose:
             rows.append(("traced", self.result.trace_reason or "no, as before"))
             if self.result.withheld:
                 rows.append(("stays in the cell", ", ".join(self.result.withheld)))
         return "tpu_run", rows
+
+    def _times(self) -> list[tuple[str, str]]:
+        timings = self.result.timings
+        if timings.trace is None:
+            return [("step", duration(timings.step))]
+        return [("trace", duration(timings.trace)), ("first step", duration(timings.step))]
+
+
+def ran_line(result: CellResult, settings: RunSettings, replicas: int) -> str:
+    """What a cell that shows no value has done, in a line.
+
+    Args:
+        result: What the run left behind.
+        settings: What it was run with: names that are combined are told with their values.
+        replicas: How many there are.
+    """
+    names = dict.fromkeys([*(settings.reduce or ()), *(settings.gather or ())])
+    combined = {name: result.assigned[name] for name in names if name in result.assigned}
+    timings = result.timings
+    seconds = timings.step + (timings.trace or 0.0)
+    how = "traced and run" if result.traced else "run as traced before"
+    facts = [f"{name} {_in_short(value)}" for name, value in combined.items()]
+    return " · ".join([*facts, f"{counted(replicas, 'replica')}, {how}", duration(seconds)])
+
+
+def _in_short(value: Any) -> str:
+    """A number as such, another tensor by its dtype and shape."""
+    from tpunb.display.draw.formats import number
+
+    shape = getattr(value, "shape", None)
+    if shape is None or len(shape):
+        dtype = getattr(getattr(value, "dtype", None), "name", type(value).__name__)
+        return f"{dtype} {list(shape)}" if shape is not None else str(dtype)
+    return number(value.numpy().item())
 
 
 class StepsReport(Report):

@@ -12,9 +12,10 @@ from tpunb._util.units import counted
 from tpunb.display.describe.history import HistoryDescription, Line, Panel
 from tpunb.display.draw import formats
 from tpunb.display.draw.canvas import (
+    FRAME,
+    GRID,
     HOST_COLOURS,
     INK,
-    MUTED,
     POINTS,
     Canvas,
     ascii_text,
@@ -31,7 +32,6 @@ _MARGIN = 18
 _GAP = 22
 _PLOT_HEIGHT = 190
 _LEGEND_LINE = 17
-_GRID = "#e7eaed"
 _FAINT = 0.22
 # More rows are averaged in groups first: a group is far narrower than the smoothing.
 _SMOOTHED_ROWS = 20_000
@@ -168,7 +168,7 @@ def _write_header(canvas: Canvas, description: HistoryDescription) -> None:
     if any(run.state == "stopped" for run in description.runs):
         facts.append("stopped")
     text = " · ".join(facts) or "waiting for the first step"
-    canvas.text(_MARGIN, _MARGIN + 19, text, colour=MUTED)
+    canvas.text(_MARGIN, _MARGIN + 19, text, colour=INK)
 
 
 class _Panel:
@@ -234,10 +234,10 @@ class _Panel:
         )
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
-        axes.spines["bottom"].set_color("#c4cad0")
-        axes.grid(axis="y", color=_GRID, linewidth=1 * POINTS)
+        axes.spines["bottom"].set_color(FRAME)
+        axes.grid(axis="y", color=GRID, linewidth=1 * POINTS)
         axes.set_axisbelow(True)
-        axes.set_xlabel("step", fontsize=10.5 * POINTS, color=MUTED, labelpad=2)
+        axes.set_xlabel("step", fontsize=10.5 * POINTS, color=INK, labelpad=2)
         return axes
 
     def _line(self, axes: Any, line: Line, weight: float, spread: bool, log: bool) -> None:

@@ -18,9 +18,9 @@ from tpunb.display.describe.replicas import (
 from tpunb.display.describe.statistics import limits_of
 from tpunb.display.draw import formats
 from tpunb.display.draw.canvas import (
+    FRAME,
     HOST_COLOURS,
     INK,
-    MUTED,
     POINTS,
     Canvas,
     ascii_text,
@@ -49,7 +49,6 @@ _CURVE_HEIGHT = 190
 _MAX_SECTIONS = 12
 _MAX_LINES = 16
 _MAX_PANELS = 96
-_FRAME = "#c4cad0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +216,12 @@ def _draw_panel(
         scale = min(width / panel.shape[1], height / panel.shape[0])
         width, height = panel.shape[1] * scale, panel.shape[0] * scale
     canvas.image(panel, (left, top, width, height))
-    canvas.boxes([(left, top)], (width, height), fills=["none"], edges=[_FRAME], layer=2)
+    canvas.boxes([(left, top)], (width, height), fills=["none"], edges=[FRAME], layer=2)
 
 
 def _draw_facts(canvas: Canvas, value: ReplicaValue, left: float, top: float) -> None:
-    canvas.text(left, top, formats.facts(value.statistics), size=9.5, colour=MUTED)
-    canvas.text(left, top + 13, formats.flags(value.statistics), size=9.5, colour="#b3006b")
+    canvas.text(left, top, formats.facts(value.statistics), size=9.5, colour=INK)
+    canvas.text(left, top + 13, formats.flags(value.statistics), size=9.5, colour="#d4308a")
 
 
 def _scale_part(values: Sequence[ReplicaValue], limits: tuple[float, float]) -> _Part:
@@ -282,7 +281,7 @@ def _curve_axes(
     """Axes from 0 to 1 both ways, whose ends carry labels: any numbers fit on them."""
     axes = canvas.new_axes(box)
     axes.tick_params(axis="y", labelcolor=INK)
-    axes.spines[:].set_color(_FRAME)
+    axes.spines[:].set_color(FRAME)
     axes.set_xlim(0, 1)
     rim = 6 / (box[3] - 12)
     axes.set_ylim(-rim, 1 + rim)

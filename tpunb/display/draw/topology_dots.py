@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tpunb.display.describe.topology import TopologyDescription
 from tpunb.display.draw import layout
-from tpunb.display.draw.canvas import HOST_COLOURS, INK, MUTED
+from tpunb.display.draw.canvas import HOST_COLOURS, INK
 from tpunb.display.draw.topology_page import (
     MARGIN,
     WIDTH,
@@ -32,10 +32,10 @@ __all__ = ["dots_png"]
 _HEIGHT = 640
 _GAP = (14, 12)
 _STEPS = 16
-"""From white to a text's colour: enough for smooth letters."""
+"""From nothing to a text's colour: enough for smooth letters."""
 
 _FIRST_TEXT = 1 + len(HOST_COLOURS)
-"""The palette is white, the hosts' colours, then the steps to `INK` and to `MUTED`."""
+"""The palette is nothing, the hosts' colours, then the steps to `INK`."""
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -63,9 +63,10 @@ def dots_png(topology: TopologyDescription, header: list[str]) -> bytes:
             _write(pixels, (left, top - 3), f"z = {z}", size=10)
     height, width = pixels.shape
     image = Image.frombytes("P", (width, height), pixels.tobytes())
-    image.putpalette(_palette())
+    colours, opacities = _palette()
+    image.putpalette(colours)
     buffer = io.BytesIO()
-    image.save(buffer, "png")
+    image.save(buffer, "png", transparency=opacities)
     return buffer.getvalue()
 
 
@@ -85,7 +86,7 @@ def _planes(topology: TopologyDescription, top: int) -> tuple[PlaneGrid, int]:
 def _draw_dots(
     pixels: Pixels, topology: TopologyDescription, planes: PlaneGrid, pitch: int
 ) -> None:
-    """Fills each plane at once; places without a chip stay white."""
+    """Fills each plane at once; places without a chip stay empty."""
     width, height, depth = topology.mesh
     x, y, z, _ = np.asarray(topology.coordinates, np.int64).T
     shades = np.asarray(layout.host_shades(topology, len(HOST_COLOURS)), np.uint8)
@@ -115,7 +116,7 @@ def _write(
     title: bool = False,
     hanging: bool = False,
 ) -> None:
-    """Writes text: a title in ink and hanging, or another line, muted, on its baseline."""
+    """Writes text: a title, hanging, or another line on its baseline."""
     from PIL import Image, ImageDraw
 
     font = _font(size, title)
@@ -126,8 +127,7 @@ def _write(
     mask = Image.new("L", (target.shape[1], target.shape[0]))
     ImageDraw.Draw(mask).text((0, -top), text, fill=255, font=font, anchor="ls")
     strength = np.asarray(mask) // (256 // _STEPS)
-    first = _FIRST_TEXT + (0 if title else _STEPS)
-    target[strength > 0] = (first + strength)[strength > 0]
+    target[strength > 0] = (_FIRST_TEXT + strength)[strength > 0]
 
 
 @functools.cache
@@ -141,16 +141,11 @@ def _font(size: int, bold: bool) -> Any:
     return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
 
 
-def _palette() -> list[int]:
-    white = np.full(3, 255.0)
-    colours = [white, *map(_rgb, HOST_COLOURS)]
-    for text in (INK, MUTED):
-        steps = np.linspace(0, 1, _STEPS)[:, None]
-        colours += list(white + steps * (_rgb(text) - white))
-    return [round(float(part)) for colour in colours for part in colour]
-
-
-def _rgb(colour: str) -> npt.NDArray[np.float64]:
+def _palette() -> tuple[list[int], bytes]:
+    """The colours one after the other, and how opaque each of them is."""
     from matplotlib.colors import to_rgb
 
-    return 255 * np.array(to_rgb(colour))
+    colours = [(0.0, 0.0, 0.0), *map(to_rgb, HOST_COLOURS), *[to_rgb(INK)] * _STEPS]
+    steps = [round(255 * step / (_STEPS - 1)) for step in range(_STEPS)]
+    opacities = bytes([0, *[255] * len(HOST_COLOURS), *steps])
+    return [round(255 * part) for colour in colours for part in colour], opacities

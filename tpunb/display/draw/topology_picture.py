@@ -8,7 +8,7 @@ from typing import Any
 
 from tpunb.display.describe.topology import UNASSIGNED, TopologyDescription
 from tpunb.display.draw import formats, layout
-from tpunb.display.draw.canvas import HOST_COLOURS, INK, MUTED, Canvas, ascii_text, new_canvas
+from tpunb.display.draw.canvas import HOST_COLOURS, INK, ON_LIGHT, Canvas, ascii_text, new_canvas
 from tpunb.display.draw.topology_dots import dots_png
 from tpunb.display.draw.topology_page import (
     MARGIN,
@@ -75,7 +75,7 @@ def _write_header(canvas: Canvas, header: list[str]) -> None:
     top, *tops = header_tops(header)
     canvas.text(MARGIN, top, header[0], size=19, bold=True)
     for top, line in zip(tops, header[1:], strict=True):
-        canvas.text(MARGIN, top, line, colour=MUTED)
+        canvas.text(MARGIN, top, line, colour=INK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,9 @@ def _label_core(
     size = min(14.0, 0.92 * width / (0.64 * len(text)))
     if size < 5.5:
         return
-    colour = INK if topology.num_replicas and topology.replicas[core] == UNASSIGNED else "white"
+    colour = (
+        ON_LIGHT if topology.num_replicas and topology.replicas[core] == UNASSIGNED else "white"
+    )
     across, down = centre
     canvas.text(
         across,

@@ -29,6 +29,8 @@ class LiveWidget(anywidget.AnyWidget):
 
     link = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.List(traitlets.Int()).tag(sync=True)
+    # The static forms that pages write into the notebook's file: see saving.js.
+    _static = traitlets.Dict().tag(sync=True)
     # A widget's module in the front end does not get its model's id otherwise.
     _live_id = traitlets.Unicode("").tag(sync=True)
 
@@ -47,6 +49,7 @@ class LiveWidget(anywidget.AnyWidget):
         """
         if not self.closed and not frontend.is_program():
             super().open()
+            frontend.widget_opened()
 
     def close(self) -> None:
         """Ends the widget, and its live displays with it."""
@@ -98,6 +101,13 @@ class LiveWidget(anywidget.AnyWidget):
         """Shows the widget now, and not again where it is the value of the same cell."""
         self.show()
         self._shown_in = frontend.execution()
+
+    def settle(self) -> None:
+        """Gives the page the static forms as they are now, for the notebook's file.
+
+        The display stays as it is, alive.
+        """
+        self._static = frontend.encoded(self.static_bundle())
 
     def freeze(self) -> None:
         """Replaces every live form by the static one.

@@ -40,15 +40,23 @@ class CurvesStream:
     Args:
         histories: What to send.
         metrics: Names of metrics, or of panels, to send; None for all.
+        paced: Whether to send how fast the steps are.
     """
 
-    def __init__(self, histories: Sequence[History], metrics: frozenset[str] | None) -> None:
+    def __init__(
+        self,
+        histories: Sequence[History],
+        metrics: frozenset[str] | None,
+        *,
+        paced: bool = True,
+    ) -> None:
         self.histories = tuple(histories)[:MAX_RUNS]
         self._num_runs = len(histories)
         self._metrics = metrics
         self._sent: dict[tuple[int, str], int] = {}
         self._spread: set[tuple[int, str]] = set()
         self._versions: list[int] = []
+        self._paced = paced
         self._rates = [_StepRate() for _ in self.histories]
         self._first_sent = self._last_sent = 0.0
 
@@ -138,7 +146,8 @@ class CurvesStream:
                 "total": history.total_steps,
                 "state": history.state,
                 "step": history.last_step,
-                "rate": rate.per_second if history.state == "running" else None,
+                "rate": rate.per_second if self._paced and history.state == "running" else None,
+                "seconds": rate.seconds if self._paced and history.finished else None,
             }
             for name, history, rate in zip(names, self.histories, self._rates, strict=True)
         ]
@@ -149,10 +158,13 @@ class _StepRate:
 
     Attributes:
         per_second: At the last sample; None while too little is known.
+        seconds: From the first step that was seen to the last one; None before the second.
     """
 
     def __init__(self) -> None:
         self.per_second: float | None = None
+        self.seconds: float | None = None
+        self._first: float | None = None
         self._seen: deque[tuple[float, int]] = deque()
 
     def sample(self, step: int | None) -> None:
@@ -161,6 +173,10 @@ class _StepRate:
             return
         now, seen = time.monotonic(), self._seen
         if not seen or seen[-1][1] != step:
+            if self._first is None:
+                self._first = now
+            else:
+                self.seconds = now - self._first
             seen.append((now, step))
         while len(seen) > 2 and now - seen[1][0] > _RATE_SECONDS:
             seen.popleft()

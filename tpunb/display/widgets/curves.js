@@ -230,7 +230,7 @@ function stateOfRuns(runs) {
   return runs.length && runs.every((run) => run.state === "finished") ? "finished" : "waiting";
 }
 
-function statusText(state, { step, total, rate, name }, runs, points, first) {
+function statusText(state, { step, total, rate, seconds, name }, runs, points, first) {
   if (!points) return total ? `${state} · ${groups(total)} steps to come` : state;
   const several = runs > 1;
   const made = step === null || step === undefined ? "" : groups(step);
@@ -244,6 +244,7 @@ function statusText(state, { step, total, rate, name }, runs, points, first) {
   const parts = [state];
   if (several) parts.push(`${runs} runs`);
   else parts.push(state === "stopped" && total ? `step ${made} of ${groups(total)}` : stepsText(step + (first === 0 ? 1 : 0)));
+  if (!several && seconds) parts.push(duration(seconds));
   return parts.join(" · ");
 }
 

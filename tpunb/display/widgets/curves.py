@@ -31,6 +31,7 @@ class CurvesWidget(LiveWidget):
         metrics: Names of metrics, or of panels, to show; None for all.
         per_replica: Whether to show the spread over replicas, where it was logged.
         link: Widgets with the same link belong to one connection.
+        paced: Whether to show how fast the steps are, and how long they have taken.
         state: First values of the attributes below.
 
     Attributes:
@@ -62,11 +63,12 @@ class CurvesWidget(LiveWidget):
         metrics: Iterable[str] | None = None,
         per_replica: bool = True,
         link: str = "",
+        paced: bool = True,
         **state: Any,
     ) -> None:
         self.histories = _histories(history)
         self._metrics = None if metrics is None else frozenset(_names(metrics))
-        self._stream = CurvesStream(self.histories, self._metrics)
+        self._stream = CurvesStream(self.histories, self._metrics, paced=paced)
         self._sending = threading.Lock()
         self._text: str | None = None
         super().__init__(link=link, spread=per_replica, **state)
@@ -104,6 +106,12 @@ class CurvesWidget(LiveWidget):
         self._flush()
         super().freeze()
         self._text = None
+
+    def settle(self) -> None:
+        """Sends what is left, and gives the page the picture for the notebook's file."""
+        self._flush()
+        self._text = None  # the file has what a program that runs the notebook shows
+        super().settle()
 
     def close(self) -> None:
         """Ends the widget; the histories stay."""

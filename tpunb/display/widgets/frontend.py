@@ -10,11 +10,24 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["VARIABLE", "cell_id", "execution", "is_program", "publish", "shows_widgets"]
+__all__ = [
+    "VARIABLE",
+    "can_pass",
+    "cell_id",
+    "encoded",
+    "execution",
+    "is_program",
+    "passing",
+    "publish",
+    "saves_static_forms",
+    "shows_widgets",
+    "widget_opened",
+]
 
 VARIABLE = "TPUNB_WIDGETS"
 """The environment variable that sets whether displays are live: `always` or `never`."""
 
+_has_widget = False
 _SETTINGS = {"always": True, "1": True, "never": False, "0": False}
 
 
@@ -37,6 +50,41 @@ def is_program() -> bool:
     return hasattr(_shell(), "kernel") and not shows_widgets()
 
 
+def saves_static_forms() -> bool:
+    """Whether the page itself writes static forms into the file, and live ones can stay.
+
+    JupyterLab and Notebook 7 do, by our saving.js; of others a saved notebook would hold
+    nothing but the live form.
+    """
+    others = "google.colab" in sys.modules or "__vsc_ipynb_file__" in _names(_shell())
+    return "JPY_SESSION_NAME" in os.environ and not others
+
+
+def widget_opened() -> None:
+    """Records that the page has got a widget of ours, and with it saving.js."""
+    global _has_widget
+    _has_widget = True
+
+
+def can_pass() -> bool:
+    """Whether lines can be shown that the notebook's file does not get."""
+    return _has_widget and shows_widgets() and saves_static_forms()
+
+
+def passing(kept: str) -> dict[str, Any]:
+    """The metadata of an output that the notebook's file does not get: see saving.js.
+
+    Args:
+        kept: The plain text that the file gets in its place; empty for no output at all.
+    """
+    return {"tpunb": {"file": {"text/plain": kept} if kept else None}}
+
+
+def _names(shell: Any) -> dict[str, Any]:
+    names: dict[str, Any] = getattr(shell, "user_ns", {})
+    return names
+
+
 def _is_watched(shell: Any) -> bool:
     """Whether there are signs of a front end that people use."""
     environment = os.environ
@@ -46,7 +94,7 @@ def _is_watched(shell: Any) -> bool:
         or environment.get("SERVER_SOFTWARE", "").startswith("voila")
         or environment.get("KAGGLE_KERNEL_RUN_TYPE") == "Interactive"
         or "google.colab" in sys.modules
-        or "__vsc_ipynb_file__" in shell.user_ns
+        or "__vsc_ipynb_file__" in _names(shell)
     )
 
 
@@ -82,12 +130,16 @@ def publish(
         if not update:
             sys.stdout.write(f"{data['text/plain']}\n")
         return
-    encoded = {
+    transient = {"display_id": display_id}
+    shell.display_pub.publish(encoded(data), metadata, transient=transient, update=update)
+
+
+def encoded(data: dict[str, Any]) -> dict[str, Any]:
+    """A bundle as it goes through messages: bytes as base64."""
+    return {
         kind: base64.b64encode(form).decode("ascii") if isinstance(form, bytes) else form
         for kind, form in data.items()
     }
-    transient = {"display_id": display_id}
-    shell.display_pub.publish(encoded, metadata, transient=transient, update=update)
 
 
 def _shell() -> Any:

@@ -3,36 +3,45 @@
 // A saved notebook outlives its kernel, and a live view without one is an error message in the
 // place of the picture beside it. So the file gets our displays' static forms, and the reference
 // to the live form goes into the output's metadata, from where a page that is opened while the
-// kernel still runs takes it back. Other front ends have no such notebook model: nothing happens.
+// kernel still runs takes it back. What has changed since it was shown, as curves that have grown,
+// has its last static forms in the model. Other front ends have no such notebook model: nothing happens.
 
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const MARK = "tpunb";
-const WRAPPED = Symbol.for("tpunb.saving");
+const MODELS = Symbol.for("tpunb.models");
 
 /** Makes the page's notebook save static forms, and brings this model's displays back to life. */
 export function saveStatically(model) {
   const notebook = model.widget_manager?.context?.model;
   if (typeof notebook?.toJSON !== "function" || !notebook.cells) return;
-  if (!notebook[WRAPPED]) {
+  if (!notebook[MODELS]) {
     const toJSON = notebook.toJSON.bind(notebook);
-    notebook.toJSON = () => withoutViews(toJSON());
-    notebook[WRAPPED] = true;
+    notebook[MODELS] = new Map();
+    notebook.toJSON = () => withoutViews(toJSON(), notebook[MODELS]);
   }
-  revive(notebook, model.get("_live_id"));
+  const id = model.get("_live_id");
+  notebook[MODELS].set(id, model);
+  revive(notebook, id);
 }
 
 /** A notebook whose outputs of ours have their live form in the metadata only. */
-function withoutViews(content) {
+function withoutViews(content, models) {
   for (const cell of content.cells ?? []) {
-    for (const output of cell.outputs ?? []) {
-      const view = output.data?.[VIEW];
-      if (!view || !output.metadata?.[MARK]) continue;
-      const { [VIEW]: _, ...data } = output.data;
-      output.data = data;
-      output.metadata = { ...output.metadata, [MARK]: { view } };
-    }
+    if (cell.outputs) cell.outputs = cell.outputs.flatMap((output) => savedForm(output, models));
   }
   return content;
+}
+
+/** What the file gets of an output: as a list, for of some it gets nothing. */
+function savedForm(output, models) {
+  const { [MARK]: ours, ...metadata } = output.metadata ?? {};
+  if (!ours) return [output];
+  // What is only for the person who is there: times, for example.
+  if ("file" in ours) return ours.file ? [{ ...output, data: ours.file, metadata }] : [];
+  const { [VIEW]: view, ...data } = output.data ?? {};
+  if (!view) return [output];
+  const last = models.get(view.model_id)?.get("_static");
+  return [{ ...output, data: { ...data, ...last }, metadata: { ...metadata, [MARK]: { view } } }];
 }
 
 /** Puts the live form back where a saved output remembers it. */

@@ -1,0 +1,57 @@
+"""The pictures on light and on dark pages."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tpunb.display.describe import (
+    describe_accelerator,
+    describe_history,
+    describe_replica_values,
+)
+from tpunb.display.draw import mimebundle
+from tpunb.tpu.types import accelerator
+from tpunb.training.history import History
+
+
+def curves() -> Any:
+    history = History("run")
+    history.extend("loss", range(1, 50), np.linspace(1, 0, 49))
+    return describe_history(history)
+
+
+PICTURES: dict[str, Callable[[], Any]] = {
+    "curves": curves,
+    "values": lambda: describe_replica_values(np.arange(400.0).reshape(20, 20)),
+    "topology": lambda: describe_accelerator(accelerator("v3-8")),
+    "dots": lambda: describe_accelerator(accelerator("v5p-17920")),
+}
+
+
+def luminance(colours: Any) -> Any:
+    """The relative luminance of WCAG, of colours from 0 to 255."""
+    parts = colours / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_has_no_ground_and_its_text_is_read_on_any(name: str) -> None:
+    picture = mimebundle(PICTURES[name]())["image/png"]
+    assert isinstance(picture, bytes)
+    pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("RGBA"))
+    assert (pixels[:4, :, 3] == 0).all()
+    assert (pixels[:, :, 3] == 0).mean() > 0.15
+    heading = pixels[:40].reshape(-1, 4)
+    letters = luminance(heading[heading[:, 3] == 255][:, :3])
+    assert letters.size > 50
+    for ground in (255, 0x11):
+        page = luminance(np.full(3, ground))
+        light, dark = np.maximum(letters, page) + 0.05, np.minimum(letters, page) + 0.05
+        assert np.median(light / dark) > 4
