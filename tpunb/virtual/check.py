@@ -13,7 +13,7 @@ import tensorflow as tf
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import PLAIN, escaped, table
 from tpunb.errors import TpunbError
-from tpunb.errors.base import hint
+from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
 from tpunb.virtual.interface import VirtualTPU
@@ -25,7 +25,6 @@ from tpunb.virtual.strict.examination import (
     observed,
     traced_anew,
 )
-from tpunb.virtual.strict.source_lines import SourceLine
 from tpunb.virtual.strict.traced_function import traced_function_of
 
 __all__ = [
@@ -46,41 +45,6 @@ _MAX_CAUSE = 2000
 
 class CheckError(TpunbError, ValueError):
     """Something that cannot be checked."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
-    """An error or a warning of a check.
-
-    Attributes:
-        code: The rule's name; the documentation has the list.
-        line: The line, in a cell or in `file`; None where none is known.
-        file: The file, or what the notebook calls the cell; may be empty.
-        reason: What is the matter, with figures where it is about speed.
-        fix: What to do.
-        entry: The code of its entry in the catalogue of errors, or None.
-    """
-
-    code: str
-    line: int | None
-    file: str
-    reason: str
-    fix: str
-    entry: str | None = None
-
-    @property
-    def mend(self) -> str:
-        """Its name before it was `fix`."""
-        return self.fix
-
-    @property
-    def cause(self) -> str:
-        """The reason, with the entry in the catalogue."""
-        return f"{self.reason} (catalogue {self.entry})" if self.entry else self.reason
-
-    def __str__(self) -> str:
-        place = "" if self.line is None else f"line {self.line}: "
-        return f"{place}{self.cause}\n{hint(self.fix)}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.errors import MemoryLimitError, TpuWarning
+from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual._tensorflow import XLAControlFlowContext
 from tpunb.virtual.replicate.graphs import needed
 from tpunb.virtual.strict.diagnostics import Diagnostic
@@ -21,7 +22,7 @@ from tpunb.virtual.strict.lint import lint
 from tpunb.virtual.strict.lowering import Unknown, lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.rules import RULES, Strictness
-from tpunb.virtual.strict.source_lines import SourceLine, SourceLines
+from tpunb.virtual.strict.source_lines import SourceLines
 from tpunb.virtual.strict.traced_function import (
     TracedFunction,
     foreign_types,
