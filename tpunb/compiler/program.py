@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+from tpunb._util.plain_text import plain
 from tpunb._util.units import byte_count, duration
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Problem, SourceLine
@@ -202,7 +203,7 @@ class CodeLine:
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TpuProgram:
     """A function as the TPU's own compiler compiled it, or why it did not.
 
@@ -232,7 +233,7 @@ class TpuProgram:
     memory: ProgramMemory | None = None
     time: StepTime | None = None
     lines: tuple[CodeLine, ...] = ()
-    text: str = dataclasses.field(default="", repr=False)
+    text: str = ""
     compile_seconds: float = 0.0
     notes: tuple[str, ...] = ()
     largest_batch: int | None = None
@@ -305,8 +306,20 @@ class TpuProgram:
         }
 
     def __str__(self) -> str:
-        problems = [str(problem) for problem in self.errors]
-        return "\n".join([self.headline, *problems, *self.notes])
+        return str(self._repr_mimebundle_()["text/plain"])
+
+    def __repr__(self) -> str:
+        return f"<TpuProgram {plain(self.headline)}>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from tpunb.display.describe import describe_program
+        from tpunb.display.draw import mimebundle
+
+        del include, exclude
+        return dict(mimebundle(describe_program(self)))
+
+    def _repr_html_(self) -> str:
+        return str(self._repr_mimebundle_()["text/html"])
 
 
 def _plain(value: Any) -> Any:

@@ -99,10 +99,20 @@ class TpuPrograms(Sequence[TpuProgram]):
         return frame.set_index("tpu")
 
     def __str__(self) -> str:
-        return "\n".join(program.headline for program in self)
+        return str(self._repr_mimebundle_()["text/plain"])
 
     def __repr__(self) -> str:
         return f"TpuPrograms({', '.join(program.tpu for program in self)})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from tpunb.display.describe import describe_programs
+        from tpunb.display.draw import mimebundle
+
+        del include, exclude
+        return dict(mimebundle(describe_programs(self)))
+
+    def _repr_html_(self) -> str:
+        return str(self._repr_mimebundle_()["text/html"])
 
 
 def _row(program: TpuProgram) -> TpuRow:

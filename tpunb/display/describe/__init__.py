@@ -6,6 +6,12 @@ from it and never see the framework.
 
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.history import HistoryDescription, describe_history
+from tpunb.display.describe.programs import (
+    ProgramDescription,
+    ProgramsDescription,
+    describe_program,
+    describe_programs,
+)
 from tpunb.display.describe.replicas import (
     ReplicaValuesDescription,
     describe_replica_values,
@@ -24,11 +30,15 @@ __all__ = [
     "Annotations",
     "ConnectionDescription",
     "HistoryDescription",
+    "ProgramDescription",
+    "ProgramsDescription",
     "ReplicaValuesDescription",
     "TopologyDescription",
     "describe_accelerator",
     "describe_device_assignment",
     "describe_history",
+    "describe_program",
+    "describe_programs",
     "describe_replica_values",
     "describe_topology",
     "only_replicas",
