@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -93,8 +94,7 @@ class TpuPrograms(Sequence[TpuProgram]):
 
     def to_pandas(self) -> Any:
         """The table as a `pandas.DataFrame`, indexed by TPU type."""
-        import pandas as pd
-
+        pd = importlib.import_module("pandas")
         frame = pd.DataFrame([dataclasses.asdict(row) for row in self.rows()])
         return frame.set_index("tpu")
 

@@ -6,12 +6,8 @@ from it and never see the framework.
 
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.history import HistoryDescription, describe_history
-from tpunb.display.describe.programs import (
-    ProgramDescription,
-    ProgramsDescription,
-    describe_program,
-    describe_programs,
-)
+from tpunb.display.describe.program_description import ProgramDescription, ProgramsDescription
+from tpunb.display.describe.programs import describe_program, describe_programs
 from tpunb.display.describe.replicas import (
     ReplicaValuesDescription,
     describe_replica_values,

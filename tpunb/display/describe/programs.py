@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import counted, grouped
-from tpunb.display.describe.program_code import CodeRow, describe_code
-from tpunb.errors.code_problems import Problem
+from tpunb.display.describe.program_code import describe_code
+from tpunb.display.describe.program_description import (
+    MemoryBar,
+    ProgramDescription,
+    ProgramsDescription,
+    Segment,
+    ShareRow,
+    TensorRow,
+    TimeFacts,
+    TypeRow,
+    Verdict,
+)
 
-__all__ = [
-    "CodeRow",
-    "MemoryBar",
-    "ProgramDescription",
-    "ProgramsDescription",
-    "Segment",
-    "ShareRow",
-    "TensorRow",
-    "TimeFacts",
-    "TypeRow",
-    "describe_program",
-    "describe_programs",
-]
+__all__ = ["describe_program", "describe_programs"]
 
 MAX_ROWS = 100
 """Layers, operations, collectives and tensors that are kept, of each."""
@@ -37,212 +34,7 @@ MAX_PROBLEMS = 30
 MAX_TEXT = 2000
 MAX_NAME = 120
 
-Verdict = Literal["compiles", "refused", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of the memory's bar.
-
-    Attributes:
-        kind: `"variables"`, `"inputs"`, `"results"`, `"temporaries"`, `"other"` or `"free"`.
-        bytes: How large it is.
-        begin: Where it begins.
-    """
-
-    kind: str
-    bytes: int
-    begin: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryBar:
-    """What a program takes of a core's memory, in bytes.
-
-    Attributes:
-        segments: Its parts from the left, free memory the last.
-        peak: What it takes.
-        available: What a program can use.
-        data_sheet: What the data sheet has.
-        exact: Whether the peak is the compiler's figure.
-    """
-
-    segments: tuple[Segment, ...]
-    peak: int
-    available: int
-    data_sheet: int
-    exact: bool
-
-    @property
-    def over(self) -> int:
-        """How much it takes beyond what there is; 0 where it fits."""
-        return max(self.peak - self.available, 0)
-
-    @property
-    def total(self) -> int:
-        """What the whole bar stands for."""
-        return max(self.peak, self.available, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class TimeFacts:
-    """An estimate of a call's time.
-
-    Attributes:
-        low: Seconds, the lower estimate.
-        high: Seconds, the higher one.
-        parts: Names and fractions of the time, which add up to 1.
-        examples: Examples a second at the higher and at the lower estimate; None where the
-            batch is not known.
-        per_core: Examples a second and core in the middle of the range; None likewise.
-    """
-
-    low: float
-    high: float
-    parts: tuple[tuple[str, float], ...]
-    examples: tuple[float, float] | None
-    per_core: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class ShareRow:
-    """What a layer, an operation or a collective takes.
-
-    Attributes:
-        name: What it is called.
-        seconds: Of a call; None where no time was asked for.
-        fraction: Of the time; None likewise.
-        memory: Bytes alive at the peak that it made.
-        part: These as a part of the peak.
-        bytes: What it moves.
-    """
-
-    name: str
-    seconds: float | None
-    fraction: float | None
-    memory: int
-    part: float
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class TensorRow:
-    """A tensor in a core's memory.
-
-    Attributes:
-        text: Type and sizes, `"f32[128,56,56,256]"`.
-        bytes: What it takes.
-        unpadded: What its numbers take.
-        source: What made it: an operation, a variable, an argument.
-        layer: The Keras layer, or empty.
-        line: The line's number; None where unknown.
-        kind: `"variable"`, `"argument"`, `"temporary"` or `"output"`.
-        part: Its bytes as a part of the peak.
-    """
-
-    text: str
-    bytes: int
-    unpadded: int
-    source: str
-    layer: str
-    line: int | None
-    kind: str
-    part: float
-
-    @property
-    def factor(self) -> float:
-        """How many times its numbers it takes."""
-        return self.bytes / self.unpadded if self.unpadded else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramDescription:
-    """A compiled program, without anything that differs between two runs.
-
-    Attributes:
-        tpu: The TPU type.
-        title: What it was compiled for.
-        verdict: Whether it compiles and fits; `"unknown"` where the compiler did not say.
-        outcome: The verdict in a line.
-        errors: What the compiler refuses.
-        memory: Of one core; None where there are no figures.
-        time: None where none was asked for.
-        code: The lines of the user's code.
-        layers: The model's, longest or largest first.
-        operations: TensorFlow's, longest first.
-        collectives: Longest first.
-        largest: Tensors alive at the peak, largest first.
-        padding: Tensors with padding, most wasteful first.
-        notes: What a reader has to know, and what is not counted.
-        largest_batch: The largest global batch that fits; None where it was not asked for.
-        omitted: How many rows of each of these tuples were left out, by its name.
-    """
-
-    tpu: str
-    title: str
-    verdict: Verdict
-    outcome: str
-    errors: tuple[Problem, ...] = ()
-    memory: MemoryBar | None = None
-    time: TimeFacts | None = None
-    code: tuple[CodeRow, ...] = ()
-    layers: tuple[ShareRow, ...] = ()
-    operations: tuple[ShareRow, ...] = ()
-    collectives: tuple[ShareRow, ...] = ()
-    largest: tuple[TensorRow, ...] = ()
-    padding: tuple[TensorRow, ...] = ()
-    notes: tuple[str, ...] = ()
-    largest_batch: int | None = None
-    omitted: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def has_shares(self) -> bool:
-        """Whether anything is known of the lines of code."""
-        return any(row.weight for row in self.code)
-
-    def left_out(self, name: str) -> int:
-        """How many rows of one of the tuples were left out."""
-        return dict(self.omitted).get(name, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class TypeRow:
-    """A row of the table "which TPU do I need".
-
-    Attributes:
-        tpu: The TPU type.
-        cores: How many it has.
-        verdict: As a program's.
-        peak: Bytes a core; None where unknown.
-        available: Bytes a core that a program can use; None likewise.
-        largest_batch: None where it was not asked for.
-        low: Seconds of a call; None where no time was asked for.
-        high: Seconds of a call; None likewise.
-        per_core: Examples a second and core; None likewise.
-    """
-
-    tpu: str
-    cores: int
-    verdict: Verdict
-    peak: int | None
-    available: int | None
-    largest_batch: int | None
-    low: float | None
-    high: float | None
-    per_core: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramsDescription:
-    """A function compiled for several TPU types.
-
-    Attributes:
-        rows: The table.
-        programs: What was compiled, in the table's order.
-    """
-
-    rows: tuple[TypeRow, ...]
-    programs: tuple[ProgramDescription, ...]
+_TIMED = {"operations": "by_operation", "collectives": "collectives"}
 
 
 def describe_programs(programs: Iterable[Any]) -> ProgramsDescription:
@@ -264,19 +56,16 @@ def describe_program(program: Any) -> ProgramDescription:
     """
     memory, time = program.memory, program.time
     peak = max(memory.peak, 1) if memory is not None else 1
-    shares = {
-        "layers": _merged(_of(time, "by_layer"), _of(memory, "by_layer")),
-        "operations": list(_of(time, "by_operation")),
-        "collectives": list(_of(time, "collectives")),
-    }
-    tensors = {name: list(_of(memory, name)) for name in ("largest", "padding")}
     code, lines_left_out = describe_code(program, peak)
-    found: dict[str, list[Any]] = {**shares, **tensors, "errors": list(program.errors)}
-    left_out = {
-        name: len(rows) - (MAX_PROBLEMS if name == "errors" else MAX_ROWS)
-        for name, rows in found.items()
+    found = {
+        "errors": program.errors,
+        "layers": _merged(_of(time, "by_layer"), _of(memory, "by_layer")),
+        **{name: _of(time, attribute) for name, attribute in _TIMED.items()},
+        **{name: _of(memory, name) for name in ("largest", "padding")},
     }
-    left_out["code"] = lines_left_out
+    left_out = {name: len(rows) - MAX_ROWS for name, rows in found.items()}
+    left_out |= {"errors": len(program.errors) - MAX_PROBLEMS, "code": lines_left_out}
+    shares = {name: _shares(found[name], peak) for name in ("layers", *_TIMED)}
     return ProgramDescription(
         tpu=program.tpu,
         title=_title(program),
@@ -286,20 +75,20 @@ def describe_program(program: Any) -> ProgramDescription:
         memory=None if memory is None else _memory_bar(memory),
         time=None if time is None else _time_facts(program),
         code=code,
-        **{
-            name: tuple(_share(row, peak) for row in rows[:MAX_ROWS])
-            for name, rows in shares.items()
-        },
-        **{
-            name: tuple(_tensor(row, peak) for row in rows[:MAX_ROWS])
-            for name, rows in tensors.items()
-        },
-        notes=tuple(
-            shortened(note, MAX_TEXT) for note in (*program.notes, *_of(time, "not_counted"))
-        ),
+        layers=shares["layers"],
+        operations=shares["operations"],
+        collectives=shares["collectives"],
+        largest=_tensors(found["largest"], peak),
+        padding=_tensors(found["padding"], peak),
+        notes=_notes(program),
         largest_batch=program.largest_batch,
         omitted=tuple((name, count) for name, count in left_out.items() if count > 0),
     )
+
+
+def _notes(program: Any) -> tuple[str, ...]:
+    notes = (*program.notes, *_of(program.time, "not_counted"))
+    return tuple(shortened(note, MAX_TEXT) for note in dict.fromkeys(notes))
 
 
 def _of(part: Any, name: str) -> Sequence[Any]:
@@ -388,6 +177,10 @@ class _Both:
         self.bytes, self.memory = share.bytes, memory
 
 
+def _shares(shares: Sequence[Any], peak: int) -> tuple[ShareRow, ...]:
+    return tuple(_share(share, peak) for share in shares[:MAX_ROWS])
+
+
 def _share(share: Any, peak: int) -> ShareRow:
     return ShareRow(
         shortened(share.name, MAX_NAME),
@@ -397,6 +190,10 @@ def _share(share: Any, peak: int) -> ShareRow:
         share.memory / peak,
         share.bytes,
     )
+
+
+def _tensors(buffers: Sequence[Any], peak: int) -> tuple[TensorRow, ...]:
+    return tuple(_tensor(buffer, peak) for buffer in buffers[:MAX_ROWS])
 
 
 def _tensor(buffer: Any, peak: int) -> TensorRow:

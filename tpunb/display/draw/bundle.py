@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.history import HistoryDescription
-from tpunb.display.describe.programs import ProgramDescription, ProgramsDescription
+from tpunb.display.describe.program_description import ProgramDescription, ProgramsDescription
 from tpunb.display.describe.replicas import ReplicaValue, ReplicaValuesDescription
 from tpunb.display.describe.topology import TopologyDescription
 from tpunb.display.draw import table, text

@@ -21,7 +21,7 @@ from tpunb._util.tables import (
     table,
 )
 from tpunb._util.units import byte_count, duration, grouped
-from tpunb.display.describe.programs import (
+from tpunb.display.describe.program_description import (
     CodeRow,
     MemoryBar,
     ProgramDescription,

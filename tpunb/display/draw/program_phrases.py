@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tpunb._util.units import byte_count, counted, duration, grouped
-from tpunb.display.describe.programs import (
+from tpunb.display.describe.program_description import (
     MemoryBar,
     ProgramDescription,
     Segment,

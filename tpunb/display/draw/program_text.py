@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.units import byte_count, duration, grouped
-from tpunb.display.describe.programs import (
+from tpunb.display.describe.program_description import (
     CodeRow,
     MemoryBar,
     ProgramDescription,
