@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     history: History | None
     """What the last run has measured, by `%%tpu_run`, `Connection.run` or `LiveCurves`."""
-    from tpunb.display.widgets import CurvesWidget, ReplicasWidget, TopologyWidget
+    from tpunb.display.widgets import CurvesWidget, ProgramsWidget, ReplicasWidget, TopologyWidget
     from tpunb.keras import LiveCurves
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Explanation",
     "History",
     "LiveCurves",
+    "ProgramsWidget",
     "ReplicasWidget",
     "TPUStrategy",
     "TopologyWidget",
@@ -70,6 +71,7 @@ _HOMES = {
     "Explanation": "errors.explain",
     "History": "training.history",
     "LiveCurves": "keras",
+    "ProgramsWidget": "display.widgets",
     "ReplicasWidget": "display.widgets",
     "TPUStrategy": "connection.connect",
     "TopologyWidget": "display.widgets",

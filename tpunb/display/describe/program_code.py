@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from tpunb._util.plain_text import shortened
 
-__all__ = ["MAX_LINES", "CodeRow", "describe_code", "file_title"]
+__all__ = ["MAX_LINES", "CodeRow", "describe_code", "file_title", "heaviest"]
 
 MAX_LINES = 200
 """Lines of code that are kept: of more, those that matter."""
@@ -19,6 +20,7 @@ _MAX_CODE = 200
 _CELL = re.compile(r"<|.*[/\\]ipykernel_\d+[/\\]")
 
 Place = tuple[str, int]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,16 @@ def describe_code(program: Any, peak: int) -> tuple[tuple[CodeRow, ...], int]:
     """
     lines = _Lines(program, peak)
     places = lines.places()
-    if len(places) > MAX_LINES:
-        # The first of those that weigh the same.
-        heaviest = sorted(range(len(places)), key=lambda at: (-lines.weight(places[at]), at))
-        kept = [places[at] for at in sorted(heaviest[:MAX_LINES])]
-        return tuple(map(lines.row, kept)), len(places) - MAX_LINES
-    return tuple(map(lines.row, places)), 0
+    kept = heaviest(places, lines.weight, MAX_LINES)
+    return tuple(map(lines.row, kept)), len(places) - len(kept)
+
+
+def heaviest(rows: Sequence[_T], weight: Callable[[_T], float], count: int) -> list[_T]:
+    """So many rows of the most weight, in their order; the first of those that weigh the same."""
+    if len(rows) <= count:
+        return list(rows)
+    by_weight = sorted(range(len(rows)), key=lambda at: (-weight(rows[at]), at))
+    return [rows[at] for at in sorted(by_weight[:count])]
 
 
 class _Lines:

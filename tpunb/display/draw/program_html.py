@@ -20,7 +20,8 @@ from tpunb._util.tables import (
     escaped,
     table,
 )
-from tpunb._util.units import byte_count, duration, grouped
+from tpunb._util.units import byte_count, duration
+from tpunb.display.describe.program_code import heaviest
 from tpunb.display.describe.program_description import (
     CodeRow,
     MemoryBar,
@@ -171,10 +172,7 @@ def _spaced(parts: Iterable[str]) -> str:
 
 
 def _time(program: ProgramDescription) -> Iterator[Markup]:
-    facts = list(phrases.time_phrases(program))
-    if program.largest_batch is not None:
-        facts.append(f"largest global batch that fits: {grouped(program.largest_batch)}")
-    yield block(" · ".join(facts))
+    yield block(" · ".join(phrases.facts(program)))
     if program.time is not None and program.time.parts:
         yield Markup(
             f'<div style="{_SMALL}">{escaped(" · ".join(phrases.time_parts(program.time)))}</div>'
@@ -195,7 +193,7 @@ def _code(program: ProgramDescription) -> Markup:
     timed, held = program.time is not None, program.memory is not None
     rows: list[Sequence[str] | str] = []
     file = ""
-    shown = _heaviest(program.code)
+    shown = heaviest(program.code, lambda row: row.weight, MAX_LINES)
     for row in shown:
         if row.file != file:
             file = row.file
@@ -204,14 +202,6 @@ def _code(program: ProgramDescription) -> Markup:
     head = ["line", *(["time"] if timed else []), *(["memory"] if held else []), "code"]
     rest = _more(program, "code", len(shown), len(program.code))
     return Markup(_wide(table(rows, head=head, named=True, style=_CODE)) + rest)
-
-
-def _heaviest(rows: tuple[CodeRow, ...]) -> list[CodeRow]:
-    """As many lines as are shown, those of most weight, in their order."""
-    if len(rows) <= MAX_LINES:
-        return list(rows)
-    least = sorted((row.weight for row in rows), reverse=True)[MAX_LINES - 1]
-    return [row for row in rows if row.weight >= least][:MAX_LINES]
 
 
 def _code_row(row: CodeRow, timed: bool, held: bool) -> list[str]:

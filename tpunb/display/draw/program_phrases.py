@@ -16,6 +16,7 @@ from tpunb.display.describe.program_description import (
 
 __all__ = [
     "TYPE_HEAD",
+    "facts",
     "headline",
     "memory_limit",
     "memory_phrase",
@@ -94,6 +95,14 @@ def time_phrases(program: ProgramDescription) -> Iterator[str]:
         yield f"{rate(time.examples[0])} to {rate(time.examples[1])} examples/s"
     if time.per_core is not None:
         yield f"about {rate(time.per_core)} examples/s a core"
+
+
+def facts(program: ProgramDescription) -> list[str]:
+    """The time, and the largest batch, as far as they were asked for."""
+    found = list(time_phrases(program))
+    if program.largest_batch is not None:
+        found.append(f"largest global batch that fits: {grouped(program.largest_batch)}")
+    return found
 
 
 def time_parts(time: TimeFacts) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.units import byte_count, duration, grouped
+from tpunb.display.describe.program_code import heaviest
 from tpunb.display.describe.program_description import (
     CodeRow,
     MemoryBar,
@@ -115,30 +116,24 @@ def _time(program: ProgramDescription) -> Iterator[str]:
 def _code(program: ProgramDescription) -> Iterator[str]:
     if not program.has_shares:
         return
-    timed = program.time is not None
-    yield f"  line  {'time':<16} memory" if timed else "  line  memory"
-    shown = _heaviest(program.code)
+    timed, held = program.time is not None, program.memory is not None
+    head = [*([f"{'time':<16}"] if timed else []), *(["memory"] if held else [])]
+    yield f"  line  {' '.join(head)}"
+    shown = heaviest(program.code, lambda row: row.weight, MAX_LINES)
     file = ""
     for row in shown:
         if row.file != file:
             file = row.file
             yield f"  {file or 'cell'}"
-        yield shortened(_code_line(row, timed), WIDTH)
+        yield shortened(_code_line(row, timed, held), WIDTH)
     yield from _more(program, "code", len(shown), len(program.code))
 
 
-def _heaviest(rows: tuple[CodeRow, ...]) -> list[CodeRow]:
-    """As many lines as are shown, those of most weight, in their order."""
-    if len(rows) <= MAX_LINES:
-        return list(rows)
-    least = sorted((row.weight for row in rows), reverse=True)[MAX_LINES - 1]
-    return [row for row in rows if row.weight >= least][:MAX_LINES]
-
-
-def _code_line(row: CodeRow, timed: bool) -> str:
+def _code_line(row: CodeRow, timed: bool, held: bool) -> str:
     mark = "✗" if row.problem else " "
     time = f"{_share_bar(row.fraction)} " if timed else ""
-    memory = f"{_bar(row.part)} {byte_count(row.memory) if row.memory else '':>9}"
+    size = byte_count(row.memory) if row.memory else ""
+    memory = f"{_bar(row.part)} {size:>9}" if held else ""
     return f"{mark} {row.number:>4}  {time}{memory}  {row.text.rstrip()}"
 
 
