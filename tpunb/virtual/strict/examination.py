@@ -38,13 +38,14 @@ __all__ = [
     "examine",
     "is_observed",
     "observed",
+    "observing",
     "spare_the_machine",
     "traced_anew",
 ]
 
 _REFUSES = {rule.name: rule.refuses for rule in RULES}
-_observers: contextvars.ContextVar[list[Examination] | None] = contextvars.ContextVar(
-    "tpunb_observers", default=None
+_observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = contextvars.ContextVar(
+    "tpunb_observer", default=None
 )
 
 
@@ -93,11 +94,22 @@ def _located(diagnostic: Diagnostic, places: SourceLines) -> Located:
 def observed() -> Iterator[list[Examination]]:
     """Collects the examinations of what is traced inside, where nothing is refused."""
     found: list[Examination] = []
-    token = _observers.set(found)
-    try:
+    with observing(lambda traced: found.append(examine(traced))):
         yield found
+
+
+@contextlib.contextmanager
+def observing(observer: Callable[[TracedFunction], None]) -> Iterator[None]:
+    """Passes the replica functions that are traced inside to an observer; none is refused or run.
+
+    Args:
+        observer: Is called with each while the graph around it is being built.
+    """
+    token = _observer.set(observer)
+    try:
+        yield
     finally:
-        _observers.reset(token)
+        _observer.reset(token)
 
 
 class _CompilerContext(XLAControlFlowContext):  # type: ignore[misc]
@@ -123,7 +135,7 @@ def traced_anew() -> Iterator[None]:
 
 def is_observed() -> bool:
     """Whether what is traced now is examined only, and will not run."""
-    return _observers.get() is not None
+    return _observer.get() is not None
 
 
 def enforce(traced: TracedFunction, strictness: Strictness) -> None:
@@ -136,9 +148,9 @@ def enforce(traced: TracedFunction, strictness: Strictness) -> None:
     Raises:
         tf.errors.InvalidArgumentError: A TPU refuses it.
     """
-    observers = _observers.get()
-    if observers is not None:
-        observers.append(examine(traced))
+    observer = _observer.get()
+    if observer is not None:
+        observer(traced)
         return
     if not strictness.any:
         return
@@ -161,7 +173,7 @@ def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset
         MemoryLimitError: A tensor does not fit.
     """
     found = beyond_the_machine(traced.made, replicas, repeated)
-    if found is None or _observers.get() is not None:
+    if found is None or is_observed():
         return
     made, reason = found
     at = "".join(f"\n{_shown(place)}" for place in SourceLines(traced.atomic).own(made.node)[:1])
