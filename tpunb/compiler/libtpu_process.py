@@ -102,9 +102,7 @@ class Compiler:
         key = topology, chip
         if key not in self._topologies:
             config = {"chip_config_name": chip} if chip else {}
-            self._topologies[key] = self._describe(
-                platform="tpu", topology_name=topology, **config
-            )
+            self._topologies[key] = self._describe(platform="tpu", topology_name=topology, **config)
         return list(self._topologies[key].devices)
 
     def _module(self, serialized: bytes, replicas: int) -> tuple[Any, list[str]]:
@@ -195,8 +193,9 @@ class _Rewriter:
             operation.attributes["replica_groups"] = self._dense(self._regrouped(groups))
             return
         attributes = (
-            self._permutation(groups) if marker == "/CollectivePermute" else
-            self._exchange(operation, self._regrouped(groups))
+            self._permutation(groups)
+            if marker == "/CollectivePermute"
+            else self._exchange(operation, self._regrouped(groups))
         )
         with self._ir.InsertionPoint(operation), operation.location:
             made = self._ir.Operation.create(

@@ -40,6 +40,7 @@ __all__ = [
     "observed",
     "observing",
     "spare_the_machine",
+    "statically_found",
     "traced_anew",
 ]
 
@@ -204,10 +205,8 @@ def examine(
     """
     library, definition = traced.library, traced.definition
     found = [
-        *foreign_types(traced, definition),
-        *out_of_scope_variables(traced, definition),
+        *statically_found(traced),
         *beyond_a_core(traced.made, traced.variables, traced.memory, traced.cores),
-        *lint(definition, library, traced.graph.name),
     ]
     diagnostics = [diagnostic for diagnostic in found if wanted(diagnostic)]
     kept = needed(definition)
@@ -226,6 +225,15 @@ def examine(
     places = SourceLines(traced.atomic)
     located = [_located(diagnostic, places) for diagnostic in diagnostics]
     return Examination(traced.graph, places, tuple(_once_a_line(located)))
+
+
+def statically_found(traced: TracedFunction) -> list[Diagnostic]:
+    """What is found without a compiler, and without counting memory."""
+    return [
+        *foreign_types(traced, traced.definition),
+        *out_of_scope_variables(traced, traced.definition),
+        *lint(traced.definition, traced.library, traced.graph.name),
+    ]
 
 
 def _says_again(refused: Diagnostic, found: list[Diagnostic]) -> bool:
