@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any
 from tpunb.version import __version__
 
 if TYPE_CHECKING:
+    from tpunb.compiler.compile import compile
+    from tpunb.compiler.program import TpuProgram
+    from tpunb.compiler.table import TpuPrograms
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.connection import Connection
     from tpunb.connection.doctor import DoctorReport, doctor
@@ -48,11 +51,14 @@ __all__ = [
     "ReplicasWidget",
     "TPUStrategy",
     "TopologyWidget",
+    "TpuProgram",
+    "TpuPrograms",
     "TpunbError",
     "__version__",
     "accelerator",
     "accelerator_types",
     "check",
+    "compile",
     "connect",
     "doctor",
     "explain",
@@ -75,10 +81,13 @@ _HOMES = {
     "ReplicasWidget": "display.widgets",
     "TPUStrategy": "connection.connect",
     "TopologyWidget": "display.widgets",
+    "TpuProgram": "compiler.program",
+    "TpuPrograms": "compiler.table",
     "TpunbError": "errors",
     "accelerator": "tpu.types",
     "accelerator_types": "tpu.types",
     "check": "virtual.check",
+    "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
     "explain": "errors.explain",

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -22,25 +22,31 @@ from tpunb.virtual.strict.examination import (
     Examination,
     Located,
     examine,
-    observed,
+    observing,
     traced_anew,
 )
-from tpunb.virtual.strict.traced_function import traced_function_of
+from tpunb.virtual.strict.traced_function import TracedFunction, traced_function_of
 
 __all__ = [
     "CheckError",
     "CheckReport",
     "Problem",
     "check",
+    "current",
+    "definition_of",
     "innermost",
+    "problem_of",
     "refuse_other_strategies",
     "report",
+    "trace_for",
 ]
 
 _WIDTH = 92
 _MANY_TRACES = 5
 _MAX_PROBLEMS = 30  # of either kind
 _MAX_CAUSE = 2000
+
+_Seen = TypeVar("_Seen")
 
 
 class CheckError(TpunbError, ValueError):
@@ -122,12 +128,12 @@ def check(
         CheckError: The strategy is not a virtual TPU's.
         Exception: What the function raises when it is traced.
     """
-    strategy = strategy or _current()
+    strategy = strategy or current()
     if strategy is not None:
         refuse_other_strategies(strategy)
-    defined = _definition(fn)
+    defined = definition_of(fn)
     return report(
-        _trace(fn, args, strategy),
+        trace_for(fn, args, strategy, examine),
         _traces_of(fn, args),
         lambda places: innermost(places) or defined,
     )
@@ -165,9 +171,9 @@ def report(
     for examination in examinations:
         for located in examination.diagnostics:
             kept = errors if located.refuses else warnings
-            kept[_problem(located, choose)] = None
+            kept[problem_of(located, choose)] = None
         for located in advice(examination):
-            warnings[_problem(located, choose)] = None
+            warnings[problem_of(located, choose)] = None
     return CheckReport(tuple(sorted(errors, key=_order)), tuple(sorted(warnings, key=_order)))
 
 
@@ -175,9 +181,10 @@ def _order(problem: Problem) -> tuple[str, float]:
     return problem.file, float("inf") if problem.line is None else problem.line
 
 
-def _problem(
+def problem_of(
     located: Located, choose: Callable[[Sequence[SourceLine]], tuple[str, int] | None]
 ) -> Problem:
+    """A diagnostic for a reader; `choose` says which of its lines is shown."""
     diagnostic = located.diagnostic
     file, line = choose(located.places) or ("", None)
     known = explain(diagnostic.message)
@@ -196,30 +203,50 @@ def innermost(places: Sequence[SourceLine]) -> tuple[str, int] | None:
     return (places[0].file, places[0].line) if places else None
 
 
-def _definition(fn: Any) -> tuple[str, int] | None:
+def definition_of(fn: Any) -> tuple[str, int] | None:
     """Where a function is defined, which stands for a place that is not known."""
     code = getattr(inspect.unwrap(getattr(fn, "python_function", fn)), "__code__", None)
     return (code.co_filename, code.co_firstlineno) if code else None
 
 
-def _current() -> Any:
+def current() -> Any:
     """The strategy whose scope is entered, or that of the open connection, or None."""
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else current_strategy.get()
 
 
-def _trace(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> list[Examination]:
-    """Traces a function, as a replica's or as one that runs them, and examines it."""
+def trace_for(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    strategy: Any,
+    see: Callable[[TracedFunction], _Seen],
+) -> list[_Seen]:
+    """Traces a function, as a replica's or as one that runs them; runs nothing.
 
-    def as_replica() -> list[Examination]:
+    Args:
+        fn: The function.
+        args: Its arguments, as `check` takes them.
+        strategy: A virtual TPU's; None for a function that needs none.
+        see: Is called with each replica function that is traced.
+
+    Returns:
+        What it made of them.
+
+    Raises:
+        Exception: What the function raises when it is traced.
+    """
+
+    def as_replica() -> list[_Seen]:
         values = [_element(argument) for argument in args]
-        with observed() as found:
+        found: list[_Seen] = []
+        with observing(lambda traced: found.append(see(traced))):
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
         return found
 
-    def as_caller() -> list[Examination]:
-        with observed() as found:
+    def as_caller() -> list[_Seen]:
+        found: list[_Seen] = []
+        with observing(lambda traced: found.append(see(traced))):
             concrete = _traced(fn, args)
-        return found or ([] if strategy else [examine(traced_function_of(concrete))])
+        return found or ([] if strategy else [see(traced_function_of(concrete))])
 
     if strategy is None:
         return as_caller()

@@ -38,13 +38,15 @@ __all__ = [
     "examine",
     "is_observed",
     "observed",
+    "observing",
     "spare_the_machine",
+    "statically_found",
     "traced_anew",
 ]
 
 _REFUSES = {rule.name: rule.refuses for rule in RULES}
-_observers: contextvars.ContextVar[list[Examination] | None] = contextvars.ContextVar(
-    "tpunb_observers", default=None
+_observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = contextvars.ContextVar(
+    "tpunb_observer", default=None
 )
 
 
@@ -93,11 +95,22 @@ def _located(diagnostic: Diagnostic, places: SourceLines) -> Located:
 def observed() -> Iterator[list[Examination]]:
     """Collects the examinations of what is traced inside, where nothing is refused."""
     found: list[Examination] = []
-    token = _observers.set(found)
-    try:
+    with observing(lambda traced: found.append(examine(traced))):
         yield found
+
+
+@contextlib.contextmanager
+def observing(observer: Callable[[TracedFunction], None]) -> Iterator[None]:
+    """Passes the replica functions that are traced inside to an observer; none is refused or run.
+
+    Args:
+        observer: Is called with each while the graph around it is being built.
+    """
+    token = _observer.set(observer)
+    try:
+        yield
     finally:
-        _observers.reset(token)
+        _observer.reset(token)
 
 
 class _CompilerContext(XLAControlFlowContext):  # type: ignore[misc]
@@ -123,7 +136,7 @@ def traced_anew() -> Iterator[None]:
 
 def is_observed() -> bool:
     """Whether what is traced now is examined only, and will not run."""
-    return _observers.get() is not None
+    return _observer.get() is not None
 
 
 def enforce(traced: TracedFunction, strictness: Strictness) -> None:
@@ -136,9 +149,9 @@ def enforce(traced: TracedFunction, strictness: Strictness) -> None:
     Raises:
         tf.errors.InvalidArgumentError: A TPU refuses it.
     """
-    observers = _observers.get()
-    if observers is not None:
-        observers.append(examine(traced))
+    observer = _observer.get()
+    if observer is not None:
+        observer(traced)
         return
     if not strictness.any:
         return
@@ -161,7 +174,7 @@ def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset
         MemoryLimitError: A tensor does not fit.
     """
     found = beyond_the_machine(traced.made, replicas, repeated)
-    if found is None or _observers.get() is not None:
+    if found is None or is_observed():
         return
     made, reason = found
     at = "".join(f"\n{_shown(place)}" for place in SourceLines(traced.atomic).own(made.node)[:1])
@@ -192,10 +205,8 @@ def examine(
     """
     library, definition = traced.library, traced.definition
     found = [
-        *foreign_types(traced, definition),
-        *out_of_scope_variables(traced, definition),
+        *statically_found(traced),
         *beyond_a_core(traced.made, traced.variables, traced.memory, traced.cores),
-        *lint(definition, library, traced.graph.name),
     ]
     diagnostics = [diagnostic for diagnostic in found if wanted(diagnostic)]
     kept = needed(definition)
@@ -214,6 +225,15 @@ def examine(
     places = SourceLines(traced.atomic)
     located = [_located(diagnostic, places) for diagnostic in diagnostics]
     return Examination(traced.graph, places, tuple(_once_a_line(located)))
+
+
+def statically_found(traced: TracedFunction) -> list[Diagnostic]:
+    """What is found without a compiler, and without counting memory."""
+    return [
+        *foreign_types(traced, traced.definition),
+        *out_of_scope_variables(traced, traced.definition),
+        *lint(traced.definition, traced.library, traced.graph.name),
+    ]
 
 
 def _says_again(refused: Diagnostic, found: list[Diagnostic]) -> bool:

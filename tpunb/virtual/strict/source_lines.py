@@ -45,6 +45,10 @@ class SourceLines:
             return []
         return [_place(info, number) for number in reversed(info.traces_by_id[trace].frame_id)]
 
+    def knows(self, path: str) -> bool:
+        """Whether a node of exactly this name was traced."""
+        return path in self._known[1]
+
     def own(self, path: str) -> list[SourceLine]:
         """The calls within the replica function that lie in the user's code, innermost first."""
         inside = itertools.takewhile(
