@@ -9,15 +9,24 @@ that does not has one. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce
 
 from __future__ import annotations
 
+from tpunb.compiler.hlo import Instruction
 from tpunb.compiler.topologies import Target
 
-__all__ = ["KINDS", "link_bytes", "link_seconds"]
+__all__ = ["KINDS", "collective_size", "link_bytes", "link_seconds"]
 
 KINDS = frozenset(
     {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
 )
 _LATENCY = 1e-6
 """Of a hop; a small all-reduce takes some microseconds on any TPU."""
+
+
+def collective_size(instruction: Instruction) -> int:
+    """Bytes of a collective's results."""
+    results = list(instruction.results)
+    if instruction.opcode.endswith("-start") and not instruction.opcode.startswith("all-reduce"):
+        results = results[len(instruction.operands) :][: len(instruction.operands)]
+    return sum(shape.unpadded for shape in results)
 
 
 def link_bytes(kind: str, size: int, cores: int) -> float:

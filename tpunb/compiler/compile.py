@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, overload
 
 from tpunb.compiler import libtpu
-from tpunb.compiler.models import layer_names, model_step
+from tpunb.compiler.models import is_model, layer_names, model_step
 from tpunb.compiler.prepare import Prepared, prepare
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.several import merged
@@ -163,7 +163,7 @@ def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Targe
 
 def function_for(fn: Any, args: Sequence[Any], strategy: Any) -> Function:
     """Traces and lowers a function; see `compile` for the arguments and errors."""
-    layers = layer_names(fn)
+    layers, choose = layer_names(fn), _chooser(fn)
     examples = None
     if step := model_step(fn, args, strategy):
         data = step.data if isinstance(step.data, tuple) else (step.data,)
@@ -172,7 +172,6 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any) -> Function:
         refuse_other_strategies(strategy)
     replicas, partitions = _cores(strategy)
     traced = trace_for(fn, args, strategy, lambda one: one)
-    choose = _chooser(fn)
     prepared = tuple(prepare(one, choose, layers) for one in traced)
     examples = examples or _examples(traced, replicas)
     return Function(prepared, replicas, partitions, examples)
@@ -185,6 +184,8 @@ def _settings(
 
 
 def _chooser(fn: Any) -> Any:
+    if is_model(fn) or is_model(getattr(fn, "__self__", None)):
+        return innermost  # of a library's model no line is the user's
     defined = definition_of(fn)
     return lambda places: innermost(places) or defined
 

@@ -18,10 +18,8 @@ __all__ = ["Live", "alive_at_peak"]
 
 # They give the buffers of what they take, in place or in parts.
 _ALIASES = frozenset(
-    {"bitcast", "optimization-barrier", "add-dependency", "copy-done", "all-reduce-done"}
-    | {"all-gather-done", "collective-permute-done", "async-done", "async-update", "domain"}
+    {"bitcast", "optimization-barrier", "add-dependency", "async-update", "domain"}
 )
-_STARTS = frozenset({"copy-start", "all-gather-start", "collective-permute-start"})
 _IN_PLACE = frozenset({"all-reduce", "all-reduce-start", "dynamic-update-slice", "scatter"})
 _SHARED = re.compile(r"output_to_operand_aliasing=\{(.*?\))\}")
 _PAIR = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}\)")
@@ -140,8 +138,10 @@ class _Sweep:
             yield from self._element(instruction)
         elif opcode == "while" or (opcode in _ALIASES and known):
             yield from known[0][: len(instruction.results)]
-        elif opcode in _STARTS and known:
-            yield from self._begun(time, instruction, known[0])
+        elif opcode.endswith("-start") and opcode not in _IN_PLACE:
+            yield from self._begun(time, instruction, known)
+        elif opcode.endswith("-done") and known:
+            yield from self._finished(instruction, known[0])
         else:
             yield from self._made(time, instruction, known)
 
@@ -167,12 +167,23 @@ class _Sweep:
         width = parts[instruction.index] if instruction.index < len(parts) else 1
         yield from values[before : before + width]
 
-    def _begun(self, time: int, instruction: Instruction, source: list[int]) -> Iterator[int]:
-        """An asynchronous copy: its result, then its source."""
-        results = list(instruction.results)
-        target = results[0] if instruction.opcode == "copy-start" else results[-1]
-        yield self._new(time, instruction, target)
-        yield from source
+    def _begun(
+        self, time: int, instruction: Instruction, known: Sequence[list[int]]
+    ) -> Iterator[int]:
+        """Something asynchronous: what it takes is among its results, which wait for its end."""
+        sources = [buffer for one in known for buffer in one]
+        for shape in instruction.results:
+            same = next((one for one in sources if self._buffers[one].shape == shape), None)
+            if same is None:
+                yield self._new(time, instruction, shape)
+            else:
+                sources.remove(same)
+                yield same
+
+    def _finished(self, instruction: Instruction, started: list[int]) -> Iterator[int]:
+        """The results among what was started; the last of its shape, as sources come first."""
+        for shape in instruction.results:
+            yield from [one for one in started if self._buffers[one].shape == shape][-1:]
 
     def _made(
         self, time: int, instruction: Instruction, known: Sequence[list[int]]

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
 from tpunb._util.units import byte_count
-from tpunb.compiler.collectives import KINDS, link_bytes, link_seconds
+from tpunb.compiler.collectives import KINDS, collective_size, link_bytes, link_seconds
 from tpunb.compiler.hlo import Computation, Instruction, Module
 from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.loops import trips
@@ -29,10 +29,11 @@ _PRODUCTS = frozenset({"convolution", "dot"})
 # They name, group or wait for what others do, and take no time of their own.
 _FREE = frozenset(
     {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"}
-    | {"call", "after-all", "copy-done", "copy-start", "partition-id", "replica-id", "iota"}
-    | {"optimization-barrier", "add-dependency", "async-done", "async-update", "domain"}
+    | {"call", "after-all", "partition-id", "replica-id", "iota", "domain"}
+    | {"optimization-barrier", "add-dependency", "async-update"}
 )
 _ROWS_ONLY = frozenset({"gather", "dynamic-slice"})
+_BITCASTS = frozenset({"ConcatBitcast", "SliceBitcast", "AllocateBuffer", "Sharding"})
 _LEAST = 1e-7
 
 
@@ -100,8 +101,17 @@ def _add(
                 _add(found, module, module.computations[name], times / len(called), target)
         elif instruction.opcode == "call":
             _add(found, module, module.computations[called["to_apply"]], times, target)
-        elif instruction.opcode not in _FREE:
+        elif not _is_free(instruction):
             found.costs.append(_cost(found, instruction, computation, module, times, target))
+
+
+def _is_free(instruction: Instruction) -> bool:
+    """Whether it takes no time; copies in the background run beside what is counted."""
+    opcode = instruction.opcode
+    kind = opcode.removesuffix("-start").removesuffix("-done")
+    if kind in KINDS:
+        return opcode.endswith("-done")
+    return opcode in _FREE or kind != opcode or instruction.target in _BITCASTS
 
 
 def _cost(
@@ -112,11 +122,9 @@ def _cost(
     times: float,
     target: Target,
 ) -> _Cost:
-    opcode = instruction.opcode.removesuffix("-start").removesuffix("-done")
+    opcode = instruction.opcode.removesuffix("-start")
     if opcode in KINDS:
-        if instruction.opcode.endswith("-done"):
-            return _Cost(instruction, 0.0, 0.0, "collective")
-        size = _size(instruction.results)
+        size = collective_size(instruction)
         seconds = link_seconds(opcode, size, instruction.group_size, target)
         sent = round(link_bytes(opcode, size, instruction.group_size or target.replicas))
         return _Cost(instruction, seconds * times, 0.0, "collective", sent)
@@ -232,7 +240,7 @@ def _collectives(
     found = [(cost, node) for cost, node in nodes if cost.kind == "collective" and cost.seconds]
     for cost, node in sorted(found, key=lambda one: one[0].seconds, reverse=True):
         opcode = cost.instruction.opcode.removesuffix("-start")
-        size = byte_count(_size(cost.instruction.results))
+        size = byte_count(collective_size(cost.instruction))
         fraction = cost.seconds / total
         line = origins.line(node)
         yield Share(f"{opcode} of {size}", line, fraction * middle, fraction, bytes=cost.bytes)

@@ -23,8 +23,6 @@ from tpunb.virtual.strict.examination import Located
 
 __all__ = ["Settings", "program_for"]
 
-# A module up to this size takes all of the compiler's effort in about a second.
-_SMALL = 40_000
 # So close to the limit, low effort may come to another verdict than all of it.
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
@@ -93,7 +91,7 @@ def _asked(
     prepared: Prepared, wanted: Target, settings: Settings
 ) -> tuple[Compiled | Refused, bool]:
     """The compiler's answer, and whether it was made with low effort."""
-    low = not settings.speed and len(prepared.module) > _SMALL
+    low = not settings.speed
     answer = _ask(prepared, wanted, settings, low=low)
     if not low or not _is_close(answer, wanted.hardware.usable_bytes):
         return answer, low
@@ -130,6 +128,8 @@ def _accepted(
     if module is None and settings.details:
         notes.append(f"The compiler gives no program for {wanted.tpu.name}: totals only.")
     timed = settings.speed and module is not None
+    if timed and wanted.hardware.clock is None:
+        notes.append(f"No time is estimated: the clock of a {wanted.tpu.family} is not published.")
     return dataclasses.replace(
         program,
         memory=memory,
