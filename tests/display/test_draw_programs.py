@@ -53,8 +53,8 @@ class Tags(HTMLParser):
 FITS = """\
 TPU v3-8 · 8 replicas · global batch 1024
 Compiles and fits: 3.4 GiB of 15.48 GiB a core (22%).
-HBM     ▒▒▒▒▒▒▒▒▒······························· 3.4 GiB of 15.48 GiB a core (22%)
-        variables 98 MiB · inputs 77 MiB · results 1 MiB · temporaries 3.2 GiB · other 28.8 MiB ·
+HBM     █▒▒▒▒▒▒▒▒······························· 3.4 GiB of 15.48 GiB a core (22%)
+        variables 98 MiB · inputs 77 MiB · results 1 MiB · temporaries 3.2 GiB · other 28.8 MiB
         free 12.08 GiB · 15.48 GiB usable of the data sheet's 16 GiB
 time    110 ms to 174 ms a call (estimated) · 5890 to 9310 examples/s · about 925 examples/s a core
         matrix products 62% · memory-bound 30% · collectives 6% · other 2%

@@ -18,6 +18,7 @@ from tpunb.display.describe.topology import (
     describe_accelerator,
     describe_device_assignment,
     describe_topology,
+    with_program,
 )
 from tpunb.tpu.annotations import Annotation, Annotations
 
@@ -38,4 +39,5 @@ __all__ = [
     "describe_replica_values",
     "describe_topology",
     "only_replicas",
+    "with_program",
 ]

@@ -34,6 +34,9 @@ MAX_PROBLEMS = 30
 MAX_TEXT = 2000
 MAX_NAME = 120
 
+_WASTE = 1e-3
+"""Padding that takes a smaller part of the peak is not worth a row."""
+
 _TIMED = {"operations": "by_operation", "collectives": "collectives"}
 
 
@@ -61,7 +64,8 @@ def describe_program(program: Any) -> ProgramDescription:
         "errors": program.errors,
         "layers": _merged(_of(time, "by_layer"), _of(memory, "by_layer")),
         **{name: _of(time, attribute) for name, attribute in _TIMED.items()},
-        **{name: _of(memory, name) for name in ("largest", "padding")},
+        "largest": _of(memory, "largest"),
+        "padding": [one for one in _of(memory, "padding") if one.wasted > peak * _WASTE],
     }
     left_out = {name: len(rows) - MAX_ROWS for name, rows in found.items()}
     left_out |= {"errors": len(program.errors) - MAX_PROBLEMS, "code": lines_left_out}

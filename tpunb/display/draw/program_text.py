@@ -89,9 +89,15 @@ def _memory(memory: MemoryBar) -> Iterator[str]:
 
 
 def _listed(parts: Iterable[str], indent: int) -> list[str]:
-    text = " · ".join(part for part in parts if part)
-    space = " " * indent
-    return textwrap.wrap(text, WIDTH, initial_indent=space, subsequent_indent=space)
+    """As many parts in a line as fit."""
+    lines: list[str] = []
+    for part in filter(None, parts):
+        longer = f"{lines[-1]} · {part}" if lines else ""
+        if lines and len(longer) <= WIDTH:
+            lines[-1] = longer
+        else:
+            lines.append(" " * indent + part)
+    return lines
 
 
 def _memory_bar(memory: MemoryBar) -> str:
@@ -102,6 +108,8 @@ def _memory_bar(memory: MemoryBar) -> str:
         begin, end = segment.begin, segment.begin + segment.bytes
         first, last = (round(_MEMORY_BAR * place / memory.total) for place in (begin, end))
         cells += [_FILLS.get(segment.kind, "·")] * (last - first)
+    if cells:  # the least of all is seen
+        cells[0] = _FILLS.get(memory.segments[0].kind, "·")
     return "".join("!" if place >= limit else cell for place, cell in enumerate(cells))
 
 
@@ -167,7 +175,8 @@ def _shares(
     for row in rows[:MAX_ROWS]:
         time = f"{_share_bar(row.fraction)} " if timed else ""
         seconds = duration(row.seconds) if row.seconds else ""
-        sizes = byte_count(row.memory or row.bytes) if row.memory or row.bytes else ""
+        size = row.bytes if name == "collectives" else row.memory
+        sizes = byte_count(size) if size else ""
         yield shortened(f"  {time}{seconds:>8} {sizes:>9}  {row.name}", WIDTH)
     yield from _more(program, name, MAX_ROWS, len(rows))
 
