@@ -71,7 +71,7 @@ time    110 ms to 174 ms a call (estimated) · 5890 to 9310 examples/s · about 
 
   layers
   █████▊       58%    80 ms     2 GiB  conv1
-  ██▎          22%    30 ms     1 GiB  predictions
+  ██▎          22%    30 ms            predictions
                               256 MiB  pool1
 """
 

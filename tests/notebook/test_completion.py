@@ -20,6 +20,7 @@ RUN = [
     *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),
     *("--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"),
 ]
+COMPILE = ["--for", "--speed", "--largest-batch", "--timeout", "--data", "--as", "--out"]
 TYPES = list(accelerator_types())
 
 
@@ -72,6 +73,9 @@ CASES = [
     ("%tpu_topology v3-1", ["v3-128", "v3-1024"]),
     ("%tpu_topology ", TYPES),
     ("%%tpu_run --t", ["--targets", "--time"]),
+    ("%%tpu_compile --", COMPILE),
+    ("%%tpu_compile --for v3-1", ["v3-128", "v3-1024"]),
+    ("%%tpu_compile --for v2-8,v3-1", ["v2-8,v3-128", "v2-8,v3-1024"]),
     ("%%tpu_run --time ", [option for option in RUN if option != "--time"]),
 ]
 
@@ -121,4 +125,4 @@ def test_names_of_magics(book: Notebook) -> None:
     _, matches = old_complete(book, "%tpu_")
     assert set(matches) == {
         f"%tpu_{name}" for name in ("connect", "disconnect", "doctor", "status", "topology")
-    } | {"%%tpu_check", "%%tpu_run"}
+    } | {"%%tpu_check", "%%tpu_compile", "%%tpu_run"}

@@ -216,5 +216,6 @@ def test_with_the_compiler_itself(book: Notebook) -> None:
     assert {"x", "w"} <= names
     assert [share.line.line for share in program.memory.by_line if share.line] == [2]
     assert "f32[2048,2048]  argument w" in str(program)
-    refused = program_of(book, "a = tf.ones([4, 4], tf.int64)\nx[0, 0]\na @ a")
-    assert [problem.line for problem in refused.errors] == [4]
+    book.good("a = tf.ones([4, 4], tf.int64)")
+    refused = program_of(book, "x[0, 0]\na @ a")
+    assert [problem.line for problem in refused.errors] == [3]

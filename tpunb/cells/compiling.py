@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
 
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile_traced, targets
@@ -15,7 +18,10 @@ from tpunb.compiler.verdict import Settings
 from tpunb.virtual.check import refuse_other_strategies
 
 from ..errors.code_problems import SourceLine
+from .batch_reader import Batch
+from .capture import Captured
 from .error_lines import line_in
+from .largest_batch import search
 from .nests import leaves
 from .programs import TracedCell
 from .source import StepSource
@@ -69,19 +75,70 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     programs = compile_traced(
         traced.functions,
         kinds,
-        Settings(
-            functools.partial(line_in, traced.cell),
-            settings.speed,
-            settings.timeout,
-            progress=settings.say,
-        ),
+        _how(traced, settings),
         layers=_layers(traced),
         examples=sum(batch.sizes) or None if batch is not None else None,
         strategy=strategy,
     )
+    if settings.largest_batch and batch is not None:
+        programs = [_with_largest(program, steps, settings, batch) for program in programs]
     names = _argument_names(traced)
     shown = [_with_names(_with_code(program, traced.cell), names) for program in programs]
     return shown[0] if len(shown) == 1 else TpuPrograms(shown)
+
+
+def _how(traced: TracedCell, settings: CompileSettings) -> Settings:
+    choose = functools.partial(line_in, traced.cell)
+    return Settings(choose, settings.speed, settings.timeout, progress=settings.say)
+
+
+def _with_largest(
+    program: TpuProgram, steps: Steps, settings: CompileSettings, batch: Batch
+) -> TpuProgram:
+    """The program with the largest global batch that fits on its TPU type.
+
+    Only shapes are traced: no batch of any other size is made.
+    """
+    memory = program.memory
+    if memory is None or not batch.sizes:
+        return program
+    strategy = steps.programs.strategy
+    first = max(batch.sizes)
+
+    def peak_of(size: int) -> int | None:
+        if size == first:
+            return memory.peak
+        settings.say(f"compiling for {program.tpu} with a batch of {size * program.replicas}")
+        traced = steps.programs.traced(
+            steps.cell,
+            steps.namespace,
+            steps.bound,
+            lambda captured: _resized(captured, steps.names, size),
+        )
+        how = dataclasses.replace(
+            _how(traced, settings), speed=False, details=False, progress=lambda _: None
+        )
+        (found,) = compile_traced(
+            traced.functions, targets(program.tpu, strategy), how, strategy=strategy
+        )
+        return found.memory.peak if found.memory is not None and found.memory.exact else None
+
+    return dataclasses.replace(
+        program, largest_batch=program.replicas * search(peak_of, first, memory.available)
+    )
+
+
+def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:
+    """The arguments, those of the batch as shapes of another size."""
+    return [
+        _spec(argument, size) if owner in names else argument
+        for argument, owner in zip(captured.arguments, captured.owners, strict=True)
+    ]
+
+
+def _spec(argument: Any, size: int) -> Any:
+    part = getattr(argument, "values", (argument,))[0]
+    return tf.TensorSpec([size, *part.shape[1:]], part.dtype) if part.shape.rank else argument
 
 
 def _layers(traced: TracedCell) -> frozenset[str]:

@@ -143,7 +143,11 @@ class Programs:
         return report(found, line_of=functools.partial(line_in, cell))
 
     def traced(
-        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
+        self,
+        cell: StepSource,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any] = _NOTHING,
+        arguments: Callable[[Captured], list[Any]] | None = None,
     ) -> TracedCell:
         """A cell traced as for its first run, for a compiler; runs nothing.
 
@@ -151,6 +155,7 @@ class Programs:
             cell: The cell.
             namespace: The notebook's.
             bound: Values that hide the notebook's.
+            arguments: Gives what to trace with in place of the captured arguments.
 
         Raises:
             CheckError: The strategy is not a virtual TPU's.
@@ -161,16 +166,22 @@ class Programs:
         make_ready(cell, captured, namespace, self.strategy)
         found: list[TracedFunction] = []
         with observing(found.append), traced_anew():
-            captured = self._trace_only(cell, namespace, bound)
+            captured = self._trace_only(cell, namespace, bound, arguments)
         return TracedCell(cell, captured, tuple(found))
 
     def _trace_only(
-        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
+        self,
+        cell: StepSource,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any],
+        arguments: Callable[[Captured], list[Any]] | None = None,
     ) -> Captured:
         """Traces a cell and remembers nothing; whoever observes sees its replica functions."""
         refuse_other_strategies(self.strategy)
         captured = self._capturer.capture(cell, namespace, bound)
         program = Program(self.strategy, cell, namespace, captured, self._capturer, OutputOptions())
+        if arguments is not None:
+            captured = dataclasses.replace(captured, arguments=arguments(captured))
         try:
             program.trace(captured)
         except Exception as error:
