@@ -65,7 +65,7 @@ CASES = [
     ("%tpu_connect --simulate v5e-", [name for name in TYPES if name.startswith("v5e-")]),
     ("%tpu_connect --simulate ", TYPES),
     ("%tpu_connect --simulate --sp", ["--spmd"]),
-    ("%tpu_connect --lenient fl", ["float64-op", "float64"]),
+    ("%tpu_connect --lenient x", ["x64-op"]),
     ("%tpu_connect\t--s", ["--simulate", "--spmd"]),
     ("%tpu_connect   --spmd   --sim", ["--simulate"]),
     ("  %tpu_connect --sp", ["--spmd"]),

@@ -55,7 +55,7 @@ def prepare(traced: TracedFunction, choose: Choose, layers: Collection[str] = ()
     """
     origins = Origins(traced, choose, layers)
     found = statically_found(traced)
-    if refused := [one for one in found if _forbids(one)]:
+    if refused := [one for one in found if one.rule in _BEFORE]:
         return Prepared(origins, _problems(refused, origins, choose))
     try:
         host = on_host(traced.graph, traced.definition, found)
@@ -73,12 +73,6 @@ def prepare(traced: TracedFunction, choose: Choose, layers: Collection[str] = ()
         parameters=_named(traced, lowered),
         notes=tuple(_notes(traced, lowered, bool(host))),
     )
-
-
-def _forbids(diagnostic: Diagnostic) -> bool:
-    if diagnostic.rule == "unsupported-op":
-        return not tf.config.get_soft_device_placement()
-    return diagnostic.rule in _BEFORE
 
 
 def _problems(found: Sequence[Diagnostic], origins: Origins, choose: Choose) -> tuple[Problem, ...]:
