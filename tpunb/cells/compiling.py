@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile_traced, targets
 from tpunb.compiler.models import layer_names
@@ -28,6 +29,8 @@ from .source import StepSource
 from .steps import Steps
 
 __all__ = ["CompileSettings", "compile_step"]
+
+_MUCH = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,10 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     if settings.largest_batch and batch is not None:
         programs = [_with_largest(program, steps, settings, batch) for program in programs]
     names = _argument_names(traced)
-    shown = [_with_names(_with_code(program, traced.cell), names) for program in programs]
+    shown = [
+        _noting_results(_with_names(_with_code(program, traced.cell), names))
+        for program in programs
+    ]
     return shown[0] if len(shown) == 1 else TpuPrograms(shown)
 
 
@@ -153,6 +159,18 @@ def _with_code(program: TpuProgram, cell: StepSource) -> TpuProgram:
     """The program with all lines of the cell, not only those that have a share of it."""
     others = (line for line in program.lines if line.place.file)
     return dataclasses.replace(program, lines=(*_code(cell), *others))
+
+
+def _noting_results(program: TpuProgram) -> TpuProgram:
+    """The program, with a note where what the cell assigns takes much of the memory."""
+    memory = program.memory
+    if memory is None or memory.outputs < _MUCH * memory.peak:
+        return program
+    note = (
+        f"Names that the cell assigns are its results, {byte_count(memory.outputs)} a core: what "
+        "is only needed inside can be computed in a function."
+    )
+    return dataclasses.replace(program, notes=(*program.notes, note))
 
 
 def _code(cell: StepSource) -> Iterator[CodeLine]:
