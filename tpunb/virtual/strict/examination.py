@@ -39,6 +39,7 @@ __all__ = [
     "is_observed",
     "observed",
     "observing",
+    "once_a_line",
     "spare_the_machine",
     "statically_found",
     "traced_anew",
@@ -224,7 +225,7 @@ def examine(
         diagnostics.append(refused)
     places = SourceLines(traced.atomic)
     located = [_located(diagnostic, places) for diagnostic in diagnostics]
-    return Examination(traced.graph, places, tuple(_once_a_line(located)))
+    return Examination(traced.graph, places, tuple(once_a_line(located)))
 
 
 def statically_found(traced: TracedFunction) -> list[Diagnostic]:
@@ -244,7 +245,7 @@ def _says_again(refused: Diagnostic, found: list[Diagnostic]) -> bool:
     )
 
 
-def _once_a_line(located: list[Located]) -> Iterator[Located]:
+def once_a_line(located: list[Located]) -> Iterator[Located]:
     """One diagnostic of a kind for a line of code: what says most."""
     kept: dict[object, Located] = {}
     for item in located:
