@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from tpunb._util.logs import logger
+from tpunb.compiler.check import with_verdict
 from tpunb.virtual.check import CheckReport, refuse_other_strategies, report
 
 from ..virtual.stoppable import StoppableCalls
@@ -132,7 +133,8 @@ class Programs:
                 if raised is error:
                     raise
                 raise raised from None
-        return report(found, line_of=functools.partial(line_in, cell))
+        choose = functools.partial(line_in, cell)
+        return with_verdict(report(found, line_of=choose), found, self.strategy, choose)
 
     def clear(self) -> None:
         """Forgets every program."""

@@ -77,11 +77,13 @@ class Examination:
         graph: The traced graph.
         places: Where its nodes came from.
         diagnostics: What a TPU refuses or does otherwise, in the order of the code.
+        traced: The function.
     """
 
     graph: Any
     places: SourceLines
     diagnostics: tuple[Located, ...]
+    traced: TracedFunction
 
     def located(self, diagnostic: Diagnostic) -> Located:
         """A diagnostic with its place."""
@@ -225,7 +227,7 @@ def examine(
         diagnostics.append(refused)
     places = SourceLines(traced.atomic)
     located = [_located(diagnostic, places) for diagnostic in diagnostics]
-    return Examination(traced.graph, places, tuple(once_a_line(located)))
+    return Examination(traced.graph, places, tuple(once_a_line(located)), traced)
 
 
 def statically_found(traced: TracedFunction) -> list[Diagnostic]:
