@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 from tpunb.version import __version__
 
 if TYPE_CHECKING:
+    from tpunb.compiler.check import check
     from tpunb.compiler.compile import compile
+    from tpunb.compiler.largest import LargestBatch, largest_batch
     from tpunb.compiler.program import TpuProgram
     from tpunb.compiler.table import TpuPrograms
     from tpunb.connection.connect import TPUStrategy, connect
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from tpunb.notebook.displays import show
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
-    from tpunb.virtual.check import CheckReport, check
+    from tpunb.virtual.check import CheckReport
 
     history: History | None
     """What the last run has measured, by `%%tpu_run`, `Connection.run` or `LiveCurves`."""
@@ -46,6 +48,7 @@ __all__ = [
     "DoctorReport",
     "Explanation",
     "History",
+    "LargestBatch",
     "LiveCurves",
     "ProgramsWidget",
     "ReplicasWidget",
@@ -63,6 +66,7 @@ __all__ = [
     "doctor",
     "explain",
     "history",
+    "largest_batch",
     "load_ipython_extension",
     "show",
     "unload_ipython_extension",
@@ -76,6 +80,7 @@ _HOMES = {
     "DoctorReport": "connection.doctor",
     "Explanation": "errors.explain",
     "History": "training.history",
+    "LargestBatch": "compiler.largest",
     "LiveCurves": "keras",
     "ProgramsWidget": "display.widgets",
     "ReplicasWidget": "display.widgets",
@@ -86,11 +91,12 @@ _HOMES = {
     "TpunbError": "errors",
     "accelerator": "tpu.types",
     "accelerator_types": "tpu.types",
-    "check": "virtual.check",
+    "check": "compiler.check",
     "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
     "explain": "errors.explain",
+    "largest_batch": "compiler.largest",
     "show": "notebook.displays",
 }
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from support.compiler_verdicts import CASES
 from support.strategies import strategy_of
 
-from tpunb.compiler.compile import compile
+from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.program import CompileError, Share
 from tpunb.compiler.table import TpuPrograms
 from tpunb.errors import AcceleratorTypeError
@@ -110,16 +110,21 @@ def test_padding_names_the_tensor_and_the_line() -> None:
 
 @pytest.fixture(scope="module")
 def lines() -> Any:
-    def fn(x: Any, y: Any) -> Any:
+    def fn(x: Any, y: Any, z: Any) -> Any:
         one = x @ y
-        three = (x @ tf.concat([y, y * 2.0, y + 1.0], 1)) * 1.0
-        loop = x
+        three = [x @ factor for factor in (z[0], z[1], z[2])]
+        loop = tf.reverse(x, [0])
         for _ in range(2):
             loop = tf.tanh(loop @ y)
         return one, three, loop
 
     program = compile(
-        fn, tf.TensorSpec([2048, 1024]), tf.TensorSpec([1024, 1024]), tpu="v3-8", speed=True
+        fn,
+        tf.TensorSpec([2048, 1024]),
+        tf.TensorSpec([1024, 1024]),
+        [tf.TensorSpec([1024, 1024])] * 3,
+        tpu="v3-8",
+        speed=True,
     )
     return program, fn.__code__.co_firstlineno
 
@@ -182,9 +187,9 @@ def model(eight: Any) -> Iterator[Any]:
     with eight.scope():
         model = keras.Sequential(
             [
-                keras.Input([64]),
-                keras.layers.Dense(2048, activation="relu", name="wide"),
-                keras.layers.Dense(128, name="narrow"),
+                keras.Input([512]),
+                keras.layers.Dense(4096, activation="relu", name="wide"),
+                keras.layers.Dense(16, name="narrow"),
                 keras.layers.Dense(10, name="head"),
             ]
         )
@@ -194,7 +199,7 @@ def model(eight: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 def test_a_model_is_compiled_with_its_global_batch(model: Any, method: str, eight: Any) -> None:
-    batch = [tf.TensorSpec([8192, 64]), tf.TensorSpec([8192], tf.int64)]
+    batch = [tf.TensorSpec([8192, 512]), tf.TensorSpec([8192], tf.int64)]
     fn = model if method == "fit" else getattr(model, method)
     program = compile(fn, *batch[: 1 if method == "predict" else 2], strategy=eight)
     assert program.ok, str(program)
@@ -202,13 +207,11 @@ def test_a_model_is_compiled_with_its_global_batch(model: Any, method: str, eigh
     assert program.memory is not None
     layers = {share.name: share.memory for share in program.memory.by_layer}
     assert max(layers, key=layers.__getitem__) == "wide"
-    inputs = [one for one in program.memory.largest if one.shape == (1024, 64)]
+    inputs = [one for one in program.memory.largest if one.shape == (1024, 512)]
     assert inputs or method == "fit", "a replica gets an eighth"
 
 
 def test_logical_devices_share_a_replica() -> None:
-    import numpy as np
-
     from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 
     resolver = VirtualTPUClusterResolver("v3-8")
@@ -216,7 +219,6 @@ def test_logical_devices_share_a_replica() -> None:
         virtual_topology(resolver.accelerator), computation_shape=[1, 1, 1, 2], num_replicas=4
     )
     strategy = strategy_of(resolver, strict=True, device_assignment=assignment, spmd=True)
-    del np
 
     def fn(x: Any) -> Any:
         x = strategy.experimental_split_to_logical_devices(x, [2, 1])
@@ -236,7 +238,7 @@ def test_what_cannot_be_compiled_says_what_to_do(eight: Any) -> None:
         compile(lambda x: x, SQUARE, tpu="v5e-9")
     with pytest.raises(CompileError, match="no TPU that a compiler knows"):
         compile(lambda x: x, SQUARE, tpu="8")
-    with pytest.raises(CompileError, match="cannot|no program"):
+    with pytest.raises(CompileError, match="no program"):
         compile(lambda x: tf.matmul(x, x), tf.TensorSpec([4, 4], tf.int64), tpu="v5e-8").as_text()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from tpunb._util.logs import logger
+from tpunb.compiler.check import with_verdict
 from tpunb.virtual.check import CheckReport, refuse_other_strategies, report
 
 from ..virtual.stoppable import StoppableCalls
@@ -140,7 +141,8 @@ class Programs:
         """
         with observed() as found:
             self._trace_only(cell, namespace, bound)
-        return report(found, line_of=functools.partial(line_in, cell))
+        choose = functools.partial(line_in, cell)
+        return with_verdict(report(found, line_of=choose), found, self.strategy, choose)
 
     def traced(
         self,

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from tpunb.compiler import libtpu
 from tpunb.compiler.models import is_model, layer_names, model_step
+from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import Prepared, prepare
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.several import merged
@@ -15,15 +16,23 @@ from tpunb.compiler.table import TpuPrograms
 from tpunb.compiler.topologies import Target, target
 from tpunb.compiler.verdict import Settings, program_for
 from tpunb.virtual.check import (
+    chooser,
     current,
-    definition_of,
     innermost,
     refuse_other_strategies,
     trace_for,
 )
 from tpunb.virtual.strict.traced_function import TracedFunction
 
-__all__ = ["Function", "compile", "compile_traced", "function_for", "targets"]
+__all__ = [
+    "Function",
+    "chooser_of",
+    "compile",
+    "compile_traced",
+    "cores_of",
+    "function_for",
+    "targets",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +147,7 @@ def compile_traced(
         strategy: Whose replicas they are.
     """
     libtpu.require()
-    replicas, partitions = _cores(strategy)
+    replicas, partitions = cores_of(strategy)
     prepared = tuple(prepare(one, settings.choose, layers) for one in traced)
     return _for_each(Function(prepared, replicas, partitions, examples), kinds, settings)
 
@@ -157,20 +166,20 @@ def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Targe
             fix="Name a TPU type: tpu='v5e-8'; or connect to one.",
         )
     names = [own] if tpu is None else [tpu] if isinstance(tpu, str) else list(tpu)
-    replicas, partitions = _cores(strategy)
+    replicas, partitions = cores_of(strategy)
     return [target(name, replicas if name == own else None, partitions) for name in names if name]
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: Any) -> Function:
     """Traces and lowers a function; see `compile` for the arguments and errors."""
-    layers, choose = layer_names(fn), _chooser(fn)
+    layers, choose = layer_names(fn), chooser_of(fn)
     examples = None
     if step := model_step(fn, args, strategy):
         data = step.data if isinstance(step.data, tuple) else (step.data,)
         fn, args, strategy, examples = step.replica_function, data, step.strategy, step.examples
     if strategy is not None:
         refuse_other_strategies(strategy)
-    replicas, partitions = _cores(strategy)
+    replicas, partitions = cores_of(strategy)
     traced = trace_for(fn, args, strategy, lambda one: one)
     prepared = tuple(prepare(one, choose, layers) for one in traced)
     examples = examples or _examples(traced, replicas)
@@ -180,14 +189,14 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any) -> Function:
 def _settings(
     fn: Any, speed: bool, timeout: float, progress: Callable[[str], None] | None
 ) -> Settings:
-    return Settings(_chooser(fn), speed, timeout, progress=progress or (lambda _: None))
+    return Settings(chooser_of(fn), speed, timeout, progress=progress or (lambda _: None))
 
 
-def _chooser(fn: Any) -> Any:
+def chooser_of(fn: Any) -> Choose:
+    """Which line of a function is shown."""
     if is_model(fn) or is_model(getattr(fn, "__self__", None)):
         return innermost  # of a library's model no line is the user's
-    defined = definition_of(fn)
-    return lambda places: innermost(places) or defined
+    return chooser(fn)
 
 
 def _for_each(function: Function, kinds: Sequence[Target], settings: Settings) -> list[TpuProgram]:
@@ -201,8 +210,8 @@ def _type_of(strategy: Any) -> str | None:
     return kind.name if kind is not None and kind.hbm_bytes else None
 
 
-def _cores(strategy: Any) -> tuple[int, int]:
-    """Replicas, and cores of each."""
+def cores_of(strategy: Any) -> tuple[int, int]:
+    """The replicas of a strategy, and the cores of each."""
     devices = getattr(getattr(strategy, "extended", None), "_tpu_devices", None)
     return (1, 1) if devices is None else (int(devices.shape[0]), int(devices.shape[1]))
 

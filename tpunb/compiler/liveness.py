@@ -20,8 +20,10 @@ __all__ = ["Live", "alive_at_peak"]
 _ALIASES = frozenset(
     {"bitcast", "optimization-barrier", "add-dependency", "async-update", "domain"}
 )
-_IN_PLACE = frozenset({"all-reduce", "all-reduce-start", "dynamic-update-slice", "scatter"})
+_IN_PLACE = frozenset({"all-reduce", "all-reduce-start", "dynamic-update-slice", "scatter", "sort"})
 _SHARED = re.compile(r"output_to_operand_aliasing=\{(.*?\))\}")
+_ALIASING = re.compile(r'"aliasing_operands":\{"lists":\[(.*?\]\}|)\]\}')
+_INDICES = re.compile(r'"indices":\[([^\]]*)\]')
 _PAIR = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}\)")
 
 
@@ -111,7 +113,7 @@ class _Sweep:
     def _see(self, time: int, instruction: Instruction) -> None:
         for operand in instruction.operands:
             for buffer in self._values.get(operand, ()):
-                self._buffers[buffer].end = time
+                self._buffers[buffer].end = max(self._buffers[buffer].end, time)
         self._values[instruction.name] = list(self._given(time, instruction))
         bodies = [
             found
@@ -223,10 +225,18 @@ def _shared(instruction: Instruction) -> Mapping[int, int]:
     """Which results lie in which operands' memory, by their numbers."""
     if instruction.opcode in _IN_PLACE:
         return {place: place for place in range(len(instruction.results))}
-    found = _SHARED.search(instruction.rest)
-    if not found:
-        return {}
-    return {int(out.split(",")[0] or 0): int(which) for out, which, _ in _PAIR.findall(found[1])}
+    if found := _SHARED.search(instruction.rest):
+        pairs = _PAIR.findall(found[1])
+        return {int(out.split(",")[0] or 0): int(which) for out, which, _ in pairs}
+    shared: dict[int, int] = {}
+    if found := _ALIASING.search(instruction.rest):
+        count = len(instruction.operands)
+        for text in _INDICES.findall(found[1]):
+            # Operands first, results behind them.
+            numbers = [int(number) for number in re.findall(r"\d+", text)]
+            before = [number for number in numbers if number < count]
+            shared.update((n - count, before[0]) for n in numbers if n >= count and before)
+    return shared
 
 
 def _parts(shape: str) -> list[int]:

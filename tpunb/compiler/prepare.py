@@ -12,7 +12,7 @@ from tpunb.compiler.origins import Choose, Origins
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.check import problem_of
 from tpunb.virtual.strict.diagnostics import Diagnostic
-from tpunb.virtual.strict.examination import Located, statically_found
+from tpunb.virtual.strict.examination import Located, once_a_line, statically_found
 from tpunb.virtual.strict.lowering import Lowered, Unknown, lower_for_tpu
 from tpunb.virtual.strict.stand_ins import ANY_SIZE, RESIZES
 from tpunb.virtual.strict.traced_function import TracedFunction, on_host, parameters
@@ -77,7 +77,7 @@ def prepare(traced: TracedFunction, choose: Choose, layers: Collection[str] = ()
 
 def _problems(found: Sequence[Diagnostic], origins: Origins, choose: Choose) -> tuple[Problem, ...]:
     located = [Located(one, origins.places(one.node) if one.node else ()) for one in found]
-    return tuple(dict.fromkeys(problem_of(one, choose) for one in located))
+    return tuple(dict.fromkeys(problem_of(one, choose) for one in once_a_line(located)))
 
 
 def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:

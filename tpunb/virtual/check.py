@@ -32,8 +32,9 @@ __all__ = [
     "CheckReport",
     "Problem",
     "check",
+    "chooser",
     "current",
-    "definition_of",
+    "examined",
     "innermost",
     "problem_of",
     "refuse_other_strategies",
@@ -60,10 +61,13 @@ class CheckReport:
     Attributes:
         errors: What a TPU refuses, in the order of the lines.
         warnings: What it is slow at, or does otherwise.
+        compiler: What the TPU's own compiler said, in a sentence, or why it was not asked;
+            empty where it was not to be asked.
     """
 
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    compiler: str = dataclasses.field(default="", compare=False)
 
     @property
     def ok(self) -> bool:
@@ -92,7 +96,8 @@ class CheckReport:
             raise CheckError(f"{self.headline} The first: {first.reason}", fix=first.fix)
 
     def __str__(self) -> str:
-        return plain("\n".join([self.headline, *map(_paragraph, _rows(self))]))
+        said = [self.compiler] if self.compiler else []
+        return plain("\n".join([self.headline, *map(_paragraph, _rows(self)), *said]))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("CheckReport(...)" if cycle else str(self))
@@ -100,7 +105,8 @@ class CheckReport:
     def _repr_html_(self) -> str:
         rows = list(_rows(self))
         found = table(rows, style=PLAIN) if rows else ""
-        return f"<p><b>{escaped(self.headline)}</b></p>{found}"
+        said = f"<p>{escaped(self.compiler)}</p>" if self.compiler else ""
+        return f"<p><b>{escaped(self.headline)}</b></p>{found}{said}"
 
 
 def check(
@@ -128,15 +134,24 @@ def check(
         CheckError: The strategy is not a virtual TPU's.
         Exception: What the function raises when it is traced.
     """
-    strategy = strategy or current()
+    return examined(fn, args, strategy or current())[0]
+
+
+def examined(
+    fn: Callable[..., Any], args: Sequence[Any], strategy: Any
+) -> tuple[CheckReport, list[Examination]]:
+    """The report of `check`, and the examinations that it was made of."""
     if strategy is not None:
         refuse_other_strategies(strategy)
-    defined = definition_of(fn)
-    return report(
-        trace_for(fn, args, strategy, examine),
-        _traces_of(fn, args),
-        lambda places: innermost(places) or defined,
-    )
+    choose = chooser(fn)
+    found = trace_for(fn, args, strategy, examine)
+    return report(found, _traces_of(fn, args), choose), found
+
+
+def chooser(fn: Any) -> Callable[[Sequence[SourceLine]], tuple[str, int] | None]:
+    """Which line of a function is shown: the innermost, or where the function is defined."""
+    defined = _definition(fn)
+    return lambda places: innermost(places) or defined
 
 
 def refuse_other_strategies(strategy: Any) -> None:
@@ -203,7 +218,7 @@ def innermost(places: Sequence[SourceLine]) -> tuple[str, int] | None:
     return (places[0].file, places[0].line) if places else None
 
 
-def definition_of(fn: Any) -> tuple[str, int] | None:
+def _definition(fn: Any) -> tuple[str, int] | None:
     """Where a function is defined, which stands for a place that is not known."""
     code = getattr(inspect.unwrap(getattr(fn, "python_function", fn)), "__code__", None)
     return (code.co_filename, code.co_firstlineno) if code else None

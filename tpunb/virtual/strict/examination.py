@@ -39,6 +39,7 @@ __all__ = [
     "is_observed",
     "observed",
     "observing",
+    "once_a_line",
     "spare_the_machine",
     "statically_found",
     "traced_anew",
@@ -76,11 +77,13 @@ class Examination:
         graph: The traced graph.
         places: Where its nodes came from.
         diagnostics: What a TPU refuses or does otherwise, in the order of the code.
+        traced: The function.
     """
 
     graph: Any
     places: SourceLines
     diagnostics: tuple[Located, ...]
+    traced: TracedFunction
 
     def located(self, diagnostic: Diagnostic) -> Located:
         """A diagnostic with its place."""
@@ -224,7 +227,7 @@ def examine(
         diagnostics.append(refused)
     places = SourceLines(traced.atomic)
     located = [_located(diagnostic, places) for diagnostic in diagnostics]
-    return Examination(traced.graph, places, tuple(_once_a_line(located)))
+    return Examination(traced.graph, places, tuple(once_a_line(located)), traced)
 
 
 def statically_found(traced: TracedFunction) -> list[Diagnostic]:
@@ -244,7 +247,7 @@ def _says_again(refused: Diagnostic, found: list[Diagnostic]) -> bool:
     )
 
 
-def _once_a_line(located: list[Located]) -> Iterator[Located]:
+def once_a_line(located: list[Located]) -> Iterator[Located]:
     """One diagnostic of a kind for a line of code: what says most."""
     kept: dict[object, Located] = {}
     for item in located:

@@ -47,8 +47,8 @@ RULES: tuple[Rule, ...] = (
         "dynamic-shape",
         True,
         "The result of `tf.where` with one argument, `tf.boolean_mask` or `tf.unique` has a size "
-        "that depends on the data. The TPU's compiler pads it to its bound, where what follows lets it; "
-        "otherwise it fails, or crashes.",
+        "that depends on the data. The TPU's compiler pads it to its bound, where what follows "
+        "lets it; otherwise it fails, or crashes.",
     ),
     Rule(
         "constant-size",
