@@ -23,6 +23,7 @@ ROOMS = (
     "virtual",
     "display",
     "widgets",
+    "compiler",
     "cells",
     "connection",
     "notebook",
@@ -35,7 +36,7 @@ ROOMS = (
 )
 """From the ground up: each imports only from those before it."""
 
-TENSORFLOW = {"virtual", "cells", "connection", "keras"}
+TENSORFLOW = {"virtual", "compiler", "cells", "connection", "keras"}
 IPYTHON = {"notebook"}
 PRIVATE = {"virtual._tensorflow", "virtual.strict.compiler_process"}
 """The second runs in a process of its own, for which all of the first takes too long."""

@@ -20,6 +20,11 @@ from typing import TYPE_CHECKING, Any
 from tpunb.version import __version__
 
 if TYPE_CHECKING:
+    from tpunb.compiler.check import check
+    from tpunb.compiler.compile import compile
+    from tpunb.compiler.largest import LargestBatch, largest_batch
+    from tpunb.compiler.program import TpuProgram
+    from tpunb.compiler.table import TpuPrograms
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.connection import Connection
     from tpunb.connection.doctor import DoctorReport, doctor
@@ -28,11 +33,11 @@ if TYPE_CHECKING:
     from tpunb.notebook.displays import show
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
-    from tpunb.virtual.check import CheckReport, check
+    from tpunb.virtual.check import CheckReport
 
     history: History | None
     """What the last run has measured, by `%%tpu_run`, `Connection.run` or `LiveCurves`."""
-    from tpunb.display.widgets import CurvesWidget, ReplicasWidget, TopologyWidget
+    from tpunb.display.widgets import CurvesWidget, ProgramsWidget, ReplicasWidget, TopologyWidget
     from tpunb.keras import LiveCurves
 
 __all__ = [
@@ -43,19 +48,25 @@ __all__ = [
     "DoctorReport",
     "Explanation",
     "History",
+    "LargestBatch",
     "LiveCurves",
+    "ProgramsWidget",
     "ReplicasWidget",
     "TPUStrategy",
     "TopologyWidget",
+    "TpuProgram",
+    "TpuPrograms",
     "TpunbError",
     "__version__",
     "accelerator",
     "accelerator_types",
     "check",
+    "compile",
     "connect",
     "doctor",
     "explain",
     "history",
+    "largest_batch",
     "load_ipython_extension",
     "show",
     "unload_ipython_extension",
@@ -69,17 +80,23 @@ _HOMES = {
     "DoctorReport": "connection.doctor",
     "Explanation": "errors.explain",
     "History": "training.history",
+    "LargestBatch": "compiler.largest",
     "LiveCurves": "keras",
+    "ProgramsWidget": "display.widgets",
     "ReplicasWidget": "display.widgets",
     "TPUStrategy": "connection.connect",
     "TopologyWidget": "display.widgets",
+    "TpuProgram": "compiler.program",
+    "TpuPrograms": "compiler.table",
     "TpunbError": "errors",
     "accelerator": "tpu.types",
     "accelerator_types": "tpu.types",
-    "check": "virtual.check",
+    "check": "compiler.check",
+    "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
     "explain": "errors.explain",
+    "largest_batch": "compiler.largest",
     "show": "notebook.displays",
 }
 

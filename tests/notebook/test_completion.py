@@ -20,6 +20,7 @@ RUN = [
     *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),
     *("--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"),
 ]
+COMPILE = ["--for", "--speed", "--largest-batch", "--timeout", "--data", "--as", "--out"]
 TYPES = list(accelerator_types())
 
 
@@ -64,7 +65,7 @@ CASES = [
     ("%tpu_connect --simulate v5e-", [name for name in TYPES if name.startswith("v5e-")]),
     ("%tpu_connect --simulate ", TYPES),
     ("%tpu_connect --simulate --sp", ["--spmd"]),
-    ("%tpu_connect --lenient fl", ["float64-op", "float64"]),
+    ("%tpu_connect --lenient x", ["x64-op"]),
     ("%tpu_connect\t--s", ["--simulate", "--spmd"]),
     ("%tpu_connect   --spmd   --sim", ["--simulate"]),
     ("  %tpu_connect --sp", ["--spmd"]),
@@ -72,6 +73,9 @@ CASES = [
     ("%tpu_topology v3-1", ["v3-128", "v3-1024"]),
     ("%tpu_topology ", TYPES),
     ("%%tpu_run --t", ["--targets", "--time"]),
+    ("%%tpu_compile --", COMPILE),
+    ("%%tpu_compile --for v3-1", ["v3-128", "v3-1024"]),
+    ("%%tpu_compile --for v2-8,v3-1", ["v2-8,v3-128", "v2-8,v3-1024"]),
     ("%%tpu_run --time ", [option for option in RUN if option != "--time"]),
 ]
 
@@ -121,4 +125,4 @@ def test_names_of_magics(book: Notebook) -> None:
     _, matches = old_complete(book, "%tpu_")
     assert set(matches) == {
         f"%tpu_{name}" for name in ("connect", "disconnect", "doctor", "status", "topology")
-    } | {"%%tpu_check", "%%tpu_run"}
+    } | {"%%tpu_check", "%%tpu_compile", "%%tpu_run"}

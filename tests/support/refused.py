@@ -29,7 +29,7 @@ def growing(x: Any) -> Any:
 
 
 def doubled(x: Any) -> Any:
-    x = tf.cast(x, tf.float64)
+    x = tf.cast(x, tf.int64)
     return tf.tensordot(x, x, 1)
 
 
@@ -52,6 +52,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str, int | None]] = {
     "dynamic-shape": (masking, "No registered 'Where' OpKernel for 'TPU'", 26),
     "constant-size": (counting, "must be a compile-time constant", 27),
     "list-size": (growing, "requires a fixed tensor list size", 29),
-    "float64-op": (doubled, "not contain X64 element types", 25),
+    "x64-op": (doubled, "not contain X64 element types", 25),
     "compile": (shape_changing_loop, "XLA", None),
 }

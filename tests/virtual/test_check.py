@@ -312,9 +312,28 @@ def the_gradient_of_an_open_loop(x: Any) -> Any:
     return tape.gradient(y, x)  # here
 
 
-@refused("float64-op", tf.TensorSpec([8, 8], tf.float64))
-def a_product_in_float64(x: Any) -> Any:
+@refused("x64-op", tf.TensorSpec([8, 8], tf.int64))
+def a_product_of_long_integers(x: Any) -> Any:
     return tf.matmul(x, x)  # here
+
+
+@refused("x64-op", tf.TensorSpec([2, 8, 8, 1], tf.float64))
+def the_gradient_of_max_pooling_in_float64(x: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.nn.max_pool2d(x, 2, 2, "VALID")
+    return tape.gradient(y, x)  # here
+
+
+@refused("x64-op")
+def random_numbers_in_float64() -> Any:
+    return tf.random.normal([8], dtype=tf.float64)  # here
+
+
+@refused("unsupported-type", X)
+def complex_numbers_inside(x: Any) -> Any:
+    y = tf.cast(x, tf.complex128) * 1j  # here
+    return tf.cast(tf.abs(y), tf.float32)
 
 
 @refused("unsupported-op", tf.RaggedTensorSpec([8, None], tf.int32, ragged_rank=1))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tpunb.virtual.check import innermost
 
-from ..virtual.strict.source_lines import SourceLine
+from ..errors.code_problems import SourceLine
 from .source import StepSource
 
 __all__ = ["cell_lines", "line_in", "mark", "mark_step", "original"]

@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from tpunb._util.logs import logger
+from tpunb.compiler.check import with_verdict
 from tpunb.virtual.check import CheckReport, refuse_other_strategies, report
 
 from ..virtual.stoppable import StoppableCalls
-from ..virtual.strict.examination import observed
+from ..virtual.strict.examination import observed, observing, traced_anew
+from ..virtual.strict.traced_function import TracedFunction
 from .capture import Captured, CaptureKind, Capturer
 from .error_lines import line_in, mark, original
 from .guards import is_plain
+from .optimizers import make_ready
 from .outputs import OutputRecord
 from .program import Program, program_key
 from .retrace_reasons import EVICTED, FIRST_RUN, why_new_arguments, why_new_program
 from .settings import OutputOptions
 from .source import StepSource
 
-__all__ = ["Programs"]
+__all__ = ["Programs", "TracedCell"]
 
 _log = logger("cells")
 
 _MOST_PROGRAMS = 64
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 _T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedCell:
+    """A cell that was traced, and has not run.
+
+    Attributes:
+        cell: The cell.
+        captured: What it took from the notebook.
+        functions: Its replica functions.
+    """
+
+    cell: StepSource
+    captured: Captured
+    functions: tuple[TracedFunction, ...]
 
 
 class Programs:
@@ -120,19 +139,60 @@ class Programs:
             CheckError: The strategy is not a virtual TPU's.
             Exception: What the cell raises when it is traced.
         """
+        with observed() as found:
+            self._trace_only(cell, namespace, bound)
+        choose = functools.partial(line_in, cell)
+        return with_verdict(report(found, line_of=choose), found, self.strategy, choose)
+
+    def traced(
+        self,
+        cell: StepSource,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any] = _NOTHING,
+        arguments: Callable[[Captured], list[Any]] | None = None,
+    ) -> TracedCell:
+        """A cell traced as for its first run, for a compiler; runs nothing.
+
+        Args:
+            cell: The cell.
+            namespace: The notebook's.
+            bound: Values that hide the notebook's.
+            arguments: Gives what to trace with in place of the captured arguments.
+
+        Raises:
+            CheckError: The strategy is not a virtual TPU's.
+            CellError: A model that the cell trains was made outside of the scope.
+            Exception: What the cell raises when it is traced.
+        """
+        captured = self._capturer.capture(cell, namespace, bound)
+        make_ready(cell, captured, namespace, self.strategy)
+        found: list[TracedFunction] = []
+        with observing(found.append), traced_anew():
+            captured = self._trace_only(cell, namespace, bound, arguments)
+        return TracedCell(cell, captured, tuple(found))
+
+    def _trace_only(
+        self,
+        cell: StepSource,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any],
+        arguments: Callable[[Captured], list[Any]] | None = None,
+    ) -> Captured:
+        """Traces a cell and remembers nothing; whoever observes sees its replica functions."""
         refuse_other_strategies(self.strategy)
         captured = self._capturer.capture(cell, namespace, bound)
         program = Program(self.strategy, cell, namespace, captured, self._capturer, OutputOptions())
-        with observed() as found:
-            try:
-                program.trace(captured)
-            except Exception as error:
-                raised = original(error, program.failure)
-                mark(raised, cell)
-                if raised is error:
-                    raise
-                raise raised from None
-        return report(found, line_of=functools.partial(line_in, cell))
+        if arguments is not None:
+            captured = dataclasses.replace(captured, arguments=arguments(captured))
+        try:
+            program.trace(captured)
+        except Exception as error:
+            raised = original(error, program.failure)
+            mark(raised, cell)
+            if raised is error:
+                raise
+            raise raised from None
+        return captured
 
     def clear(self) -> None:
         """Forgets every program."""

@@ -6,7 +6,7 @@ import dataclasses
 import linecache
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpunb.virtual.check import CheckReport
 
@@ -20,6 +20,12 @@ from .steps import Steps
 from .stop_messages import explained
 from .timings import Timings
 from .validate import checked_outputs
+
+if TYPE_CHECKING:
+    from tpunb.compiler.program import TpuProgram
+    from tpunb.compiler.table import TpuPrograms
+
+    from .compiling import CompileSettings
 
 __all__ = ["CellResult", "CellRunner", "bind"]
 
@@ -161,6 +167,38 @@ class CellRunner:
         """
         settings = dataclasses.replace(settings or RunSettings(), **options)
         return Steps(self.programs, self.parsed(source), namespace, settings)
+
+    def compile(
+        self,
+        source: str,
+        namespace: dict[str, Any],
+        how: CompileSettings | None = None,
+        **options: Any,
+    ) -> TpuProgram | TpuPrograms:
+        """Compiles a cell with the TPU's own compiler; runs nothing.
+
+        Args:
+            source: The body, as for `run`.
+            namespace: Where the cell's names come from.
+            how: For which TPU types, and so on; by default for the strategy's.
+            **options: `data` and `names`, as for `steps`.
+
+        Returns:
+            What became of it; for several types a table of that.
+
+        Raises:
+            SyntaxError: The cell is not Python.
+            CellError: The settings contradict the cell or the data.
+            CompilerUnavailableError: The compiler is not installed, or not for this machine.
+            CompileError: It is not known which TPU type is meant.
+            CheckError: The strategy is not a virtual TPU's.
+            Exception: What the cell raises when it is traced, as from `run`.
+        """
+        from .compiling import CompileSettings, compile_step
+
+        steps = None if options.get("data") is not None else 1
+        step = self.steps(source, namespace, steps=steps, **options)
+        return compile_step(step, how or CompileSettings())
 
     def steps_of_function(self, function: Callable[..., Any], settings: RunSettings) -> Steps:
         """A run of many steps, each of which calls a function; its `go` makes them.

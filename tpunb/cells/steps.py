@@ -12,7 +12,7 @@ from tpunb.training.history import History
 from tpunb.training.stop_button import Overdue, StopButton
 from tpunb.virtual.check import CheckReport
 
-from .batch_reader import BatchReader
+from .batch_reader import Batch, BatchReader
 from .batch_source import BatchSource, open_batches
 from .capture import Captured
 from .error_lines import mark_step
@@ -159,9 +159,16 @@ class Steps:
             CheckError: The strategy is not a virtual TPU's.
             Exception: What the cell raises when it is traced.
         """
-        if (batches := self._opened()) is not None and (batch := batches.peek()) is not None:
-            self.bound.update(bound_to(self.names, batch.value))
+        self.bind_first_batch()
         return self.programs.check(self.cell, self.namespace, self.bound)
+
+    def bind_first_batch(self) -> Batch | None:
+        """Gives the cell's names the first batch, which the first step still gets; None if none."""
+        batches = self._opened()
+        batch = batches.peek() if batches is not None else None
+        if batch is not None:
+            self.bound.update(bound_to(self.names, batch.value))
+        return batch
 
     def _opened(self) -> BatchReader | None:
         if self._batches is None and self.batch_source is not None:

@@ -18,6 +18,8 @@ from tpunb.virtual.patch.state import Installation
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner, LoopTimings, Steps
+    from tpunb.compiler.program import TpuProgram
+    from tpunb.compiler.table import TpuPrograms
     from tpunb.connection.cluster.pod import Pod
     from tpunb.display.describe import Annotations, ConnectionDescription
     from tpunb.training.history import History
@@ -78,6 +80,7 @@ class Connection:
         notes: Sentences to show to the user.
         closed: Whether `close` was called.
         timings: What the last run of many steps has taken; None before the first.
+        program: What `%%tpu_compile` has compiled last, a `TpuProgram` or several; or None.
         lent: The patches of TensorFlow's names, with `patch=True`.
     """
 
@@ -103,6 +106,7 @@ class Connection:
         self.device_assignment = assignment
         self.closed = False
         self.timings: LoopTimings | None = None
+        self.program: TpuProgram | TpuPrograms | None = None
         self.lent: Installation | None = None
         self._cells: CellRunner | None = None
         _opened.append(weakref.ref(self))
@@ -260,7 +264,7 @@ class Connection:
             describe_topology,
         )
 
-        name = self._type_name()
+        name = self.tpu if self.kind == "virtual" else ""
         extended = self.strategy.extended
         topology = (
             describe_topology(self.topology, name)
@@ -315,9 +319,6 @@ class Connection:
             from tpunb.connection import hardware
 
             hardware.disconnect(self.resolver)
-
-    def _type_name(self) -> str:
-        return self.tpu if self.kind == "virtual" else ""
 
     def _refuse_closed(self) -> None:
         if self.closed:

@@ -54,7 +54,10 @@ def _choices(magic: Callable[..., Any], before: list[str], start: str) -> list[s
     previous = before[-1] if before else ""
     asked = [action for action in actions if previous in action.option_strings]
     if asked and asked[0].nargs != 0 and not (asked[0].nargs == "?" and start.startswith("-")):
-        return list(_VALUES.get(asked[0].metavar, tuple)())
+        values = _VALUES.get(asked[0].metavar, tuple)()
+        # Of a list, what is typed last.
+        typed, comma, _ = start.rpartition(",")
+        return [f"{typed}{comma}{value}" for value in values]
     options = [
         name for action in actions for name in action.option_strings if name.startswith("--")
     ]

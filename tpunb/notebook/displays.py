@@ -65,8 +65,8 @@ def show(value: Any) -> LiveWidget:
     Args:
         value: A distributed value, a variable, a tensor, or tuples, lists and
             mappings of these; a topology, a device assignment, a connection or a
-            TPU type such as `"v4-32"`; a training history or a list of them; or
-            a widget of ours that is frozen.
+            TPU type such as `"v4-32"`; a training history or a list of them; a compiled
+            program or several; or a widget of ours that is frozen.
 
     Returns:
         The widget that is shown; its `freeze` replaces it by the static form.
@@ -88,6 +88,8 @@ def _widget(value: Any) -> LiveWidget:
     link = connection.link if connection is not None else ""
     if _is_history(value):
         return widgets.CurvesWidget(value, link=link)
+    if _is_compiled(value):
+        return widgets.ProgramsWidget(value, link=link)
     if _is_topology(value):
         memory = connection.memory_per_core if connection is value else None
         return widgets.TopologyWidget(value, link=link, memory=memory)
@@ -99,6 +101,13 @@ def _is_history(value: Any) -> bool:
 
     several = isinstance(value, list | tuple) and value
     return all(isinstance(item, History) for item in (value if several else [value]))
+
+
+def _is_compiled(value: Any) -> bool:
+    from tpunb.compiler.program import TpuProgram
+    from tpunb.compiler.table import TpuPrograms
+
+    return isinstance(value, TpuProgram | TpuPrograms)
 
 
 def _is_topology(value: Any) -> bool:
@@ -139,6 +148,8 @@ class Displays:
             ("tensorflow.python.tpu.device_assignment", "DeviceAssignment", self.of_topology),
             ("tpunb.notebook.displays", "Described", self.of_described),
             ("tpunb.training.history", "History", self.of_history),
+            ("tpunb.compiler.program", "TpuProgram", self.of_programs),
+            ("tpunb.compiler.table", "TpuPrograms", self.of_programs),
             # A description already, and a tuple, which IPython would show as one.
             ("tpunb.tpu.annotations", "Annotations", lambda value, **_: _static(value)),
             *(("builtins", kind, self.of_nest) for kind in ("tuple", "list", "dict")),
@@ -191,6 +202,10 @@ class Displays:
         from tpunb.display.describe import describe_history
 
         return self._live("CurvesWidget", value) or _static(describe_history(value))
+
+    def of_programs(self, value: Any, **_: Any) -> Forms:
+        """The display of compiled programs."""
+        return self._live("ProgramsWidget", value) or dict(value._repr_mimebundle_())
 
     def close(self) -> None:
         """Lets go of the values that live displays hold."""

@@ -19,8 +19,9 @@ from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.display.progress import ConnectDisplay, show_in_passing
 from tpunb.notebook import displays, reports
+from tpunb.notebook.cell_options import compile_options, run_options
 from tpunb.notebook.connect_options import connect_options
-from tpunb.notebook.run_options import RunOptions, is_name
+from tpunb.notebook.run_options import CompileOptions, RunOptions, is_name
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
 
@@ -80,57 +81,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         return connection
 
     @magic_arguments()
-    @argument(
-        "-d",
-        "--data",
-        metavar="NAME",
-        help="take a batch for each step from this dataset, iterator, function or arrays (x,y)",
-    )
-    @argument("-n", "--steps", type=int, metavar="N", help="make N steps; else to the data's end")
-    @argument(
-        "-k",
-        "--steps-per-loop",
-        type=int,
-        metavar="K",
-        help="steps inside one tf.function; chosen by measuring unless given",
-    )
-    @argument(
-        "--as",
-        dest="names",
-        default="batch",
-        metavar="NAMES",
-        help="what a batch is called in the cell; x,y for its parts (default: batch)",
-    )
-    @argument(
-        "-p",
-        "--plot",
-        action="append",
-        default=[],
-        metavar="NAMES",
-        help="draw curves of these numbers while it runs",
-    )
-    @argument("--restart", action="store_true", help="do not continue a stopped run: start over")
-    @argument("-o", "--out", metavar="NAME", help="keep the displayed result under a name")
-    @argument("-t", "--targets", metavar="0,2:4", help="show only these replicas")
-    @argument(
-        "-r",
-        "--reduce",
-        action="append",
-        default=[],
-        metavar="NAME=mean|sum",
-        help="combine a name over the replicas; _ is the last expression",
-    )
-    @argument(
-        "-g",
-        "--gather",
-        action="append",
-        default=[],
-        metavar="NAME[:AXIS]",
-        help="concatenate a name over the replicas (axis 0)",
-    )
-    @argument("--check", action="store_true", help="first check for the TPU, as %%%%tpu_check does")
-    @argument("--time", action="store_true", help="show how long tracing and the step took")
-    @argument("--verbose", action="store_true", help="show whether and why the cell was traced")
+    @run_options
     @cell_magic
     def tpu_run(self, line: str, cell: str) -> Any:
         """Run the cell's body on every replica.
@@ -232,6 +183,34 @@ class TpuMagics(Magics):  # type: ignore[misc]
         return self.session.check(cell)
 
     @magic_arguments()
+    @compile_options
+    @cell_magic
+    def tpu_compile(self, line: str, cell: str) -> Any:
+        """Compile the cell with the TPU's own compiler; runs nothing and needs no TPU.
+
+        Says whether it compiles, what it takes of a core's memory, at which lines, and
+        with ``--speed`` how long a call takes; for several types which TPU it needs.
+        Names are captured as by ``%%tpu_run``. The program is also the connection's
+        ``program``.
+
+        Examples::
+
+            %%tpu_compile
+            y = tf.nn.relu(x @ w)
+
+            %%tpu_compile --for v2-8,v3-8,v5e-8 --speed -d train --as images,labels
+            with tf.GradientTape() as tape:
+                loss = compute_loss(labels, model(images, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        """
+        options = CompileOptions.of(_arguments(self.tpu_compile, line))
+        program = self.session.compile(cell, options, self._data(options.data))
+        if options.out is not None:
+            self.shell.user_ns[options.out] = program
+        return program
+
+    @magic_arguments()
     @line_magic
     def tpu_status(self, line: str) -> Any:
         """Show what is connected: replicas, uptime, memory, cells traced, the last error.
@@ -254,13 +233,15 @@ class TpuMagics(Magics):  # type: ignore[misc]
     def tpu_topology(self, line: str) -> Any:
         """Show the topology of the connection, or of any TPU type without connecting.
 
+        After ``%%tpu_compile`` colours show what the program needs of a core's memory.
+
         Examples::
 
             %tpu_topology
             %tpu_topology v4-32
             %tpu_topology --annotations
         """
-        from tpunb.display.describe import describe_accelerator
+        from tpunb.display.describe import describe_accelerator, with_program
 
         args = _arguments(self.tpu_topology, line)
         if args.annotations:
@@ -268,7 +249,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
         if args.type:
             return displays.Described(describe_accelerator(accelerator(args.type)))
         connection = self.session.connection
-        return displays.Described(connection.describe().topology, connection)
+        topology = connection.describe().topology
+        assert topology is not None
+        return displays.Described(with_program(topology, connection.program), connection)
 
     @magic_arguments()
     @argument("--last", action="store_true", help="explain the last error that is a known one")

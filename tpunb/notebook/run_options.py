@@ -1,4 +1,4 @@
-"""The options of `%%tpu_run`, read from its line."""
+"""The options of `%%tpu_run` and `%%tpu_compile`, read from their lines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from tpunb.cells.settings import RunSettings
+from tpunb.tpu.types import accelerator
 
-__all__ = ["RunOptions", "is_name"]
+__all__ = ["CompileOptions", "RunOptions", "is_name"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +50,6 @@ class RunOptions:
         Raises:
             UsageError: Something is no name, no number or no list of these.
         """
-        if args.out is not None and not is_name(args.out):
-            raise UsageError(f"-o takes a Python name, not {args.out!r}")
         settings = RunSettings(
             names=_names(args.names, "--as"),
             steps=_count(args.steps, "-n"),
@@ -63,12 +62,66 @@ class RunOptions:
         return cls(
             settings=settings,
             data=_names(args.data or "", "-d", dotted=True),
-            out=args.out,
+            out=_out(args.out),
             targets=_targets(args.targets),
             check=args.check,
             verbose=args.verbose,
             restart=args.restart,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileOptions:
+    """The options of a `%%tpu_compile` line.
+
+    Attributes:
+        tpus: TPU types; empty for the connection's.
+        speed: Whether to estimate the time.
+        timeout: Seconds for one type.
+        largest_batch: Whether to look for the largest batch that fits.
+        data: The notebook's names for the data.
+        names: What a batch is called in the cell.
+        out: The name to keep the program under.
+    """
+
+    tpus: tuple[str, ...]
+    speed: bool
+    timeout: float
+    largest_batch: bool
+    data: tuple[str, ...]
+    names: tuple[str, ...]
+    out: str | None
+
+    @classmethod
+    def of(cls, args: Any) -> CompileOptions:
+        """Reads what the command line's parser has found.
+
+        Raises:
+            UsageError: Something is no name, no time or no list of these.
+            AcceleratorTypeError: There is no such TPU type.
+        """
+        if args.timeout <= 0:
+            raise UsageError(f"--timeout takes seconds, not {args.timeout:g}")
+        data = _names(args.data or "", "-d", dotted=True)
+        if args.largest_batch and not data:
+            raise UsageError(
+                "--largest-batch needs data whose batch it may change: name it with -d"
+            )
+        return cls(
+            tpus=tuple(accelerator(name).name for name in _parts(args.tpus)),
+            speed=args.speed,
+            timeout=args.timeout,
+            largest_batch=args.largest_batch,
+            data=data,
+            names=_names(args.names, "--as"),
+            out=_out(args.out),
+        )
+
+
+def _out(name: str | None) -> str | None:
+    if name is not None and not is_name(name):
+        raise UsageError(f"-o takes a Python name, not {name!r}")
+    return name
 
 
 def _count(count: int | None, option: str) -> int | None:

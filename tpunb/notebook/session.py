@@ -14,11 +14,14 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
 from tpunb.display.progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
-from tpunb.training.stop_button import StopButton
+from tpunb.training.stop_button import StopButton, Stopped
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner, RunSettings, Steps
+    from tpunb.compiler.program import TpuProgram
+    from tpunb.compiler.table import TpuPrograms
     from tpunb.errors.explain import Explanation
+    from tpunb.notebook.run_options import CompileOptions
     from tpunb.virtual.check import CheckReport
     from tpunb.virtual.stoppable import StoppableCalls
 
@@ -232,6 +235,38 @@ class Session:
         cells = self.connection.cells
         with self._short_errors(source), explained_check():
             return cells.check(source, self.namespace)
+
+    def compile(
+        self, source: str, options: CompileOptions, data: Any = None
+    ) -> TpuProgram | TpuPrograms:
+        """Compiles a cell's body with the TPU's own compiler; runs nothing.
+
+        Raises:
+            Stopped: The stop button has ended it.
+        """
+        from tpunb.cells.compiling import CompileSettings
+
+        connection = self.connection
+        doing = "tracing the cell"
+
+        def say(what: str) -> None:
+            nonlocal doing
+            doing = what
+
+        how = CompileSettings(
+            options.tpus, options.speed, options.timeout, say, options.largest_batch
+        )
+        with self._short_errors(source), CellDisplay(lambda: doing):
+            try:
+                program = connection.cells.compile(
+                    source, self.namespace, how, data=data, names=options.names
+                )
+            except Stopped:
+                raise
+            except KeyboardInterrupt:
+                raise Stopped(f"while {doing}; nothing was run, and nothing has changed.") from None
+        connection.program = program
+        return program
 
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:

@@ -6,14 +6,14 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import PLAIN, escaped, table
 from tpunb.errors import TpunbError
-from tpunb.errors.base import hint
+from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
 from tpunb.virtual.interface import VirtualTPU
@@ -22,20 +22,24 @@ from tpunb.virtual.strict.examination import (
     Examination,
     Located,
     examine,
-    observed,
+    observing,
     traced_anew,
 )
-from tpunb.virtual.strict.source_lines import SourceLine
-from tpunb.virtual.strict.traced_function import traced_function_of
+from tpunb.virtual.strict.traced_function import TracedFunction, traced_function_of
 
 __all__ = [
     "CheckError",
     "CheckReport",
     "Problem",
     "check",
+    "chooser",
+    "current",
+    "examined",
     "innermost",
+    "problem_of",
     "refuse_other_strategies",
     "report",
+    "trace_for",
 ]
 
 _WIDTH = 92
@@ -43,44 +47,11 @@ _MANY_TRACES = 5
 _MAX_PROBLEMS = 30  # of either kind
 _MAX_CAUSE = 2000
 
+_Seen = TypeVar("_Seen")
+
 
 class CheckError(TpunbError, ValueError):
     """Something that cannot be checked."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
-    """An error or a warning of a check.
-
-    Attributes:
-        code: The rule's name; the documentation has the list.
-        line: The line, in a cell or in `file`; None where none is known.
-        file: The file, or what the notebook calls the cell; may be empty.
-        reason: What is the matter, with figures where it is about speed.
-        fix: What to do.
-        entry: The code of its entry in the catalogue of errors, or None.
-    """
-
-    code: str
-    line: int | None
-    file: str
-    reason: str
-    fix: str
-    entry: str | None = None
-
-    @property
-    def mend(self) -> str:
-        """Its name before it was `fix`."""
-        return self.fix
-
-    @property
-    def cause(self) -> str:
-        """The reason, with the entry in the catalogue."""
-        return f"{self.reason} (catalogue {self.entry})" if self.entry else self.reason
-
-    def __str__(self) -> str:
-        place = "" if self.line is None else f"line {self.line}: "
-        return f"{place}{self.cause}\n{hint(self.fix)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +61,13 @@ class CheckReport:
     Attributes:
         errors: What a TPU refuses, in the order of the lines.
         warnings: What it is slow at, or does otherwise.
+        compiler: What the TPU's own compiler said, in a sentence, or why it was not asked;
+            empty where it was not to be asked.
     """
 
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    compiler: str = dataclasses.field(default="", compare=False)
 
     @property
     def ok(self) -> bool:
@@ -122,7 +96,8 @@ class CheckReport:
             raise CheckError(f"{self.headline} The first: {first.reason}", fix=first.fix)
 
     def __str__(self) -> str:
-        return plain("\n".join([self.headline, *map(_paragraph, _rows(self))]))
+        said = [self.compiler] if self.compiler else []
+        return plain("\n".join([self.headline, *map(_paragraph, _rows(self)), *said]))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("CheckReport(...)" if cycle else str(self))
@@ -130,7 +105,8 @@ class CheckReport:
     def _repr_html_(self) -> str:
         rows = list(_rows(self))
         found = table(rows, style=PLAIN) if rows else ""
-        return f"<p><b>{escaped(self.headline)}</b></p>{found}"
+        said = f"<p>{escaped(self.compiler)}</p>" if self.compiler else ""
+        return f"<p><b>{escaped(self.headline)}</b></p>{found}{said}"
 
 
 def check(
@@ -158,15 +134,24 @@ def check(
         CheckError: The strategy is not a virtual TPU's.
         Exception: What the function raises when it is traced.
     """
-    strategy = strategy or _current()
+    return examined(fn, args, strategy or current())[0]
+
+
+def examined(
+    fn: Callable[..., Any], args: Sequence[Any], strategy: Any
+) -> tuple[CheckReport, list[Examination]]:
+    """The report of `check`, and the examinations that it was made of."""
     if strategy is not None:
         refuse_other_strategies(strategy)
+    choose = chooser(fn)
+    found = trace_for(fn, args, strategy, examine)
+    return report(found, _traces_of(fn, args), choose), found
+
+
+def chooser(fn: Any) -> Callable[[Sequence[SourceLine]], tuple[str, int] | None]:
+    """Which line of a function is shown: the innermost, or where the function is defined."""
     defined = _definition(fn)
-    return report(
-        _trace(fn, args, strategy),
-        _traces_of(fn, args),
-        lambda places: innermost(places) or defined,
-    )
+    return lambda places: innermost(places) or defined
 
 
 def refuse_other_strategies(strategy: Any) -> None:
@@ -201,9 +186,9 @@ def report(
     for examination in examinations:
         for located in examination.diagnostics:
             kept = errors if located.refuses else warnings
-            kept[_problem(located, choose)] = None
+            kept[problem_of(located, choose)] = None
         for located in advice(examination):
-            warnings[_problem(located, choose)] = None
+            warnings[problem_of(located, choose)] = None
     return CheckReport(tuple(sorted(errors, key=_order)), tuple(sorted(warnings, key=_order)))
 
 
@@ -211,9 +196,10 @@ def _order(problem: Problem) -> tuple[str, float]:
     return problem.file, float("inf") if problem.line is None else problem.line
 
 
-def _problem(
+def problem_of(
     located: Located, choose: Callable[[Sequence[SourceLine]], tuple[str, int] | None]
 ) -> Problem:
+    """A diagnostic for a reader; `choose` says which of its lines is shown."""
     diagnostic = located.diagnostic
     file, line = choose(located.places) or ("", None)
     known = explain(diagnostic.message)
@@ -238,24 +224,44 @@ def _definition(fn: Any) -> tuple[str, int] | None:
     return (code.co_filename, code.co_firstlineno) if code else None
 
 
-def _current() -> Any:
+def current() -> Any:
     """The strategy whose scope is entered, or that of the open connection, or None."""
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else current_strategy.get()
 
 
-def _trace(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> list[Examination]:
-    """Traces a function, as a replica's or as one that runs them, and examines it."""
+def trace_for(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    strategy: Any,
+    see: Callable[[TracedFunction], _Seen],
+) -> list[_Seen]:
+    """Traces a function, as a replica's or as one that runs them; runs nothing.
 
-    def as_replica() -> list[Examination]:
+    Args:
+        fn: The function.
+        args: Its arguments, as `check` takes them.
+        strategy: A virtual TPU's; None for a function that needs none.
+        see: Is called with each replica function that is traced.
+
+    Returns:
+        What it made of them.
+
+    Raises:
+        Exception: What the function raises when it is traced.
+    """
+
+    def as_replica() -> list[_Seen]:
         values = [_element(argument) for argument in args]
-        with observed() as found:
+        found: list[_Seen] = []
+        with observing(lambda traced: found.append(see(traced))):
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
         return found
 
-    def as_caller() -> list[Examination]:
-        with observed() as found:
+    def as_caller() -> list[_Seen]:
+        found: list[_Seen] = []
+        with observing(lambda traced: found.append(see(traced))):
             concrete = _traced(fn, args)
-        return found or ([] if strategy else [examine(traced_function_of(concrete))])
+        return found or ([] if strategy else [see(traced_function_of(concrete))])
 
     if strategy is None:
         return as_caller()

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import each, local, run, strategy_of
 
+from tpunb._util import child_process
 from tpunb.errors import TpuWarning
 from tpunb.virtual.check import check
 from tpunb.virtual.strict import compiler, lowering
@@ -103,7 +104,7 @@ def test_an_interrupt_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPa
     ours = Compiler()
     first = ours._running()
     with monkeypatch.context() as patched:
-        patched.setattr(compiler, "bounded", _interrupted)
+        patched.setattr(child_process, "bounded", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             ours.ask(identity())
     assert first.returncode is not None

@@ -6,6 +6,8 @@ from it and never see the framework.
 
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.history import HistoryDescription, describe_history
+from tpunb.display.describe.program_description import ProgramDescription, ProgramsDescription
+from tpunb.display.describe.programs import describe_program, describe_programs
 from tpunb.display.describe.replicas import (
     ReplicaValuesDescription,
     describe_replica_values,
@@ -16,6 +18,7 @@ from tpunb.display.describe.topology import (
     describe_accelerator,
     describe_device_assignment,
     describe_topology,
+    with_program,
 )
 from tpunb.tpu.annotations import Annotation, Annotations
 
@@ -24,12 +27,17 @@ __all__ = [
     "Annotations",
     "ConnectionDescription",
     "HistoryDescription",
+    "ProgramDescription",
+    "ProgramsDescription",
     "ReplicaValuesDescription",
     "TopologyDescription",
     "describe_accelerator",
     "describe_device_assignment",
     "describe_history",
+    "describe_program",
+    "describe_programs",
     "describe_replica_values",
     "describe_topology",
     "only_replicas",
+    "with_program",
 ]

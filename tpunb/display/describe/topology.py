@@ -15,6 +15,7 @@ __all__ = [
     "describe_accelerator",
     "describe_device_assignment",
     "describe_topology",
+    "with_program",
 ]
 
 UNASSIGNED = -1
@@ -42,6 +43,9 @@ class TopologyDescription:
         replicas: The replica id of each core, or `UNASSIGNED`.
         logical_devices: The logical device of each core within its replica, or
             `UNASSIGNED`.
+        needed_bytes: What a compiled program takes of each core that has a replica; 0
+            without a program.
+        usable_bytes: What a program can use of a core's memory; 0 likewise.
     """
 
     name: str
@@ -54,6 +58,8 @@ class TopologyDescription:
     ordinals: tuple[int, ...]
     replicas: tuple[int, ...]
     logical_devices: tuple[int, ...]
+    needed_bytes: int = 0
+    usable_bytes: int = 0
 
     @property
     def num_cores(self) -> int:
@@ -119,6 +125,22 @@ def describe_topology(topology: Any, name: str | None = None) -> TopologyDescrip
         wraps=known.wraps if known else (False, False, False),
         hbm_bytes=known.hbm_bytes if known else 0,
     )
+
+
+def with_program(topology: TopologyDescription, programs: Any) -> TopologyDescription:
+    """Adds what a compiled program takes of each core's memory.
+
+    Args:
+        topology: The topology.
+        programs: A `TpuProgram`, or several of which one may be for this TPU type; None
+            for nothing.
+    """
+    several = [programs] if hasattr(programs, "tpu") else programs or []
+    for program in several:
+        if program.tpu == topology.name and program.memory is not None:
+            memory = program.memory
+            return replace(topology, needed_bytes=memory.peak, usable_bytes=memory.available)
+    return topology
 
 
 def describe_device_assignment(assignment: Any, name: str | None = None) -> TopologyDescription:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.history import HistoryDescription
+from tpunb.display.describe.program_description import ProgramDescription, ProgramsDescription
 from tpunb.display.describe.replicas import ReplicaValue, ReplicaValuesDescription
 from tpunb.display.describe.topology import TopologyDescription
 from tpunb.display.draw import table, text
 from tpunb.display.draw.annotations import annotations_html, annotations_text
 from tpunb.display.draw.curves_picture import curves_png
 from tpunb.display.draw.curves_text import curves_text
+from tpunb.display.draw.program_html import program_html, programs_html
+from tpunb.display.draw.program_text import program_text, programs_text
 from tpunb.display.draw.replicas_picture import replicas_png
 from tpunb.display.draw.topology_picture import topology_png
 from tpunb.tpu.annotations import Annotations
@@ -22,6 +27,15 @@ Description = (
     | ConnectionDescription
     | HistoryDescription
     | Annotations
+    | ProgramDescription
+    | ProgramsDescription
+)
+
+_TABLES: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
+    (Annotations, annotations_text, annotations_html),
+    (ConnectionDescription, text.connection_text, table.connection_html),
+    (ProgramDescription, program_text, program_html),
+    (ProgramsDescription, programs_text, programs_html),
 )
 
 
@@ -32,7 +46,8 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
     HTML, and only what is small enough to be read as a table gets one.
 
     Args:
-        description: A topology, replica values, a connection, histories or annotations.
+        description: A topology, replica values, a connection, histories, annotations or
+            compiled programs.
 
     Returns:
         `text/plain` and either `image/png` (as bytes) or `text/html`. The same
@@ -48,16 +63,10 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
         if description.panels:  # nothing to draw before the first step
             forms["image/png"] = curves_png(description)
         return forms
-    if isinstance(description, Annotations):
-        return {
-            "text/plain": annotations_text(description),
-            "text/html": annotations_html(description),
-        }
-    if isinstance(description, ConnectionDescription):
-        return {
-            "text/plain": text.connection_text(description),
-            "text/html": table.connection_html(description),
-        }
+    for kind, as_text, as_html in _TABLES:
+        if isinstance(description, kind):
+            return {"text/plain": as_text(description), "text/html": as_html(description)}
+    assert isinstance(description, ReplicaValuesDescription)
     plain = text.replicas_text(description)
     if _fits_table(description):
         return {"text/plain": plain, "text/html": table.replicas_html(description)}

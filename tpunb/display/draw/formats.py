@@ -26,6 +26,7 @@ __all__ = [
     "links_phrase",
     "nested_values",
     "number",
+    "program_phrase",
     "replicas_title",
     "section_title",
     "shape_phrase",
@@ -96,6 +97,16 @@ def assignment_phrase(topology: TopologyDescription) -> str:
         phrase += f" of {topology.num_logical_devices} logical devices (replica.device)"
     idle = sum(replica == UNASSIGNED for replica in topology.replicas)
     return f"{phrase}, {counted(idle, 'core')} unassigned" if idle else phrase
+
+
+def program_phrase(topology: TopologyDescription) -> str:
+    """What the compiled program takes of a core's memory; empty without one."""
+    if not topology.usable_bytes:
+        return ""
+    needed, usable = byte_count(topology.needed_bytes), byte_count(topology.usable_bytes)
+    over = topology.needed_bytes - topology.usable_bytes
+    end = f": {byte_count(over)} too much" if over > 0 else ""
+    return f"the compiled program needs {needed} of {usable} usable a core{end}"
 
 
 def core_label(topology: TopologyDescription, core: int) -> str:

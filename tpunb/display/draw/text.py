@@ -39,8 +39,8 @@ def topology_text(topology: TopologyDescription) -> str:
         " · ".join(part for part in (topology.name, formats.topology_facts(topology)) if part),
         formats.links_phrase(topology),
     ]
-    if phrase := formats.assignment_phrase(topology):
-        lines.append(phrase)
+    phrases = (formats.assignment_phrase(topology), formats.program_phrase(topology))
+    lines += filter(None, phrases)
     drawing = _drawing(topology) if topology.num_cores <= MAX_CORES else []
     if drawing and len(drawing) <= _MAX_LINES and max(map(len, drawing)) <= WIDTH:
         lines += ["", *drawing]

@@ -65,6 +65,7 @@ def _header(topology: TopologyDescription) -> list[str]:
         formats.topology_facts(topology),
         formats.links_phrase(topology),
         formats.assignment_phrase(topology),
+        formats.program_phrase(topology),
     ]
     if _has_dots(topology):
         lines[2] += " · one dot a chip, hosts by colour"

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpunb.display.widgets.curves import CurvesWidget
+    from tpunb.display.widgets.programs import ProgramsWidget
     from tpunb.display.widgets.replicas import ReplicasWidget
     from tpunb.display.widgets.topology import TopologyWidget
 
-__all__ = ["CurvesWidget", "ReplicasWidget", "TopologyWidget"]
+__all__ = ["CurvesWidget", "ProgramsWidget", "ReplicasWidget", "TopologyWidget"]
 
-_HOMES = {"CurvesWidget": "curves", "ReplicasWidget": "replicas", "TopologyWidget": "topology"}
+_HOMES = {
+    "CurvesWidget": "curves",
+    "ProgramsWidget": "programs",
+    "ReplicasWidget": "replicas",
+    "TopologyWidget": "topology",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,8 @@ const MOST_ZOOM = 40;
 const CAMERAS = { planes: { zoom: 1, x: 0, y: 0 }, "3d": { zoom: 1, x: 0, y: 0, yaw: -0.62, pitch: 0.46 } };
 const STEPS = { ArrowLeft: [-1, 0, 0], ArrowRight: [1, 0, 0], ArrowUp: [0, -1, 0], ArrowDown: [0, 1, 0],
   PageUp: [0, 0, -1], PageDown: [0, 0, 1] };
-const COLOURS = [["host", "host"], ["replica", "replica"], ["logical", "logical device"], ["memory", "memory"]];
+const COLOURS = [["host", "host"], ["replica", "replica"], ["logical", "logical device"], ["memory", "memory"],
+  ["program", "compiled program"]];
 
 /** One view of the model; what the user has set is the model's. */
 class TopologyView {
@@ -83,8 +84,8 @@ class TopologyView {
   }
 
   get colours() {
-    const { replicas, logical_devices, memory } = this.topology;
-    const there = { host: true, replica: replicas > 0, logical: logical_devices > 1, memory };
+    const { replicas, logical_devices, memory, usable } = this.topology;
+    const there = { host: true, replica: replicas > 0, logical: logical_devices > 1, memory, program: usable > 0 };
     return COLOURS.filter(([name]) => there[name]);
   }
 
@@ -254,7 +255,8 @@ class TopologyView {
 
   /** Says what the colours stand for. */
   explain() {
-    const parts = this.colour === "memory" ? this.scale() : this.swatches();
+    const ways = { memory: () => this.scale(), program: () => this.need() };
+    const parts = (ways[this.colour] ?? (() => this.swatches()))();
     this.clear ??= element("button", { type: "button", class: "tpunb-button", hidden: true,
       "data-testid": "tpunb-clear", click: () => this.shared.select([]) });
     const hint = this.mode === "3d" ? "Drag turns · click selects · Ctrl and wheel zoom"
@@ -299,6 +301,19 @@ class TopologyView {
       element("span", {}, "0 B"),
       element("span", { class: "tpunb-scale", style: `background:linear-gradient(90deg, ${stops.join(", ")})` }),
       element("span", {}, `${memoryText(most)}${this.share(most)}${even}`), refresh, ...status,
+    ];
+  }
+
+  /** The heat's scale from nothing to all that a program can use, and what this one needs. */
+  need() {
+    const { needed, usable, hbm } = this.topology;
+    const stops = this.theme.dark ? DARK_HEAT : LIGHT_HEAT;
+    const over = needed > usable ? ` · ${memoryText(needed - usable)} too much` : "";
+    return [
+      element("span", {}, "0 B"),
+      element("span", { class: "tpunb-scale", style: `background:linear-gradient(90deg, ${stops.join(", ")})` }),
+      element("span", {}, `${memoryText(usable)} usable${hbm ? ` of ${memoryText(hbm)}` : ""}`),
+      element("b", {}, `needs ${memoryText(needed)}${over}`),
     ];
   }
 
@@ -363,14 +378,15 @@ class TopologyView {
 
   linesAbout(core) {
     const { topology } = this;
-    const { replica, logical, logical_devices, host, ordinal, perChip, hbm } = topology;
+    const { replica, logical, logical_devices, host, ordinal, perChip, hbm, needed, usable } = topology;
     const [x, y, z, slot] = placeOf(topology, core);
     const lines = [`Core ${core}`, `chip (${x}, ${y}, ${z})${perChip > 1 ? `, core ${slot} of it` : ""}`,
       `host ${host[core]}, TPU:${ordinal[core]}`,
       `/job:worker/replica:0/task:${host[core]}/device:TPU:${ordinal[core]}`];
     if (replica && replica[core] < 0) lines.push("in no replica");
     else if (replica) lines.push(`replica ${replica[core]}${logical_devices > 1 ? `, logical device ${logical[core]}` : ""}`);
-    if (hbm) lines.push(`HBM ${memoryText(hbm)}`);
+    if (hbm) lines.push(`HBM ${memoryText(hbm)}${usable ? `, ${memoryText(usable)} usable` : ""}`);
+    if (usable && !(replica?.[core] < 0)) lines.push(`program needs ${memoryText(needed)}`);
     const { bytes } = this.memory;
     if (bytes && this.colour === "memory") lines.push(`variables ${memoryText(bytes[core])}${this.share(bytes[core])}`);
     return lines;

@@ -45,8 +45,8 @@ class TopologyWidget(LiveWidget):
 
     Attributes:
         mode: `"planes"` beside each other, or `"3d"`.
-        colour: What colours stand for: `"host"`, `"replica"`, `"logical"` devices
-            or `"memory"`.
+        colour: What colours stand for: `"host"`, `"replica"`, `"logical"` devices,
+            `"memory"` of variables, or what a compiled `"program"` needs.
         plane: The z of the plane to look at; -1 for all of them.
         camera: How far the view is zoomed, moved and turned.
 
@@ -61,7 +61,9 @@ class TopologyWidget(LiveWidget):
     header = traitlets.Dict().tag(sync=True)
     cores = traitlets.Bytes().tag(sync=True)
     mode = traitlets.Enum(["planes", "3d"], "planes").tag(sync=True)
-    colour = traitlets.Enum(["host", "replica", "logical", "memory"], "host").tag(sync=True)
+    colour = traitlets.Enum(["host", "replica", "logical", "memory", "program"], "host").tag(
+        sync=True
+    )
     plane = traitlets.Int(-1, min=-1).tag(sync=True)
     camera = traitlets.Dict().tag(sync=True)
 
@@ -75,6 +77,8 @@ class TopologyWidget(LiveWidget):
         self._memory = memory if self._strategy is None else memory or self._variables
         self._description = description
         header, cores = _payload(description, connected=self._memory is not None)
+        if description.usable_bytes:
+            state = {"colour": "program", **state}
         super().__init__(header=header, cores=cores, link=link, **state)
         self.on_msg(self._on_request)
 
@@ -87,6 +91,8 @@ class TopologyWidget(LiveWidget):
     def description(self, value: Any) -> None:
         description = _described(value)
         header, cores = _payload(description, connected=self._memory is not None)
+        if description.usable_bytes and not self._description.usable_bytes:
+            self.colour = "program"
         mesh_differs = description.mesh != self._description.mesh
         self._description = description
         with self.hold_sync():
@@ -172,6 +178,8 @@ def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict
         "replicas": description.num_replicas,
         "logical_devices": description.num_logical_devices,
         "memory": connected,
+        "needed": description.needed_bytes,
+        "usable": description.usable_bytes,
         "columns": columns,
     }
     return header, buffer
@@ -181,6 +189,7 @@ def _facts(description: TopologyDescription) -> Iterable[str]:
     yield formats.topology_facts(description)
     yield formats.links_phrase(description)
     yield formats.assignment_phrase(description)
+    yield formats.program_phrase(description)
 
 
 def _columns(description: TopologyDescription) -> dict[str, npt.NDArray[Any]]:

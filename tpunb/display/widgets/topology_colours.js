@@ -4,6 +4,7 @@ import { PALETTE } from "./common.js";
 
 export const LIGHT_HEAT = ["#f1ece1", "#f7c96b", "#e8743b", "#a3224a", "#4b1248"];
 export const DARK_HEAT = ["#2b2733", "#6b2357", "#c43b4e", "#f58b3b", "#fde68a"];
+const OVER = "#cc3311";
 
 /** Red, green and blue of any colour of CSS. */
 function partsOf(colour) {
@@ -36,7 +37,7 @@ export function inkOn(colour) {
 
 /** The colour of each core; one string for many cores. */
 export function fillsOf(topology, colour, theme, memory) {
-  const { replica, logical, host, host_shade, replica_shade, logical_devices, count } = topology;
+  const { replica, logical, host, host_shade, replica_shade, logical_devices, count, needed, usable } = topology;
   const idle = theme.dark ? "#4b5157" : theme.idle;
   const known = new Map();
   const remembered = (key, make) => {
@@ -57,6 +58,7 @@ export function fillsOf(topology, colour, theme, memory) {
     logical: (core) => PALETTE[logical[core] % PALETTE.length],
     memory: (core) => (memory
       ? remembered(memory[core], () => heatOf(most ? memory[core] / most : 0, heat)) : idle),
+    program: () => remembered("program", () => (needed > usable ? OVER : heatOf(needed / usable, heat))),
   };
   const isIdle = (core) => colour !== "memory" && replica && replica[core] < 0;
   return Array.from({ length: count }, (_, core) => (isIdle(core) ? idle : ways[colour](core)));

@@ -32,11 +32,13 @@ class TracedVariable:
         parts: Its components and where they are.
         mirrored: Whether the components are kept in sync.
         key: What stays the same for as long as the variable lives.
+        name: Its name.
     """
 
     parts: Components
     mirrored: bool
     key: str
+    name: str = ""
 
 
 class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
@@ -61,7 +63,6 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         is_packed: bool = False,
     ) -> Any:
         """The handle by which the traced function knows a variable."""
-        del name
         known = self._replicated_vars.get(handle_id)
         if known is not None:
             return known
@@ -69,7 +70,9 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             vars_ = vars_[0]._distributed_variables
         parts = components(vars_, self._options.cores, assigned=self._options.assigned)
         placeholder = self._traced.capture(parts.handles[0])
-        self.variables[id(placeholder)] = TracedVariable(parts, is_mirrored, handle_id)
+        self.variables[id(placeholder)] = TracedVariable(
+            parts, is_mirrored, handle_id, str(name).partition(":")[0]
+        )
         self._replicated_vars[handle_id] = placeholder
         return placeholder
 

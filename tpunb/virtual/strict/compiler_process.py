@@ -35,12 +35,14 @@ class Request:
         functions: It and those that it calls, serialized.
         tensors: Its first arguments.
         variables: The variables whose handles are its further arguments.
+        serialized: Whether the answer is HLO for another compiler and not for a reader.
     """
 
     name: str
     functions: Sequence[bytes]
     tensors: Sequence[Spec]
     variables: Sequence[Spec]
+    serialized: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +52,12 @@ class Answer:
     Attributes:
         text: HLO, or an error's message.
         compiled: Which of the two.
+        module: HLO as a serialized `HloModuleProto`, where that was asked for.
     """
 
     text: str
     compiled: bool
+    module: bytes = b""
 
 
 def serve() -> None:
@@ -112,28 +116,31 @@ class _Runtime:
                     definition = self._definition.FromString(serialized)
                     runtime.add_function_def(definition)
                     names.append(definition.signature.name)
-                return Answer(self._hlo(runtime, request), compiled=True)
+                hlo = self._hlo(runtime, request)
+                if request.serialized:
+                    return Answer("", compiled=True, module=hlo)
+                text = hlo.decode() if isinstance(hlo, bytes) else str(hlo)
+                return Answer(text, compiled=True)
             except self._errors as error:
                 return Answer(str(error), compiled=False)
             finally:
                 for name in names:
                     runtime.remove_function(name)
 
-    def _hlo(self, runtime: Any, request: Request) -> str:
+    def _hlo(self, runtime: Any, request: Request) -> Any:
         handles = [self._variable(number, *spec) for number, spec in enumerate(request.variables)]
         try:
-            found = runtime.get_compiler_ir(
+            return runtime.get_compiler_ir(
                 device_name=runtime.list_logical_devices("CPU")[0].name,
                 platform_name=None,
                 function_name=request.name,
                 flat_args=[self._spec(shape, self._type(kind)) for shape, kind in request.tensors],
                 captured_inputs=handles,
-                stage="hlo",
+                stage="hlo_serialized" if request.serialized else "hlo",
             )
         finally:
             for handle in handles:
                 self._variables.destroy_resource_op(handle)
-        return found.decode() if isinstance(found, bytes) else str(found)
 
     def _variable(self, number: int, shape: tuple[int, ...], kind: int) -> Any:
         """A variable whose memory nobody touches: only its shape and its type are asked for."""

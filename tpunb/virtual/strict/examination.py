@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.errors import MemoryLimitError, TpuWarning
+from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual._tensorflow import XLAControlFlowContext
 from tpunb.virtual.replicate.graphs import needed
 from tpunb.virtual.strict.diagnostics import Diagnostic
@@ -21,7 +22,7 @@ from tpunb.virtual.strict.lint import lint
 from tpunb.virtual.strict.lowering import Unknown, lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.rules import RULES, Strictness
-from tpunb.virtual.strict.source_lines import SourceLine, SourceLines
+from tpunb.virtual.strict.source_lines import SourceLines
 from tpunb.virtual.strict.traced_function import (
     TracedFunction,
     foreign_types,
@@ -37,13 +38,16 @@ __all__ = [
     "examine",
     "is_observed",
     "observed",
+    "observing",
+    "once_a_line",
     "spare_the_machine",
+    "statically_found",
     "traced_anew",
 ]
 
 _REFUSES = {rule.name: rule.refuses for rule in RULES}
-_observers: contextvars.ContextVar[list[Examination] | None] = contextvars.ContextVar(
-    "tpunb_observers", default=None
+_observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = contextvars.ContextVar(
+    "tpunb_observer", default=None
 )
 
 
@@ -73,11 +77,13 @@ class Examination:
         graph: The traced graph.
         places: Where its nodes came from.
         diagnostics: What a TPU refuses or does otherwise, in the order of the code.
+        traced: The function.
     """
 
     graph: Any
     places: SourceLines
     diagnostics: tuple[Located, ...]
+    traced: TracedFunction
 
     def located(self, diagnostic: Diagnostic) -> Located:
         """A diagnostic with its place."""
@@ -92,11 +98,22 @@ def _located(diagnostic: Diagnostic, places: SourceLines) -> Located:
 def observed() -> Iterator[list[Examination]]:
     """Collects the examinations of what is traced inside, where nothing is refused."""
     found: list[Examination] = []
-    token = _observers.set(found)
-    try:
+    with observing(lambda traced: found.append(examine(traced))):
         yield found
+
+
+@contextlib.contextmanager
+def observing(observer: Callable[[TracedFunction], None]) -> Iterator[None]:
+    """Passes the replica functions that are traced inside to an observer; none is refused or run.
+
+    Args:
+        observer: Is called with each while the graph around it is being built.
+    """
+    token = _observer.set(observer)
+    try:
+        yield
     finally:
-        _observers.reset(token)
+        _observer.reset(token)
 
 
 class _CompilerContext(XLAControlFlowContext):  # type: ignore[misc]
@@ -122,7 +139,7 @@ def traced_anew() -> Iterator[None]:
 
 def is_observed() -> bool:
     """Whether what is traced now is examined only, and will not run."""
-    return _observers.get() is not None
+    return _observer.get() is not None
 
 
 def enforce(traced: TracedFunction, strictness: Strictness) -> None:
@@ -135,9 +152,9 @@ def enforce(traced: TracedFunction, strictness: Strictness) -> None:
     Raises:
         tf.errors.InvalidArgumentError: A TPU refuses it.
     """
-    observers = _observers.get()
-    if observers is not None:
-        observers.append(examine(traced))
+    observer = _observer.get()
+    if observer is not None:
+        observer(traced)
         return
     if not strictness.any:
         return
@@ -160,7 +177,7 @@ def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset
         MemoryLimitError: A tensor does not fit.
     """
     found = beyond_the_machine(traced.made, replicas, repeated)
-    if found is None or _observers.get() is not None:
+    if found is None or is_observed():
         return
     made, reason = found
     at = "".join(f"\n{_shown(place)}" for place in SourceLines(traced.atomic).own(made.node)[:1])
@@ -191,10 +208,8 @@ def examine(
     """
     library, definition = traced.library, traced.definition
     found = [
-        *foreign_types(traced, definition),
-        *out_of_scope_variables(traced, definition),
+        *statically_found(traced),
         *beyond_a_core(traced.made, traced.variables, traced.memory, traced.cores),
-        *lint(definition, library, traced.graph.name),
     ]
     diagnostics = [diagnostic for diagnostic in found if wanted(diagnostic)]
     kept = needed(definition)
@@ -212,7 +227,16 @@ def examine(
         diagnostics.append(refused)
     places = SourceLines(traced.atomic)
     located = [_located(diagnostic, places) for diagnostic in diagnostics]
-    return Examination(traced.graph, places, tuple(_once_a_line(located)))
+    return Examination(traced.graph, places, tuple(once_a_line(located)), traced)
+
+
+def statically_found(traced: TracedFunction) -> list[Diagnostic]:
+    """What is found without a compiler, and without counting memory."""
+    return [
+        *foreign_types(traced, traced.definition),
+        *out_of_scope_variables(traced, traced.definition),
+        *lint(traced.definition, traced.library, traced.graph.name),
+    ]
 
 
 def _says_again(refused: Diagnostic, found: list[Diagnostic]) -> bool:
@@ -223,7 +247,7 @@ def _says_again(refused: Diagnostic, found: list[Diagnostic]) -> bool:
     )
 
 
-def _once_a_line(located: list[Located]) -> Iterator[Located]:
+def once_a_line(located: list[Located]) -> Iterator[Located]:
     """One diagnostic of a kind for a line of code: what says most."""
     kept: dict[object, Located] = {}
     for item in located:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.replicate.graphs import data_inputs
 
-__all__ = ["compiles_surely", "is_known"]
+__all__ = ["PRODUCTS", "compiles_surely", "is_known"]
 
 _ELEMENTWISE = """
     Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh Cast Ceil ClipByValue
@@ -90,14 +90,20 @@ _TYPES = frozenset(
     for kind in (dtypes.float32, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool)
 )
 
+_INT64 = dtypes.int64.as_datatype_enum
+
+PRODUCTS = frozenset(
+    {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul", "Einsum", "XlaDotV2"}
+)
+"""Matrix products, which a TPU cannot make of 64-bit integers."""
+
 
 def is_known(node: NodeDef) -> bool:
     """Whether a TPU has a kernel for a node, as far as this is common knowledge."""
     if node.op not in _ANY_INPUTS and node.op not in _CONSTANT_INPUTS:
         return False
-    return all(
-        value.type in _TYPES for value in node.attr.values() if value.WhichOneof("value") == "type"
-    )
+    types = {value.type for value in node.attr.values() if value.WhichOneof("value") == "type"}
+    return types <= _TYPES and not (node.op in PRODUCTS and _INT64 in types)
 
 
 def compiles_surely(function: FunctionDef, nodes: Iterable[NodeDef]) -> bool:

@@ -6,6 +6,7 @@ core; stand-ins take their places, and what is left is what a TPU would compile.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,11 +17,11 @@ from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.replicate.graphs import Library, called_functions
 from tpunb.virtual.strict.compiler import CompilerLostError, ask
-from tpunb.virtual.strict.compiler_process import Request
+from tpunb.virtual.strict.compiler_process import Answer, Request
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Host, Parameter
 
-__all__ = ["Unknown", "lower"]
+__all__ = ["Lowered", "Unknown", "lower", "lower_for_tpu"]
 
 _NODE = re.compile(r"{{node ([^}]+)}}")
 _BOUNDED = re.compile(r"<=\d+")
@@ -64,26 +65,82 @@ def lower(
     Raises:
         Unknown: It cannot be compiled by itself.
     """
+    asked = _asked(function, parameters, library, host, for_tpu=False)
+    return asked if isinstance(asked, Diagnostic) else _bounded(asked.answer.text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lowered:
+    """A replica function as HLO, for another compiler.
+
+    Attributes:
+        module: A serialized `HloModuleProto`.
+        arguments: The names of its arguments, in order, as the function has them.
+        sized: Whether all sizes are known; others were taken as `ANY_SIZE`.
+    """
+
+    module: bytes
+    arguments: tuple[str, ...]
+    sized: bool
+
+
+@timed("strict", "lower the replica function for a TPU's compiler")
+def lower_for_tpu(
+    function: FunctionDef,
+    parameters: Mapping[str, Parameter],
+    library: Library,
+    host: Host,
+) -> Lowered | Diagnostic:
+    """Compiles a replica function to HLO that a TPU's compiler can go on from.
+
+    Arguments, results and errors are as those of `lower`, but for the HLO.
+
+    Raises:
+        Unknown: It cannot be compiled by itself.
+    """
+    asked = _asked(function, parameters, library, host, for_tpu=True)
+    if isinstance(asked, Diagnostic):
+        return asked
+    return Lowered(asked.answer.module, asked.arguments, asked.sized)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    answer: Answer
+    arguments: tuple[str, ...]
+    sized: bool
+
+
+def _asked(
+    function: FunctionDef,
+    parameters: Mapping[str, Parameter],
+    library: Library,
+    host: Host,
+    *,
+    for_tpu: bool,
+) -> _Asked | Diagnostic:
     if not ops.executing_eagerly_outside_functions():
         raise Unknown("Variables of TensorFlow 1's graphs have no values yet.")
-    writer = CompilerFunctions(library)
+    writer = CompilerFunctions(library, for_tpu=for_tpu)
     lowered, specs = writer.write(function, parameters, host)
-    names = [argument.name for argument in lowered.signature.input_arg[len(specs) :]]
+    arguments = tuple(argument.name for argument in lowered.signature.input_arg)
     request = Request(
         lowered.signature.name,
         [one.SerializeToString() for one in _with_callees(lowered, writer.made, library)],
         [(_sizes(spec.shape), spec.dtype.as_datatype_enum) for spec in specs],
-        [_variable(parameters[name].handle) for name in names],
+        [_variable(parameters[name].handle) for name in arguments[len(specs) :]],
+        serialized=for_tpu,
     )
+    sized = not any(_has_unknown(spec) for spec in specs)
     try:
         answer = ask(request)
     except CompilerLostError as error:
         return _unchecked(f"{error} while it looked at this function.")
     if answer.compiled:
-        return _bounded(answer.text)
+        return _Asked(answer, arguments, sized)
     if _OF_ITS_OWN_STATE.search(answer.text):
         return _unchecked(f"did not look at this function: {answer.text.splitlines()[0]}")
-    return _diagnostic(answer.text, any(_has_unknown(spec) for spec in specs))
+    return _diagnostic(answer.text, not sized)
 
 
 def _with_callees(
@@ -165,7 +222,7 @@ _KINDS: tuple[tuple[str, str, str, str], ...] = (
 )
 
 
-def _diagnostic(message: str, unknown_sizes: bool) -> Diagnostic | None:
+def _diagnostic(message: str, unknown_sizes: bool) -> Diagnostic:
     nodes = _NODE.findall(message)
     node = nodes[0] if nodes else ""
     message = _OF_THE_COMPILER.split(message.removeprefix("Failed getting HLO text: '"))[0].rstrip(

@@ -41,13 +41,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "unsupported-type",
         True,
-        "A string or complex128 tensor cannot be put into a core's memory.",
+        "A string or complex128 tensor cannot be put into a core's memory, nor be computed there.",
     ),
     Rule(
         "dynamic-shape",
         True,
-        "An operation whose result's size depends on the data (`tf.where` with one argument, "
-        "`tf.boolean_mask`, `tf.unique`) does not compile.",
+        "The result of `tf.where` with one argument, `tf.boolean_mask` or `tf.unique` has a size "
+        "that depends on the data. The TPU's compiler pads it to its bound, where what follows "
+        "lets it; otherwise it fails, or crashes.",
     ),
     Rule(
         "constant-size",
@@ -65,9 +66,10 @@ RULES: tuple[Rule, ...] = (
         "What XLA cannot compile for any other reason does not run.",
     ),
     Rule(
-        "float64-op",
+        "x64-op",
         True,
-        "Matrix products, convolutions and decompositions in float64 do not compile.",
+        "Matrix products of 64-bit integers, the gradient of max-pooling and stateful random "
+        "numbers in float64 do not compile.",
     ),
     Rule(
         "memory",

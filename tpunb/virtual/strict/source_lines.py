@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import re
@@ -10,25 +9,13 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual._tensorflow import GraphDebugInfo, atomic_function
 from tpunb.virtual.replicate.origins import gathered_origins, nearest_trace
 
 __all__ = ["SourceLine", "SourceLines"]
 
 _GENERATED = re.compile(r"__autograph_generated_file|^<frozen|^<string>")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SourceLine:
-    """A line of code.
-
-    Attributes:
-        file: Its file, or what a notebook calls a cell.
-        line: Its number, from 1.
-    """
-
-    file: str
-    line: int
 
 
 class SourceLines:
@@ -57,6 +44,10 @@ class SourceLines:
         if trace is None:
             return []
         return [_place(info, number) for number in reversed(info.traces_by_id[trace].frame_id)]
+
+    def knows(self, path: str) -> bool:
+        """Whether a node of exactly this name was traced."""
+        return path in self._known[1]
 
     def own(self, path: str) -> list[SourceLine]:
         """The calls within the replica function that lie in the user's code, innermost first."""

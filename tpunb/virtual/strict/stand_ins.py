@@ -23,9 +23,13 @@ from tpunb.virtual.replicate.graphs import (
 )
 from tpunb.virtual.replicate.nodes import int32_tensor, make_identity
 
-__all__ = ["ANY_SIZE", "RESIZES", "CompilerFunctions", "Host", "Parameter"]
+__all__ = ["ANY_SIZE", "MARKERS", "RESIZES", "CompilerFunctions", "Host", "Parameter"]
 
 _names = itertools.count()
+
+_REDUCED_TYPES = frozenset(
+    {dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.int32, dtypes.uint32}
+)
 
 ANY_SIZE = 8
 """What stands for a size that is known only when the step runs."""
@@ -35,6 +39,10 @@ RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
 
 Source: tensorflow/core/tpu/kernels/image_resize_ops.cc, in TensorFlow since 2020.
 """
+
+MARKERS = {"CrossReplicaSum": "Add", "CollectivePermute": "Mul", "AllToAll": "Min"}
+"""By the reduction of an all-reduce, the only operation across replicas that XLA on a CPU
+lowers, the TPU's compiler is told which one is meant: see `compiler/libtpu_process.py`."""
 
 Host = Mapping[str, Mapping[str, tf.TensorSpec]]
 """Nodes that run on the host; what each gives, by the end of the reference to it."""
@@ -54,11 +62,19 @@ class Parameter:
 
 
 class CompilerFunctions:
-    """Writes functions with stand-ins for what is not the compiler's."""
+    """Writes functions with stand-ins for what is not the compiler's.
 
-    def __init__(self, library: Library) -> None:
+    Args:
+        library: Finds functions by their names.
+        for_tpu: Whether the TPU's own compiler goes on from here: it knows the operations
+            across replicas and the annotations of partitions, for which XLA on a CPU only
+            needs something of their shape.
+    """
+
+    def __init__(self, library: Library, *, for_tpu: bool = False) -> None:
         self.made: list[FunctionDef] = []
         self._library = library
+        self._for_tpu = for_tpu
 
     def write(
         self,
@@ -114,6 +130,10 @@ class CompilerFunctions:
         copy = NodeDef()
         copy.CopyFrom(node)
         copy.device = ""
+        if self._for_tpu and node.op in MARKERS and _can_be_marked(node):
+            return _marked(copy)
+        if self._for_tpu and node.op == "XlaSharding":
+            return [copy]
         if node.op == "AllToAll" and node.attr["split_count"].i > 1:
             return _exchange(copy)
         if node.op in COLLECTIVES or node.op == "XlaSharding":
@@ -160,6 +180,26 @@ def _needs_copy(function: FunctionDef, library: Library) -> bool:
         or any(_needs_copy(library(name), library) for name in called_functions(node))
         for node in function.node_def
     )
+
+
+def _can_be_marked(node: NodeDef) -> bool:
+    return dtypes.as_dtype(node.attr["T"].type) in _REDUCED_TYPES
+
+
+def _marked(node: NodeDef) -> list[NodeDef]:
+    """An all-reduce that says which operation across replicas it stands for, by its name too."""
+    before = _exchange(node) if node.op == "AllToAll" and node.attr["split_count"].i > 1 else []
+    marker = NodeDef(name=f"{node.name}/{node.op}", op="XlaAllReduce")
+    marker.input.extend(node.input)
+    if before:
+        before[-1].name = f"{node.name}/exchanged"
+        marker.input[0] = f"{before[-1].name}:output:0"
+    marker.attr["T"].CopyFrom(node.attr["T"])
+    marker.attr["reduce_op"].s = MARKERS[node.op].encode()
+    marker.attr["mode"].s = b"CrossReplica"
+    result = NodeDef(name=node.name, op="Identity", input=[f"{marker.name}:output:0"])
+    result.attr["T"].CopyFrom(node.attr["T"])
+    return [*before, marker, result]
 
 
 def _pass_on(node: NodeDef) -> None:

@@ -1,0 +1,26 @@
+"""Whether the TPU's compiler is here; it is a second of a process, which all tests share."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import pytest
+
+from tpunb.compiler.libtpu import why_unavailable
+
+
+@pytest.fixture(scope="session")
+def libtpu() -> None:
+    """Skips a test, loudly, where the TPU's compiler is not installed; in CI it fails.
+
+    libtpu has wheels for Python 3.11 and later on Linux x86-64, and JAX's do not go with the
+    oldest TensorFlow: there it is not expected.
+    """
+    error = why_unavailable()
+    if error is None:
+        return
+    if os.environ.get("CI") and os.environ.get("TPUNB_WITHOUT_COMPILER") != "1":
+        pytest.fail(f"CI runs these tests, and: {error}")
+    warnings.warn(f"Not tested: {error.message}", pytest.PytestWarning, stacklevel=1)
+    pytest.skip(error.message)

@@ -1,0 +1,279 @@
+"""What the TPU's own compiler says of functions, by way of the virtual TPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.compiler_verdicts import CASES
+from support.strategies import strategy_of
+
+from tpunb.compiler.compile import compile  # noqa: A004
+from tpunb.compiler.program import CompileError, Share
+from tpunb.compiler.table import TpuPrograms
+from tpunb.errors import AcceleratorTypeError
+
+pytestmark = pytest.mark.usefixtures("libtpu")
+
+MEBI = 2**20
+SQUARE = tf.TensorSpec([256, 256])
+
+
+@pytest.fixture(scope="module")
+def eight() -> Any:
+    return strategy_of("v5e-8", strict=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_verdict_is_the_compilers(name: str) -> None:
+    fn, args, refused = CASES[name]
+    program = compile(fn, *args, tpu="v5e-8")
+    assert not program.unknown
+    assert [error.code for error in program.errors] == ([refused] if refused else [])
+    assert program.ok is not bool(refused)
+    assert (program.memory is None) is bool(refused)
+    for error in program.errors:
+        first = fn.__code__.co_firstlineno
+        assert error.file == fn.__code__.co_filename
+        assert first <= (error.line or 0) < first + 12
+        assert error.fix.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("tpu", "gibibytes"), [("v3-8", 15.48), ("v5e-8", 15.75), ("v6e-8", 31.24)]
+)
+@pytest.mark.parametrize(("share", "fits"), [(0.97, True), (1.02, False)])
+def test_a_program_just_under_the_limit_fits_and_just_over_it_does_not(
+    tpu: str, gibibytes: float, share: float, fits: bool
+) -> None:
+    # An argument and a result of its size, neither in the other's place.
+    rows = int(gibibytes * 2**30 * share / 2 / 4 / 1024) // 8 * 8
+
+    def fn(x: Any) -> Any:
+        return x * 2.0
+
+    program = compile(fn, tf.TensorSpec([rows, 1024]), tpu=tpu)
+    assert program.ok is fits
+    assert program.memory is not None
+    assert program.memory.fits is fits
+    assert program.memory.available == int(gibibytes * 2**30)
+    if not fits:
+        assert [error.code for error in program.errors] == ["memory"]
+        assert f"f32[{rows},1024]" in program.errors[0].reason
+        with pytest.raises(CompileError, match="does not compile"):
+            program.raise_if_refused()
+
+
+def test_memory_has_its_variables_its_tensors_and_their_lines(eight: Any) -> None:
+    with eight.scope():
+        w = tf.Variable(tf.zeros([512, 2048]), name="weights")
+
+    def step(x: Any) -> Any:
+        wide = tf.nn.relu(x @ w)
+        return tf.reduce_sum(tf.sort(wide, axis=1) * wide)
+
+    program = compile(step, tf.TensorSpec([4096, 512]), strategy=eight)
+    memory = program.memory
+    assert memory is not None
+    assert memory.variables == 4 * MEBI
+    assert memory.arguments == pytest.approx(12 * MEBI, rel=0.01)
+    assert memory.peak == pytest.approx(
+        memory.arguments + memory.temporaries + memory.outputs, rel=0.01
+    )
+    alive = sum(one.padded_bytes for one in memory.largest)
+    assert alive == pytest.approx(memory.peak, rel=0.05), "what is listed is what the peak is"
+    assert [one.node for one in memory.largest if one.kind == "variable"] == ["weights"]
+    first = step.__code__.co_firstlineno
+    assert {share.line.line - first for share in memory.by_line if share.line} <= {1, 2}
+    assert program.examples == 4096 * 8
+    assert program.replicas == 8
+
+
+def test_padding_names_the_tensor_and_the_line() -> None:
+    def fn(x: Any) -> Any:
+        one = tf.one_hot(tf.cast(x, tf.int32), 9)
+        return tf.cumsum(one, axis=0)
+
+    memory = compile(fn, tf.TensorSpec([128, 128]), tpu="v5e-8").memory
+    assert memory is not None
+    worst = memory.padding[0]
+    assert worst.factor > 1.5
+    assert worst.padded_bytes - worst.unpadded_bytes == worst.wasted
+    assert {one.line.line for one in memory.padding if one.line} <= {
+        fn.__code__.co_firstlineno + 1,
+        fn.__code__.co_firstlineno + 2,
+    }
+
+
+@pytest.fixture(scope="module")
+def lines() -> Any:
+    def fn(x: Any, y: Any, z: Any) -> Any:
+        one = x @ y
+        three = [x @ factor for factor in (z[0], z[1], z[2])]
+        loop = tf.reverse(x, [0])
+        for _ in range(2):
+            loop = tf.tanh(loop @ y)
+        return one, three, loop
+
+    program = compile(
+        fn,
+        tf.TensorSpec([2048, 1024]),
+        tf.TensorSpec([1024, 1024]),
+        [tf.TensorSpec([1024, 1024])] * 3,
+        tpu="v3-8",
+        speed=True,
+    )
+    return program, fn.__code__.co_firstlineno
+
+
+def test_the_shares_of_the_lines_are_those_of_their_products(lines: Any) -> None:
+    program, first = lines
+    shares = {share.line.line - first: share.fraction for share in program.time.by_line}
+    assert sum(shares.values()) == pytest.approx(1.0, abs=0.05)
+    assert shares[1] == pytest.approx(1 / 6, abs=0.1)
+    assert shares[2] == pytest.approx(3 / 6, abs=0.1)
+    assert shares[5 if 5 in shares else 4] == pytest.approx(2 / 6, abs=0.1)
+
+
+def test_the_time_is_a_range_in_parts_that_make_a_whole(lines: Any) -> None:
+    time = lines[0].time
+    assert 0 < time.low <= time.estimate <= time.high
+    # 6 products of 2048 × 1024 × 1024 on a core of 61.5 TFLOP/s.
+    ideal = 6 * 2 * 2048 * 1024 * 1024 / 61.5e12
+    assert ideal * 0.7 < time.estimate < ideal * 2.5
+    assert time.matmul + time.memory_bound + time.collectives_fraction == pytest.approx(1.0)
+    assert time.matmul > 0.6
+    assert time.not_counted
+    assert all(isinstance(share, Share) and share.seconds is not None for share in time.by_line)
+    assert "HloModule" in lines[0].as_text()
+
+
+def test_several_types_are_a_table(eight: Any) -> None:
+    def fn(x: Any) -> Any:
+        return tf.distribute.get_replica_context().all_reduce("sum", x @ x)
+
+    names = ["v2-8", "v4-8", "v5e-1", "v6e-8", "tpu7x-8", "v3-32"]
+    programs = compile(fn, SQUARE, tpu=names, strategy=eight)
+    assert isinstance(programs, TpuPrograms)
+    assert [program.tpu for program in programs] == names
+    assert programs.ok
+    assert [row.cores for row in programs.rows()] == [8, 4, 1, 8, 16, 32]
+    assert [row.fits for row in programs.rows()] == [True] * 6
+    assert programs["v3-32"].examples == 256 * 32
+    frame = programs.to_pandas()
+    assert list(frame.index) == names
+    assert (frame["peak"] < frame["available"]).all()
+
+
+def test_collectives_are_the_tpus_own(eight: Any) -> None:
+    def fn(x: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        total = context.all_reduce("mean", x)
+        gathered = context.all_gather(x[:1], axis=0)
+        return total, gathered
+
+    text = compile(fn, SQUARE, strategy=eight).as_text()
+    assert "all-reduce" in text
+    assert "{0,1,2,3,4,5,6,7}" in text
+
+
+@pytest.fixture(scope="module")
+def model(eight: Any) -> Iterator[Any]:
+    import keras
+
+    with eight.scope():
+        model = keras.Sequential(
+            [
+                keras.Input([512]),
+                keras.layers.Dense(4096, activation="relu", name="wide"),
+                keras.layers.Dense(16, name="narrow"),
+                keras.layers.Dense(10, name="head"),
+            ]
+        )
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_a_model_is_compiled_with_its_global_batch(model: Any, method: str, eight: Any) -> None:
+    batch = [tf.TensorSpec([8192, 512]), tf.TensorSpec([8192], tf.int64)]
+    fn = model if method == "fit" else getattr(model, method)
+    program = compile(fn, *batch[: 1 if method == "predict" else 2], strategy=eight)
+    assert program.ok, str(program)
+    assert program.examples == 8192
+    assert program.memory is not None
+    layers = {share.name: share.memory for share in program.memory.by_layer}
+    assert max(layers, key=layers.__getitem__) == "wide"
+    inputs = [one for one in program.memory.largest if one.shape == (1024, 512)]
+    assert inputs or method == "fit", "a replica gets an eighth"
+
+
+def test_logical_devices_share_a_replica() -> None:
+    from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+
+    resolver = VirtualTPUClusterResolver("v3-8")
+    assignment = tf.tpu.experimental.DeviceAssignment.build(
+        virtual_topology(resolver.accelerator), computation_shape=[1, 1, 1, 2], num_replicas=4
+    )
+    strategy = strategy_of(resolver, strict=True, device_assignment=assignment, spmd=True)
+
+    def fn(x: Any) -> Any:
+        x = strategy.experimental_split_to_logical_devices(x, [2, 1])
+        return tf.reduce_sum(tf.sort(tf.nn.relu(x), axis=1))
+
+    whole = compile(fn, tf.TensorSpec([4096, 1024]), strategy=strategy)
+    assert whole.ok, str(whole)
+    assert (whole.replicas, whole.logical_devices) == (4, 2)
+    assert whole.memory is not None
+    assert whole.memory.arguments == pytest.approx(8 * MEBI, rel=0.01), "half of it each"
+
+
+def test_what_cannot_be_compiled_says_what_to_do(eight: Any) -> None:
+    with pytest.raises(CompileError, match="not known what to compile for"):
+        compile(lambda x: x, SQUARE)
+    with pytest.raises(AcceleratorTypeError):
+        compile(lambda x: x, SQUARE, tpu="v5e-9")
+    with pytest.raises(CompileError, match="no TPU that a compiler knows"):
+        compile(lambda x: x, SQUARE, tpu="8")
+    with pytest.raises(CompileError, match="no program"):
+        compile(lambda x: tf.matmul(x, x), tf.TensorSpec([4, 4], tf.int64), tpu="v5e-8").as_text()
+
+
+def test_a_program_is_plain_data() -> None:
+    program = compile(lambda x: x @ x, SQUARE, tpu="v5e-8")
+    import json
+
+    read = json.loads(json.dumps(program.as_dict()))
+    assert read["ok"] is True
+    assert read["memory"]["peak"] == program.memory.peak  # type: ignore[union-attr]
+    assert "text" not in read
+    assert dataclasses.replace(program, text="").headline == program.headline
+
+
+def test_a_caller_of_the_replicas_is_compiled_as_what_they_run(eight: Any) -> None:
+    def replica(x: Any) -> Any:
+        return x @ x
+
+    def call(x: Any) -> Any:
+        return eight.run(replica, args=(x,))
+
+    def twice(x: Any) -> Any:
+        return call(x), call(x)
+
+    one, two = compile(call, SQUARE, strategy=eight), compile(twice, SQUARE, strategy=eight)
+    assert one.ok
+    assert one.lines[0].text == "return x @ x"
+    assert any("2 times" in note for note in two.notes)
+
+
+def progressed(messages: list[str]) -> Callable[[str], None]:
+    return messages.append
+
+
+def test_progress_is_told() -> None:
+    messages: list[str] = []
+    compile(lambda x: x + 1.0, SQUARE, tpu=["v3-8", "v5e-8"], progress=progressed(messages))
+    assert messages == ["compiling for v3-8", "compiling for v5e-8"]

@@ -1,0 +1,240 @@
+"""Compiled programs as text and as HTML, and how much is kept of large ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from html.parser import HTMLParser
+
+import pytest
+from support import programs as made
+from support.patience import calls
+
+from tpunb.compiler.program import CodeLine, TpuProgram
+from tpunb.compiler.table import TpuPrograms
+from tpunb.display.describe import describe_program, describe_programs
+from tpunb.display.draw import mimebundle
+from tpunb.errors.code_problems import Problem, SourceLine
+
+pytestmark = pytest.mark.oldest
+
+
+def text_of(program: TpuProgram) -> str:
+    return str(mimebundle(describe_program(program))["text/plain"])
+
+
+def html_of(program: TpuProgram) -> str:
+    return str(mimebundle(describe_program(program))["text/html"])
+
+
+class Tags(HTMLParser):
+    """Tags and attributes that a browser would see; and that every tag is closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+FITS = """\
+TPU v3-8 · 8 replicas · global batch 1024
+Compiles and fits: 3.4 GiB of 15.48 GiB a core (22%).
+HBM     █▒▒▒▒▒▒▒▒······························· 3.4 GiB of 15.48 GiB a core (22%)
+        variables 98 MiB · inputs 77 MiB · results 1 MiB · temporaries 3.2 GiB · other 28.8 MiB
+        free 12.08 GiB · 15.48 GiB usable of the data sheet's 16 GiB
+time    110 ms to 174 ms a call (estimated) · 5890 to 9310 examples/s · about 925 examples/s a core
+        matrix products 62% · memory-bound 30% · collectives 6% · other 2%
+
+  line  time             memory
+     2                                         images, labels = batch
+     3                                         with tf.GradientTape() as tape:
+     4  ████▋        46% █████▉         2 GiB      features = tf.nn.relu(tf.nn.conv2d(images, kerne…
+     5                                             pooled = tf.reduce_mean(features, [1, 2])
+     6  █▎           12%                           logits = tf.matmul(pooled, weights)
+     7                                             loss = tf.nn.compute_average_loss(losses(labels,…
+     8  ███          30% ███            1 GiB  gradients = tape.gradient(loss, [kernel, weights])
+     9  █▎           12%                       optimizer.apply_gradients(zip(gradients, [kernel, we…
+
+  layers
+  █████▊       58%    80 ms     2 GiB  conv1
+  ██▎          22%    30 ms            predictions
+                              256 MiB  pool1
+"""
+
+
+def test_text() -> None:
+    text = text_of(made.FITS)
+    assert text.startswith(FITS)
+    assert "  ▋             6%   8.3 ms   194 MiB  all-reduce 97.5 MiB" in text
+    assert "    784 MiB  f32[128,112,112,64]  Conv2D · conv1 · line 4" in text
+    assert "512 MiB for 40.5 MiB of numbers, 12.6 times  OneHot · line 6" in text
+    assert text.endswith("Gathers are not in the compiler's estimate.")
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_same_program_gives_the_same_bytes_however_long_it_took() -> None:
+    slow = dataclasses.replace(made.FITS, compile_seconds=99.0)
+    assert mimebundle(describe_program(slow)) == mimebundle(describe_program(made.FITS))
+
+
+def test_what_does_not_fit_says_by_how_much() -> None:
+    text, html = text_of(made.TOO_LARGE), html_of(made.TOO_LARGE)
+    assert "Does not fit: 9.1 GiB a core, 1.62 GiB more than the 7.48 GiB that there are." in text
+    (bar,) = [line for line in text.splitlines() if line.startswith("HBM")]
+    assert bar.count("!") == round(40 * 1.62 / 9.1)
+    assert "✗    4" in text
+    assert "largest global batch that fits  832" in text
+    words = " ".join(Tags(html).words)
+    assert "1.62 GiB too much" in words
+    assert "4 ✗" in words
+
+
+def bar(html: str) -> list[float]:
+    """The widths of the memory's bar in percent."""
+    tags = Tags(html).found
+    (start,) = [at for at, (_, given) in enumerate(tags) if given.get("role") == "img"]
+    styles = [given["style"] or "" for _, given in tags[start + 1 :] if "style" in given]
+    blocks = [style for style in styles if style.startswith("float:left")]
+    return [float(style.partition("width:")[2].partition("%")[0]) for style in blocks]
+
+
+@pytest.mark.parametrize("program", [made.FITS, made.TOO_LARGE])
+def test_the_parts_of_the_bar_fill_it(program: TpuProgram) -> None:
+    widths = bar(html_of(program))
+    assert 99.5 < sum(widths) <= 100
+    assert all(width >= 0 for width in widths)
+
+
+def test_sums_that_count_twice_stay_within_the_peak() -> None:
+    memory = dataclasses.replace(made.MEMORY, outputs=2 * made.GIB, temporaries=3 * made.GIB)
+    described = describe_program(dataclasses.replace(made.FITS, memory=memory)).memory
+    assert described is not None
+    used = [segment for segment in described.segments if segment.kind != "free"]
+    assert sum(segment.bytes for segment in used) == memory.peak
+    assert sum(segment.bytes for segment in described.segments) == memory.available
+
+
+def test_errors_without_figures() -> None:
+    text = text_of(made.REFUSED)
+    assert text.startswith("TPU v5e-8 · 8 replicas\nDoes not compile: 2 errors.")
+    assert "line 6: StringJoin has no kernel." in text
+    assert "✗    6" in text
+    assert "memory" not in text
+    assert text_of(made.UNKNOWN) == (
+        "TPU v6e-8 · 8 replicas\nNot known whether it compiles: the compiler crashed."
+    )
+
+
+def test_an_error_of_a_cell_is_at_the_cells_line() -> None:
+    """A check names no file where there is only a cell."""
+    problem = Problem("float64", 6, "", "No.", "Yes.")
+    described = describe_program(dataclasses.replace(made.REFUSED, errors=(problem,)))
+    assert [row.number for row in described.code] == list(range(2, 10))
+    assert [row.number for row in described.code if row.problem] == [6]
+
+
+def test_files_are_named_as_in_any_run() -> None:
+    lines = (
+        CodeLine(SourceLine("/tmp/ipykernel_4711/99.py", 1), "a"),
+        CodeLine(SourceLine("/home/somebody/model.py", 7), "b"),
+    )
+    described = describe_program(dataclasses.replace(made.FITS, lines=lines, time=None))
+    assert [row.file for row in described.code[:2]] == ["", "model.py"]
+    assert "4711" not in str(mimebundle(described))
+    assert "somebody" not in str(mimebundle(described))
+
+
+def test_every_text_is_escaped() -> None:
+    html = html_of(made.hostile())
+    tags = Tags(html).found
+    assert {tag for tag, _ in tags} <= {
+        *("div", "span", "table", "thead", "tbody", "tr", "th", "td"),
+        *("details", "summary", "b"),
+    }
+    assert {name for _, given in tags for name in given} <= {
+        *("style", "open", "role", "aria-label"),
+    }
+    assert html.count("&lt;img src=x onerror") > 10
+    whole = TpuPrograms([made.hostile(), made.hostile()])
+    assert "<img" not in whole._repr_html_()
+    bell = dataclasses.replace(made.FITS, notes=("\x1b[2Jgone",))
+    assert "\x1b" not in text_of(bell)
+    assert "\\x1b[2Jgone" in text_of(bell)
+
+
+def test_huge_programs_are_cut_and_say_so() -> None:
+    program = made.huge()
+    described = describe_program(program)
+    assert len(described.code) == 200
+    assert described.left_out("code") == 19_999 - 200
+    html, text = html_of(program), text_of(program)
+    assert len(html) < 200_000
+    assert "and 19,919 more" in html
+    assert "and 19,939 more" in text
+    assert "and 4992 more" in text
+
+
+def test_huge_programs_are_drawn_with_little_work() -> None:
+    """Twice as many lines take about twice the calls, of which there are few for each."""
+    small, large = (made.huge(lines, 500) for lines in (4_000, 8_000))
+    few, many = (calls(lambda it=it: html_of(it)) for it in (small, large))
+    assert many < 2.2 * few
+    assert many < 40 * 8_000
+
+
+def test_heavy_lines_outlive_the_cut() -> None:
+    program = made.huge(1_000, 10)
+    assert program.time is not None
+    heavy = [
+        dataclasses.replace(share, fraction=0.4) if index in (700, 900) else share
+        for index, share in enumerate(program.time.by_line)
+    ]
+    time = dataclasses.replace(program.time, by_line=tuple(heavy))
+    numbers = [row.number for row in describe_program(dataclasses.replace(program, time=time)).code]
+    assert numbers == sorted(numbers)
+    assert {701, 901} <= set(numbers)
+    assert "\n   901  " in text_of(dataclasses.replace(program, time=time))
+
+
+TYPES = """\
+TPU    cores  fits       memory a core         largest batch  time a call       examples/s a core
+v3-8   8      yes        3.4 GiB of 15.48 GiB                 110 ms to 174 ms  925
+v2-8   8      no         9.1 GiB of 7.48 GiB   832
+v5e-8  8      no
+v6e-8  8      not known
+v2-8: It needs 9.1 GiB of a core's 7.48 GiB.
+v5e-8: StringJoin has no kernel."""
+
+
+def test_the_table_of_types() -> None:
+    programs = TpuPrograms([made.FITS, made.TOO_LARGE, made.REFUSED, made.UNKNOWN])
+    assert str(programs) == TYPES
+    tags = Tags(programs._repr_html_())
+    assert " ".join(tags.words).count("not known") == 1
+    assert sum(tag == "summary" for tag, _ in tags.found) > 4
+    columns = mimebundle(describe_programs([made.UNTIMED, made.TOO_LARGE]))["text/plain"]
+    assert "time a call" not in str(columns)
+
+
+def test_a_single_type_is_shown_like_a_program() -> None:
+    assert str(TpuPrograms([made.FITS])) == str(made.FITS)
+
+
+def test_programs_show_themselves() -> None:
+    assert repr(made.FITS) == f"<TpuProgram {made.FITS.headline}>"
+    assert made.FITS._repr_mimebundle_()["text/html"] == made.FITS._repr_html_()
+    json.dumps(made.FITS._repr_mimebundle_())

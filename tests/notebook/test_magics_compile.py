@@ -1,0 +1,221 @@
+"""`%%tpu_compile` on a real shell: libtpu is replaced by answers, but for one test."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.shell import Notebook
+
+from tpunb.compiler import libtpu
+from tpunb.compiler.libtpu import Compiled, LostError, Refused
+from tpunb.compiler.program import CompilerUnavailableError, TpuProgram
+from tpunb.compiler.table import TpuPrograms
+from tpunb.training.stop_button import Stopped
+
+pytestmark = pytest.mark.usefixtures("tf")
+
+GIB = 2**30
+OUT_OF_MEMORY = (
+    "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory "
+    "required for HLO temporaries (16.06G) exceeds available HBM (15.48G)"
+)
+DENSE = "h = tf.nn.relu(x @ w)\ntf.reduce_sum(h)"
+
+
+class FakeLibtpu:
+    """Answers in the place of libtpu's process.
+
+    Attributes:
+        answer: What it says, or makes of a request.
+        asked: The targets that it was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.answer: Callable[[Any], Compiled | Refused] = lambda _: compiled(GIB)
+        self.asked: list[str] = []
+
+    def ask(self, module: bytes, target: Any, **_: Any) -> Compiled | Refused:
+        assert module
+        self.asked.append(target.tpu.name)
+        return self.answer(target)
+
+
+def compiled(peak: int) -> Compiled:
+    """An answer without a program."""
+    return Compiled(peak, peak // 2, 0, 0, peak // 2, 0, "", {}, (), 0.1)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLibtpu:
+    made = FakeLibtpu()
+    monkeypatch.setattr(libtpu, "ask", made.ask)
+    monkeypatch.setattr(libtpu, "why_unavailable", lambda: None)
+    return made
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Notebook]:
+    """A shell that is connected to a v3-8."""
+    notebook = Notebook(tmp_path)
+    notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np")
+    notebook.good("%tpu_connect --simulate v3-8")
+    notebook.good("x, w = tf.ones([8, 16]), tf.ones([16, 4])")
+    yield notebook
+    notebook.close()
+
+
+def program_of(book: Notebook, body: str = DENSE, options: str = "") -> TpuProgram:
+    program = book.good(f"%%tpu_compile {options}\n{body}").value
+    assert isinstance(program, TpuProgram)
+    return program
+
+
+def test_a_cell_is_compiled_and_not_run(book: Notebook, fake: FakeLibtpu) -> None:
+    book.good("with strategy.scope():\n    v = tf.Variable(1.0)\nseen = []")
+    program = program_of(book, "v.assign_add(1.0)\nseen.append(1)\nh = x @ w")
+    assert program.ok
+    assert fake.asked == ["v3-8"]
+    assert book.good("float(v.numpy()), seen").value == (1.0, [])
+    assert "h" not in book.names
+    assert [(line.place.line, line.text) for line in program.lines] == [
+        (2, "v.assign_add(1.0)"),
+        (3, "seen.append(1)"),
+        (4, "h = x @ w"),
+    ]
+    assert book.session.connection.program is program
+    assert book.good("%tpu_status").text.count("error") == 0
+
+
+def test_what_is_shown_is_the_same_in_every_run(book: Notebook, fake: FakeLibtpu) -> None:
+    first, again = (book.good(f"%%tpu_compile\n{DENSE}").shown for _ in range(2))
+    assert first == again
+    (bundle,) = first
+    assert "Compiles and fits: 1 GiB of 15.48 GiB a core (6%)." in bundle["text/plain"]
+    assert "Compiles and fits" in bundle["text/html"]
+
+
+def test_several_types(book: Notebook, fake: FakeLibtpu) -> None:
+    fake.answer = lambda target: compiled(GIB) if "v3" in target.topology else Refused("", 0.1)
+    programs = book.good(f"%%tpu_compile --for v3-8,v5e-8 --for v2-8 -o made\n{DENSE}").value
+    assert isinstance(programs, TpuPrograms)
+    assert [row.fits for row in programs.rows()] == [True, False, False]
+    assert book.names["made"] is programs
+    assert "v5e-8  8      no" in str(programs)
+
+
+def test_what_does_not_fit(book: Notebook, fake: FakeLibtpu) -> None:
+    fake.answer = lambda _: Refused(OUT_OF_MEMORY, 0.1)
+    program = program_of(book)
+    assert [problem.code for problem in program.errors] == ["memory"]
+    assert "Does not fit" in str(program)
+    assert "v3-8" in fake.asked
+
+
+def test_the_batch_of_the_data(book: Notebook, fake: FakeLibtpu) -> None:
+    book.good("data = tf.data.Dataset.from_tensors((tf.ones([32, 16]), tf.ones([32]))).repeat(3)")
+    body = "tf.reduce_sum(a @ w) + tf.reduce_sum(b)"
+    assert program_of(book, body, "-d data --as a,b").examples == 32
+    assert "global batch 32" in str(program_of(book, body, "-d data --as a,b"))
+
+
+def test_a_refusal_before_libtpu_is_at_its_line(book: Notebook, fake: FakeLibtpu) -> None:
+    program = program_of(book, "y = x * 2\ntf.strings.as_string(y)")
+    assert [(one.code, one.line) for one in program.errors] == [("unsupported-type", 3)]
+    assert fake.asked == []
+    assert "3 ✗" in program._repr_html_()
+
+
+def test_an_optimizers_variables_are_the_replicas(book: Notebook, fake: FakeLibtpu) -> None:
+    book.good(
+        "with strategy.scope():\n"
+        "    model = tf.keras.Sequential([tf.keras.layers.Input((16,)), tf.keras.layers.Dense(4)])\n"
+        "    optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)"
+    )
+    body = (
+        "with tf.GradientTape() as tape:\n"
+        "    loss = tf.reduce_mean(model(x))\n"
+        "gradients = tape.gradient(loss, model.trainable_variables)\n"
+        "optimizer.apply_gradients(zip(gradients, model.trainable_variables))"
+    )
+    program = program_of(book, body)
+    assert program.ok
+    assert not [note for note in program.notes if "strategy.run" in note], "one program"
+
+
+def test_an_interrupt_leaves_the_notebook_usable(book: Notebook, fake: FakeLibtpu) -> None:
+    def interrupted(_: Any) -> Compiled:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the interrupt comes first")
+
+    fake.answer = interrupted
+    ran = book.run(f"%%tpu_compile\n{DENSE}")
+    assert isinstance(ran.error, Stopped)
+    assert "while compiling for v3-8; nothing was run" in ran.text
+    assert "Traceback" not in ran.text
+    fake.answer = lambda _: compiled(GIB)
+    assert program_of(book).ok
+
+
+def test_a_crash_is_no_verdict(book: Notebook, fake: FakeLibtpu) -> None:
+    def lost(_: Any) -> Compiled:
+        raise LostError("the compiler crashed.")
+
+    fake.answer = lost
+    program = program_of(book)
+    assert not program.ok
+    assert "Not known whether it compiles: the compiler crashed." in str(program)
+
+
+def test_without_the_compiler(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = CompilerUnavailableError("It is not installed.", fix="pip install it")
+    monkeypatch.setattr(libtpu, "why_unavailable", lambda: why)
+    ran = book.run(f"%%tpu_compile\n{DENSE}")
+    assert isinstance(ran.error, CompilerUnavailableError)
+    assert "Try: pip install it" in ran.text
+    assert "Traceback" not in ran.text
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--timeout 0", "--timeout takes seconds"),
+        ("-o 1x", "-o takes a Python name"),
+        ("-d nothing", "there is no 'nothing'"),
+        ("--largest-batch", "needs data"),
+        ("--for v9-8", "v9-8"),
+    ],
+)
+def test_wrong_options(book: Notebook, fake: FakeLibtpu, line: str, message: str) -> None:
+    ran = book.run(f"%%tpu_compile {line}\nx")
+    assert ran.error is not None
+    assert message in ran.text
+    assert "Traceback" not in ran.text
+
+
+def test_the_topology_shows_what_the_program_needs(book: Notebook, fake: FakeLibtpu) -> None:
+    assert "usable" not in book.good("%tpu_topology").plain
+    program_of(book)
+    line = "the compiled program needs 1 GiB of 15.48 GiB usable a core"
+    assert line in book.good("%tpu_topology").plain
+    book.good(f"%%tpu_compile --for v5e-8\n{DENSE}")
+    assert "usable" not in book.good("%tpu_topology").plain, "of another type"
+
+
+@pytest.mark.skipif(libtpu.why_unavailable() is not None, reason="libtpu is not installed here")
+def test_with_the_compiler_itself(book: Notebook) -> None:
+    book.good("x, w = tf.ones([1024, 2048]), tf.ones([2048, 2048])")
+    program = program_of(book, "h = tf.nn.relu(x @ w)\nctx.all_reduce('sum', tf.reduce_sum(h))")
+    assert program.ok
+    assert program.memory is not None
+    names = {tensor.node for tensor in program.memory.largest if tensor.kind == "argument"}
+    assert {"x", "w"} <= names
+    assert [share.line.line for share in program.memory.by_line if share.line] == [2]
+    assert "f32[2048,2048]  argument w" in str(program)
+    book.good("a = tf.ones([4, 4], tf.int64)")
+    refused = program_of(book, "x[0, 0]\na @ a")
+    assert [problem.line for problem in refused.errors] == [3]

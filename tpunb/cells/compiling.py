@@ -1,0 +1,211 @@
+"""Cells for the TPU's own compiler; nothing of them is run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb._util.units import byte_count
+from tpunb.compiler import libtpu
+from tpunb.compiler.compile import compile_traced, targets
+from tpunb.compiler.models import layer_names
+from tpunb.compiler.program import Buffer, CodeLine, TpuProgram
+from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.verdict import Settings
+from tpunb.virtual.check import refuse_other_strategies
+
+from ..errors.code_problems import SourceLine
+from .batch_reader import Batch
+from .capture import Captured
+from .error_lines import line_in
+from .largest_batch import search
+from .nests import leaves
+from .programs import TracedCell
+from .source import StepSource
+from .steps import Steps
+
+__all__ = ["CompileSettings", "compile_step"]
+
+_MUCH = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileSettings:
+    """How to compile a cell.
+
+    Attributes:
+        tpus: TPU types; empty for the strategy's.
+        speed: Whether to estimate the time, which takes the compiler ten times as long.
+        timeout: Seconds that compiling for one type may take.
+        say: Receives what is done next.
+        largest_batch: Whether to look for the largest global batch that fits.
+    """
+
+    tpus: Sequence[str] = ()
+    speed: bool = False
+    timeout: float = 300.0
+    say: Callable[[str], None] = lambda _: None
+    largest_batch: bool = False
+
+
+def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPrograms:
+    """Compiles a step of a cell with the TPU's own compiler; no TPU is needed.
+
+    Args:
+        steps: The cell, and its data, of which the first batch is read.
+        settings: How.
+
+    Returns:
+        What became of it; for several types a table of that.
+
+    Raises:
+        CompilerUnavailableError: The compiler is not installed, or not for this machine.
+        CompileError: It is not known which TPU type is meant.
+        CheckError: The strategy is not a virtual TPU's.
+        Exception: What the cell raises when it is traced.
+    """
+    strategy = steps.programs.strategy
+    libtpu.require()
+    refuse_other_strategies(strategy)
+    kinds = targets(list(settings.tpus) or None, strategy)
+    settings.say("tracing the cell")
+    batch = steps.bind_first_batch()
+    traced = steps.programs.traced(steps.cell, steps.namespace, steps.bound)
+    programs = compile_traced(
+        traced.functions,
+        kinds,
+        _how(traced, settings),
+        layers=_layers(traced),
+        examples=sum(batch.sizes) or None if batch is not None else None,
+        strategy=strategy,
+    )
+    if settings.largest_batch and batch is not None:
+        programs = [_with_largest(program, steps, settings, batch) for program in programs]
+    names = _argument_names(traced)
+    shown = [
+        _noting_results(_with_names(_with_code(program, traced.cell), names))
+        for program in programs
+    ]
+    return shown[0] if len(shown) == 1 else TpuPrograms(shown)
+
+
+def _how(traced: TracedCell, settings: CompileSettings) -> Settings:
+    choose = functools.partial(line_in, traced.cell)
+    return Settings(choose, settings.speed, settings.timeout, progress=settings.say)
+
+
+def _with_largest(
+    program: TpuProgram, steps: Steps, settings: CompileSettings, batch: Batch
+) -> TpuProgram:
+    """The program with the largest global batch that fits on its TPU type.
+
+    Only shapes are traced: no batch of any other size is made.
+    """
+    memory = program.memory
+    if memory is None or not batch.sizes:
+        return program
+    strategy = steps.programs.strategy
+    first = max(batch.sizes)
+
+    def peak_of(size: int) -> int | None:
+        if size == first:
+            return memory.peak
+        settings.say(f"compiling for {program.tpu} with a batch of {size * program.replicas}")
+        traced = steps.programs.traced(
+            steps.cell,
+            steps.namespace,
+            steps.bound,
+            lambda captured: _resized(captured, steps.names, size),
+        )
+        how = dataclasses.replace(
+            _how(traced, settings), speed=False, details=False, progress=lambda _: None
+        )
+        (found,) = compile_traced(
+            traced.functions, targets(program.tpu, strategy), how, strategy=strategy
+        )
+        return found.memory.peak if found.memory is not None and found.memory.exact else None
+
+    return dataclasses.replace(
+        program, largest_batch=program.replicas * search(peak_of, first, memory.available)
+    )
+
+
+def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:
+    """The arguments, those of the batch as shapes of another size."""
+    return [
+        _spec(argument, size) if owner in names else argument
+        for argument, owner in zip(captured.arguments, captured.owners, strict=True)
+    ]
+
+
+def _spec(argument: Any, size: int) -> Any:
+    part = getattr(argument, "values", (argument,))[0]
+    return tf.TensorSpec([size, *part.shape[1:]], part.dtype) if part.shape.rank else argument
+
+
+def _layers(traced: TracedCell) -> frozenset[str]:
+    """The names of the layers of the models that a cell uses."""
+    closed = traced.captured.closed.values()
+    return frozenset(
+        name for value in closed for leaf in leaves(value) for name in layer_names(leaf)
+    )
+
+
+def _with_code(program: TpuProgram, cell: StepSource) -> TpuProgram:
+    """The program with all lines of the cell, not only those that have a share of it."""
+    others = (line for line in program.lines if line.place.file)
+    return dataclasses.replace(program, lines=(*_code(cell), *others))
+
+
+def _noting_results(program: TpuProgram) -> TpuProgram:
+    """The program, with a note where what the cell assigns takes much of the memory."""
+    memory = program.memory
+    if memory is None or memory.outputs < _MUCH * memory.peak:
+        return program
+    note = (
+        f"Names that the cell assigns are its results, {byte_count(memory.outputs)} a core: what "
+        "is only needed inside can be computed in a function."
+    )
+    return dataclasses.replace(program, notes=(*program.notes, note))
+
+
+def _code(cell: StepSource) -> Iterator[CodeLine]:
+    text = "\n".join(cell.lines[1:]).rstrip()
+    for number, line in enumerate(text.splitlines(), start=2):
+        yield CodeLine(SourceLine("", number), line)
+
+
+def _argument_names(traced: TracedCell) -> dict[str, str]:
+    """The notebook's names of the replica function's arguments, by what TensorFlow calls them."""
+    found: dict[str, str] = {}
+    for function in traced.functions:
+        inputs = [tensor for tensor in function.graph.inputs if tensor.dtype.name != "resource"]
+        owners = ["replica_id", *traced.captured.owners]
+        if len(inputs) == len(owners):  # else composite tensors are among them
+            names = (tensor.name.partition(":")[0] for tensor in inputs)
+            found |= zip(names, owners, strict=True)
+    return found
+
+
+def _with_names(program: TpuProgram, names: Mapping[str, str]) -> TpuProgram:
+    """The program with the notebook's names for its arguments."""
+    if program.memory is None:
+        return program
+
+    def named(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
+        return tuple(
+            dataclasses.replace(one, node=names.get(one.node, one.node))
+            if one.kind == "argument"
+            else one
+            for one in buffers
+        )
+
+    memory = program.memory
+    memory = dataclasses.replace(
+        memory, largest=named(memory.largest), padding=named(memory.padding)
+    )
+    return dataclasses.replace(program, memory=memory)

@@ -1,0 +1,111 @@
+"""`tpunb.check`: the rules of the virtual TPU, and what the TPU's own compiler says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tpunb.compiler import libtpu
+from tpunb.compiler.compile import targets
+from tpunb.compiler.origins import Choose
+from tpunb.compiler.prepare import prepare
+from tpunb.compiler.program import CompileError, CompilerUnavailableError, TpuProgram
+from tpunb.compiler.several import merged
+from tpunb.compiler.verdict import Settings, program_for
+from tpunb.errors.code_problems import Problem
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.virtual.check import CheckReport, chooser, current, examined
+from tpunb.virtual.strict.examination import Examination
+
+__all__ = ["check", "with_verdict"]
+
+_SECONDS = 60.0
+# What the compiler knows better than a rule does. A size that depends on data stays a warning:
+# what TensorFlow's runtime makes of it is not the compiler's.
+_BETTER_KNOWN = frozenset({"dynamic-shape", "bounded-shape", "memory", "x64-op", "compile"})
+_FRAGILE = frozenset({"dynamic-shape", "bounded-shape"})
+
+
+def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckReport:
+    """Checks whether a function would compile for a TPU, and run well on it.
+
+    The function is traced, as for its first call: Python code in it runs, and
+    variables that it makes are made. No step is computed. Where the TPU's own compiler is
+    installed, it is asked, for a minute at most.
+
+    Args:
+        fn: A replica function, such as one would give to `strategy.run`, or a
+            function that calls `strategy.run` itself; a `tf.function` or not.
+        *args: Its arguments: tensors, arrays, per-replica values, `tf.TensorSpec`s,
+            nests of these, and Python values. A `tf.data.Dataset` stands for
+            a batch of it.
+        strategy: A virtual TPU's strategy; by default the one whose scope is
+            entered, or that of the open connection. A function that needs none
+            can do without: the compiler is then asked for a v5e-8.
+
+    Returns:
+        The report; its `compiler` says whether the compiler was asked.
+
+    Raises:
+        CheckError: The strategy is not a virtual TPU's.
+        Exception: What the function raises when it is traced.
+    """
+    strategy = strategy or current()
+    found, examinations = examined(fn, args, strategy)
+    return with_verdict(found, examinations, strategy, chooser(fn))
+
+
+def with_verdict(
+    found: CheckReport, examinations: Sequence[Examination], strategy: Any, choose: Choose
+) -> CheckReport:
+    """A report with what the TPU's own compiler says, where it can be asked.
+
+    Args:
+        found: What the rules say.
+        examinations: Of the replica functions.
+        strategy: Whose they are; None for a function that needs none.
+        choose: Which of the lines that led to an error is shown.
+    """
+    if not examinations:
+        return found
+    try:
+        libtpu.require()
+        target = targets(None if strategy is not None else DEFAULT_TPU, strategy)[0]
+        settings = Settings(choose, timeout=_SECONDS, details=False)
+        prepared = [prepare(one.traced, choose) for one in examinations]
+        program = merged([program_for(one, target, settings) for one in prepared])
+    except (CompilerUnavailableError, CompileError) as error:
+        return dataclasses.replace(found, compiler=_not_asked(error.message))
+    if program.unknown:
+        return dataclasses.replace(found, compiler=_not_asked(program.unknown))
+    return _joined(found, program)
+
+
+def _not_asked(reason: str) -> str:
+    return f"The TPU's own compiler was not asked, or gave no answer: {reason}"
+
+
+def _joined(found: CheckReport, program: TpuProgram) -> CheckReport:
+    kept = [one for one in found.errors if one.code not in _BETTER_KNOWN]
+    fragile = [one for one in found.errors if one.code in _FRAGILE]
+    known = {(one.code, one.line) for one in kept}
+    added = [one for one in program.errors if (one.code, one.line) not in known]
+    # Of a refusal the rule may know the better place.
+    errors = [_placed(one, found.errors) for one in added]
+    codes = {one.code for one in errors}
+    warnings = [*(one for one in fragile if one.code not in codes), *found.warnings]
+    return CheckReport(
+        tuple(sorted([*kept, *errors], key=_order)),
+        tuple(sorted(warnings, key=_order)),
+        f"The TPU's own compiler: {program.headline}",
+    )
+
+
+def _placed(problem: Problem, known: Sequence[Problem]) -> Problem:
+    """What the rule says of the same thing, where it does."""
+    return next((one for one in known if one.code == problem.code), problem)
+
+
+def _order(problem: Problem) -> tuple[str, float]:
+    return problem.file, float("inf") if problem.line is None else problem.line

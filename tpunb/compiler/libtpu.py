@@ -1,0 +1,200 @@
+"""Asks libtpu, which compiles in a process of its own.
+
+The process is started when it is first needed, kept, and ended with this one. libtpu aborts
+on some programs: then another takes its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tpunb._util.child_process import ChildLostError, ChildProcess, started
+from tpunb._util.logs import timed
+from tpunb.compiler.program import CompilerUnavailableError
+from tpunb.compiler.topologies import Target
+
+__all__ = ["Compiled", "LostError", "Refused", "ask", "available", "require", "why_unavailable"]
+
+LOW_EFFORT = "EFFORT_O0"
+"""libtpu's name of a compilation that takes a tenth of the time: the verdict is the same, the
+peak of memory within some percent, and its cycles say nothing."""
+
+PYTHON = "TPUNB_COMPILER_PYTHON"
+"""The environment variable with a Python that has libtpu and JAX, where this one has not."""
+
+_ENVIRONMENT = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # beside another notebook's, or a TPU's own program
+    "JAX_PLATFORMS": "cpu",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # else it asks a metadata server
+    "TPU_LOG_DIR": "disabled",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "PYTHONWARNINGS": "ignore",
+}
+_SCRIPT = Path(__file__).with_name("libtpu_process.py")
+_INSTALL = "pip install 'tpunb[compiler]'"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiled:
+    """What libtpu made of a module; sizes are in bytes a core.
+
+    Attributes:
+        peak: The most memory in use at a time.
+        arguments: Memory of the arguments.
+        outputs: Of the results, with those that take an argument's place.
+        aliased: Of those.
+        temporaries: Of everything in between.
+        code: Of the program.
+        text: The optimised HLO; empty where libtpu did not give it.
+        cost: Its cost analysis.
+        bounded: Locations of operations whose sizes have only a bound.
+        seconds: How long it took.
+    """
+
+    peak: int
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    code: int
+    text: str
+    cost: Mapping[str, float]
+    bounded: tuple[str, ...]
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """Why libtpu does not compile a module.
+
+    Attributes:
+        message: Its error.
+        seconds: How long it took.
+    """
+
+    message: str
+    seconds: float
+
+
+class LostError(Exception):
+    """The process crashed or took too long; the message is a sentence."""
+
+
+def why_unavailable() -> CompilerUnavailableError | None:
+    """Why the compiler cannot be asked here, or None; looks for packages, imports none."""
+    if os.environ.get(PYTHON):
+        return None
+    if sys.platform != "linux" or platform.machine() not in {"x86_64", "AMD64"}:
+        return CompilerUnavailableError(
+            "The TPU's compiler (libtpu) has wheels for Linux on x86-64 only.",
+            fix="Compile in Colab or on another Linux machine.",
+        )
+    missing = [name for name in ("libtpu", "jax", "jaxlib") if not importlib.util.find_spec(name)]
+    if not missing:
+        return None
+    if sys.version_info < (3, 11):
+        return CompilerUnavailableError(
+            "The TPU's compiler (libtpu) needs Python 3.11 or later.",
+            fix=f"Name a Python that has it in the environment variable {PYTHON}.",
+        )
+    return CompilerUnavailableError(
+        f"The TPU's compiler is not installed: {' and '.join(missing)} missing.",
+        fix=f"{_INSTALL}, some 230 MB.",
+    )
+
+
+def available() -> bool:
+    """Whether the compiler can be asked here."""
+    return why_unavailable() is None
+
+
+def require() -> None:
+    """Fails where there is no compiler.
+
+    Raises:
+        CompilerUnavailableError: There is none.
+    """
+    if error := why_unavailable():
+        raise error
+
+
+@timed("compiler", "compile with libtpu")
+def ask(
+    module: bytes, target: Target, *, effort: str, seconds: float, text: bool = True
+) -> Compiled | Refused:
+    """Compiles a module.
+
+    Args:
+        module: A serialized `HloModuleProto`.
+        target: What to compile for.
+        effort: `LOW_EFFORT`, or an empty string for all of it.
+        seconds: How long it may take.
+        text: Whether the program is wanted.
+
+    Raises:
+        LostError: The compiler crashed or took too long.
+        CompilerUnavailableError: It cannot be started.
+    """
+    request = {
+        "module": module,
+        "topology": target.topology,
+        "chip": target.chip,
+        "replicas": target.replicas,
+        "partitions": target.partitions,
+        "effort": effort,
+        "text": text,
+    }
+    try:
+        answer = _child().ask(request, seconds)
+    except ChildLostError as error:
+        raise LostError(_lost(error, module)) from None
+    return _read(answer)
+
+
+def _read(answer: Mapping[str, Any]) -> Compiled | Refused:
+    if "missing" in answer:
+        raise CompilerUnavailableError(
+            f"The TPU's compiler cannot be imported: {answer['missing']}.", fix=f"{_INSTALL}."
+        )
+    if "error" in answer:
+        return Refused(answer["error"], answer["seconds"])
+    return Compiled(**{**answer, "bounded": tuple(answer["bounded"])})
+
+
+def _lost(error: ChildLostError, module: bytes) -> str:
+    if error.too_slow:
+        return f"the compiler {error}."
+    with tempfile.NamedTemporaryFile(prefix="tpunb-", suffix=".hlo.pb", delete=False) as file:
+        file.write(module)
+    return f"the compiler {error}; the program that it crashed on is in {file.name}."
+
+
+@functools.cache
+def _child() -> ChildProcess:
+    return ChildProcess(_start, seconds=300.0)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    python = os.environ.get(PYTHON)
+    if python:
+        return started([python, str(_SCRIPT)], _ENVIRONMENT)
+    # As this process finds its packages, which need not be as a new one would.
+    code = (
+        f"import sys, runpy; sys.path[:] = {sys.path!r}; "
+        f"runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
+    )
+    return started([sys.executable, "-c", code], _ENVIRONMENT)

@@ -1,0 +1,263 @@
+"""The process in which libtpu compiles: `libtpu` starts this file as a program of its own.
+
+It imports nothing of this package, so that it can run in an environment that has libtpu
+and JAX and not TensorFlow. Requests and answers are pickled dicts on the standard streams.
+
+Compiling ahead of time takes JAX's compile-only client of a described topology; only the
+HLO comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+_MARKERS = {"stablehlo.multiply": "/CollectivePermute", "stablehlo.minimum": "/AllToAll"}
+
+
+def serve() -> None:
+    """Answers requests until there are no more; ends with the process that started this one."""
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libtpu prints is no answer
+    _yield_to_others()
+    parent = os.getppid()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    compiler: Any = None
+    while (request := _read(requests)) is not None:
+        try:
+            compiler = compiler or Compiler()
+            answer = compiler.answer(request)
+        except ImportError as error:
+            answer = {"missing": str(error)}
+        pickle.dump(answer, answers, protocol=4)
+        answers.flush()
+
+
+def _read(stream: Any) -> Any:
+    try:
+        return pickle.load(stream)
+    except EOFError:
+        return None
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process, in the midst of compiling too, once its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
+def _yield_to_others() -> None:
+    """Leaves no core files; where memory runs out, this process ends and not the notebook's."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+class Compiler:
+    """libtpu behind JAX's client, with the topologies that were described so far."""
+
+    def __init__(self) -> None:
+        import jax
+        import jaxlib
+        import numpy as np
+        from jax._src.interpreters import mlir
+        from jax._src.lib import _jax, xla_client
+        from jax._src.lib.mlir import ir
+        from jax.experimental import topologies
+
+        self.versions = {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
+        self._np, self._mlir, self._jax, self._client, self._ir = np, mlir, _jax, xla_client, ir
+        self._describe = topologies.get_topology_desc
+        self._topologies: dict[tuple[str, str], Any] = {}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Compiles what a request asks for; a refusal is an answer too.
+
+        Args:
+            request: Of `module` (a serialized HloModuleProto), `topology`, `chip` (the name
+                of a chip's configuration, or empty), `replicas`, `partitions`, `effort`
+                (empty for all of it) and `text` (whether the program is wanted).
+        """
+        begin = time.monotonic()
+        try:
+            devices = self._devices(request["topology"], request["chip"])
+            text, bounded = self._module(request["module"], request["replicas"])
+            made = self._compile(text, devices, request)
+            answer = {**self._figures(made, request), "bounded": bounded}
+        except Exception as error:  # JAX's own kinds differ from release to release
+            answer = {"error": str(error), "kind": type(error).__name__}
+        return {**answer, "seconds": time.monotonic() - begin}
+
+    def _devices(self, topology: str, chip: str) -> list[Any]:
+        key = topology, chip
+        if key not in self._topologies:
+            config = {"chip_config_name": chip} if chip else {}
+            self._topologies[key] = self._describe(platform="tpu", topology_name=topology, **config)
+        return list(self._topologies[key].devices)
+
+    def _module(self, serialized: bytes, replicas: int) -> tuple[Any, list[str]]:
+        """The module in MLIR, and where its sizes are only bounded."""
+        computation = self._client.XlaComputation(serialized)
+        text = self._jax.mlir.xla_computation_to_mlir_module(computation)
+        with self._mlir.make_ir_context() as context:
+            module = self._ir.Module.parse(text)
+            rewriter = _Rewriter(self._ir, self._np, replicas)
+            module.operation.walk(rewriter.see)
+            rewriter.apply()
+        del context
+        return module, rewriter.bounded
+
+    def _compile(self, module: Any, devices: list[Any], request: dict[str, Any]) -> Any:
+        replicas, partitions = request["replicas"], request["partitions"]
+        cores = replicas * partitions
+        options = self._client.CompileOptions()
+        build = options.executable_build_options
+        for target in (options, build):
+            target.num_replicas, target.num_partitions = replicas, partitions
+        grid = self._np.arange(cores).reshape(replicas, partitions)
+        options.device_assignment = self._client.DeviceAssignment.create(grid)
+        if partitions > 1:
+            build.use_spmd_partitioning = True
+            build.allow_spmd_sharding_propagation_to_output = [True]
+            build.allow_spmd_sharding_propagation_to_parameters = [True]
+        if request["effort"]:
+            options.env_option_overrides = [("xla_optimization_level", request["effort"])]
+        with module.context:
+            listed = self._client.DeviceList(tuple(devices[:cores]))
+            return devices[0].client.compile(module, listed, options)
+
+    def _figures(self, made: Any, request: dict[str, Any]) -> dict[str, Any]:
+        memory = made.get_compiled_memory_stats()
+        figures: dict[str, Any] = {
+            "peak": memory.peak_memory_in_bytes,
+            "arguments": memory.argument_size_in_bytes,
+            "outputs": memory.output_size_in_bytes,
+            "aliased": memory.alias_size_in_bytes,
+            "temporaries": memory.temp_size_in_bytes,
+            "code": memory.generated_code_size_in_bytes,
+            "text": "",
+            "cost": {},
+        }
+        with contextlib.suppress(Exception):
+            figures["cost"] = {
+                key: value for key, value in made.cost_analysis().items() if "{" not in key
+            }
+        if request["text"]:
+            # Fails for some programs of v5p, v6e and tpu7x, which compile all the same.
+            with contextlib.suppress(Exception):
+                figures["text"] = made.hlo_modules()[0].to_string()
+        return figures
+
+
+class _Rewriter:
+    """Makes of a module that TensorFlow lowered for a CPU one that a TPU's compiler takes."""
+
+    def __init__(self, ir: Any, np: Any, replicas: int) -> None:
+        self._ir, self._np, self._replicas = ir, np, replicas
+        self._copies: list[Any] = []
+        self._reductions: list[Any] = []
+        self.bounded: list[str] = []
+
+    def see(self, operation: Any) -> Any:
+        """Notes an operation that has to be changed; a walk must not change any."""
+        if operation.name == "mhlo.copy":
+            self._copies.append(operation)
+        elif operation.name == "stablehlo.all_reduce":
+            self._reductions.append(operation)
+        if any("stablehlo.bounds" in str(result.type) for result in operation.results):
+            self.bounded.append(_name(operation))
+        return self._ir.WalkResult.ADVANCE
+
+    def apply(self) -> None:
+        """Changes what was noted."""
+        for operation in self._copies:
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
+        for operation in self._reductions:
+            self._mend(operation)
+
+    def _mend(self, operation: Any) -> None:
+        groups = self._np.array(operation.attributes["replica_groups"])
+        marker = _MARKERS.get(_reduction(operation), "?")
+        if marker not in _name(operation):
+            operation.attributes["replica_groups"] = self._dense(self._regrouped(groups))
+            return
+        attributes = (
+            self._permutation(groups)
+            if marker == "/CollectivePermute"
+            else self._exchange(operation, self._regrouped(groups))
+        )
+        with self._ir.InsertionPoint(operation), operation.location:
+            made = self._ir.Operation.create(
+                "stablehlo.collective_permute"
+                if marker == "/CollectivePermute"
+                else "stablehlo.all_to_all",
+                results=[operation.results[0].type],
+                operands=[operation.operands[0]],
+                attributes=attributes,
+            )
+        operation.results[0].replace_all_uses_with(made.results[0])
+        operation.erase()
+
+    def _permutation(self, pairs: Any) -> dict[str, Any]:
+        # One that sends to all is what the virtual TPU makes of a broadcast: no permutation.
+        if len(pairs) and len(set(pairs[:, 0])) < len(pairs):
+            pairs = self._np.array([[pair[1], (pair[1] + 1) % len(pairs)] for pair in pairs])
+        inside = [pair for pair in pairs.tolist() if max(pair) < self._replicas]
+        kept = self._np.array(inside or [[0, 0]])
+        return {"source_target_pairs": self._dense(kept)}
+
+    def _exchange(self, operation: Any, groups: Any) -> dict[str, Any]:
+        count = groups.shape[1]
+        shape = self._ir.RankedTensorType(operation.results[0].type).shape
+        axis = next((axis for axis, size in enumerate(shape) if size % count == 0), 0)
+        whole = self._ir.IntegerType.get_signless(64)
+        number = [self._ir.IntegerAttr.get(whole, value) for value in (axis, count)]
+        return {
+            "split_dimension": number[0],
+            "concat_dimension": number[0],
+            "split_count": number[1],
+            "replica_groups": self._dense(groups),
+        }
+
+    def _regrouped(self, groups: Any) -> Any:
+        """The groups on another number of replicas than the function was traced for."""
+        traced = groups.size
+        if traced in (0, self._replicas):
+            return groups
+        if len(groups) == 1:
+            return self._np.arange(self._replicas).reshape(1, -1)
+        if self._replicas % traced:
+            raise ValueError(
+                f"Groups of the {traced} replicas that it was traced for do not divide the "
+                f"{self._replicas} of this TPU."
+            )
+        times = range(0, self._replicas, traced)
+        return self._np.concatenate([groups + begin for begin in times])
+
+    def _dense(self, numbers: Any) -> Any:
+        return self._ir.DenseElementsAttr.get(self._np.ascontiguousarray(numbers, self._np.int64))
+
+
+def _reduction(operation: Any) -> str:
+    """What an all-reduce makes of two numbers."""
+    return str(operation.regions[0].blocks[0].operations[0].operation.name)
+
+
+def _name(operation: Any) -> str:
+    """The node of TensorFlow that an operation was made for, in the text of its location."""
+    return str(operation.location)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,160 @@
+"""Keras models: their step as a replica function, its batch, and the names of their layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.compiler.program import CompileError
+
+__all__ = ["ModelStep", "is_model", "layer_names", "model_step"]
+
+_STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
+_OF_A_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelStep:
+    """A step of a model.
+
+    Attributes:
+        replica_function: What each replica runs.
+        data: Its batch on a replica: a nest of `tf.TensorSpec`s.
+        examples: The global batch; None where its size is not known.
+        strategy: The model's.
+    """
+
+    replica_function: Callable[..., Any]
+    data: Any
+    examples: int | None
+    strategy: Any
+
+
+def is_model(value: object) -> bool:
+    """Whether this is a Keras model, of Keras 3 or tf_keras."""
+    return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
+
+
+def model_step(fn: Any, args: Sequence[Any], strategy: Any) -> ModelStep | None:
+    """What to compile of a model or of a method of one; None for anything else.
+
+    Args:
+        fn: A compiled model, for its train step; or its `fit`, `evaluate` or `predict`.
+        args: A dataset, or the parts of a global batch: tensors, arrays or `tf.TensorSpec`s.
+        strategy: Whose replicas share the batch; by default the model's.
+
+    Raises:
+        CompileError: It is not compiled, or there is no batch.
+    """
+    model, name = fn, "fit"
+    if not is_model(fn):
+        model, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
+        name = _OF_A_BATCH.get(name, name)
+        if not is_model(model) or name not in _STEPS:
+            return None
+    if name != "predict" and getattr(model, "optimizer", None) is None:
+        raise CompileError(
+            f"The model {model.name} is not compiled.", fix="Call model.compile(...) first."
+        )
+    strategy = strategy or getattr(model, "distribute_strategy", None)
+    if not args:
+        raise CompileError(
+            "A model is compiled with a batch.",
+            fix="Pass a dataset, or the batch: tpunb.compile(model, x, y).",
+        )
+    replicas = getattr(strategy, "num_replicas_in_sync", 1)
+    data = _batch(args)
+    sizes = [spec.shape[0] for spec in tf.nest.flatten(data) if spec.shape.rank]
+    share = tf.nest.map_structure(lambda spec: _part(spec, replicas), data)
+    _build(model, share, strategy)
+    step = getattr(model, _STEPS[name])
+    return ModelStep(
+        lambda *batch: step(batch if len(batch) > 1 else batch[0]),
+        share,
+        sizes[0] if sizes else None,
+        strategy,
+    )
+
+
+def layer_names(fn: Any) -> frozenset[str]:
+    """The names of the layers of the models that a function is, is a method of, or uses."""
+    return frozenset(
+        layer.name
+        for model in _models(fn)
+        for layer in (
+            model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
+        )
+    )
+
+
+def _models(fn: Any) -> Iterator[Any]:
+    for value in (fn, getattr(fn, "__self__", None)):
+        if is_model(value):
+            yield value
+            return
+    plain = inspect.unwrap(getattr(fn, "python_function", fn))
+    try:
+        used = inspect.getclosurevars(plain)
+    except (TypeError, ValueError):
+        return
+    for value in (*used.nonlocals.values(), *used.globals.values()):
+        if is_model(value):
+            yield value
+        elif callable(value) and getattr(value, "__closure__", None):
+            cells = [cell.cell_contents for cell in value.__closure__ if _is_filled(cell)]
+            yield from filter(is_model, cells)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _batch(args: Sequence[Any]) -> Any:
+    """The specs of a global batch, as a step takes it."""
+    first = args[0]
+    if hasattr(first, "element_spec"):
+        spec = first.element_spec
+        if isinstance(first, tf.distribute.DistributedDataset):
+            raise CompileError(
+                "A distributed dataset does not tell its global batch.",
+                fix="Pass the dataset that it was made from.",
+            )
+        return spec
+    specs = tuple(tf.nest.map_structure(_spec, one) for one in args)
+    return specs if len(specs) > 1 else specs[0]
+
+
+def _spec(value: Any) -> tf.TensorSpec:
+    if isinstance(value, tf.TensorSpec):
+        return value
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        value = tf.convert_to_tensor(value)
+        shape, dtype = value.shape, value.dtype
+    return tf.TensorSpec(shape, dtype)
+
+
+def _part(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
+    """A replica's part of a batch."""
+    sizes = spec.shape.as_list()
+    if sizes and sizes[0] is not None:
+        sizes[0] = -(-sizes[0] // replicas)
+    return tf.TensorSpec(sizes, spec.dtype)
+
+
+def _build(model: Any, data: Any, strategy: Any) -> None:
+    """Makes the variables, which a step would make when it first runs."""
+    scope = strategy.scope() if strategy is not None else tf.init_scope()
+    with scope:
+        if hasattr(model, "_symbolic_build"):
+            if model.optimizer is not None:
+                model._symbolic_build(data_batch=data)
+        elif model.optimizer is not None and hasattr(model.optimizer, "build") and model.built:
+            model.optimizer.build(model.trainable_variables)

@@ -1,0 +1,202 @@
+"""One replica function for one TPU type: ask libtpu, and read its answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+from tpunb.compiler import libtpu
+from tpunb.compiler.hlo import Module, parse
+from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, LostError, Refused
+from tpunb.compiler.memory import described, line_name
+from tpunb.compiler.origins import Choose, node_of
+from tpunb.compiler.prepare import Prepared
+from tpunb.compiler.program import CodeLine, ProgramMemory, TpuProgram
+from tpunb.compiler.refusals import memory_refusal, needed_bytes, refusal
+from tpunb.compiler.timing import step_time
+from tpunb.compiler.topologies import Target, target
+from tpunb.errors.code_problems import Problem, SourceLine
+from tpunb.virtual.check import problem_of
+from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.strict.examination import Located
+
+__all__ = ["Settings", "program_for"]
+
+# So close to the limit, low effort may come to another verdict than all of it.
+_CLOSE = 0.1
+_ROOMIEST = "v5p-8"
+_PARTLY = "The largest tensors are those of the same program compiled for v5p, into which it fits."
+_BOUNDED = (
+    "Some sizes depend on data: a TPU keeps room for the largest, and computes all of it. Not "
+    "every operation takes such sizes, and TensorFlow may refuse to return them."
+)
+_LOW_EFFORT = "Compiled with low effort: all of it may change the peak by some percent."
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """How to compile.
+
+    Attributes:
+        choose: Which of the lines that led to an error is shown.
+        speed: Whether an estimate of the time is wanted, which takes ten times as long.
+        timeout: Seconds that libtpu may take for a program.
+        details: Whether tensors, lines and layers are wanted, beside the verdict and the peak.
+        progress: Is called with a sentence about what is done next.
+    """
+
+    choose: Choose
+    speed: bool = False
+    timeout: float = 300.0
+    details: bool = True
+    progress: Callable[[str], None] = lambda _: None
+
+
+def program_for(
+    prepared: Prepared, wanted: Target, settings: Settings, examples: int | None = None
+) -> TpuProgram:
+    """Compiles a replica function for one TPU type.
+
+    Args:
+        prepared: The function, lowered.
+        wanted: What to compile for.
+        settings: How.
+        examples: The global batch.
+
+    Raises:
+        CompilerUnavailableError: There is no compiler.
+    """
+    begin = time.monotonic()
+    program = TpuProgram(
+        wanted.tpu.name, wanted.replicas, wanted.partitions, examples, notes=prepared.notes
+    )
+    if prepared.errors or prepared.unknown:
+        return dataclasses.replace(program, errors=prepared.errors, unknown=prepared.unknown)
+    settings.progress(f"compiling for {wanted.tpu.name}")
+    try:
+        answer, low = _asked(prepared, wanted, settings)
+        if isinstance(answer, Refused):
+            program = _refused(program, answer, prepared, wanted, settings)
+        else:
+            program = _accepted(program, answer, prepared, wanted, settings)
+            if low:
+                program = _noting(program, _LOW_EFFORT)
+    except LostError as error:
+        program = dataclasses.replace(program, unknown=str(error))
+    return dataclasses.replace(program, compile_seconds=time.monotonic() - begin)
+
+
+def _asked(
+    prepared: Prepared, wanted: Target, settings: Settings
+) -> tuple[Compiled | Refused, bool]:
+    """The compiler's answer, and whether it was made with low effort."""
+    low = not settings.speed
+    answer = _ask(prepared, wanted, settings, low=low)
+    if not low or not _is_close(answer, wanted.hardware.usable_bytes):
+        return answer, low
+    settings.progress(f"compiling for {wanted.tpu.name} again: it just fits, or just does not")
+    return _ask(prepared, wanted, settings, low=False), False
+
+
+def _ask(
+    prepared: Prepared, wanted: Target, settings: Settings, *, low: bool
+) -> Compiled | Refused:
+    return libtpu.ask(
+        prepared.module,
+        wanted,
+        effort=LOW_EFFORT if low else "",
+        seconds=settings.timeout,
+        text=settings.details or settings.speed,
+    )
+
+
+def _is_close(answer: Compiled | Refused, available: int) -> bool:
+    needed = needed_bytes(answer.message) if isinstance(answer, Refused) else answer.peak
+    return bool(needed) and abs(needed - available) < _CLOSE * available  # type: ignore[operator]
+
+
+def _accepted(
+    program: TpuProgram, answer: Compiled, prepared: Prepared, wanted: Target, settings: Settings
+) -> TpuProgram:
+    module = parse(answer.text) if answer.text else None
+    origins, parameters = prepared.origins, prepared.parameters
+    memory = described(answer, module, parameters, origins, wanted)
+    notes = [*program.notes]
+    if answer.bounded:
+        notes.append(_BOUNDED)
+    if module is None and settings.details:
+        notes.append(f"The compiler gives no program for {wanted.tpu.name}: totals only.")
+    timed = settings.speed and module is not None
+    if timed and wanted.hardware.clock is None:
+        notes.append(f"No time is estimated: the clock of a {wanted.tpu.family} is not published.")
+    return dataclasses.replace(
+        program,
+        memory=memory,
+        time=step_time(answer, module, origins, wanted) if timed and module else None,
+        lines=tuple(_lines(module, prepared)) if module else (),
+        text=answer.text,
+        notes=tuple(notes),
+    )
+
+
+def _refused(
+    program: TpuProgram, answer: Refused, prepared: Prepared, wanted: Target, settings: Settings
+) -> TpuProgram:
+    needed = needed_bytes(answer.message)
+    if needed is None:
+        found = _problem(refusal(answer.message), prepared, settings)
+        return dataclasses.replace(program, errors=(found,))
+    available = wanted.hardware.usable_bytes
+    memory = _larger(prepared, wanted, settings)
+    peak = needed or (memory.peak if memory else available + 1)
+    exact = bool(needed)
+    empty = ProgramMemory(peak, available, wanted.tpu.hbm_bytes)
+    memory = dataclasses.replace(
+        memory or empty,
+        peak=peak,
+        available=available,
+        data_sheet=wanted.tpu.hbm_bytes,
+        exact=exact,
+    )
+    largest = memory.largest[0] if memory.largest else None
+    found = _problem(memory_refusal(answer.message, peak, available, largest), prepared, settings)
+    program = dataclasses.replace(program, errors=(found,), memory=memory)
+    return _noting(program, _PARTLY) if memory.largest else program
+
+
+def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMemory | None:
+    """What takes the memory of a program that does not fit: as compiled where it does."""
+    roomy = target(_ROOMIEST, None, min(wanted.partitions, 4))
+    if not settings.details or wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes:
+        return None
+    settings.progress("looking for what takes the memory")
+    try:
+        answer = _ask(prepared, roomy, settings, low=True)
+    except LostError:
+        return None
+    if isinstance(answer, Refused) or not answer.text:
+        return None
+    module = parse(answer.text)
+    return described(answer, module, prepared.parameters, prepared.origins, roomy)
+
+
+def _problem(found: Diagnostic, prepared: Prepared, settings: Settings) -> Problem:
+    places = prepared.origins.places(found.node) if found.node else ()
+    return problem_of(Located(found, places), settings.choose)
+
+
+def _noting(program: TpuProgram, note: str) -> TpuProgram:
+    return dataclasses.replace(program, notes=(*program.notes, note))
+
+
+def _lines(module: Module, prepared: Prepared) -> Iterator[CodeLine]:
+    """The lines that a program came from, in the order of the code."""
+    nodes = {
+        node_of(instruction, module)
+        for computation in module.computations.values()
+        for instruction in computation.instructions
+    }
+    found: set[SourceLine] = {line for node in nodes if (line := prepared.origins.line(node))}
+    for line in sorted(found, key=lambda one: (one.file, one.line)):
+        yield CodeLine(line, line_name(line))

@@ -1,0 +1,57 @@
+"""A problem in a user's code, and the line that it is at."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tpunb.errors.base import hint
+
+__all__ = ["Problem", "SourceLine"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of code.
+
+    Attributes:
+        file: Its file, or what a notebook calls a cell.
+        line: Its number, from 1.
+    """
+
+    file: str
+    line: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """An error or a warning of a check.
+
+    Attributes:
+        code: The rule's name; the documentation has the list.
+        line: The line, in a cell or in `file`; None where none is known.
+        file: The file, or what the notebook calls the cell; may be empty.
+        reason: What is the matter, with figures where it is about speed.
+        fix: What to do.
+        entry: The code of its entry in the catalogue of errors, or None.
+    """
+
+    code: str
+    line: int | None
+    file: str
+    reason: str
+    fix: str
+    entry: str | None = None
+
+    @property
+    def mend(self) -> str:
+        """Its name before it was `fix`."""
+        return self.fix
+
+    @property
+    def cause(self) -> str:
+        """The reason, with the entry in the catalogue."""
+        return f"{self.reason} (catalogue {self.entry})" if self.entry else self.reason
+
+    def __str__(self) -> str:
+        place = "" if self.line is None else f"line {self.line}: "
+        return f"{place}{self.cause}\n{hint(self.fix)}"
