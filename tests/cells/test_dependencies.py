@@ -264,6 +264,35 @@ def test_what_makes_no_difference(book: dict[str, Any], text: str, change: str) 
         math.pi = pi
 
 
+@pytest.mark.parametrize(
+    ("setup", "text", "change"),
+    [
+        ("seen = {1.0}", "y = sum(seen)", "seen.add(2.0)"),
+        ("import collections; seen = collections.deque([1.0])", "y = seen[-1]", "seen.append(2.0)"),
+        (
+            "import contextvars; rate = contextvars.ContextVar('rate', default=1.0)",
+            "y = rate.get()",
+            "rate.set(2.0)",
+        ),
+        (
+            "class Meta(type):\n    rate = 1.0\nclass Made(metaclass=Meta): pass",
+            "y = Made.rate",
+            "Meta.rate = 2.0",
+        ),
+    ],
+)
+def test_what_the_cell_names_itself(
+    book: dict[str, Any], setup: str, text: str, change: str
+) -> None:
+    exec(setup, book)
+    before = value(text, book)
+    found = dependencies(text, book)
+    assert found.change() is None
+    exec(change, book)
+    assert value(text, book) != before
+    assert found.change() is not None
+
+
 def test_a_module_that_was_edited_and_loaded_again(book: dict[str, Any]) -> None:
     found = dependencies("y = cfg.rate()", book)
     path = Path(book["cfg"].__file__)

@@ -46,18 +46,26 @@ def handler() -> Iterator[None]:
 
 def test_swallowed_by_a_library() -> None:
     swallow = library("keras.src.made_up")["swallow"]
-    with LastingInterrupts(), pytest.raises(KeyboardInterrupt) as raised:
+
+    def cell() -> None:
         assert swallow(press) is False
         wait_until(lambda: False)
+
+    with LastingInterrupts(), pytest.raises(KeyboardInterrupt) as raised:
+        cell()
     assert type(raised.value).__name__ == "KeyboardInterrupt"
 
 
 def test_lost_in_a_destructor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # pytest's keeps the exception
     destroyed = library("tensorflow.made_up")["Destroyed"]
-    with LastingInterrupts(), pytest.raises(KeyboardInterrupt):
+
+    def cell() -> None:
         destroyed(press)
         wait_until(lambda: False)
+
+    with LastingInterrupts(), pytest.raises(KeyboardInterrupt):
+        cell()
 
 
 def test_caught_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ expression stands for, so aliases, arguments and `self` are followed as well.
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
 import os
 import types
@@ -36,6 +37,7 @@ _MOST = 20_000  # objects to visit
 _LARGE = 1000  # items: a larger container counts as one object
 _LARGEST_ARRAY = 1 << 14  # bytes that are compared in no time
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_NESTS = (list, tuple, dict)
 _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
@@ -77,7 +79,7 @@ class _Walk:
         self, roots: Mapping[str, Any], code: types.CodeType, namespace: dict[str, Any]
     ) -> None:
         for path, value in roots.items():
-            if isinstance(value, _CONTAINERS):  # known by its contents
+            if isinstance(value, _NESTS):  # known by its contents
                 self._add_items(path, value)
             else:
                 self._waiting.append((path, value))
@@ -102,6 +104,9 @@ class _Walk:
             self._container(path, value)
         elif isinstance(value, np.ndarray):
             self._array(path, value)
+        elif isinstance(value, contextvars.ContextVar):
+            self._guard(value, _value_of, lambda _: f"`{path}`", ("value",))
+            self._waiting.append((path, value.get(None)))
         elif (inner := _wrapped(value)) is not None:
             self._waiting += [(path, each) for each in inner]
         elif not _is_traced_by_itself(value):
@@ -158,6 +163,8 @@ class _Walk:
         self._waiting += [(f"{path}.{name}", has[name]) for name in names]
 
     def _class(self, kind: type) -> None:
+        if is_users_class(type(kind)):
+            self._waiting.append((type(kind).__name__, type(kind)))
         for each in kind.__mro__:
             if is_users_class(each):
                 self._attributes(each.__name__, each, _called_by_others(each))
@@ -220,6 +227,10 @@ def _itself(namespace: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _kind_of(value: Any) -> Mapping[str, Any]:
     return {"class": type(value)}
+
+
+def _value_of(variable: contextvars.ContextVar[Any]) -> Mapping[str, Any]:
+    return {"value": variable.get(MISSING)}
 
 
 def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:
