@@ -82,6 +82,13 @@ endef
 	$(TPU_WHEEL)/python $(PIP_INSTALL) -c tests/colab.txt -e ".[tpu,test]"
 	touch $@
 
+# The TPU's own compiler, 230 MB that only tests and benchmarks need; nothing where it has no wheels.
+# JAX's releases do not go with the oldest TensorFlow.
+.venv/.compiler: .venv/.done
+	$(STAGE) ".venv: the TPU's own compiler"
+	$(BIN)/python $(PIP_INSTALL) -e ".[compiler]"
+	touch $@
+
 demo: export TF_ENABLE_ONEDNN_OPTS := 0
 demo: setup
 	$(STAGE) "executing $(QUICKSTART) on a virtual TPU"
@@ -99,18 +106,19 @@ test: test-newest test-notebooks test-oldest test-tpu-wheel
 
 test-newest test-notebooks test-oldest test-tpu-wheel: export TF_ENABLE_ONEDNN_OPTS := 0
 
-test-newest: setup
+test-newest: .venv/.compiler
 	$(STAGE) "unit tests without TensorFlow"
 	$(BIN)/python $(PYTEST) $(RETRIED) -m "not tensorflow"
 	$(STAGE) "unit tests, newest TensorFlow"
 	$(BIN)/python $(PYTEST) $(RETRIED) -m tensorflow
 
-test-notebooks: setup
+test-notebooks: .venv/.compiler
 	$(STAGE) "notebooks, outputs compared"
 	$(BIN)/python $(PYTEST) $(NOTEBOOK_TESTS)
 	$(STAGE) "a notebook as found, unmodified, on a virtual TPU"
 	$(BIN)/python -m pytest -q --nbval --tpu v3-8 notebooks/found
 
+test-oldest: export TPUNB_WITHOUT_COMPILER := 1
 test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests, oldest TensorFlow"
 	$(OLDEST)/python $(PYTEST) $(RETRIED) $(OLDEST_TESTS)
@@ -138,7 +146,7 @@ site: setup
 	$(BIN)/python -m sphinx -b html -q -W --keep-going -c docs -d build/doctrees . build/site
 	echo "The documentation is $(CURDIR)/build/site/index.html"
 
-.venv/.bench: .venv/.done
+.venv/.bench: .venv/.compiler
 	$(STAGE) ".venv: what the benchmarks compare with"
 	$(BIN)/python $(PIP_INSTALL) -e ".[bench]"
 	touch $@

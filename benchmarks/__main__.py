@@ -13,7 +13,7 @@ from benchmarks.report import Result, table
 
 _CORES = (8, 32, 128)
 _MODELS = ("mlp", "guide")
-_KINDS = ("notebook", "displays", "loops", "keras", "training", "strictness")
+_KINDS = ("notebook", "displays", "loops", "keras", "training", "strictness", "compiler")
 _PEERS = {"mirrored": "MirroredStrategy", "one": "one device"}
 _LIMITS = {"load_ext": ("%load_ext tpunb", 0.1), "connect": ("connecting to v5e-8", 0.5)}
 
@@ -50,6 +50,8 @@ def _results(args: argparse.Namespace) -> Iterator[Result]:
         yield from _loops(args)
     if "keras" in kinds:
         yield from _keras(args)
+    if "compiler" in kinds:
+        yield from _compiler(args)
     for cores in args.cores:
         for model in _MODELS if "training" in kinds else ():
             yield from _training(model, cores, args)
@@ -101,6 +103,15 @@ def _keras(args: argparse.Namespace) -> Iterator[Result]:
             peers = tuple(each[peer] for each in rounds)
             wanted = 1.01 if peer == "without" else 1.0
             yield Result("a batch of fit with LiveCurves", ours, peer, peers, wanted)
+
+
+def _compiler(args: argparse.Namespace) -> Iterator[Result]:
+    """Estimates of the TPU's own compiler: spread from low to high; the median is the middle."""
+    for name, (*ours, best) in _run(args, "compiler", "roofline").items():
+        yield Result(f"estimate of {name}", tuple(ours), "roofline", (best,) * 3)
+    for tpu in ("v2-8", "v3-8"):
+        *ours, real = _run(args, "compiler", "resnet", tpu)
+        yield Result(f"estimate of ResNet-50, {tpu}", tuple(ours), "measured", (real,) * 3, 1.15)
 
 
 def _training(model: str, cores: int, args: argparse.Namespace) -> Iterator[Result]:

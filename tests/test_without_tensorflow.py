@@ -73,8 +73,11 @@ print("said:" + json.dumps(said))
 
 NEED_IT = {
     "CheckReport",
+    "LargestBatch",
     "check",
     "check()",
+    "compile",
+    "largest_batch",
     "connect()",
     "TPUStrategy()",
     "virtual.TPUStrategy",

@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 from hosting import SCREENSHOTS, Hosted
 from playwright.sync_api import expect
+from support import programs as made
 from test_curves import by_hand, noise, trained
 from test_replicas import Values, distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, drawn, places
 
+from tpunb.compiler.table import TpuPrograms
 from tpunb.display.widgets.curves import CurvesWidget
+from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.training.history import History
@@ -118,6 +121,16 @@ def curves_runs(host: Host, page: Any) -> Any:
     return root
 
 
+def programs(host: Host, page: Any) -> Any:
+    """A training step for several types."""
+    types = TpuPrograms([made.FITS, made.TOO_LARGE, made.REFUSED, made.UNKNOWN])
+    host(lambda: ProgramsWidget(types))
+    root = page.locator("[data-testid=tpunb-programs]")
+    expect(root).to_have_attribute("data-tpu", "v3-8")
+    expect(root.locator("[data-bar=time]")).to_have_count(4)
+    return root
+
+
 SCENES: dict[str, Scene] = {
     "topology": topology,
     "topology-3d": topology_3d,
@@ -125,6 +138,7 @@ SCENES: dict[str, Scene] = {
     "replicas-difference": replicas_difference,
     "curves": curves,
     "curves-runs": curves_runs,
+    "programs": programs,
 }
 
 

@@ -642,3 +642,17 @@ def test_cameras_from_elsewhere(host: Any, page: Any, camera: dict[str, Any]) ->
     host(lambda: TopologyWidget("v4-32", camera=camera))
     root = drawn(page)
     assert float(root.get_attribute("data-zoom")) in (1, 40)
+
+
+def test_what_a_compiled_program_needs(host: Any, page: Any) -> None:
+    needs = replace(assigned("v3-8", 1), needed_bytes=4 * 2**30, usable_bytes=int(15.48 * 2**30))
+    widget = host(lambda: TopologyWidget(needs)).widget
+    root = drawn(page)
+    assert widget.colour == "program"
+    expect(root.locator(".tpunb-legend")).to_contain_text("15.48 GiB usable of 16 GiB")
+    expect(root.locator(".tpunb-legend")).to_contain_text("needs 4 GiB")
+    widget.description = replace(needs, needed_bytes=17 * 2**30)
+    expect(root.locator(".tpunb-legend")).to_contain_text("1.52 GiB too much")
+    root.locator("canvas").focus()
+    page.keyboard.press("Home")
+    expect(root.locator(".tpunb-tip")).to_contain_text("program needs 17 GiB")

@@ -232,7 +232,7 @@ def test_logical_devices_share_a_replica() -> None:
 
 
 def test_what_cannot_be_compiled_says_what_to_do(eight: Any) -> None:
-    with pytest.raises(CompileError, match="not known what to compile for"):
+    with pytest.raises(CompileError, match="not known what TPU type"):
         compile(lambda x: x, SQUARE)
     with pytest.raises(AcceleratorTypeError):
         compile(lambda x: x, SQUARE, tpu="v5e-9")

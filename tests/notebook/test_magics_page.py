@@ -13,6 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "magics.md"
 SECTIONS = {
     "`%tpu_connect`": ["tpu_connect"],
     "`%%tpu_run`": ["tpu_run"],
+    "`%%tpu_compile`": ["tpu_compile"],
     "`%tpu_topology` and `%tpu_doctor`": ["tpu_topology", "tpu_doctor"],
 }
 

@@ -162,8 +162,8 @@ def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Targe
     own = _type_of(strategy)
     if tpu is None and own is None:
         raise CompileError(
-            "It is not known what to compile for.",
-            fix="Name a TPU type: tpu='v5e-8'; or connect to one.",
+            "It is not known what TPU type to compile for: a number of cores is none.",
+            fix="Name one: tpu='v5e-8'; or connect to one.",
         )
     names = [own] if tpu is None else [tpu] if isinstance(tpu, str) else list(tpu)
     replicas, partitions = cores_of(strategy)

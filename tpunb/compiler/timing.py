@@ -137,7 +137,7 @@ def _cost(
     else:
         once = cycles / clock
     kind = "matmul" if _is_product(instruction, module) else "memory"
-    return _Cost(instruction, once * times, once if cycles is not None else 0.0, kind, moved)
+    return _Cost(instruction, once * times, once, kind, moved)
 
 
 def _called(instruction: Instruction) -> str:

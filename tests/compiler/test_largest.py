@@ -1,0 +1,49 @@
+"""The largest batch that fits, found by compiling few times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tpunb.compiler.largest import largest_batch
+from tpunb.compiler.program import CompileError
+
+pytestmark = pytest.mark.usefixtures("libtpu")
+
+
+def doubled(x: Any) -> Any:
+    return x * 2.0
+
+
+def test_one_more_step_does_not_fit() -> None:
+    messages: list[str] = []
+    found = largest_batch(
+        doubled, tf.TensorSpec([None, 1024, 1024]), tpu="v5e-8", progress=messages.append
+    )
+    assert not isinstance(found, tuple)
+    # An argument and a result of 4 MiB an example, of 15.75 GiB.
+    assert found.per_replica == pytest.approx(15.75 * 1024 / 8, rel=0.02)
+    assert found.per_replica % 8 == 0
+    assert found.batch == found.per_replica * 8 == found.program.largest_batch
+    sizes = {size: fits for size, _, fits in found.tried}
+    assert sizes[found.per_replica]
+    assert not sizes[found.per_replica + 8]
+    assert len(sizes) <= 8
+    assert any("a batch of" in message for message in messages)
+
+
+def test_where_not_one_example_fits_it_says_so() -> None:
+    found = largest_batch(doubled, tf.TensorSpec([8, 2**20, 1024]), tpu="v3-8")
+    assert not isinstance(found, tuple)
+    assert found.per_replica == found.batch == 0
+    assert not found.program.ok
+    assert "not even one" in str(found)
+
+
+def test_what_does_not_compile_has_no_largest_batch() -> None:
+    with pytest.raises(CompileError, match="int64"):
+        largest_batch(lambda x: x @ x, tf.TensorSpec([8, 8, 8], tf.int64), tpu="v3-8")
+    with pytest.raises(CompileError, match="has a batch"):
+        largest_batch(doubled, 1.0, tpu="v3-8")

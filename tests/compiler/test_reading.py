@@ -1,0 +1,160 @@
+"""Programs are read from their text, without the compiler: recorded with libtpu 0.0.52."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpunb.compiler.collectives import collective_size, link_bytes, link_seconds
+from tpunb.compiler.hlo import Module, parse
+from tpunb.compiler.liveness import alive_at_peak
+from tpunb.compiler.loops import trips
+from tpunb.compiler.program import CompileError, ProgramMemory, StepTime, TpuProgram
+from tpunb.compiler.refusals import needed_bytes, refusal
+from tpunb.compiler.shapes import leaves, parsed
+from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.topologies import target
+
+pytestmark = pytest.mark.tensorflow  # `refusals` knows the virtual TPU's rules
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.fixture(scope="module")
+def step() -> Module:
+    return parse((RECORDED / "training_step.txt").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("text", "unpadded", "padded"),
+    [
+        ("f32[128,256]{1,0:T(8,128)}", 131072, 131072),
+        ("f32[]{:T(128)}", 4, 512),
+        ("f32[100,9]{1,0:T(8,128)}", 3600, 104 * 128 * 4),
+        ("f32[100,9]{0,1:T(8,128)}", 3600, 128 * 16 * 4),
+        ("bf16[128,56,56,256]{3,0,2,1:T(8,128)(2,1)}", 205520896, 205520896),
+        ("f32[4,128,128,9,18]{4,3,2,1,0:T(8,128)}", 42467328, 536870912),
+        ("s32[8388608,8,4]{2,1,0:T(8,128)}", 2**30, 2**35),
+        ("pred[64,64]{1,0:T(8,128)(4,1)}", 4096, 8192),
+        ("s4[16]{0:T(128)}", 8, 64),
+        ("f32[3,5]", 60, 60),
+    ],
+)
+def test_a_layout_fills_tiles_up(text: str, unpadded: int, padded: int) -> None:
+    shape = parsed(text)
+    assert shape is not None
+    assert (shape.unpadded, shape.padded) == (unpadded, padded)
+
+
+def test_a_tuple_has_leaves_in_their_memories() -> None:
+    text = "(f32[8]{0:T(128)S(1)}, /*index=1*/(s32[], bf16[2,4]{1,0}), u32[]{:S(2)})"
+    assert parsed(text) is None
+    assert [(one.dtype, one.sizes, one.space) for one in leaves(text)] == [
+        ("f32", (8,), 1),
+        ("s32", (), 0),
+        ("bf16", (2, 4), 0),
+        ("u32", (), 2),
+    ]
+
+
+def test_a_program_has_its_instructions(step: Module) -> None:
+    assert step.aliases == {1: 1}
+    opcodes = [one.opcode for one in step.entry.instructions]
+    assert opcodes.count("parameter") == 2
+    reduce = next(one for one in step.entry.instructions if one.opcode.startswith("all-reduce"))
+    assert reduce.node == "XlaAllReduce"
+    assert reduce.group_size == 8
+    assert collective_size(reduce) == 256 * 512 * 4
+    fusion = next(one for one in step.entry.instructions if one.opcode == "fusion")
+    assert fusion.called["calls"] in step.computations
+    assert fusion.cycles
+    assert step.entry.root.opcode == "tuple"
+
+
+def test_what_is_alive_at_the_peak_is_what_the_compiler_counts(step: Module) -> None:
+    """The peak was reported as 1,443,840 bytes, arguments among them."""
+    alive = alive_at_peak(step)
+    assert sum(one.shape.padded for one in alive) == pytest.approx(1_443_840, rel=0.01)
+    assert sorted(one.parameter for one in alive if one.parameter is not None) == [0, 1]
+
+
+def test_a_loop_runs_as_often_as_its_counter_counts() -> None:
+    module = parse((RECORDED / "loop.txt").read_text(encoding="utf-8"))
+    loop = next(one for one in module.entry.instructions if one.opcode == "while")
+    assert trips(loop, module.entry, module) == 10
+
+
+def test_a_text_without_an_entry_is_no_program() -> None:
+    with pytest.raises(ValueError, match="no entry"):
+        parse("HloModule nothing")
+
+
+def test_a_ring_sends_twice_what_it_reduces() -> None:
+    assert link_bytes("all-reduce", 1000, 4) == 1500
+    assert link_bytes("all-gather", 1000, 4) == 750
+    assert link_bytes("reduce-scatter", 1000, 4) == 3000
+    assert link_bytes("collective-permute", 1000, 4) == 1000
+    assert link_bytes("all-reduce", 1000, 1) == 0
+
+
+def test_links_of_more_axes_carry_more() -> None:
+    size = 2**30
+    small, large = (
+        link_seconds("all-reduce", size, None, target(name, None)) for name in ("v5e-8", "v5e-256")
+    )
+    # 2 axes that do not close, and 2 that do: twice the links for almost the same bytes.
+    assert large < 0.7 * small
+    assert link_seconds("all-reduce", size, None, target("v5e-1", None)) < 1e-5
+
+
+OOM = (
+    "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory "
+    "required for HLO temporaries (16.06G) exceeds available HBM (15.75G). HLO module: main."
+)
+OLD_OOM = (
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
+    "Used 21.95G of 15.48G hbm. Exceeded hbm capacity by 6.47G."
+)
+
+
+def test_a_refusal_says_how_much_is_needed() -> None:
+    assert needed_bytes(OOM) == int(16.06 * 2**30)
+    assert needed_bytes(OLD_OOM) == int(21.95 * 2**30)
+    assert needed_bytes("RESOURCE_EXHAUSTED: Ran out of memory on HBM.") == 0
+    assert needed_bytes("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.") is None
+    assert needed_bytes("UNIMPLEMENTED: dot") is None
+
+
+def test_a_refusal_names_the_type_and_the_node() -> None:
+    found = refusal(
+        "UNIMPLEMENTED: While rewriting computation to not contain X{64|128} element types, XLA "
+        "encountered an HLO for which this rewriting is not implemented: %m.1 = s64[2,2]{1,0} "
+        'dot(%a, %a), metadata={op_name="while/matmul"}'
+    )
+    assert (found.rule, found.node) == ("x64-op", "while/matmul")
+    assert "int64" in found.reason
+    assert refusal("INTERNAL: odd").rule == "compile"
+    assert refusal("").reason
+
+
+def test_what_is_known_of_a_program_follows() -> None:
+    memory = ProgramMemory(peak=12, available=10, data_sheet=16)
+    assert (memory.fits, memory.free, memory.fraction) == (False, 0, 1.2)
+    time = StepTime(0.1, 0.4)
+    assert time.estimate == pytest.approx(0.2)
+    assert str(time) == "100 ms to 400 ms"
+    program = TpuProgram("v5e-8", 4, 2, 64, memory=memory, time=time)
+    assert program.cores == 8
+    assert program.examples_per_second_per_core == pytest.approx(40)
+    assert program.ok
+    lost = TpuProgram("v3-8", 8, unknown="the compiler crashed (SIGABRT).")
+    assert not lost.ok
+    with pytest.raises(CompileError, match="not known: the compiler crashed"):
+        lost.raise_if_refused()
+    programs = TpuPrograms([program, lost])
+    assert [row.fits for row in programs.rows()] == [True, None]
+    assert programs["v3-8"] is lost
+    assert len(programs[:1]) == 1
+    with pytest.raises(KeyError):
+        programs["v2-8"]
