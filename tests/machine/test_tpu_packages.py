@@ -47,7 +47,7 @@ def test_the_doctor_says_what_was_tried(libtpu: str, local_tpu: bool) -> None:
 
 def test_it_is_the_first_problem() -> None:
     software = Software("3.11.7", {**pair("0.0.52"), "tensorflow": "2.21.0", "keras": "3.5.0"})
-    assert [problem.about for problem in software.problems(local_tpu=True)][0] == "libtpu"
+    assert next(problem.about for problem in software.problems(local_tpu=True)) == "libtpu"
 
 
 @pytest.mark.parametrize("tensorflow", ["2.18.0", "2.19.1", "2.99.0", "unknown version"])

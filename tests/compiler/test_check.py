@@ -1,0 +1,53 @@
+"""`tpunb.check` asks the TPU's own compiler where it can, and says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.compiler_verdicts import CASES
+
+from tpunb.compiler import check as checking
+from tpunb.compiler.check import check
+from tpunb.compiler.libtpu import LostError
+from tpunb.compiler.program import CompilerUnavailableError
+
+
+def codes(problems: Any) -> list[str]:
+    return [problem.code for problem in problems]
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_the_compiler_decides() -> None:
+    fn, args, _ = CASES["masked"]
+    report = check(fn, *args)
+    assert report.ok
+    assert "dynamic-shape" in codes(report.warnings)
+    assert report.compiler.startswith("The TPU's own compiler: v5e-8: compiles")
+    assert report.compiler in str(report)
+    fn, args, _ = CASES["product_of_long_integers"]
+    report = check(fn, *args)
+    assert codes(report.errors) == ["x64-op"]
+    assert report.errors[0].line == fn.__code__.co_firstlineno + 2
+    # Each tensor fits, and all of them do not.
+    report = check(lambda x: (x * 2.0, x + 1.0), tf.TensorSpec([6 * 2**18, 1024]))
+    assert codes(report.errors) == ["memory"]
+
+
+@pytest.mark.parametrize("way", ["missing", "crashed"])
+def test_not_asked_is_not_taken_for_yes(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def require() -> None:
+        if way == "missing":
+            raise CompilerUnavailableError("It is not installed.", fix="Install it.")
+
+    def ask(*args: Any, **options: Any) -> Any:
+        raise LostError("the compiler crashed (SIGABRT).")
+
+    monkeypatch.setattr(checking.libtpu, "require", require)
+    monkeypatch.setattr(checking.libtpu, "ask", ask)
+    fn, args, _ = CASES["masked"]
+    report = check(fn, *args)
+    assert codes(report.errors) == ["dynamic-shape"], "the rule stands"
+    assert "was not asked, or gave no answer" in report.compiler
+    assert ("not installed" if way == "missing" else "SIGABRT") in report.compiler
