@@ -89,7 +89,9 @@ def test_its_system_device_is_no_tpu() -> None:
 
 
 def test_this_pair_is_one_of_the_table() -> None:
-    assert fatal_pair({name: metadata.version(name) for name in ("tensorflow-tpu", "libtpu")}) is None
+    assert (
+        fatal_pair({name: metadata.version(name) for name in ("tensorflow-tpu", "libtpu")}) is None
+    )
     pinned = dict(
         line.split("==")
         for line in (ROOT / "tests" / "colab.txt").read_text(encoding="utf-8").splitlines()
