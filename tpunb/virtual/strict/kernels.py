@@ -79,7 +79,7 @@ def _kernels(op: str) -> Sequence[Any]:
 
 @functools.cache
 def _has_compiler() -> bool:
-    """Whether this TensorFlow can compile for the CPU: tensorflow-tpu cannot."""
+    """Whether this TensorFlow has XLA's kernels at all."""
     return bool(_kernels("AddV2"))
 
 
@@ -94,8 +94,7 @@ def _register() -> None:
         runtime = context.context()
         device = tf.config.list_logical_devices("CPU")[0].name
         smallest = tf.function(lambda: tf.constant(0)).get_concrete_function()
-        # By then they are registered, if there is an XLA for the CPU.
-        with contextlib.suppress(ValueError, tf.errors.OpError):
+        try:
             runtime.get_compiler_ir(
                 device_name=full_name(device),
                 platform_name=None,
@@ -104,6 +103,14 @@ def _register() -> None:
                 captured_inputs=[],
                 stage="hlo",
             )
+        except (ValueError, tf.errors.OpError):  # tensorflow-tpu's, which has none for the CPU
+            _register_by_running()
+
+
+def _register_by_running() -> None:
+    """Starts to compile a function that runs, which fails after the kernels are registered."""
+    with contextlib.suppress(ValueError, tf.errors.OpError), tf.device("CPU:0"):
+        tf.function(tf.square, jit_compile=True)(tf.constant(2.0))
 
 
 def _fits(node: NodeDef, limit: Any) -> bool:
