@@ -53,7 +53,7 @@ run("connection = %tpu_connect")
 run("%%tpu_run\\ntotal = ctx.all_reduce('sum', tf.cast(replica_id, tf.float32))")
 assert run("[float(part) for part in total.values]") == [28.0] * 8
 assert run("connection.kind") == "virtual"
-checked = run("%%tpu_check\ntf.strings.format('{}', replica_id)")
+checked = run("%%tpu_check\\ntf.strings.format('{}', replica_id)")
 assert "unsupported-op" in str(checked), checked  # it has no XLA for the CPU, and knows it
 run("%unload_ext tpunb")
 print("all is well")
