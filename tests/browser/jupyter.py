@@ -100,9 +100,10 @@ def serving(folder: Path) -> Iterator[Server]:
         "JUPYTERLAB_WORKSPACES_DIR": str(folder / ".workspaces"),
         "IPYTHONDIR": str(folder / ".ipython"),
         "PYTHONUNBUFFERED": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_ENABLE_ONEDNN_OPTS": "0",
     }
+    # As after `pip install`: loading the extension keeps TensorFlow's log out.
+    for name in ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"):
+        environment.pop(name, None)
     log = folder / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -9,7 +9,7 @@ from jupyter import Book, Server
 from playwright.sync_api import expect
 
 VIEW = "application/vnd.jupyter.widget-view+json"
-SETUP = "import tensorflow as tf, tpunb\n%load_ext tpunb\n%tpu_connect --simulate v3-8"
+SETUP = "%load_ext tpunb\nimport tensorflow as tf, tpunb\n%tpu_connect --simulate v3-8"
 VALUES = "%%tpu_run\ntf.random.stateless_normal([20, 20], [replica_id, 1])"
 CURVES = """\
 history = tpunb.History("run", total_steps=400)
@@ -34,8 +34,13 @@ def widget(page: Any, name: str) -> Any:
 
 
 def errors(book: Book) -> list[Any]:
+    """What is shown on red."""
     outputs = [output for cell in book.save().cells for output in cell.outputs]
-    return [output for output in outputs if output.output_type == "error"]
+    return [
+        output
+        for output in outputs
+        if output.output_type == "error" or output.get("name") == "stderr"
+    ]
 
 
 def test_all_displays(book: Callable[..., Book], page: Any, screenshot: Any) -> None:

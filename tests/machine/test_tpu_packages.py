@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from counterparts.machines import accel
@@ -198,15 +200,48 @@ def extra(name: str) -> list[str]:
     return found
 
 
+def colab() -> dict[str, str]:
+    """What Colab has, and the TensorFlow that is to come."""
+    lines = (ROOT / "tests" / "colab.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def test_nothing_of_colabs_is_replaced() -> None:
+    from packaging.requirements import Requirement
+
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    own = re.findall(
+        r'^    "([^"]+)",', text.partition("dependencies = [")[2].partition("]")[0], re.MULTILINE
+    )
+    wanted = [Requirement(line) for line in (*own, *extra("tpu"))]
+    there = colab()
+    assert {one.name for one in wanted} >= there.keys() - {"keras"}
+    for one in wanted:
+        if one.name in there:
+            assert one.specifier.contains(there[one.name]), one
+
+
+def test_pip_keeps_what_colab_has(tmp_path: Path) -> None:
+    pinned = [f"{name}=={version}" for name, version in colab().items()]
+    found = resolved("3.13", *pinned, *extra("tpu"), "--no-deps", folder=tmp_path)
+    if found is None:
+        skip_loudly()
+    assert found == colab()
+
+
+def skip_loudly() -> NoReturn:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("No package index answers: nothing was resolved.", stacklevel=2)
+    pytest.skip("no package index answers")
+
+
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_extra_brings_a_pair_that_works(python: str, tmp_path: Path) -> None:
     # Their own dependencies do not matter here, and take pip long.
     found = resolved(python, "--no-deps", *extra("tpu"), folder=tmp_path)
     if found is None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.warn("No package index answers: the extra was not resolved.", stacklevel=1)
-        pytest.skip("no package index answers")
+        skip_loudly()
     oldest, too_new = LIBTPU[release(found["tensorflow-tpu"])[:2]]
     assert oldest <= release(found["libtpu"]) < too_new
     assert found.keys() == {"keras", "libtpu", "tensorflow-tpu"}

@@ -53,6 +53,8 @@ run("connection = %tpu_connect")
 run("%%tpu_run\\ntotal = ctx.all_reduce('sum', tf.cast(replica_id, tf.float32))")
 assert run("[float(part) for part in total.values]") == [28.0] * 8
 assert run("connection.kind") == "virtual"
+checked = run("%%tpu_check\\ntf.strings.format('{}', replica_id)")
+assert "unsupported-op" in str(checked), checked  # it has no XLA for the CPU, and knows it
 run("%unload_ext tpunb")
 print("all is well")
 """
@@ -89,7 +91,9 @@ def test_its_system_device_is_no_tpu() -> None:
 
 
 def test_this_pair_is_one_of_the_table() -> None:
-    assert fatal_pair({name: metadata.version(name) for name in ("tensorflow-tpu", "libtpu")}) is None
+    assert (
+        fatal_pair({name: metadata.version(name) for name in ("tensorflow-tpu", "libtpu")}) is None
+    )
     pinned = dict(
         line.split("==")
         for line in (ROOT / "tests" / "colab.txt").read_text(encoding="utf-8").splitlines()

@@ -115,7 +115,7 @@ COMPILING = (
         (
             r"Ran out of memory in memory space hbm",
             r"TPU TensorCore Hbm usage: ",
-            r"\bE1000: |openxla\.org/xla/errors#?/?error_1000",
+            r"\bE1000: ",
         ),
         "The compiled program needs more memory (HBM) than a core has. The message lists its "
         "largest allocations, and what padding adds to them.",

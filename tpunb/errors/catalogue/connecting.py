@@ -43,8 +43,8 @@ CONNECTING = (
             r"No TPU platform (?:found\. Platform manager status|registered)",
             r"RET_CHECK failure \([^\n]{0,200}tpu_node_interfaces\.cc",
         ),
-        "TensorFlow was installed without TPU support, or the machine has no TPU. (The device "
-        "TPU_SYSTEM:0 of `tensorflow-tpu` is no TPU: it is there on any machine.)",
+        "TensorFlow was installed without TPU support, or the machine has no TPU; the device "
+        "TPU_SYSTEM:0 of `tensorflow-tpu` is no TPU, and is there on any machine.",
         "With a TPU, install `tensorflow-tpu` in the version of `tensorflow`, restart the kernel "
         "and run `%tpu_connect local`. Without one: `%tpu_connect --simulate v5e-8`.",
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +50,7 @@ def compiles(node: NodeDef) -> bool:
     """Whether XLA has a kernel for a node and its types."""
     if op_def_registry.get(node.op) is None:
         return True  # the name of a function: the compiler opens it
-    if node.op in RESIZES:
+    if node.op in RESIZES or not _has_compiler():
         return True
     kernels = _kernels(node.op)
     if not kernels:
@@ -76,6 +77,12 @@ def _kernels(op: str) -> Sequence[Any]:
     return [kernel for kernel in get_registered_kernels_for_op(op).kernel if _is_xla(kernel)]
 
 
+@functools.cache
+def _has_compiler() -> bool:
+    """Whether this TensorFlow has XLA's kernels at all."""
+    return bool(_kernels("AddV2"))
+
+
 def _is_xla(kernel: Any) -> bool:
     return bool(kernel.device_type == _DEVICE)
 
@@ -87,14 +94,23 @@ def _register() -> None:
         runtime = context.context()
         device = tf.config.list_logical_devices("CPU")[0].name
         smallest = tf.function(lambda: tf.constant(0)).get_concrete_function()
-        runtime.get_compiler_ir(
-            device_name=full_name(device),
-            platform_name=None,
-            function_name=smallest.name,
-            flat_args=[],
-            captured_inputs=[],
-            stage="hlo",
-        )
+        try:
+            runtime.get_compiler_ir(
+                device_name=full_name(device),
+                platform_name=None,
+                function_name=smallest.name,
+                flat_args=[],
+                captured_inputs=[],
+                stage="hlo",
+            )
+        except (ValueError, tf.errors.OpError):  # tensorflow-tpu's, which has none for the CPU
+            _register_by_running()
+
+
+def _register_by_running() -> None:
+    """Starts to compile a function that runs, which fails after the kernels are registered."""
+    with contextlib.suppress(ValueError, tf.errors.OpError), tf.device("CPU:0"):
+        tf.function(tf.square, jit_compile=True)(tf.constant(2.0))
 
 
 def _fits(node: NodeDef, limit: Any) -> bool:
