@@ -38,7 +38,7 @@ ROOMS = (
 
 TENSORFLOW = {"virtual", "compiler", "cells", "connection", "keras"}
 IPYTHON = {"notebook"}
-PRIVATE = {"virtual._tensorflow", "virtual.strict.compiler_process"}
+PRIVATE = {"virtual._tensorflow", "virtual.strict.xla_process"}
 """The second runs in a process of its own, for which all of the first takes too long."""
 
 MODULES = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.cells import KINDS, Notebook
 
 from tpunb.cells import CellNameError, cell_lines
-from tpunb.cells.programs import Programs
+from tpunb.cells.trace_cache import Programs
 from tpunb.errors import CellError
 
 

@@ -24,9 +24,9 @@ from .capture import Captured
 from .error_lines import line_in
 from .largest_batch import search
 from .nests import leaves
-from .programs import TracedCell
 from .source import StepSource
 from .steps import Steps
+from .trace_cache import TracedCell
 
 __all__ = ["CompileSettings", "compile_step"]
 

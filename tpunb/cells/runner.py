@@ -13,12 +13,12 @@ from tpunb.virtual.check import CheckReport
 from ..virtual.stoppable import StoppableCalls
 from .from_function import FUNCTION, function_source, globals_of
 from .outputs import LAST
-from .programs import Programs
 from .settings import RunSettings
 from .source import CellSource, parse_cell
 from .steps import Steps
 from .stop_messages import explained
 from .timings import Timings
+from .trace_cache import Programs
 from .validate import checked_outputs
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from .optimizers import make_ready
 from .outputs import LAST, OutputRecord
 from .plotted_values import PlottedValues
 from .program import Program
-from .programs import Programs
 from .settings import RunSettings
 from .source import StepSource
 from .step_loop import Kept, Loop, bound_to
 from .steps_per_loop import StepsPerLoop
 from .timings import LoopTimings, Waits
+from .trace_cache import Programs
 from .validate import checked_outputs, refuse_counts, total_steps
 from .watcher import NoWatcher, Watcher
 

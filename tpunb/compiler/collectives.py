@@ -4,7 +4,7 @@ Bandwidth alone is counted: rings over every axis of the mesh at once, as the co
 strategies have them ("colors" in its HLO). A ring's all-reduce sends 2(n−1)/n of the tensor,
 an all-gather or reduce-scatter half of that; an axis that closes to a ring has two links, one
 that does not has one. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms"
-(2009); link bandwidths in `tpunb/tpu/hardware.py`.
+(2009); link bandwidths in `tpunb/tpu/core_figures.py`.
 """
 
 from __future__ import annotations

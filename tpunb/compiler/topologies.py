@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tpunb.compiler.program import CompileError
-from tpunb.tpu.hardware import HARDWARE, Hardware
+from tpunb.tpu.core_figures import HARDWARE, Hardware
 from tpunb.tpu.types import Accelerator, accelerator
 
 __all__ = ["Target", "target"]

@@ -160,7 +160,7 @@ class DoctorReport:
         printer.text("DoctorReport(...)" if cycle else str(self))
 
     def _repr_html_(self) -> str:
-        from tpunb.display.draw.doctor_report import doctor_html
+        from tpunb.display.draw.doctor_html import doctor_html
 
         return doctor_html(self.headline, self.sections(), (self._next, self.next_step), ok=self.ok)
 

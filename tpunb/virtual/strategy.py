@@ -30,7 +30,7 @@ from tpunb.virtual.input_pipelines import share_iterators, without_tuning
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
 from tpunb.virtual.replicate.call import replicate
-from tpunb.virtual.replicate.collectives import broadcast_from_first
+from tpunb.virtual.replicate.collective_groups import broadcast_from_first
 from tpunb.virtual.replicate.gathering import of_one_shape
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver

@@ -20,7 +20,7 @@ from tensorflow.python.tpu import tpu_strategy_util
 import tpunb
 from tpunb.errors import ConnectError, VirtualDevicesError
 from tpunb.virtual import install, installed, uninstall
-from tpunb.virtual.patch import changes
+from tpunb.virtual.patch import patched_names
 from tpunb.virtual.patch.state import current, failure
 
 TPUClusterResolver = tf.distribute.cluster_resolver.TPUClusterResolver
@@ -118,7 +118,7 @@ def test_half_way_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise AttributeError("a name that TensorFlow has no more")
 
-    monkeypatch.setattr(changes, "_change_device_names", fail)
+    monkeypatch.setattr(patched_names, "_change_device_names", fail)
     with pytest.raises(AttributeError, match="has no more"):
         install("v3-8", environment=True)
     monkeypatch.undo()

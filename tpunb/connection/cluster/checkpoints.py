@@ -11,7 +11,7 @@ import contextlib
 from typing import Any
 
 from tpunb.virtual import _tensorflow as private
-from tpunb.virtual.patch.patching import attribute
+from tpunb.virtual.patch.patch_tools import attribute
 
 __all__ = ["restored_eagerly"]
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tpunb._util.deadline import Running
 from tpunb.virtual._tensorflow import pywrap_tfe
-from tpunb.virtual.patch.patching import attribute
+from tpunb.virtual.patch.patch_tools import attribute
 
 __all__ = ["StillWaitingError", "cut", "set_keepalive", "unlocked", "within"]
 

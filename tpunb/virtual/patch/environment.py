@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from tpunb.tpu.types import Accelerator
-from tpunb.virtual.patch.patching import variable
+from tpunb.virtual.patch.patch_tools import variable
 from tpunb.virtual.patch.state import ADDRESS
 
 

@@ -64,8 +64,8 @@ def install(
 def _put(wanted: Installation) -> None:
     """Puts an installation in the place of the one that holds."""
     from tpunb.virtual.devices import virtual_devices
-    from tpunb.virtual.patch.changes import make_changes
     from tpunb.virtual.patch.device_names import TPUNames
+    from tpunb.virtual.patch.patched_names import make_changes
 
     with _lock:
         wanted._names = TPUNames(wanted.accelerator, virtual_devices(wanted.accelerator))

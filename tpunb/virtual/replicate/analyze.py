@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
-from tpunb.virtual.replicate.collectives import gives_one_value
+from tpunb.virtual.replicate.collective_groups import gives_one_value
 from tpunb.virtual.replicate.effects import READS, has_effects, only_updates, writes_variables
 from tpunb.virtual.replicate.graphs import (
     COLLECTIVES,

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.graphs import (
     Library,
     Reference,
@@ -23,7 +24,6 @@ from tpunb.virtual.replicate.nodes import (
     text_tensor,
     type_of,
 )
-from tpunb.virtual.replicate.private_functions import PrivateFunctions
 from tpunb.virtual.replicate.sharding import assigned_device, logical_core
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
 
@@ -37,12 +37,12 @@ class Setting:
     Attributes:
         cores: The devices of each replica, its logical devices in order.
         library: Finds the functions of control flow, their calls inlined.
-        private_functions: Makes the per-replica copies of called functions.
+        function_copies: Makes the per-replica copies of called functions.
     """
 
     cores: Sequence[Sequence[str]]
     library: Library
-    private_functions: PrivateFunctions
+    function_copies: FunctionCopies
 
 
 class Builder:
@@ -95,7 +95,7 @@ class Builder:
 
     def for_body(self, body: FunctionDef, analysis: Analysis, path: str) -> Builder:
         """A builder for a body that is lifted out of this function's control flow."""
-        name = self.setting.private_functions.new_name()
+        name = self.setting.function_copies.new_name()
         # The shapes within a body are not known; it is guarded all the same.
         shapes: dict[str, Sequence[int]] | None = None if self.shapes is None else {}
         return Builder(body, analysis, self.setting, name, path=path, shapes=shapes)

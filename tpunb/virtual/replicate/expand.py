@@ -15,10 +15,10 @@ from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder, Setting
+from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.graphs import Library, data_inputs, returned
 from tpunb.virtual.replicate.inline import inlined
 from tpunb.virtual.replicate.nodes import new_name
-from tpunb.virtual.replicate.private_functions import PrivateFunctions
 from tpunb.virtual.replicate.variance import Argument, mark_diverged
 from tpunb.virtual.replicate.writer import write_function
 
@@ -103,7 +103,7 @@ def expand(
         analysis = analyze(flat, _all_diverged(arguments), library)
     name = name or new_name(flat, function.cores)
     guarded = function.shapes is not None
-    functions = PrivateFunctions(library, name, prefix or name, guarded=guarded)
+    functions = FunctionCopies(library, name, prefix or name, guarded=guarded)
     setting = Setting(function.cores, library, functions)
     builder = Builder(flat, analysis, setting, name, shapes=function.shapes)
     outputs = returned(flat)

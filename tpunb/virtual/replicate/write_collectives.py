@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from tpunb.virtual._tensorflow import NodeDef, dtypes
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.collectives import check, groups, is_broadcast, source_target_pairs
+from tpunb.virtual.replicate.collective_groups import (
+    check,
+    groups,
+    is_broadcast,
+    source_target_pairs,
+)
 from tpunb.virtual.replicate.graphs import data_inputs
 from tpunb.virtual.replicate.nodes import instance, integer, type_of
 

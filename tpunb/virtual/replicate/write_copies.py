@@ -33,7 +33,7 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> None:
         copy.attr["_lower_using_switch_merge"].b = _is_on_two_devices(builder, node)
     if builder.runs(node):
         keep_from_folding(builder.add, copy)
-    functions = builder.setting.private_functions
+    functions = builder.setting.function_copies
     functions.specialize(copy, replica, builder.path + node.name)
     if builder.path:
         functions.sign(copy, builder.path + copy.name)

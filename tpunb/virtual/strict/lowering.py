@@ -16,10 +16,10 @@ import tensorflow as tf
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.replicate.graphs import Library, called_functions
-from tpunb.virtual.strict.compiler import CompilerLostError, ask
-from tpunb.virtual.strict.compiler_process import Answer, Request
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Host, Parameter
+from tpunb.virtual.strict.xla import CompilerLostError, ask
+from tpunb.virtual.strict.xla_process import Answer, Request
 
 __all__ = ["Lowered", "Unknown", "lower", "lower_for_tpu"]
 

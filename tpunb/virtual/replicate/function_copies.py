@@ -21,7 +21,7 @@ from tpunb.virtual.replicate.nodes import add_node, make_identity
 from tpunb.virtual.replicate.sharding import logical_core
 
 
-class PrivateFunctions:
+class FunctionCopies:
     """Makes the per-replica copies of the functions that one replica function calls.
 
     Args:

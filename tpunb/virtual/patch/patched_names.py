@@ -10,7 +10,7 @@ from tpunb.virtual import _tensorflow as private
 from tpunb.virtual import generations
 from tpunb.virtual.patch.device_names import translated_property
 from tpunb.virtual.patch.environment import set_tpu_variables
-from tpunb.virtual.patch.patching import attribute, construct_as_subclass, contents, redirected
+from tpunb.virtual.patch.patch_tools import attribute, construct_as_subclass, contents, redirected
 from tpunb.virtual.patch.replacements import Replacements
 from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
 from tpunb.virtual.patch.state import Installation

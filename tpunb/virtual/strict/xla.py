@@ -10,7 +10,7 @@ import sys
 from typing import cast
 
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
-from tpunb.virtual.strict.compiler_process import Answer, Request
+from tpunb.virtual.strict.xla_process import Answer, Request
 
 __all__ = ["Compiler", "CompilerLostError", "ask"]
 
@@ -20,7 +20,7 @@ SECONDS = 60.0
 _CODE = """\
 import sys
 sys.path[:] = {path!r}
-from tpunb.virtual.strict.compiler_process import serve
+from tpunb.virtual.strict.xla_process import serve
 serve()
 """
 _ENVIRONMENT = {

@@ -16,9 +16,9 @@ from support.strategies import each, local, run, strategy_of
 from tpunb._util import child_process
 from tpunb.errors import TpuWarning
 from tpunb.virtual.check import check
-from tpunb.virtual.strict import compiler, lowering
-from tpunb.virtual.strict.compiler import Compiler, CompilerLostError
-from tpunb.virtual.strict.compiler_process import Answer, Request
+from tpunb.virtual.strict import lowering, xla
+from tpunb.virtual.strict.xla import Compiler, CompilerLostError
+from tpunb.virtual.strict.xla_process import Answer, Request
 
 X = tf.TensorSpec([2, 4])
 
@@ -38,13 +38,13 @@ def two() -> Any:
 
 
 def test_it_compiles_and_says_why_not() -> None:
-    found = compiler.ask(identity())
+    found = xla.ask(identity())
     assert found.compiled
     assert "f32[2,4]" in found.text
-    missing = compiler.ask(Request("missing", [], [], []))
+    missing = xla.ask(Request("missing", [], [], []))
     assert not missing.compiled
     assert "missing" in missing.text
-    assert compiler.ask(identity()).compiled
+    assert xla.ask(identity()).compiled
 
 
 def test_variables_need_no_value_and_no_memory() -> None:
@@ -56,7 +56,7 @@ def test_variables_need_no_value_and_no_memory() -> None:
     made = read.get_concrete_function(handle)
     held = ((1 << 28, 1), tf.float32.as_datatype_enum)
     functions = [made.function_def.SerializeToString()]
-    assert compiler.ask(Request(made.function_def.signature.name, functions, [], [held])).compiled
+    assert xla.ask(Request(made.function_def.signature.name, functions, [], [held])).compiled
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_process_that_ends_is_replaced(
 ) -> None:
     ours = Compiler()
     with monkeypatch.context() as patched:
-        patched.setattr(compiler, "_CODE", code + "  # {path!r}")
+        patched.setattr(xla, "_CODE", code + "  # {path!r}")
         with pytest.raises(CompilerLostError) as lost:
             ours.ask(identity())
     assert reason in str(lost.value)
@@ -91,10 +91,10 @@ def test_a_process_that_is_killed_is_replaced() -> None:
 
 
 def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_CODE", "import time; time.sleep(1000)  # {path!r}")
+    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
     started = []
-    start = compiler._start
-    monkeypatch.setattr(compiler, "_start", lambda: started.append(start()) or started[-1])
+    start = xla._start
+    monkeypatch.setattr(xla, "_start", lambda: started.append(start()) or started[-1])
     with pytest.raises(CompilerLostError, match="took longer than 0 seconds"):
         Compiler(0.1).ask(identity())
     assert started[0].returncode == -signal.SIGKILL
