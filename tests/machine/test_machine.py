@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ BAD: list[tuple[dict[str, Any], bool, bool, str, str]] = [
         "has imported TensorFlow 2.19.0",
         "",
     ),
-    ({**of(tensorflow_tpu="2.20.0"), "jax": True}, True, False, "imported JAX", ""),
+    ({**of(tensorflow_tpu="2.20.0"), "jax": True}, True, False, "used JAX", ""),
 ]
 
 
@@ -253,6 +254,16 @@ def test_nothing_installed(site: Path) -> None:
 def test_the_environment_chooses_keras() -> None:
     assert find_software({"TF_USE_LEGACY_KERAS": "1"}).keras == "tf_keras"
     assert find_software({"KERAS_BACKEND": " JAX "}).backend == "jax"
+
+
+@pytest.mark.parametrize(("backends", "used"), [({}, False), ({"cpu": object()}, True)])
+def test_jax_counts_once_it_is_used(
+    backends: dict[str, object], used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridge = types.ModuleType("jax._src.xla_bridge")
+    bridge._backends = backends  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
+    assert find_software({}).jax is used
 
 
 def test_only_known_variables_are_shown() -> None:

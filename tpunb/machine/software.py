@@ -66,7 +66,7 @@ class Software:
             they are its own.
         jax_needs: A problem of JAX with libtpu; None if they fit.
         imported: The version of TensorFlow that this process has imported; empty if none.
-        jax: Whether this process has imported JAX.
+        jax: Whether this process has computed with JAX.
     """
 
     python: str
@@ -236,7 +236,7 @@ class Software:
         if self.jax and local_tpu:
             yield Problem(
                 "jax",
-                "This process has imported JAX, which takes the TPU for itself when it is used.",
+                "This process has used JAX, which takes the TPU for itself.",
                 "Restart the kernel, and use JAX and TensorFlow in different ones.",
                 stops=False,
             )
@@ -269,7 +269,7 @@ def find_software(environment: Mapping[str, str]) -> Software:
         overwritten_by=overwritten_tensorflow(versions),
         jax_needs=jax_pair(versions),
         imported=_imported("tensorflow") or "",
-        jax=_imported("jax") is not None,
+        jax=_has_used_jax(),
     )
 
 
@@ -308,6 +308,12 @@ def _imported(module: str) -> str | None:
     found = sys.modules.get(module)
     version = getattr(found, "__version__", "")
     return None if found is None else version if isinstance(version, str) else ""
+
+
+def _has_used_jax() -> bool:
+    """Whether JAX has started its devices; TensorFlow itself imports it, where it is installed."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "_backends", None))
 
 
 def _is_there(module: str) -> bool:

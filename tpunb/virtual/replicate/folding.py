@@ -36,18 +36,24 @@ def hide(add: Add, name: str, device: str, tensor: str, kind: AttrValue) -> str:
     return f"{name}:output:0"
 
 
-def keep_from_folding(add: Add, node: NodeDef) -> None:
-    """Keeps control flow and compiled calls of constants from being folded.
+def keep_from_folding(add: Add, node: NodeDef, *, in_body: bool = False) -> None:
+    """Keeps from TensorFlow's optimizer what it does wrong here.
 
-    TensorFlow folds them by running them in one thread, where a loop that is not lowered
-    recurses once a round: 30,000 rounds overflow the stack.
+    Control flow and compiled calls of constants are folded by running them in one thread,
+    where a loop that is not lowered recurses once a round: 30,000 rounds overflow the stack.
+    And a tensor that is stacked with itself becomes a tile, whose constants then wait for
+    the first branch of the condition around it, whichever branch it is in.
 
     Args:
         add: Writes further nodes.
         node: A node of any kind, which may be changed. Something must need it: what is
             stateful runs in any case.
+        in_body: Whether it is in a body of control flow. Its inputs may be one tensor there
+            although they have two names.
     """
     node.op = _STATEFUL.get(node.op, node.op)
+    if in_body and node.op == "Pack":
+        node.input[0] = hide(add, node.name, node.device, node.input[0], node.attr["T"])
     if node.op == "Case":
         # Of a constant index TensorFlow's optimizer makes a call without side effects, and
         # removes the call with all its updates of variables if nobody reads its result.

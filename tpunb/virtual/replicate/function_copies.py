@@ -90,7 +90,7 @@ class FunctionCopies:
             self.sign(node, origin)
             self.specialize(node, replica, origin, compiled=compiled)
             if node.name in kept:
-                keep_from_folding(functools.partial(add_node, made), node)
+                keep_from_folding(functools.partial(add_node, made), node, in_body=True)
         if self._guarded:
             guard_all(made)
         self.made.append(made)

@@ -32,7 +32,7 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> None:
         # is wanted where it uses what is on several devices.
         copy.attr["_lower_using_switch_merge"].b = _is_on_two_devices(builder, node)
     if builder.runs(node):
-        keep_from_folding(builder.add, copy)
+        keep_from_folding(builder.add, copy, in_body=bool(builder.path))
     functions = builder.setting.function_copies
     functions.specialize(copy, replica, builder.path + node.name)
     if builder.path:
