@@ -28,7 +28,7 @@ from tpunb.notebook.magics import TpuMagics
 
 pytestmark = pytest.mark.usefixtures("tf")
 
-MADE = {"strategy", "resolver", "topology"}
+MADE = {"strategy", "resolver", "topology", "connection"}
 
 
 @pytest.fixture

@@ -195,6 +195,8 @@ def _unknown(spec: str, text: str) -> AcceleratorTypeError:
         return AcceleratorTypeError(
             f"The TPU type {_short(spec)} lacks its size.", fix=_did_you_mean(examples)
         )
+    if (named := re.fullmatch(r"(?:tpu-?)?v?7x?-(\d+)", text)) is not None:
+        return AcceleratorTypeError(message, fix=_did_you_mean([f"tpu7x-{named[1]}"]))
     return AcceleratorTypeError(message, fix=_did_you_mean(nearest(text[:40], accelerator_types())))
 
 
