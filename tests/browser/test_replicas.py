@@ -209,13 +209,12 @@ def test_no_number_is_cut(host: Host, page: Any, width: int, screenshot: Any) ->
     """Each panel is as wide as its numbers where there is room for them."""
     page.set_viewport_size({"width": width, "height": 700})
     signed = np.array([[-1234.5, -0.00012345, 3.0], [12345.678, -9876543.0, 1e-30]])
-    host(widget_of(signed, signed * 2, np.isfinite(signed)))
+    host(widget_of(signed, signed * 2, signed / 3))
     expect(page.locator(PANEL)).to_have_count(3)
     screenshot()
     cut = "nodes => nodes.filter(node => node.scrollWidth > node.clientWidth).length"
     assert page.locator(f"{ROOT} .tpunb-replicas-scroll").evaluate_all(cut) == 0
     expect(page.locator(f"{ROOT} td").nth(3)).to_have_text("12346")
-    expect(page.locator(f"{ROOT} td").last).to_have_text("True")
 
 
 def test_axes_have_labels(host: Host, page: Any, screenshot: Any) -> None:
