@@ -212,7 +212,6 @@ def test_timings(one: Notebook) -> None:
     assert first.timings.trace is not None
     assert min(first.timings.trace, first.timings.step) > 0
     assert second.timings.trace is None
-    assert one.cell("tf.constant(1)").timings.trace is not None
 
 
 def test_semicolon_and_python_results(one: Notebook) -> None:

@@ -139,6 +139,7 @@ def test_large_tensors_agree_with_numpy(
     assert expected.statistics is not None
     assert found.statistics.minimum == pytest.approx(expected.statistics.minimum)
     assert found.statistics.mean == pytest.approx(expected.statistics.mean, abs=1e-5)
+    assert found.statistics.deviation == pytest.approx(expected.statistics.deviation, rel=1e-4)
     assert found.statistics.nans == 1
     assert found.statistics.infs == 2
     assert found.preview is not None

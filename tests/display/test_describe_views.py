@@ -183,6 +183,8 @@ def test_summaries_agree_with_numpy(dtype: str, monkeypatch: pytest.MonkeyPatch)
     found = array_summary(array)
     assert (found.statistics.minimum, found.statistics.maximum) == (array.min(), array.max())
     assert found.statistics.mean == pytest.approx(array.mean(dtype=np.float64), rel=1e-5)
+    spread = array.std(dtype=np.float64)
+    assert found.statistics.deviation == pytest.approx(spread, rel=1e-4)
     for place in (0, 999, 1000, 9_998):
         changed = array.copy()
         changed[place] = not changed[place] if dtype == "bool" else changed[place] + 1

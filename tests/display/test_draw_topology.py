@@ -68,7 +68,7 @@ mesh 4×4×1 (x, y, z)
 
 V4_32 = """\
 v4-32 · 16 chips · 16 cores · 4 hosts · 32 GiB HBM per core, 512 GiB in all
-mesh 2×2×4 (x, y, z), links wrap around along z
+mesh 2×2×4 (x, y, z)
 
 z = 0           z = 1           z = 2           z = 3
 ┌─ host 0 ──┐   ┌─ host 1 ──┐   ┌─ host 2 ──┐   ┌─ host 3 ──┐

@@ -121,7 +121,14 @@ def test_the_whole_state_has_everything(shown: Any) -> None:
     assert page.columns[0, "loss"]["highs"] == [3.0, 2.0]
     assert np.isnan(page.columns[0, "accuracy"]["values"]).all()
     assert page.runs == [
-        {"name": "a", "total": 9, "state": "running", "step": 2**40, "rate": page.runs[0]["rate"]}
+        {
+            "name": "a",
+            "total": 9,
+            "state": "running",
+            "step": 2**40,
+            "rate": page.runs[0]["rate"],
+            "seconds": None,
+        }
     ]
     assert CurvesWidget().get_state()["snapshot"]
 

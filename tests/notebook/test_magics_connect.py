@@ -28,7 +28,7 @@ from tpunb.notebook.magics import TpuMagics
 
 pytestmark = pytest.mark.usefixtures("tf")
 
-MADE = {"strategy", "resolver", "topology"}
+MADE = {"strategy", "resolver", "topology", "connection"}
 
 
 @pytest.fixture
@@ -74,6 +74,26 @@ def test_nothing_found_gives_a_virtual_tpu(book: Notebook) -> None:
     assert isinstance(
         strategy, book.good("import tensorflow as tf; tf.distribute.TPUStrategy").value
     )
+
+
+def test_a_connection_that_fails_leaves_the_other_one(book: Notebook) -> None:
+    connection = book.good("%tpu_connect --simulate 2").value
+    ran = book.run("%tpu_connect --simulate v3-9")
+    assert isinstance(ran.error, TpunbError)
+    assert "The connection to virtual TPU 2 cores, 2 replicas, stays open." in ran.plain
+    assert book.session.connection is connection
+    assert book.names["connection"] is connection
+    doctor = book.good("%tpu_doctor").value
+    assert doctor.connected == "virtual TPU 2 cores, 2 replicas"
+    assert doctor.next_step == "%tpu_status" or not doctor.ok
+
+
+def test_the_last_error_is_its_connections(book: Notebook) -> None:
+    book.good("%tpu_connect --simulate 2")
+    assert book.run("%%tpu_run\n1 / 0").error is not None
+    assert "ZeroDivisionError" in book.good("%tpu_status").plain
+    book.good("%tpu_connect --simulate 4")
+    assert "ZeroDivisionError" not in book.good("%tpu_status").plain
 
 
 def test_what_is_shown(book: Notebook) -> None:

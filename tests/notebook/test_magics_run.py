@@ -98,7 +98,7 @@ def test_targets(book: Notebook, targets: str, shown: list[int] | None) -> None:
 def test_targets_that_do_not_exist(book: Notebook) -> None:
     for targets in ("2", "7:9", "1:1", "99999999999999999999"):
         ran = refused(book, f"%%tpu_run -t {targets}\nx = 3\nreplica_id", CellError, "0 to 1")
-        assert "-t names no replica" in ran.text
+        assert "-t names a replica that does not exist" in ran.text
     assert book.names["x"] == 3
 
 

@@ -102,6 +102,36 @@ def test_bad_input(book: Notebook, cell: str, kind: type[Exception], message: st
     assert book.good("total.numpy()").error is None
 
 
+def test_data_and_names_that_are_almost_right(book: Notebook) -> None:
+    assert "did you mean 'ds'?" in book.run(f"%%tpu_run -d dss{STEP}").text
+    ran = book.run("%%tpu_run -d ds\nxs * 2.0")
+    assert "A step's batch is `batch`; `--as xs,...` names its parts." in ran.text
+
+
+def test_a_run_that_fails_at_once_takes_no_number(book: Notebook) -> None:
+    book.good("%%tpu_run -n 2 -p loss\nloss = tf.constant(1.0);")
+    assert tpunb.history is not None
+    before = tpunb.history.name
+    assert book.run("%%tpu_run -n 2 -p loss\nloss = tf.constant(1.0) + missing").error is not None
+    book.good("%%tpu_run -n 2 -p loss\nloss = tf.constant(1.0);")
+    number = int(before.removeprefix("run ")) + 1
+    assert tpunb.history.name == f"run {number}"
+    assert book.names["history"] is tpunb.history
+
+
+def test_a_name_of_the_notebook_is_not_taken(book: Notebook) -> None:
+    kept, book.names["history"] = book.names.get("history"), "mine"
+    book.good("%%tpu_run -n 2 -p loss\nloss = tf.constant(1.0);")
+    assert book.names["history"] == "mine"
+    book.names["history"] = kept
+
+
+def test_nan_says_on_which_replica(book: Notebook) -> None:
+    cell = "loss = tf.math.log(2.5 - tf.cast(replica_id, tf.float32)) * batch[0]"
+    with pytest.warns(RuntimeWarning, match="not finite at step 1 on replica 3, for the first"):
+        book.good(f"%%tpu_run -d ds -p loss\n{cell};")
+
+
 def test_checked_first(book: Notebook) -> None:
     ran = book.run("%%tpu_run --check -d ds\ny = tf.boolean_mask(batch, batch > 3.0)")
     assert "boolean_mask" in ran.text

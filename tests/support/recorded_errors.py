@@ -210,6 +210,7 @@ RECORDED = [
         "NotImplementedError: TPUStrategy.run(fn, ...) does not support pure eager execution. please make sure the function passed into `strategy.run` is a `tf.function` or `strategy.run` is called inside a `tf.function` if eager behavior is enabled.",
     ),
     (33, "AttributeError: 'PerReplica' object has no attribute 'numpy'"),
+    (33, "TypeError: 'PerReplica' object is not subscriptable"),
     (
         33,
         "ValueError: It looks like you are using a PerReplica object while not inside a replica context, which is not supported. Try running your op or function inside a replica context by using `strategy.run`",

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..errors import CellError, nearest
+from ..errors import CellError
 from .function_globals import globals_read
+from .names import meant
 from .nests import leaves
 from .source import PROVIDED, StepSource
 from .symbolic import is_composite
@@ -130,7 +131,7 @@ class Capturer:
                 continue
             value = bound[name] if name in bound else namespace.get(name, _MISSING)
             if value is _MISSING:
-                value = self._not_in_notebook(cell, name, namespace)
+                value = self._not_in_notebook(cell, name, namespace, bound)
             if value is not _MISSING:
                 captured.values[name] = value
                 captured.key[name] = self._taken(captured, name, value, namespace)
@@ -201,17 +202,19 @@ class Capturer:
             return _converts(leaf.dtype)
         return kind in (CaptureKind.TENSOR, CaptureKind.COMPOSITE, CaptureKind.DISTRIBUTED)
 
-    def _not_in_notebook(self, cell: StepSource, name: str, namespace: dict[str, Any]) -> Any:
+    def _not_in_notebook(
+        self, cell: StepSource, name: str, namespace: dict[str, Any], bound: Mapping[str, Any]
+    ) -> Any:
         """A builtin that the cell hides by an assignment; an error if there is no such name."""
         builtin = getattr(builtins, name, _MISSING)
         if builtin is not _MISSING:
             return builtin if name in cell.names.assigned else _MISSING
         if name in cell.names.certain:
-            line = cell.names.reads[name]
             shown = (word for word in namespace if not word.startswith("_"))
-            near = nearest(name, [*shown, *cell.names.assigned, *PROVIDED])
-            fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
-            raise CellNameError(f"Line {line}: name `{name}` is not defined.", fix=fix)
+            fix = meant(name, [*shown, *cell.names.assigned, *PROVIDED], bound)
+            raise CellNameError(
+                f"Line {cell.names.reads[name]}: name `{name}` is not defined.", fix=fix
+            )
         return _MISSING
 
     def _taken(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
+from ..errors import nearest
 from .bindings import unbound_in
 from .definite_assignment import walk
 
-__all__ = ["Names", "analyse"]
+__all__ = ["Names", "analyse", "meant"]
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,18 @@ def analyse(body: list[ast.stmt]) -> Names:
         bindings=walker.bound,
         unbound=frozenset(unbound_in(body)),
     )
+
+
+def meant(name: str, known: Iterable[str], bound: Container[str]) -> str:
+    """What to write for a name that does not exist; empty where nothing is like it.
+
+    Args:
+        name: The name.
+        known: Names that do exist.
+        bound: Names that a step has of its own: its batch.
+    """
+    near = nearest(name, known)
+    fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
+    if "batch" not in bound:
+        return fix
+    return f"A step's batch is `batch`; `--as {name},...` names its parts. {fix}".rstrip()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tpunb.training.history import History
 from tpunb.training.metrics import mean_of
@@ -102,12 +103,23 @@ class PlottedValues:
         """Warns once, with the step at which a plotted value stopped being finite."""
         if name in self._warned:
             return
-        odd = ~np.isfinite(np.asarray(values).reshape(len(steps), -1)).all(1)
+        odd = ~np.isfinite(np.asarray(values).reshape(len(steps), -1))
         if not odd.any():
             return
         self._warned.add(name)
-        first = int(steps[int(odd.argmax())])
-        warnings.warn(f"`{name}` is not finite from step {first} on", RuntimeWarning, stacklevel=2)
+        row = int(odd.any(1).argmax())
+        found = f"`{name}` is not finite at step {int(steps[row])}{_where(odd[row])}, for the first"
+        # The magic stands for the line: a path of ours tells the author of a cell nothing.
+        warnings.warn_explicit(f"{found} time", RuntimeWarning, "%%tpu_run", 1)
+
+
+def _where(odd: npt.NDArray[np.bool_]) -> str:
+    """On which replicas, where some differ from others; at most four of them by name."""
+    if odd.all():
+        return ""
+    named = [str(replica) for replica in np.flatnonzero(odd)]
+    more = f" and {len(named) - 4} more" if len(named) > 4 else ""
+    return f" on replica{'s' if len(named) > 1 else ''} {', '.join(named[:4])}{more}"
 
 
 def _numbers(value: Any) -> Any:

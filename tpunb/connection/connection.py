@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -82,6 +83,7 @@ class Connection:
         timings: What the last run of many steps has taken; None before the first.
         program: What `%%tpu_compile` has compiled last, a `TpuProgram` or several; or None.
         lent: The patches of TensorFlow's names, with `patch=True`.
+        link: Identifies the connection's live displays, which may outlive it.
     """
 
     def __init__(
@@ -109,12 +111,8 @@ class Connection:
         self.program: TpuProgram | TpuPrograms | None = None
         self.lent: Installation | None = None
         self._cells: CellRunner | None = None
+        self.link = uuid.uuid4().hex
         _opened.append(weakref.ref(self))
-
-    @property
-    def link(self) -> str:
-        """Identifies the live displays of this connection."""
-        return str(id(self))
 
     def lost(self) -> tuple[str, ...]:
         """The addresses of workers that are gone or were restarted since connecting.
@@ -338,9 +336,13 @@ class Connection:
 
     def __repr__(self) -> str:
         state = "closed connection" if self.closed else "connection"
+        return f"<{state} to {self.phrase}>"
+
+    @property
+    def phrase(self) -> str:
+        """What it is connected to: `"virtual TPU v3-8, 8 replicas"`."""
         what = f"virtual TPU {self.tpu}" if self.kind == "virtual" else f"TPU {self.tpu}"
-        replicas = counted(self.strategy.num_replicas_in_sync, "replica")
-        return f"<{state} to {what}, {replicas}>"
+        return f"{what}, {counted(self.strategy.num_replicas_in_sync, 'replica')}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         del include, exclude

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from tpunb._util.masking import mask, secrets_in
 from tpunb._util.plain_text import plain
 from tpunb._util.units import byte_count, counted
+from tpunb.connection.connection import latest_connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.errors import TpunbError
@@ -56,12 +57,14 @@ class DoctorReport:
     Attributes:
         machine: What was found on this machine.
         prospect: What `%tpu_connect` does without arguments.
+        connected: What is connected now; empty for nothing.
         hide: Masks secrets in a text. A function rather than a set of secrets, which a
             listing of the attributes would show.
     """
 
     machine: Machine
     prospect: Prospect
+    connected: str = ""
     hide: Callable[[str], str] = mask
 
     @property
@@ -84,6 +87,8 @@ class DoctorReport:
         if not self.ok:
             first = self.problems[0]
             return self.hide(first.command or first.fix)
+        if self.connected:
+            return "%tpu_status"
         if self.prospect.kind == "virtual" and self.prospect.tpu == DEFAULT_TPU:
             return f"%tpu_connect --simulate {DEFAULT_TPU}"
         return "%tpu_connect"
@@ -128,7 +133,7 @@ class DoctorReport:
             ("Software", list(self._software())),
             ("Environment", list(self.machine.variables.items())),
             ("Memory", list(self._memory())),
-            ("%tpu_connect", [("action", f"would {self.prospect.says}")]),
+            ("%tpu_connect", self._connecting()),
             ("Fix first", _lines(self.problems, stops=True)),
             ("Worth knowing", _lines(self.problems, stops=False)),
         ]
@@ -198,6 +203,13 @@ class DoctorReport:
         if self.machine.software.libtpu:
             yield "libtpu", self.machine.software.libtpu
 
+    def _connecting(self) -> Rows:
+        rows = [("action", f"would {self.prospect.says}")]
+        if not self.connected:
+            return rows
+        lost = "another TPU would end it, and models have to be made again"
+        return [("connected", f"{self.connected}; connecting to {lost}"), *rows]
+
     def _memory(self) -> Iterator[tuple[str, str]]:
         memory = self.machine.memory
         if memory.total is not None:
@@ -237,7 +249,9 @@ def doctor() -> DoctorReport:
     shown = dataclasses.replace(
         prospect, tpu=hide(prospect.tpu), says=hide(prospect.says), fix=hide(prospect.fix)
     )
-    return DoctorReport(machine, shown, hide)
+    connection = latest_connection()
+    connected = "" if connection is None else hide(connection.phrase)
+    return DoctorReport(machine, shown, connected, hide)
 
 
 def _prospect(machine: Machine) -> Prospect:

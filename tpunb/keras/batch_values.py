@@ -121,6 +121,8 @@ class BatchValues:
                 taken to be like those before.
         """
         values: dict[int, dict[str, float]] = {}
+        if self._read is not None and not self._places:
+            all_rows = True  # there are no means, and nothing to wait for
         while self._marks and (all_rows or self._has_rows_of(self._marks[0])):
             self._take_block(self._marks.popleft(), values)
         if all_rows and self._rows:
@@ -164,7 +166,10 @@ class BatchValues:
             self._as_logged.add(name)  # the metric is there, and something else is logged
         if name in self._as_logged:
             return block
-        return self._undone(name, [*block[:-1], (step, mean)], count, ends=ends)
+        if self.of_one_replica:
+            block[-1] = step, mean
+        # Else the logs: when the metrics were looked at must not show in the numbers.
+        return self._undone(name, block, count, ends=ends)
 
     def _undone(
         self, name: str, block: list[tuple[int, float]], count: float, *, ends: bool

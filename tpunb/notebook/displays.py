@@ -49,14 +49,14 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
     """Shows a value of only some replicas.
 
     Raises:
-        CellError: None of them exists.
+        CellError: One of them does not exist.
     """
     from tpunb.display.describe import describe_replica_values, only_replicas
 
     try:
         return Described(only_replicas(describe_replica_values(value), targets))
     except IndexError as error:
-        raise CellError("-t names no replica that exists.", fix=str(error)) from None
+        raise CellError("-t names a replica that does not exist.", fix=str(error)) from None
 
 
 def show(value: Any) -> LiveWidget:

@@ -18,6 +18,7 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.display.progress import ConnectDisplay, show_in_passing
+from tpunb.errors import TpunbError, nearest
 from tpunb.notebook import displays, reports
 from tpunb.notebook.cell_options import compile_options, run_options
 from tpunb.notebook.connect_options import connect_options
@@ -69,9 +70,14 @@ class TpuMagics(Magics):  # type: ignore[misc]
         name = options.pop("name")
         if not is_name(name):
             raise UsageError(f"--as takes a Python name, not {name!r}")
-        plan = resolve(Request.of(**options))
-        with ConnectDisplay() as shown:
-            connection, notice = self.session.connect(plan, name, shown.say)
+        try:
+            plan = resolve(Request.of(**options))
+            with ConnectDisplay() as shown:
+                connection, notice = self.session.connect(plan, name, shown.say)
+        except TpunbError:
+            if (kept := self.session.open_connection) is not None:
+                display(reports.Sentence(f"The {repr(kept).strip('<>')}, stays open."))
+            raise
         if notice:
             display(reports.Sentence(notice))
         if connection.kind == "virtual" and connection.plan.notes:
@@ -151,7 +157,10 @@ class TpuMagics(Magics):  # type: ignore[misc]
         for name in names:
             first, *rest = name.split(".")
             if first not in self.shell.user_ns:
-                raise UsageError(f"-d: there is no {first!r} in the notebook")
+                shown = [each for each in self.shell.user_ns if not each.startswith("_")]
+                near = nearest(first, shown, most=1)
+                meant = f"; did you mean {near[0]!r}?" if near else ""
+                raise UsageError(f"-d: there is no {first!r} in the notebook{meant}")
             value = self.shell.user_ns[first]
             for part in rest:
                 value = getattr(value, part)

@@ -132,6 +132,7 @@ class Session:
             before.close(shut_down=before.tpu != connection.tpu)
             self.disconnect()
         self._connection = connection
+        self.last_error = self.last_explanation = None  # they were the former connection's
         self._since = time.monotonic()
         self._bind(connection, strategy_name)
         return connection, notice
@@ -197,12 +198,15 @@ class Session:
     def _go(self, run: Steps) -> None:
         """Makes a run's steps, shows its progress, and binds its names."""
         plotted = run.history if run.settings.plot else None
+        resumed = run.done > 0
         try:
             with RunDisplay(plotted, run.total, run.done, self.connection.link) as shown:
                 run.watcher = shown
                 run.go()
                 shown.stopped = run.stopped
         finally:
+            # A run that has failed before its first step takes no number.
+            self._runs += plotted is not None and run.done > 0 and not resumed
             self.namespace.update(run.assigned)
             self.connection.timings = run.timings
 
@@ -219,9 +223,9 @@ class Session:
 
         run = cells.steps(source, self.namespace, settings)
         if settings.plot:
-            self._runs += 1
-            run.history.name = f"run {self._runs}"
+            run.history.name = f"run {self._runs + 1}"
             remember_history(run.history)
+            self._bind_if_free("history", run.history)
         return run
 
     def check(self, source: str) -> CheckReport:
@@ -318,6 +322,14 @@ class Session:
         }
         self.namespace.update(names)
         self._bound.update(names)
+        self._bind_if_free("connection", connection)
+
+    def _bind_if_free(self, name: str, value: Any) -> None:
+        """Gives a name its value, unless the notebook uses the name for something else."""
+        missing = object()
+        now = self.namespace.get(name, missing)
+        if now is missing or now is self._bound.get(name, missing):
+            self.namespace[name] = self._bound[name] = value
 
 
 def _gone(lost: Sequence[str]) -> str:

@@ -73,9 +73,18 @@ class Family:
         """The numbers that may follow the prefix."""
         return tuple(chips * self.counted_per_chip for chips in self.meshes)
 
-    def wraps(self, side: int) -> bool:
-        """Whether an axis of this many chips closes to a ring."""
-        return side == self.full_side if self.full_side else side % 4 == 0
+    def wraps(self, mesh: Shape) -> tuple[bool, bool, bool]:
+        """Which axes of a slice close to a ring.
+
+        Google's pages promise a 3D torus for slices of whole cubes of 4x4x4 chips
+        (cloud.google.com/tpu/docs/v5p: "all 4x4x4 and larger slices have full 3D torus";
+        .../v4: "where each dimension is a multiple of 4"), and nothing for smaller ones.
+        """
+        if self.full_side:
+            x, y, z = (side == self.full_side for side in mesh)
+            return x, y, z
+        cubes = all(side % 4 == 0 for side in mesh)
+        return cubes, cubes, cubes
 
 
 def _slices(meshes: dict[int, Shape], smallest: int, largest: int) -> dict[int, Shape]:

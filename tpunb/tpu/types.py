@@ -41,9 +41,10 @@ class Accelerator:
         host_bounds: Chips of one host along x, y and z; hosts are rectangular
             blocks that tile the mesh.
         hbm_bytes: Memory of one device in bytes; 0 where nothing is known.
-        wraps: Which of the axes x, y and z close to a ring. A 3D torus closes
-            the axes whose size is a multiple of 4, a 2D torus those that span
-            the whole Pod (16 chips on v2, v5e and v6e, 32 on v3).
+        wraps: Which of the axes x, y and z close to a ring. A slice of whole
+            cubes of 4x4x4 chips is a 3D torus, and a smaller one is taken to be a mesh;
+            of a 2D torus those axes close that span the whole Pod (16 chips on v2, v5e
+            and v6e, 32 on v3).
     """
 
     name: str
@@ -159,7 +160,6 @@ def _of_family(family: Family, size: int) -> Accelerator:
     """The type `family-size`; the size must be one of the family's."""
     chips = size // family.counted_per_chip
     mesh = family.meshes[chips]
-    x, y, z = map(family.wraps, mesh)
     return Accelerator(
         name=f"{family.name}-{size}",
         family=family.name,
@@ -168,7 +168,7 @@ def _of_family(family: Family, size: int) -> Accelerator:
         mesh=mesh,
         host_bounds=mesh if chips <= family.one_host else family.host_chips,
         hbm_bytes=family.hbm_gib * _GIB,
-        wraps=(x, y, z),
+        wraps=family.wraps(mesh),
     )
 
 
@@ -195,6 +195,8 @@ def _unknown(spec: str, text: str) -> AcceleratorTypeError:
         return AcceleratorTypeError(
             f"The TPU type {_short(spec)} lacks its size.", fix=_did_you_mean(examples)
         )
+    if (named := re.fullmatch(r"(?:tpu-?)?v?7x?-(\d+)", text)) is not None:
+        return AcceleratorTypeError(message, fix=_did_you_mean([f"tpu7x-{named[1]}"]))
     return AcceleratorTypeError(message, fix=_did_you_mean(nearest(text[:40], accelerator_types())))
 
 

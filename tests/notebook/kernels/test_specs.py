@@ -132,6 +132,12 @@ def test_removing() -> None:
         remove_kernel("tpunb-v3-8")
 
 
+def test_removing_by_the_type() -> None:
+    folder = install_kernel("v3-8").folder
+    assert remove_kernel("v3-8").folder == folder
+    assert not folder.exists()
+
+
 def test_removing_a_name_that_is_almost_right() -> None:
     install_kernel("v3-8")
     with pytest.raises(KernelError, match="Did you mean tpunb-v3-8"):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpunb.display.describe.previews import sample_of
-from tpunb.display.describe.statistics import ArraySummary, Statistics
+from tpunb.display.describe.statistics import ArraySummary, Statistics, combined_deviation
 
 __all__ = [
     "LARGE_BYTES",
@@ -206,6 +206,10 @@ def device_summary(tensor: Any) -> ArraySummary:
         maximum=max((part["max"] for part in held), default=None),
         nans=sum(part["nans"] for part in parts),
         infs=sum(part["infs"] for part in parts),
+        deviation=combined_deviation(
+            [(part["sum"] / part["finite"], part["finite"]) for part in held],
+            [part["squares"] for part in held],
+        ),
     )
     return ArraySummary(statistics, tuple(number for part in parts for number in part["check"]))
 
@@ -221,13 +225,16 @@ def _chunk_facts(tf: Any, chunk: Any) -> dict[str, Any]:
     values = _computable(tf, chunk)
     size = int(values.shape[0])
     if not values.dtype.is_floating:
+        numbers = tf.cast(values, tf.float32)
+        average = tf.reduce_mean(numbers)
         return {
             "finite": size,
             "nans": 0,
             "infs": 0,
             "min": _scalar(tf.reduce_min(values)),
             "max": _scalar(tf.reduce_max(values)),
-            "sum": _scalar(tf.reduce_mean(tf.cast(values, tf.float32))) * size,
+            "sum": _scalar(average) * size,
+            "squares": _scalar(tf.reduce_sum((numbers - average) ** 2)),
             "check": _checksum(tf, values),
         }
     is_nan = tf.math.is_nan(values)
@@ -246,6 +253,7 @@ def _chunk_facts(tf: Any, chunk: Any) -> dict[str, Any]:
         "min": _scalar(tf.reduce_min(tf.where(finite, values, infinity))),
         "max": _scalar(tf.reduce_max(tf.where(finite, values, -infinity))),
         "sum": _scalar(mean) * count,
+        "squares": _scalar(tf.reduce_sum(tf.where(finite, values - mean, zero) ** 2)),
         "check": _checksum(tf, canonical),
     }
 

@@ -133,15 +133,12 @@ def only_replicas(
         targets: Which replicas, as slices of their ids.
 
     Raises:
-        IndexError: None of the replicas exists.
+        IndexError: One of the slices has no replica that exists.
     """
-    ids = [
-        replica
-        for target in targets
-        for replica in range(*target.indices(description.num_replicas))
-    ]
-    if description.num_replicas and not ids:
+    found = [range(*target.indices(description.num_replicas)) for target in targets]
+    if description.num_replicas and not all(found):
         raise IndexError(f"There are replicas 0 to {description.num_replicas - 1}.")
+    ids = [replica for some in found for replica in some]
     chosen = tuple(dict.fromkeys(ids))
     sections = tuple(
         _only(section, chosen) if section.distributed else section

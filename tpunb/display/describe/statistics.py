@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "Statistics",
     "Tally",
     "array_summary",
+    "combined_deviation",
     "decoded",
     "limits_of",
     "pieces",
@@ -46,6 +47,8 @@ class Statistics:
         maximum: The same.
         nans: How many elements are not a number.
         infs: How many elements are infinite.
+        deviation: The standard deviation of the finite elements, over all of them;
+            `None` when there are none, or when their squares are more than a float holds.
     """
 
     minimum: float | int | None
@@ -53,6 +56,7 @@ class Statistics:
     maximum: float | int | None
     nans: int = 0
     infs: int = 0
+    deviation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ class Tally:
         nans: How many elements were not a number.
         infs: How many elements were infinite.
         finite: How many elements were finite.
-        means: Sums of the pieces' finite elements, and of how many elements.
+        means: Means of the pieces' finite elements, and of how many elements.
+        squares: For each of them the sum of the squares of the distances from it.
     """
 
     minimum: float | int | None = None
@@ -88,18 +93,19 @@ class Tally:
     infs: int = 0
     finite: int = 0
     means: list[tuple[float | int, int]] = field(default_factory=list)
+    squares: list[float] = field(default_factory=list)
 
     def add(self, piece: Array) -> None:
         """Counts a piece, flat and of a dtype of NumPy's own."""
         if piece.size == 0:
             return
         if piece.dtype.kind != "f":
-            self._take(int(piece.min()), int(piece.max()), _total(piece), piece.size)
+            self._take(int(piece.min()), int(piece.max()), _total(piece) / piece.size, piece)
             return
         low, high, total = float(piece.min()), float(piece.max()), _total(piece)
         # NaN is contagious, and so is Inf: a finite sum and extremes are all finite.
         if math.isfinite(total + low + high):
-            self._take(low, high, total, piece.size)
+            self._take(low, high, total / piece.size, piece)
         else:
             self.add_floats(piece)
 
@@ -114,17 +120,14 @@ class Tally:
             low, high = float(finite.min()), float(finite.max())
             with np.errstate(over="ignore"):
                 mean = float(np.sum(finite / finite.size))
-            self.means.append((min(max(mean, low), high), finite.size))
-            self._take(low, high, None, finite.size)
+            self._take(low, high, min(max(mean, low), high), finite)
 
-    def _take(
-        self, low: float | int, high: float | int, total: float | int | None, count: int
-    ) -> None:
+    def _take(self, low: float | int, high: float | int, mean: float, piece: Array) -> None:
         self.minimum = low if self.minimum is None else min(self.minimum, low)
         self.maximum = high if self.maximum is None else max(self.maximum, high)
-        self.finite += count
-        if total is not None:
-            self.means.append((total / count, count))
+        self.finite += piece.size
+        self.means.append((mean, piece.size))
+        self.squares.append(_squares(piece, mean))
 
     @property
     def mean(self) -> float | None:
@@ -136,7 +139,32 @@ class Tally:
     @property
     def statistics(self) -> Statistics:
         """What has been counted."""
-        return Statistics(self.minimum, self.mean, self.maximum, self.nans, self.infs)
+        spread = combined_deviation(self.means, self.squares)
+        return Statistics(self.minimum, self.mean, self.maximum, self.nans, self.infs, spread)
+
+
+def combined_deviation(
+    means: Sequence[tuple[float | int, int]], squares: Sequence[float]
+) -> float | None:
+    """The standard deviation of all pieces together.
+
+    Args:
+        means: The mean of each piece, and how many elements it has.
+        squares: The sum of the squares of its elements' distances from its mean.
+
+    Returns:
+        None for no elements, and where it is more than a float holds.
+    """
+    count = sum(size for _, size in means)
+    if not count:
+        return None
+    mean = math.fsum(each * (size / count) for each, size in means)
+    try:
+        apart = math.fsum(size * (each - mean) ** 2 for each, size in means)
+        found = math.sqrt((math.fsum(squares) + apart) / count)
+    except (OverflowError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 def statistics_of(array: Array) -> Statistics:
@@ -205,6 +233,14 @@ def _total(piece: Array) -> float | int:
     # Converting first is many times faster than a sum that converts each element.
     wide = {1: np.int32, 2: np.int64, 4: np.int64}[width]
     return int(piece.astype(wide).sum(dtype=wide))
+
+
+def _squares(piece: Array, mean: float) -> float:
+    """The sum of the squares of the distances from the mean."""
+    exact = piece.dtype.itemsize == 8 or (piece.dtype.kind in "iu" and piece.dtype.itemsize == 4)
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = np.subtract(piece, mean, dtype=np.float64 if exact else np.float32)
+        return float(np.dot(apart, apart))
 
 
 class _Checksum:

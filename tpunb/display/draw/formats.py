@@ -28,10 +28,13 @@ __all__ = [
     "number",
     "program_phrase",
     "replicas_title",
+    "sampled_phrase",
     "section_title",
     "shape_phrase",
     "topology_facts",
 ]
+
+_TEN_THOUSAND, _TEN_MILLION = 1e4, 1e7
 
 Number = int | float | bool
 Nested = list["Nested"] | Number
@@ -45,7 +48,21 @@ def number(value: Number | None) -> str:
         return str(value) if abs(value) < 10**12 else f"{float(value):.4g}"
     if math.isnan(value):
         return "nan"
-    return f"{value:.4g}"
+    # Up to seven digits before the point are read more easily than an exponent.
+    return f"{value:.0f}" if _TEN_THOUSAND <= abs(value) < _TEN_MILLION else f"{value:.4g}"
+
+
+def sampled_phrase(rows: int, columns: int = 1, *, of: str = "") -> str:
+    """Which part of a value is drawn: `"1 in 2 rows drawn"`; empty where all of it is.
+
+    Args:
+        rows: One in so many of the rows, or of what `of` says.
+        columns: The same of the columns.
+        of: What the rows are called instead.
+    """
+    steps = ((rows, of or "rows"), (columns, "columns"))
+    parts = [f"1 in {step} {what}" for step, what in steps if step > 1]
+    return f"{' and '.join(parts)} drawn" if parts else ""
 
 
 def and_more(count: int) -> str:

@@ -136,9 +136,9 @@ def _sampled(value: ReplicaValue) -> str:
     if preview is None or not preview.sampled:
         return ""
     if preview.kind == "curve":
-        return f"1 in {preview.steps[0]} points drawn"
+        return formats.sampled_phrase(preview.steps[0], of="points")
     rows, columns = preview.steps[-3:-1] if preview.kind == "images" else preview.steps
-    return f"1 in {rows} rows and 1 in {columns} columns drawn"
+    return formats.sampled_phrase(rows, columns)
 
 
 def _caption(section: Section, replica: int, *, short: bool = False) -> str:

@@ -164,6 +164,7 @@ def _block(previews: Sequence[Preview], columns: Columns, *, prefix: str, thin: 
         "shapes": _common([list(array.shape) for array in arrays]),
         "steps": _common([_steps_of(preview, thin) for preview in previews]),
         "integral": joined.dtype.kind in "iub",
+        "boolean": joined.dtype.kind == "b",
         "whole": not any(preview.sampled for preview in previews) and thin == 1,
         # Numbers of the front end are exact up to 2**53 only.
         "exact": [str(item) for item in joined.tolist()] if large else [],
@@ -193,7 +194,7 @@ def _add_statistics(
     statistics: Sequence[Statistics | None], columns: Columns, *, prefix: str
 ) -> None:
     """Adds a column for each of the statistics; of counts only if there are any."""
-    for name in ("minimum", "mean", "maximum"):
+    for name in ("minimum", "mean", "maximum", "deviation"):
         columns[prefix + name] = np.array(
             [_known(getattr(item, name, None)) for item in statistics], np.float64
         )

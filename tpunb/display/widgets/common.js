@@ -182,7 +182,7 @@ export function oncePerFrame(draw) {
   return request;
 }
 
-/** A number as the static forms write it: four significant digits. */
+/** A number as the static forms write it: four significant digits, up to seven before the point. */
 export function shortNumber(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isNaN(value)) return "nan";
@@ -190,10 +190,25 @@ export function shortNumber(value) {
   if (value === -Infinity) return "-inf";
   if (Number.isInteger(value) && Math.abs(value) < 1e12) return String(value);
   const size = Math.abs(value);
+  if (size >= 1e4 && size < 1e7) return value.toFixed(0);
   if (size >= 1e-4 && size < 1e4) return String(Number(value.toPrecision(4)));
   const [digits, exponent] = value.toExponential(3).split("e");
   const sign = exponent[0] === "-" ? "-" : "+";
   return `${Number(digits)}e${sign}${exponent.slice(1).padStart(2, "0")}`;
+}
+
+/** Round numbers between two ends, some five of them. */
+export function evenTicks(low, high) {
+  // Halves first: the difference of very large numbers is no number.
+  const rough = 2 * (high / 10 - low / 10);
+  if (!(rough > 0)) return [low];
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  const pace = unit * ([1, 2, 5, 10].find((times) => times * unit >= rough) ?? 10);
+  const ticks = [];
+  for (let tick = Math.ceil(low / pace); tick * pace <= high && ticks.length < 12; tick += 1) {
+    ticks.push(Number((tick * pace).toPrecision(12)));
+  }
+  return ticks;
 }
 
 /** Bytes in the unit that suits them. */

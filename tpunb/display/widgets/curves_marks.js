@@ -1,6 +1,6 @@
 // What is painted beside uPlot's lines: the axis of values, spreads, best values, NaN.
 
-import { shortNumber } from "./common.js";
+import { evenTicks, shortNumber } from "./common.js";
 
 /** The axis of the values: wide enough for its labels, decades on a log scale. */
 export function valueAxis(view, log, muted, font) {
@@ -35,15 +35,6 @@ function logTicks(low, high) {
       if (tick >= low && tick <= high) ticks.push(tick);
     }
   }
-  return ticks;
-}
-
-function evenTicks(low, high) {
-  const rough = (high - low) / 5;
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  const pace = unit * ([1, 2, 5, 10].find((times) => times * unit >= rough) ?? 10);
-  const ticks = [];
-  for (let tick = Math.ceil(low / pace) * pace; tick <= high; tick += pace) ticks.push(tick);
   return ticks;
 }
 

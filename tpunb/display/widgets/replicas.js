@@ -7,7 +7,7 @@ import { numbersTable, tableColumns } from "./replicas_numbers.js";
 import { kernelViews, requestFor, sceneFor, settingsOf } from "./replicas_scene.js";
 import { MeanStrip, hasStrip } from "./replicas_strip.js";
 import { statisticsTable } from "./replicas_table.js";
-import { differenceText, factsText, oddText, rangeText, statisticsParts, valueText } from "./replicas_texts.js";
+import { differenceText, elementText, factsText, oddText, rangeText, statisticsParts, valueText } from "./replicas_texts.js";
 import { saveStatically } from "./saving.js";
 import { toolbarOf } from "./replicas_toolbar.js";
 import { partsTree } from "./replicas_tree.js";
@@ -207,7 +207,9 @@ class ReplicasView {
     const drawn = panel && panel.steps.some((step) => step > 1);
     if (drawn && view !== "histogram") {
       const steps = panel.kind === "images" ? panel.steps.slice(1, 3) : panel.steps;
-      found.push(steps.length === 1 ? `1 in ${steps[0]} points drawn` : `1 in ${steps[0]} rows and 1 in ${steps[1]} columns drawn`);
+      const names = steps.length === 1 ? ["points"] : ["rows", "columns"];
+      const parts = names.flatMap((name, axis) => (steps[axis] > 1 ? [`1 in ${steps[axis]} ${name}`] : []));
+      if (parts.length) found.push(`${parts.join(" and ")} drawn`);
     }
     if (!scene.exact && !this.busy && (this.settings.mode !== "values" || view === "histogram")) found.push("computed from the elements drawn");
     if (panel?.kind === "images" && section.shape?.length === 4 && panel.sides[0] < section.shape[0] && this.settings.mode !== "gather") {
@@ -272,11 +274,12 @@ class ReplicasView {
 
   fillNumbers(section, scene) {
     const { panels } = scene;
-    const texts = panels.map((panel) => [...panel.data].map((value, at) => panel.exact?.[at] ?? numberText(value, panel.integral)));
-    const longest = Math.max(1, ...texts.flat().map((text) => text.length));
     const single = panels.every((panel) => panel.data.length === 1);
+    const texts = panels.map((panel) => [...panel.data].map((value, at) => panel.exact?.[at] ?? elementText(value, panel, single)));
     const across = Math.max(...panels.map((panel) => tableColumns(panel)));
-    const wanted = single ? Math.max(112, longest * 13 + 26) : Math.max(124, across * (longest * 7.3 + 14) + 18);
+    const longest = widest(texts.flat(), `${single ? "500 20px" : "12px"} ${this.theme.font}`);
+    // The panel's padding and border, and a pixel for rounding, as in the style sheet.
+    const wanted = 21 + (single ? Math.max(92, longest) : Math.max(104, across * (Math.max(29, longest) + 13)));
     const room = this.room();
     const width = Math.min(room, wanted);
     const most = Math.max(1, Math.min(panels.length, Math.floor((room + 10) / (width + 10))));
@@ -318,7 +321,8 @@ class ReplicasView {
       this.follow(canvas, panel, (x, y) => (counts
         ? { row: 0, column: Math.min(counts.length - 1, Math.max(0, Math.floor((x / width) * counts.length))) }
         : cellAt(panel, x, y, width, height)));
-      grid.append(this.panelNode(panel, canvas, factsText(panel)));
+      const content = counts ? element("div", {}, canvas, endsOf(scene.range, panel.integral)) : canvas;
+      grid.append(this.panelNode(panel, content, factsText(panel)));
     });
     this.body.append(grid);
     if (view === "histogram") this.note(`from ${numberText(scene.range[0])} to ${numberText(scene.range[1])}, the same ${scene.counts[0]?.length ?? 0} ranges everywhere; the highest bar has ${numberText(most, true)} elements`);
@@ -523,6 +527,19 @@ class ReplicasView {
     this.root.setAttribute("data-selected", this.model.get("selected").join(","));
     this.repaint();
   }
+}
+
+/** The ends of a histogram's axis, below it. */
+function endsOf([low, high], integral) {
+  return element("div", { class: "tpunb-replicas-axis", "aria-hidden": "true" },
+    element("span", {}, numberText(low, integral)), element("span", {}, numberText(high, integral)));
+}
+
+/** The width of the longest of some texts, in pixels. */
+function widest(texts, font) {
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = font;
+  return Math.ceil(Math.max(0, ...texts.map((text) => context.measureText(text).width)));
 }
 
 function headingOf(header) {

@@ -33,7 +33,7 @@ export function statisticsAt(columns, place) {
   const read = (name) => (columns[name] ? columns[name][place] : 0);
   if (!columns.mean) return null;
   return { min: read("minimum"), mean: read("mean"), max: read("maximum"),
-    nans: read("nans"), infs: read("infs") };
+    std: columns.deviation ? columns.deviation[place] : NaN, nans: read("nans"), infs: read("infs") };
 }
 
 const only = (items, place) => items[items.length === 1 ? 0 : place];
@@ -48,7 +48,7 @@ export function panelsOf(block, columns, { first = 0, shape = null, label = () =
     panels.push({
       place: first + at, label: label(first + at), kind: only(block.kinds, at), sides,
       steps: only(block.steps, at), shape: shape ? only(shape, first + at) : sides,
-      data: columns.preview.subarray(offset, offset + size), integral: block.integral,
+      data: columns.preview.subarray(offset, offset + size), integral: block.integral, boolean: block.boolean,
       exact: block.exact.length ? block.exact.slice(offset, offset + size) : null,
       statistics: statisticsAt(columns, at),
     });
@@ -69,7 +69,7 @@ export function product(sides) {
 
 /** Minimum, mean and maximum of the finite elements, and how many are not finite. */
 export function statisticsOf(data) {
-  const found = { min: NaN, mean: NaN, max: NaN, nans: 0, infs: 0 };
+  const found = { min: NaN, mean: NaN, max: NaN, std: NaN, nans: 0, infs: 0 };
   let [low, high, sum, finite] = [Infinity, -Infinity, 0, 0];
   for (const value of data) {
     if (Number.isFinite(value)) {
@@ -80,7 +80,11 @@ export function statisticsOf(data) {
     } else if (Number.isNaN(value)) found.nans += 1;
     else found.infs += 1;
   }
-  return finite ? { ...found, min: low, mean: sum / finite, max: high } : found;
+  if (!finite) return found;
+  const mean = sum / finite;
+  let squares = 0;
+  for (const value of data) if (Number.isFinite(value)) squares += (value - mean) ** 2;
+  return { ...found, min: low, mean, max: high, std: Math.sqrt(squares / finite) };
 }
 
 function sameSides(panels) {
@@ -89,7 +93,7 @@ function sameSides(panels) {
 }
 
 function computed(panel, data, changes) {
-  return { ...panel, data, exact: null, statistics: statisticsOf(data),
+  return { ...panel, data, exact: null, boolean: false, statistics: statisticsOf(data),
     kind: panel.kind === "images" ? "images" : panel.kind, ...changes };
 }
 
@@ -137,7 +141,7 @@ export function gathered(panels, count) {
   const sides = [rows, ...whole[0].sides.slice(1)];
   const label = whole.length < count ? `first ${whole.length} of ${count} replicas` : `all ${count} replicas`;
   return [computed(whole[0], data, { place: -1, label, sides, parts: whole.length,
-    shape: gatheredShape(whole) })];
+    boolean: whole[0].boolean, shape: gatheredShape(whole) })];
 }
 
 function gatheredShape(panels) {
@@ -283,10 +287,11 @@ export function oddPlaces(means) {
 
 /** A number as the static forms write it; integers in full. */
 export function numberText(value, integral = false) {
-  if (!Number.isFinite(value) || (integral && Number.isInteger(value) && Math.abs(value) < 1e12)) {
+  const size = Math.abs(value);
+  if (!Number.isFinite(value) || size < 1e7 || (integral && Number.isInteger(value) && size < 1e12)) {
     return shortNumber(value);
   }
-  if (Number.isInteger(value) && Math.abs(value) >= 1e4) {
+  if (Number.isInteger(value)) {
     const [digits, exponent] = value.toExponential(3).split("e+");
     return `${Number(digits)}e+${exponent.padStart(2, "0")}`;
   }

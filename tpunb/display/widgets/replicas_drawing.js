@@ -1,6 +1,6 @@
 // Pictures of panels on canvases: heat maps, images, histograms, curves, means.
 
-import { PALETTE, element, sized } from "./common.js";
+import { PALETTE, element, evenTicks, sized } from "./common.js";
 import { eachPixel, limitsOf, matrixOf, numberText, tiling } from "./replicas_data.js";
 
 // As in tpunb/display/draw/replicas_picture.py.
@@ -183,19 +183,19 @@ function paintAxes(context, { low, high, inner, tall, down, last, theme }) {
   context.fillStyle = theme.muted;
   context.textAlign = "right";
   context.textBaseline = "middle";
-  for (let tick = 0; tick <= 4; tick += 1) {
-    const value = low + (high / 4 - low / 4) * tick;
+  for (const value of evenTicks(low, high)) {
     const y = high > low ? Math.round(down(value)) + 0.5 : 8 + tall / 2;
     context.strokeStyle = theme.faint;
     context.lineWidth = 1;
     strokeLine(context, [[CURVE_LEFT, y], [CURVE_LEFT + inner, y]]);
     context.fillText(numberText(value), CURVE_LEFT - 8, y);
-    if (!(high > low)) break;
   }
   context.textBaseline = "top";
-  for (const share of [0, 0.25, 0.5, 0.75, 1]) {
-    context.textAlign = share === 0 ? "left" : share === 1 ? "right" : "center";
-    context.fillText(String(Math.round(last * share)), CURVE_LEFT + inner * share, tall + 14);
+  const places = evenTicks(0, last).filter(Number.isInteger);
+  for (const place of places) {
+    const share = last ? place / last : 0;
+    context.textAlign = share === 0 ? "left" : share > 0.97 ? "right" : "center";
+    context.fillText(numberText(place, true), CURVE_LEFT + inner * share, tall + 14);
   }
 }
 

@@ -43,7 +43,10 @@ export class MeanStrip {
     const [low, high] = this.limits.map((limit) => (known.length ? numberText(limit) : ""));
     const ends = element("span", { class: "tpunb-replicas-ends" }, element("span", {}, high),
       element("strong", {}, "mean"), element("span", {}, low));
-    this.node = element("div", { class: "tpunb-replicas-strip" }, ends, this.canvas);
+    const last = section.count - 1;
+    const axis = element("div", { class: "tpunb-replicas-axis", "aria-hidden": "true" },
+      ...[0, last].map((place) => element("span", {}, `replica ${replicaAt(section, place)}`)));
+    this.node = element("div", { class: "tpunb-replicas-strip" }, ends, this.canvas, axis);
   }
 
   placeAt({ clientX }) {

@@ -35,10 +35,10 @@ function columnsFor(section) {
     && found.push({ name, title, key: (place) => text(items[place]), text: String });
   vary("dtype", "dtype", section.dtypes, String);
   vary("shape", "shape", section.shapes, (shape) => (shape ? `[${shape.map((side) => side ?? "None").join(", ")}]` : ""));
-  for (const [name, title, read] of [["min", "min", "min"], ["mean", "mean", "mean"], ["max", "max", "max"]]) {
+  for (const [name, title, read] of [["min", "min", "min"], ["mean", "mean", "mean"], ["max", "max", "max"], ["std", "std", "std"]]) {
     const key = (place) => statisticsAt(columns, place)[read];
     found.push({ name, title, key, numeric: true,
-      text: (value) => (Number.isNaN(value) ? "–" : numberText(value, integral && name !== "mean")) });
+      text: (value) => (Number.isNaN(value) ? "–" : numberText(value, integral && name !== "mean" && name !== "std")) });
   }
   for (const [name, title] of [["nans", "NaN"], ["infs", "Inf"]]) {
     if (columns[name]) found.push({ name, title, key: (place) => columns[name][place], numeric: true, text: String, odd: Boolean });

@@ -7,9 +7,10 @@ export function statisticsLines(statistics, { integral = false } = {}) {
   return [statisticsParts(statistics, { integral }).join("  "), oddText(statistics)].filter(Boolean);
 }
 
-export function statisticsParts({ min, mean, max }, { integral = false }) {
+export function statisticsParts({ min, mean, max, std = NaN }, { integral = false }) {
   if (Number.isNaN(mean)) return [];
-  return [`min ${numberText(min, integral)}`, `mean ${numberText(mean)}`, `max ${numberText(max, integral)}`];
+  const spread = Number.isNaN(std) ? [] : [`std ${numberText(std)}`];
+  return [`min ${numberText(min, integral)}`, `mean ${numberText(mean)}`, `max ${numberText(max, integral)}`, ...spread];
 }
 
 export function oddText(statistics) {
@@ -33,11 +34,19 @@ export function rangeText([low, high], column, count) {
 }
 
 export function valueText(panel, row, column, view) {
-  if (view === "curves") return numberText(panel.data[column], panel.integral);
+  if (view === "curves") return elementText(panel.data[column], panel);
   const matrix = matrixOf(panel);
   if (row >= matrix.rows || column >= matrix.columns) return "–";
   if (panel.kind === "images" && view === "images") return pixelText(panel, matrix, row, column);
-  return numberText(matrix.data[row * matrix.columns + column], panel.integral);
+  return elementText(matrix.data[row * matrix.columns + column], panel);
+}
+
+/** An element; one that stands alone has room for all digits of 32 bits. */
+export function elementText(value, { integral, boolean = false }, alone = false) {
+  if (boolean) return value ? "True" : "False";
+  const size = Math.abs(value);
+  if (alone && !integral && size >= 1e-4 && size < 1e7) return String(Number(value.toPrecision(7)));
+  return numberText(value, integral);
 }
 
 /** A pixel's channels. */

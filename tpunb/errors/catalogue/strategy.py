@@ -24,14 +24,15 @@ STRATEGY = (
         "A per-replica value used as a tensor",
         (
             r"'PerReplica' object has no attribute",
+            r"'PerReplica' object is not (?:subscriptable|iterable)",
             r"using a PerReplica object while not inside a replica context",
             r"unsupported operand type\(s\) for [^\n]{1,20}: (?:'\w+' and )?'PerReplica'",
             r"argument must be a string[^\n]{0,60}, not 'PerReplica'",
         ),
         "strategy.run gives one value for each replica, not one tensor.",
         "Combine them: `strategy.reduce`, `strategy.gather`, or "
-        "`strategy.experimental_local_results(value)`. In a cell: `%%tpu_run -r NAME=mean` or "
-        "`-g NAME`.",
+        "`strategy.experimental_local_results(value)`; `value.values[0]` is the first replica's. "
+        "In a cell: `%%tpu_run -r NAME=mean` or `-g NAME`.",
         ("tensorflow/tensorflow#44973",),
     ),
     Entry(

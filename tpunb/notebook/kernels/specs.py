@@ -112,7 +112,7 @@ def remove_kernel(name: str) -> InstalledKernel:
     link leads to.
 
     Args:
-        name: The kernel's name.
+        name: The kernel's name, or the TPU type that it was installed for.
 
     Returns:
         What was removed.
@@ -123,7 +123,7 @@ def remove_kernel(name: str) -> InstalledKernel:
     """
     manager = _manager()
     ours = {kernel.name: kernel for kernel in installed_kernels()}
-    kernel = ours.get(name.lower())
+    kernel = ours.get(name.lower()) or ours.get(f"tpunb-{name.lower()}")
     if kernel is None:
         raise _no_such_kernel(name, list(ours), manager.find_kernel_specs())
     try:
