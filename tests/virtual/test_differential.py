@@ -27,6 +27,44 @@ def first(x, y, s, i):
 """
 
 
+FOUND = {
+    # The optimizer anchors the tile's constants on the first branch.
+    "a tensor stacked with itself in a branch": """\
+def first(x, y, s, i):
+    p = tf.ones_like(y)
+    def one():
+        return p
+    def two():
+        v_1 = all_reduce('mean', y)
+        return p
+    def three():
+        return tf.reduce_mean(tf.stack([tf.ones_like(y), p]), 0)
+    v_2 = tf.switch_case((i + 2) % 3, [one, two, three])
+    def four():
+        v0.assign_sub(y)
+        return tf.sin(v_2)
+    v_3 = tf.switch_case(replica_id() % 3, [lambda: y, lambda: tf.cos(v_2), four])
+    return [y]
+""",
+    # One sum for all replicas is all that the end of the function waits for.
+    "an update before a sum that nobody reads": """\
+def first(x, y, s, i):
+    v_1 = tf.cond(s > 0.7, lambda: tf.cos(y), lambda: tf.sin(y))
+    @nested
+    def assigning(q):
+        v0.assign(tf.sin(q))
+        return q
+    v_2 = assigning(v_1)
+    @nested
+    def summing(q):
+        v_3 = all_reduce('sum', q)
+        return q
+    v_4 = summing(v_1)
+    return [v_2]
+""",
+}
+
+
 def program(source: str, replicas: int = 3) -> Program:
     rows = (2,) * replicas
     return Program(source, replicas, (("ON_WRITE", "NONE"),), rows, ("first", "first"))
@@ -42,6 +80,11 @@ def test_a_random_program(seed: int) -> None:
 def test_a_random_program_on_one_replica(seed: int) -> None:
     given = generate(seed, statements=3, autograph=False)
     assert compare(dataclasses.replace(given, replicas=1, rows=given.rows[:1])) is None
+
+
+@pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
+def test_a_program_that_was_wrong(source: str) -> None:
+    assert compare(program(source)) is None
 
 
 def test_a_seed_is_a_program() -> None:

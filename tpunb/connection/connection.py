@@ -59,8 +59,7 @@ def latest_connection() -> Connection | None:
 
 def open_connections() -> list[Connection]:
     """The connections of this process that are open, the oldest first."""
-    found = [connection for ref in _opened if (connection := ref()) is not None]
-    found = [connection for connection in found if not connection.closed]
+    found = [opened for ref in _opened if (opened := ref()) is not None and not opened.closed]
     _opened[:] = [weakref.ref(connection) for connection in found]
     return found
 

@@ -76,7 +76,7 @@ def _write_permutation(builder: Builder, node: NodeDef) -> None:
     value = data_inputs(node)[0]
     if is_broadcast(node, builder.nodes):
         name, device = instance(node.name, 0), builder.cores[0][0]
-        inputs = [builder.tensor(value, 0), *builder.waits(node, 0)]
+        inputs = [builder.tensor(value, 0), *builder.all_waits(node, builder.replicas)]
         builder.add("Identity", name, device, inputs, T=node.attr["T"])
         return
     origin = {target: source for source, target in source_target_pairs(node, builder.nodes)}
