@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -281,7 +282,8 @@ def test_points_arrive_as_deltas(host: Any, page: Any) -> None:
     expect(root).to_have_attribute("data-metrics", "2")
     hosted.widget.finish()
     expect(root).to_have_attribute("data-state", "finished")
-    expect(root.locator(".tpunb-curves-status")).to_have_text("finished · 41 steps")
+    took = re.compile(r"^finished · 41 steps · \d+ (s|min)$")
+    expect(root.locator(".tpunb-curves-status")).to_have_text(took)
     expect(root.get_by_role("progressbar")).to_be_hidden()
     hosted.widget.close()
 

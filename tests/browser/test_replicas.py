@@ -304,7 +304,7 @@ def test_what_needs_all_elements_is_asked_of_the_kernel(host: Host, page: Any) -
     expect(page.get_by_role("status")).to_have_text("computing…")
     hosted.deliver()
     attribute(page, "busy", "false")
-    expect(page.locator(PANEL).nth(3)).to_contain_text("max |Δ| 1e+06")
+    expect(page.locator(PANEL).nth(3)).to_contain_text("max |Δ| 999998")
     expect(page.get_by_role("status")).to_be_empty()
 
 
