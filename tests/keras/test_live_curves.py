@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import itertools
+import math
 import os
 import pickle
 import signal
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.interrupts import When
+from support.patience import wait_until
 from support.strategies import strategy_of
 
 from tpunb.display.widgets import frontend
@@ -505,7 +507,7 @@ def test_a_batch_that_does_not_end(keras: Any, monkeypatch: pytest.MonkeyPatch) 
                 goes_round.assign_add(1.0)
                 return (y + 0.0 * goes_round,)
 
-            return tf.while_loop(lambda _: True, body, (x,))[0]
+            return tf.while_loop(lambda _: goes_round >= 0.0, body, (x,))[0]
 
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1), Endless()])
     model.compile("sgd", "mse")
@@ -513,6 +515,9 @@ def test_a_batch_that_does_not_end(keras: Any, monkeypatch: pytest.MonkeyPatch) 
     shell.push({"fit": lambda: fit(model, live), "calls": calls})
     with When(lambda: goes_round.numpy() > 0):
         result = shell.run_cell("with calls:\n    fit()")
+    # What could not be cancelled would take a processor from all tests that follow.
+    goes_round.assign(-math.inf)
+    wait_until(lambda: not calls.left_behind)
     assert isinstance(result.error_in_exec, Stopped)
     assert "stopped inside a batch, after 0 steps, in epoch 1" in str(result.error_in_exec)
     assert live.history.state == "stopped"
