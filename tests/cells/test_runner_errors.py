@@ -237,7 +237,7 @@ def test_replaced_objects_are_let_go(one: Notebook) -> None:
 
 
 def test_only_so_many_programs_are_kept(one: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.cells.programs._MOST_PROGRAMS", 2)
+    monkeypatch.setattr("tpunb.cells.trace_cache._MOST_PROGRAMS", 2)
     for text in ("1", "2", "3"):
         one.cell(text)
     assert not one.cell("3").traced
