@@ -8,28 +8,13 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 from support.patience import calls
+from support.topologies import assigned, described
 
-from tpunb.display.describe import TopologyDescription, describe_accelerator
+from tpunb.display.describe import TopologyDescription
 from tpunb.display.describe.topology import UNASSIGNED
 from tpunb.display.draw import mimebundle, topology_png, topology_text
-from tpunb.tpu.types import accelerator
 
 pytestmark = pytest.mark.oldest
-
-
-def described(name: str) -> TopologyDescription:
-    return describe_accelerator(accelerator(name))
-
-
-def assigned(name: str, parts: int) -> TopologyDescription:
-    """Replicas of so many consecutive cores each."""
-    topology = described(name)
-    cores = range(topology.num_cores)
-    return replace(
-        topology,
-        replicas=tuple(core // parts for core in cores),
-        logical_devices=tuple(core % parts for core in cores),
-    )
 
 
 V5E_8 = """\

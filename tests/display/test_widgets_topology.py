@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.patience import calls
+from support.topologies import assigned, described
 
 import tpunb
-from tpunb.display.describe import ConnectionDescription, TopologyDescription, describe_accelerator
+from tpunb.display.describe import ConnectionDescription
 from tpunb.display.describe.memory import memory_per_core
 from tpunb.display.describe.topology import UNASSIGNED
 from tpunb.display.draw import layout, mimebundle
@@ -36,20 +37,6 @@ TYPES = {
     "Int32Array": "i4",
     "Float64Array": "f8",
 }
-
-
-def described(name: str) -> TopologyDescription:
-    return describe_accelerator(accelerator(name))
-
-
-def assigned(name: str, parts: int) -> TopologyDescription:
-    topology = described(name)
-    cores = range(topology.num_cores)
-    return replace(
-        topology,
-        replicas=tuple(core // parts for core in cores),
-        logical_devices=tuple(core % parts for core in cores),
-    )
 
 
 def columns(layout_: dict[str, Any], buffer: Any) -> dict[str, np.ndarray[Any, Any]]:
