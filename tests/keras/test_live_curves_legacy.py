@@ -65,9 +65,9 @@ def test_values_are_not_fetched_with_each_batch(monkeypatch: pytest.MonkeyPatch)
     collected: list[int] = []
     collect = LogRecorder.collect
 
-    def counting(self: LogRecorder) -> None:
+    def counting(self: LogRecorder, *, all_rows: bool = False) -> None:
         collected.append(len(self.arrived))
-        collect(self)
+        collect(self, all_rows=all_rows)
 
     monkeypatch.setattr(LogRecorder, "collect", counting)
     monkeypatch.setattr("tpunb.keras.log_recorder._INTERVAL", 1000.0)

@@ -415,11 +415,11 @@ def test_the_open_connection_is_checked_with() -> None:
         return tf.distribute.get_replica_context().all_reduce("sum", loss)
 
     before = model.get_weights()
-    assert tpunb.check(step, X) == CheckReport()
+    assert check(step, X) == CheckReport()
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
-    assert {one.code for one in tpunb.check(stray.update_state, X).errors} == {"scope"}
+    assert {one.code for one in check(stray.update_state, X).errors} == {"scope"}
     connection.close()
-    assert tpunb.check(stray.update_state, X).ok
+    assert check(stray.update_state, X).ok
 
 
 def test_a_function_that_runs_replicas() -> None:
@@ -436,38 +436,38 @@ def test_a_function_that_runs_replicas() -> None:
         return total
 
     for given in ({"strategy": strategy}, {}):
-        codes = {one.code for one in tpunb.check(train, iterator, **given).errors}
+        codes = {one.code for one in check(train, iterator, **given).errors}
         assert codes == {"dynamic-shape"}
     with strategy.scope():
-        assert not tpunb.check(train, iterator).ok
+        assert not check(train, iterator).ok
 
 
 def test_a_dataset_stands_for_a_batch() -> None:
     data = tf.data.Dataset.from_tensor_slices(np.zeros([20, 4], np.float32))
     seen = []
     strategy = strategy_of(2)
-    report = tpunb.check(lambda x: seen.append(x.shape), data.batch(8), strategy=strategy)
+    report = check(lambda x: seen.append(x.shape), data.batch(8), strategy=strategy)
     assert [one.code for one in report.warnings] == ["last-batch"]
-    assert tpunb.check(tf.abs, data.batch(8, drop_remainder=True), strategy=strategy).warnings == ()
+    assert check(tf.abs, data.batch(8, drop_remainder=True), strategy=strategy).warnings == ()
     assert seen[0] == [None, 4]
 
 
 def test_retracing() -> None:
     function = tf.function(lambda x, rate: x * rate)
-    found = tpunb.check(function, X, 0.1).warnings
+    found = check(function, X, 0.1).warnings
     assert [one.code for one in found] == ["retracing"]
     assert "1 of the arguments are Python numbers (0.1)" in found[0].reason
 
 
 def test_errors_of_the_function_are_its_own() -> None:
     with pytest.raises(ValueError, match="Dimensions must be equal"):
-        tpunb.check(lambda x: tf.matmul(x, x), X)
+        check(lambda x: tf.matmul(x, x), X)
     with pytest.raises(CheckError, match="Does not compile"):
-        tpunb.check(where_with_one_argument, X).raise_if_refused()
+        check(where_with_one_argument, X).raise_if_refused()
 
 
 def test_a_report_says_where_in_which_words() -> None:
-    report = tpunb.check(a_boolean_mask, X)
+    report = check(a_boolean_mask, X)
     assert str(report).startswith("Does not compile for a TPU: 1 error.\nline ")
     assert "boolean_mask" in report._repr_html_()
     assert repr(report).startswith("CheckReport(errors=(Problem(code='dynamic-shape'")
