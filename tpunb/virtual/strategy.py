@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpunb.machine.processors import processors
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, largest_memory
@@ -55,6 +56,8 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
             by XLA's SPMD partitioner.
         strict: Whether what a TPU refuses is refused: all rules (True), none, or
             a mapping from a rule's name to whether it holds.
+        at_once: How many replicas of a host run at a time, which changes the memory
+            that a step takes and not its numbers; by default as many as it has processors.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
@@ -68,13 +71,16 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
         spmd: bool = False,
         strict: bool | Mapping[str, bool] | Strictness = True,
+        at_once: int | None = None,
     ) -> None:
         warn_if_newer(tf.__version__)
         # TPUStrategyV2's own __init__ makes a TPUExtended, hence its parent's.
         resolver = tpu if isinstance(tpu, VirtualTPUClusterResolver) else None
         resolver = resolver or VirtualTPUClusterResolver(tpu)
         super(TPUStrategyV2, self).__init__(
-            VirtualTPUExtended(self, resolver, device_assignment, spmd, Strictness.of(strict))
+            VirtualTPUExtended(
+                self, resolver, device_assignment, spmd, Strictness.of(strict), at_once=at_once
+            )
         )
         distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
         # Packed handles stand for one variable on several devices of one kind in
@@ -93,6 +99,8 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         spmd: bool,
         strictness: Strictness,
         steps_per_run: int | None = None,
+        *,
+        at_once: int | None = None,
     ) -> None:
         super().__init__(
             strategy,
@@ -117,6 +125,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             assigned=device_assignment is not None,
             memory=memory,
             called=called,
+            at_once=at_once or _processors_for_each(resolver.devices),
         )
 
     def _assign_input_workers(self, devices: VirtualDevices) -> None:
@@ -248,6 +257,12 @@ def _prepared(
     if getattr(options.experimental_xla_options, "enable_xla_dynamic_padder", True):
         return inputs
     return padded(inputs, to_power_of_two=bool(options.experimental_bucketizing_dynamic_shape))
+
+
+def _processors_for_each(devices: VirtualDevices) -> int:
+    """How many of this machine's processors there are for each of the hosts' processes."""
+    processes = {host.partition("/device:")[0] for host in devices.hosts}
+    return max(1, processors() // len(processes))
 
 
 def _replica_devices(

@@ -38,11 +38,13 @@ class Setting:
         cores: The devices of each replica, its logical devices in order.
         library: Finds the functions of control flow, their calls inlined.
         function_copies: Makes the per-replica copies of called functions.
+        at_once: How many replicas of a process run at a time; None for all.
     """
 
     cores: Sequence[Sequence[str]]
     library: Library
     function_copies: FunctionCopies
+    at_once: int | None = None
 
 
 class Builder:
@@ -62,6 +64,7 @@ class Builder:
         tensors: What a replica reads in place of a tensor, where that is not
             its own copy of the node.
         controls: Likewise, the nodes that stand for a node in control inputs.
+        processes: The process of each replica.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Builder:
         self.controls: dict[tuple[str, int], list[str]] = {}
         self._types = {a.name: a.type for a in function.signature.input_arg}
         self._everywhere = _computed_everywhere(function, analysis)
-        self._processes = [core[0].partition("/device:")[0] for core in setting.cores]
+        self.processes = [core[0].partition("/device:")[0] for core in setting.cores]
         self._broadcast: dict[tuple[str, str], str] = {}
         self._write_signature(name)
 
@@ -247,8 +250,8 @@ class Builder:
             replica: The replica that reads it.
             source: The replica that has it.
         """
-        process = self._processes[replica]
-        if process == self._processes[source]:
+        process = self.processes[replica]
+        if process == self.processes[source]:
             return tensor
         if (tensor, process) not in self._broadcast:
             node, _, output = tensor.partition(":")

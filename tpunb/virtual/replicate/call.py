@@ -100,7 +100,7 @@ def _call(
     _refuse_single_copies(traced, options)
     inputs = _inputs(graph, traced, [column for column in columns if column[0] is not None])
     function = ReplicaFunction(
-        traced.definition, traced.library, options.cores, unknown_sizes(graph)
+        traced.definition, traced.library, options.cores, unknown_sizes(graph), options.at_once
     )
     arguments = {one.name: one.argument for one in inputs}
     expansion, functions = options.divergence.write(function, arguments, atomic)

@@ -36,12 +36,14 @@ class ReplicaFunction:
         cores: The devices of each replica, its logical devices in order.
         shapes: The convolutions of batches of unknown size, as `unknown_sizes` finds
             them; None if all sizes are known.
+        at_once: How many replicas of a process run at a time; None for all.
     """
 
     definition: FunctionDef
     library: Library
     cores: Sequence[Sequence[str]]
     shapes: Mapping[str, Sequence[int]] | None = None
+    at_once: int | None = None
 
     @functools.cached_property
     def inlined_library(self) -> Library:
@@ -104,7 +106,7 @@ def expand(
     name = name or new_name(flat, function.cores)
     guarded = function.shapes is not None
     functions = FunctionCopies(library, name, prefix or name, guarded=guarded)
-    setting = Setting(function.cores, library, functions)
+    setting = Setting(function.cores, library, functions, function.at_once)
     builder = Builder(flat, analysis, setting, name, shapes=function.shapes)
     outputs = returned(flat)
     places = {output: place for place, output in enumerate(dict.fromkeys(outputs))}

@@ -21,6 +21,7 @@ class ReplicateOptions:
         strictness: What is refused because a TPU refuses it.
         memory: Of a replica's cores, in bytes.
         called: What these are called in a sentence.
+        at_once: How many replicas of a process run at a time; None for all.
     """
 
     cores: Sequence[Sequence[str]]
@@ -29,3 +30,4 @@ class ReplicateOptions:
     strictness: Strictness = dataclasses.field(default_factory=Strictness)
     memory: int = dataclasses.field(default_factory=largest_memory)
     called: str = "a core of the largest TPU"
+    at_once: int | None = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.graphs import Returned
+from tpunb.virtual.replicate.turns import take_turns
 from tpunb.virtual.replicate.variance import Role, Variance
 from tpunb.virtual.replicate.write_collectives import write_collective
 from tpunb.virtual.replicate.write_control_flow import write_lifted
@@ -27,6 +28,7 @@ def write_nodes(builder: Builder) -> None:
     """Writes what becomes of the nodes of a function."""
     for node in builder.analysis.order:
         _write_node(builder, node)
+    take_turns(builder)
 
 
 def _write_node(builder: Builder, node: NodeDef) -> None:

@@ -1,0 +1,166 @@
+"""Replicas in turns: no more at a time than asked for, and the numbers of all at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.keras_models import keras
+from support.strategies import each, replica_id, run, strategy_of
+
+from tpunb.virtual.devices import VirtualDevices
+from tpunb.virtual.strategy import _processors_for_each
+
+SUM = tf.distribute.ReduceOp.SUM
+
+
+class Counter:
+    """How many replicas are between two places of the code at a time, at the most."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._now = 0
+        self._lock = threading.Lock()
+
+    def begin(self, x: Any) -> Any:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        return x
+
+    def end(self, x: Any) -> Any:
+        with self._lock:
+            self._now -= 1
+        return x
+
+    def around(self, x: Any, function: Callable[[Any], Any]) -> Any:
+        """Calls a function on a replica's value between the two places."""
+        x = _in_python(self.begin, x)
+        return _in_python(self.end, function(x))
+
+
+def _in_python(function: Callable[[Any], Any], x: Any) -> Any:
+    result = tf.numpy_function(function, [x], x.dtype)
+    return tf.ensure_shape(result, x.shape)
+
+
+def work(x: Any) -> Any:
+    for _ in range(8):
+        x = tf.tanh(x @ x)
+    return x
+
+
+def all_reduce(x: Any) -> Any:
+    return tf.distribute.get_replica_context().all_reduce(SUM, x)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_no_more_at_a_time(at_once: int) -> None:
+    strategy = strategy_of(8, strict=False, at_once=at_once)
+    counters = [Counter() for _ in range(3)]
+
+    def step(x: Any) -> Any:
+        x = counters[0].around(x, work)
+        x = counters[1].around(x + all_reduce(x), work)
+        for _ in tf.range(3):
+            x = counters[2].around(x - all_reduce(x), work)
+        return x
+
+    run(strategy, step, each(strategy, [np.eye(64) * k for k in range(8)]))
+    assert all(1 <= counter.most <= at_once for counter in counters)
+
+
+def many_meetings(x: Any) -> Any:
+    """What depends on other replicas in every way: sums, branches, loops, gradients."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.sin(x) * all_reduce(tf.cos(x))
+        for k in tf.range(3):
+            y = y + all_reduce(y) / tf.cast(k + 2, y.dtype)
+        if all_reduce(tf.reduce_sum(y)) > 0.0:
+            y = y * all_reduce(y)
+        else:
+            y = y - 1.0
+        loss = tf.reduce_sum(tf.where(replica_id() > 2, y, y * y))
+    gradient = tape.gradient(loss, x)
+    return y, gradient, all_reduce(gradient)
+
+
+def test_the_numbers_are_those_of_all_at_once() -> None:
+    inputs = [np.linspace(-1.0, 1.0, 6) * (k + 1) for k in range(8)]
+    found = []
+    for at_once in (1, 3, 8):
+        strategy = strategy_of(8, at_once=at_once)
+        found.append(run(strategy, many_meetings, each(strategy, inputs)))
+    for one in found[:2]:
+        tf.nest.map_structure(np.testing.assert_array_equal, one, found[2])
+
+
+def test_variables_and_effects_between_meetings() -> None:
+    found = []
+    for at_once in (1, 2, 8):
+        strategy = strategy_of(8, at_once=at_once)
+        with strategy.scope():
+            total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
+            own = tf.Variable(
+                0.0,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+
+        def step() -> Any:
+            rank = tf.cast(replica_id() + 1, tf.float32)
+            own.assign_add(rank * total)
+            total.assign_add(rank)
+            own.assign_add(total.read_value())
+            return own.read_value() + all_reduce(own.read_value()) * total
+
+        results = [run(strategy, step) for _ in range(2)]
+        found.append((results, total.numpy(), own.numpy()))
+    assert found[0] == found[1] == found[2]
+
+
+def test_fit() -> None:
+    x, y = np.random.default_rng(0).normal(size=[2, 24, 4]).astype(np.float32)
+    weights = []
+    for at_once in (1, 8):
+        with strategy_of(8, at_once=at_once).scope():
+            keras.utils.set_random_seed(7)
+            model = keras.Sequential(
+                [
+                    keras.Input((4,)),
+                    keras.layers.Dense(8, activation="tanh"),
+                    keras.layers.BatchNormalization(synchronized=True),
+                    keras.layers.Dense(4),
+                ]
+            )
+            model.compile("adam", "mse")
+        model.fit(x, y, batch_size=10, epochs=2, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_replicas_of_several_cores() -> None:
+    topology = strategy_of("v3-8").topology
+    assignment = tf.tpu.experimental.DeviceAssignment.build(
+        topology, computation_shape=[1, 1, 1, 2], num_replicas=4
+    )
+    strategy = strategy_of("v3-8", device_assignment=assignment, at_once=1)
+    found = run(strategy, lambda x: x + all_reduce(x), each(strategy, [np.eye(4)] * 4))
+    np.testing.assert_array_equal(found, [np.eye(4) * 5] * 4)
+
+
+def test_as_many_as_each_host_has_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpunb.virtual.strategy.processors", lambda: 4)
+
+    def each_of(*hosts: str) -> int:
+        return _processors_for_each(VirtualDevices(hosts=hosts, cores=()))
+
+    assert each_of("/job:localhost/task:0/device:CPU:0", "/job:localhost/task:0/device:CPU:1") == 4
+    assert each_of("/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0") == 2
+    assert each_of(*(f"/job:worker/task:{k}/device:CPU:0" for k in range(8))) == 1
