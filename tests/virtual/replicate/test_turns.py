@@ -81,10 +81,8 @@ def many_meetings(x: Any) -> Any:
         y = tf.sin(x) * all_reduce(tf.cos(x))
         for k in tf.range(3):
             y = y + all_reduce(y) / tf.cast(k + 2, y.dtype)
-        if all_reduce(tf.reduce_sum(y)) > 0.0:
-            y = y * all_reduce(y)
-        else:
-            y = y - 1.0
+        positive = all_reduce(tf.reduce_sum(y)) > 0.0
+        y = tf.cond(positive, lambda: y * all_reduce(y), lambda: y - 1.0)
         loss = tf.reduce_sum(tf.where(replica_id() > 2, y, y * y))
     gradient = tape.gradient(loss, x)
     return y, gradient, all_reduce(gradient)
@@ -100,28 +98,29 @@ def test_the_numbers_are_those_of_all_at_once() -> None:
         tf.nest.map_structure(np.testing.assert_array_equal, one, found[2])
 
 
+def effects(at_once: int) -> Any:
+    """What variables hold and replicas read, after two steps that update them in between."""
+    strategy = strategy_of(8, at_once=at_once)
+    with strategy.scope():
+        total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
+        own = tf.Variable(
+            0.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+
+    def step() -> Any:
+        rank = tf.cast(replica_id() + 1, tf.float32)
+        own.assign_add(rank * total)
+        total.assign_add(rank)
+        own.assign_add(total.read_value())
+        return own.read_value() + all_reduce(own.read_value()) * total
+
+    return [run(strategy, step) for _ in range(2)], total.numpy(), own.numpy()
+
+
 def test_variables_and_effects_between_meetings() -> None:
-    found = []
-    for at_once in (1, 2, 8):
-        strategy = strategy_of(8, at_once=at_once)
-        with strategy.scope():
-            total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
-            own = tf.Variable(
-                0.0,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
-            )
-
-        def step() -> Any:
-            rank = tf.cast(replica_id() + 1, tf.float32)
-            own.assign_add(rank * total)
-            total.assign_add(rank)
-            own.assign_add(total.read_value())
-            return own.read_value() + all_reduce(own.read_value()) * total
-
-        results = [run(strategy, step) for _ in range(2)]
-        found.append((results, total.numpy(), own.numpy()))
-    assert found[0] == found[1] == found[2]
+    assert effects(1) == effects(2) == effects(8)
 
 
 def test_fit() -> None:
