@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from tpunb.virtual._tensorflow import (
     enclosing_tpu_context,
 )
 from tpunb.virtual.annotations import Recorder
+from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.devices import VirtualDevices
 from tpunb.virtual.input_pipelines import share_iterators, without_tuning
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
@@ -55,9 +57,13 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
             by XLA's SPMD partitioner.
         strict: Whether what a TPU refuses is refused: all rules (True), none, or
             a mapping from a rule's name to whether it holds.
+        arithmetic: `"tpu"` to multiply matrices as a TPU does: float32 numbers are rounded
+            to bfloat16, and products are summed in float32. `"cpu"` for float32. By default
+            what `TPUNB_ARITHMETIC` says, else `"cpu"`.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
+        ArithmeticNameError: There is no such arithmetic.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
 
@@ -68,13 +74,21 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
         spmd: bool = False,
         strict: bool | Mapping[str, bool] | Strictness = True,
+        arithmetic: str | None = None,
     ) -> None:
         warn_if_newer(tf.__version__)
         # TPUStrategyV2's own __init__ makes a TPUExtended, hence its parent's.
         resolver = tpu if isinstance(tpu, VirtualTPUClusterResolver) else None
         resolver = resolver or VirtualTPUClusterResolver(tpu)
         super(TPUStrategyV2, self).__init__(
-            VirtualTPUExtended(self, resolver, device_assignment, spmd, Strictness.of(strict))
+            VirtualTPUExtended(
+                self,
+                resolver,
+                device_assignment,
+                spmd,
+                Strictness.of(strict),
+                arithmetic=arithmetic_of(arithmetic),
+            )
         )
         distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
         # Packed handles stand for one variable on several devices of one kind in
@@ -93,6 +107,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         spmd: bool,
         strictness: Strictness,
         steps_per_run: int | None = None,
+        arithmetic: Arithmetic = "cpu",
     ) -> None:
         super().__init__(
             strategy,
@@ -117,7 +132,23 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             assigned=device_assignment is not None,
             memory=memory,
             called=called,
+            arithmetic=arithmetic,
         )
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """How replica functions that are traced from now on multiply."""
+        return self._options.arithmetic
+
+    @contextlib.contextmanager
+    def computing(self, arithmetic: Arithmetic) -> Iterator[None]:
+        """Replica functions that are traced inside multiply so."""
+        before = self._options
+        self._options = dataclasses.replace(before, arithmetic=arithmetic)
+        try:
+            yield
+        finally:
+            self._options = before
 
     def _assign_input_workers(self, devices: VirtualDevices) -> None:
         """One input pipeline for each host, feeding the first core of its replicas."""

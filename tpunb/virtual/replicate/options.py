@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tpunb.tpu.types import largest_memory
+from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.replicate.stale_traces import Divergence
 from tpunb.virtual.strict.rules import Strictness
 
@@ -21,6 +22,7 @@ class ReplicateOptions:
         strictness: What is refused because a TPU refuses it.
         memory: Of a replica's cores, in bytes.
         called: What these are called in a sentence.
+        arithmetic: How they multiply.
     """
 
     cores: Sequence[Sequence[str]]
@@ -29,3 +31,4 @@ class ReplicateOptions:
     strictness: Strictness = dataclasses.field(default_factory=Strictness)
     memory: int = dataclasses.field(default_factory=largest_memory)
     called: str = "a core of the largest TPU"
+    arithmetic: Arithmetic = "cpu"
