@@ -73,8 +73,10 @@ print("said:" + json.dumps(said))
 
 NEED_IT = {
     "CheckReport",
+    "Comparison",
     "LargestBatch",
     "check",
+    "compare",
     "check()",
     "compile",
     "largest_batch",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
     from tpunb.virtual.check import CheckReport
+    from tpunb.virtual.compare import Comparison, compare
 
     history: History | None
     """What the last run has measured, by `%%tpu_run`, `Connection.run` or `LiveCurves`."""
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accelerator",
     "CheckReport",
+    "Comparison",
     "Connection",
     "CurvesWidget",
     "DoctorReport",
@@ -61,6 +63,7 @@ __all__ = [
     "accelerator",
     "accelerator_types",
     "check",
+    "compare",
     "compile",
     "connect",
     "doctor",
@@ -75,6 +78,7 @@ __all__ = [
 _HOMES = {
     "Accelerator": "tpu.types",
     "CheckReport": "virtual.check",
+    "Comparison": "virtual.compare",
     "Connection": "connection.connection",
     "CurvesWidget": "display.widgets",
     "DoctorReport": "connection.doctor",
@@ -92,6 +96,7 @@ _HOMES = {
     "accelerator": "tpu.types",
     "accelerator_types": "tpu.types",
     "check": "compiler.check",
+    "compare": "virtual.compare",
     "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",

@@ -404,3 +404,13 @@ def test_explaining_in_threads() -> None:
     for thread in threads:
         thread.join()
     assert [explanation.number for explanation in found] == [2] * 4
+
+
+def test_embedding_tables_without_a_tpu(two: Any) -> None:
+    embedding = tf.tpu.experimental.embedding
+    table = embedding.TableConfig(vocabulary_size=8, dim=4, name="table")
+    with two.scope():
+        made = embedding.TPUEmbedding(
+            embedding.FeatureConfig(table=table), optimizer=embedding.SGD(0.1)
+        )
+    provoked(48, made.build, 8)

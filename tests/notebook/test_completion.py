@@ -13,7 +13,16 @@ from support.shell import Notebook
 from tpunb.tpu.types import accelerator_types
 
 CONNECT = [
-    *("--simulate", "--computation-shape", "--replicas", "--spmd", "--lenient", "--patch"),
+    *(
+        "--simulate",
+        "--computation-shape",
+        "--replicas",
+        "--spmd",
+        "--lenient",
+        "--arithmetic",
+        "--at-once",
+        "--patch",
+    ),
     *("--require-tpu", "--zone", "--project", "--workers", "--local-workers", "--timeout", "--as"),
 ]
 RUN = [
@@ -66,6 +75,7 @@ CASES = [
     ("%tpu_connect --simulate ", TYPES),
     ("%tpu_connect --simulate --sp", ["--spmd"]),
     ("%tpu_connect --lenient x", ["x64-op"]),
+    ("%tpu_connect --arithmetic t", ["tpu"]),
     ("%tpu_connect\t--s", ["--simulate", "--spmd"]),
     ("%tpu_connect   --spmd   --sim", ["--simulate"]),
     ("  %tpu_connect --sp", ["--spmd"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -425,6 +426,24 @@ class Raising:
     @property
     def variables(self) -> Any:
         raise RuntimeError("not now")
+
+
+def test_arithmetic(book: Notebook) -> None:
+    """Said where it is a TPU's; cells and loops of steps have it."""
+    assert "arithmetic" not in book.good("%tpu_connect --simulate 2").plain
+    assert "arithmetic" not in book.good("%tpu_status").plain
+    row = "arithmetic  tpu: float32 factors rounded to bfloat16, sums in float32"
+    assert row in book.good("%tpu_connect --simulate 2 --arithmetic tpu").plain
+    assert row in re.sub(" {3,}", "  ", book.good("%tpu_status").plain)
+    book.good("import tensorflow as tf\nx = tf.constant([[1.001, 3.0]])")
+    square = "product = tf.matmul(x, x, transpose_b=True)"
+    for line in ("%%tpu_run", "%%tpu_run -n 4 -k 2"):
+        book.good(f"{line}\n{square}")
+        values = book.good("[float(v[0, 0]) for v in strategy.experimental_local_results(product)]")
+        assert values.value == [10.0, 10.0]
+    book.good("%tpu_connect --simulate 2 --arithmetic cpu")
+    assert book.good(f"%%tpu_run\n{square}\nproduct[0, 0] > 10.001").value.values[0]
+    refused(book, "%tpu_connect --simulate 2 --arithmetic gpu", UsageError, "gpu")
 
 
 def test_status_with_unusual_names(book: Notebook) -> None:

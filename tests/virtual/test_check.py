@@ -471,3 +471,51 @@ def test_a_report_says_where_in_which_words() -> None:
     assert str(report).startswith("Does not compile for a TPU: 1 error.\nline ")
     assert "boolean_mask" in report._repr_html_()
     assert repr(report).startswith("CheckReport(errors=(Problem(code='dynamic-shape'")
+
+
+def embedding_of(kind: str) -> Any:
+    embedding = tf.tpu.experimental.embedding
+    table = embedding.TableConfig(
+        vocabulary_size=8, dim=4, initializer=tf.ones_initializer(), name="table"
+    )
+    feature = embedding.FeatureConfig(table=table)
+    return getattr(embedding, kind)(feature, optimizer=embedding.SGD(0.1))
+
+
+def test_embedding_tables_of_a_tpu() -> None:
+    """TensorFlow asks for their kernels while it traces: nobody has to run them to know."""
+    strategy = strategy_of(2)
+    with strategy.scope():
+        embedding = embedding_of("TPUEmbedding")
+
+    @tf.function
+    def step(ids: Any) -> Any:
+        embedding.enqueue(ids)
+        return strategy.run(embedding.dequeue)
+
+    found = tpunb.check(step, tf.constant([1, 2]), strategy=strategy)
+    assert [(one.code, one.entry) for one in found.errors] == [("unsupported-op", "48")]
+    assert found.errors[0].line == inspect.getsourcelines(step.python_function)[1]
+    assert "TPUEmbeddingV0" in found.errors[0].fix
+
+
+def test_embedding_tables_on_the_cores() -> None:
+    """What the catalogue recommends in their place computes and learns."""
+    strategy = strategy_of(2)
+    with strategy.scope():
+        embedding = embedding_of("TPUEmbeddingV0")
+        embedding.build()
+        optimizer = keras.optimizers.SGD(0.1)
+    (table,) = embedding.embedding_tables.values()
+
+    @tf.function
+    def step(ids: Any) -> Any:
+        def replica(ids: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(embedding(ids) ** 2)
+            optimizer.apply_gradients(zip(tape.gradient(loss, [table]), [table], strict=True))
+
+        strategy.run(replica, args=(ids,))
+
+    step(tf.constant([[1], [2]]))
+    np.testing.assert_allclose(table.numpy()[:4, 0], [1, 0.6, 0.6, 1])

@@ -154,9 +154,11 @@ def _on_cores(plan: Plan, tpu: Accelerator, pod: Pod | None) -> Connection:
         device_assignment=assignment,
         spmd=request.spmd,
         strict=request.strictness,
+        arithmetic=request.arithmetic,
+        at_once=request.at_once,
     )
     current_strategy.remember(strategy)
     connection = Connection(plan, strategy, resolver, topology, assignment, pod=pod)
     if request.patch:
-        connection.lent = lend(tpu, request.strictness)
+        connection.lent = lend(tpu, request.strictness, strategy.extended.arithmetic)
     return connection

@@ -6,7 +6,6 @@ import dataclasses
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.logs import logger
@@ -277,6 +276,7 @@ class Connection:
             hosts=extended.num_hosts,
             logical_devices=max(1, topology.num_logical_devices),
             topology=topology,
+            arithmetic=getattr(extended, "arithmetic", "tpu"),
             notes=self.notes,
         )
 
@@ -325,12 +325,7 @@ class Connection:
         self._refuse_closed()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

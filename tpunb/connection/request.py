@@ -18,6 +18,7 @@ from tpunb._util.integers import is_whole
 from tpunb._util.masking import mask
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strict.rules import Strictness
 
 __all__ = ["Request", "options", "takes", "workers_of"]
@@ -72,6 +73,7 @@ class Request:
             each host of the TPU.
 
     Raises:
+        ArithmeticNameError: There is no such arithmetic.
         ComputationShapeError: The computation shape or the number of replicas is none.
         ConnectError: An option's value is out of range, or two options exclude each other.
     """
@@ -118,6 +120,20 @@ class Request:
         const=False,
         type=_lenient,
         metavar="RULE",
+    )
+    arithmetic: str | None = _option(
+        None,
+        "how a virtual TPU multiplies matrices: tpu for float32 rounded to bfloat16, as a TPU "
+        "does, cpu for float32; by default what TPUNB_ARITHMETIC says, else cpu",
+        choices=ARITHMETICS,
+        metavar="ARITHMETIC",
+    )
+    at_once: int | None = _option(
+        None,
+        "how many replicas of a virtual TPU run at a time: fewer take less memory; by default as "
+        "many as there are processors",
+        type=int,
+        metavar="N",
     )
     patch: bool = _option(
         False,
@@ -166,6 +182,7 @@ class Request:
         settled = {
             "computation_shape": _shape_as_given(self.computation_shape),
             "strictness": Strictness.of(self.strict),
+            "arithmetic": arithmetic_of(self.arithmetic),
             "addresses": workers_of(self.workers),
             "started": _started(self.local_workers),
         }

@@ -9,6 +9,7 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 
 from tpunb.tpu.types import accelerator_types
+from tpunb.virtual.arithmetic import ARITHMETICS
 from tpunb.virtual.strict.rules import RULES
 
 __all__ = ["magic_matcher"]
@@ -17,6 +18,7 @@ _LINE = re.compile(r"\s*(?:\w+\s*=\s*)?%%?(\w+)\s(.*)")
 
 _VALUES: dict[object, Callable[[], Iterable[str]]] = {
     "TYPE": accelerator_types,
+    "ARITHMETIC": lambda: ARITHMETICS,
     "RULE": lambda: (rule.name for rule in RULES),
 }
 

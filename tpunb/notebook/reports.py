@@ -50,6 +50,8 @@ class StatusReport(Report):
 
     def facts(self) -> tuple[str, list[tuple[str, str]]]:
         """What is connected, for how long, and what it holds."""
+        from tpunb.display.draw.formats import arithmetic_rows
+
         status = self.status
         failed = (
             [("last error", shortened(status.last_error, _MAX_ERROR))] if status.last_error else []
@@ -61,6 +63,7 @@ class StatusReport(Report):
         return headline[0].upper() + headline[1:], [
             ("replicas", str(described.replicas)),
             ("cores", f"{described.cores} on {counted(described.hosts, 'host')}"),
+            *arithmetic_rows(described),
             ("connected for", duration(status.uptime)),
             ("variables", f"{byte_count(status.bytes_per_core)} on each core"),
             ("cells traced", str(status.cells_traced)),

@@ -67,8 +67,8 @@ from tensorflow.python.checkpoint.functional_saver import MultiDeviceSaver
 # Which operations XLA has kernels for.
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
-# Annotations of a tensor with a logical device or a partition, and variables that
-# every logical device of a replica holds.
+# Annotations of a tensor with a logical device or a partition, the precision of XLA's own
+# products, and variables that every logical device of a replica holds.
 from tensorflow.python.compiler.xla.experimental.xla_sharding import xla_data_pb2
 from tensorflow.python.distribute.tpu_replicated_variable import TPUReplicatedVariable
 
@@ -118,6 +118,7 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 
 OpSharding = xla_data_pb2.OpSharding
+PrecisionConfig = xla_data_pb2.PrecisionConfig
 TPU_VARIABLES = (tpu_values.TPUVariableMixin, tpu_values.TPUMirroredVariable)
 
 __all__ = [
@@ -133,6 +134,7 @@ __all__ = [
     "MultiDeviceSaver",
     "NodeDef",
     "OpSharding",
+    "PrecisionConfig",
     "SymbolicTensor",
     "TPUClusterResolver",
     "TPUExtended",

@@ -16,6 +16,7 @@ from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
+from tpunb.virtual.embedding_tables import no_embedding_tables
 from tpunb.virtual.interface import VirtualTPU
 from tpunb.virtual.strict.advice import advice
 from tpunb.virtual.strict.examination import (
@@ -144,7 +145,11 @@ def examined(
     if strategy is not None:
         refuse_other_strategies(strategy)
     choose = chooser(fn)
-    found = trace_for(fn, args, strategy, examine)
+    try:
+        found = trace_for(fn, args, strategy, examine)
+    except tf.errors.NotFoundError as error:
+        # TensorFlow asks for some kernels while it traces.
+        return CheckReport((no_embedding_tables(error, choose(())),)), []
     return report(found, _traces_of(fn, args), choose), found
 
 
@@ -275,7 +280,8 @@ def trace_for(
                 return found
         except Exception as error:
             failures.append(error)
-    raise failures[0]
+    # What the catalogue knows is no mistake in how the function was tried.
+    raise next((failure for failure in failures if explain(failure)), failures[0])
 
 
 def _element(argument: Any) -> Any:

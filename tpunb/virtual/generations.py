@@ -46,6 +46,7 @@ class TPUStrategyV2(VirtualTPUStrategy):
             device_assignment=experimental_device_assignment,
             spmd=experimental_spmd_xla_partitioning,
             strict=resolver.strictness,
+            arithmetic=resolver.arithmetic,
         )
 
 
@@ -113,6 +114,7 @@ def _extended(
         device_assignment,
         spmd=False,
         strictness=resolver.strictness,
+        arithmetic=resolver.arithmetic,
         steps_per_run=steps_per_run,
     )
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual._tensorflow import TPUClusterResolver, TPUSystemMetadata
+from tpunb.virtual.arithmetic import arithmetic_of
 from tpunb.virtual.devices import (
     WORKER_JOB,
     VirtualDevices,
@@ -33,6 +34,7 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         tpu: A TPU type such as `"v5e-8"`, a number of cores, or an `Accelerator`.
         strict: What a strategy made under TensorFlow's names refuses: all rules (True),
             none, or a mapping from a rule's name to whether it holds.
+        arithmetic: How such a strategy multiplies matrices, as `VirtualTPUStrategy` takes it.
         workers: The addresses of worker processes, one for each host of the TPU, to which
             TensorFlow is connected already; none for cores in this process.
 
@@ -40,12 +42,14 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         accelerator: The TPU type.
         workers: The addresses of the worker processes.
         strictness: What a strategy made under TensorFlow's names refuses.
+        arithmetic: How such a strategy multiplies matrices.
         devices: The logical CPU devices that stand for its hosts and cores.
         task_type: `"worker"`, as on a TPU VM.
         task_id: 0.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
+        ArithmeticNameError: There is no such arithmetic.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
 
@@ -54,11 +58,13 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         tpu: str | int | Accelerator,
         *,
         strict: bool | Mapping[str, bool] | Strictness = True,
+        arithmetic: str | None = None,
         workers: Sequence[str] = (),
     ) -> None:
         # TPUClusterResolver's own __init__ looks for a TPU in Google's cloud.
         self.accelerator = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
         self.strictness = Strictness.of(strict)
+        self.arithmetic = arithmetic_of(arithmetic)
         self.workers = tuple(workers)
         self.devices: VirtualDevices = (
             worker_devices(self.accelerator) if workers else virtual_devices(self.accelerator)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import itertools
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tpunb._util.integers import is_whole
+from tpunb.errors import TpunbError
 from tpunb.machine.processors import processors
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
@@ -26,6 +30,7 @@ from tpunb.virtual._tensorflow import (
     enclosing_tpu_context,
 )
 from tpunb.virtual.annotations import Recorder
+from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.devices import VirtualDevices
 from tpunb.virtual.input_pipelines import share_iterators, without_tuning
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
@@ -37,6 +42,10 @@ from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.v1_steps import run_steps
+
+
+class AtOnceError(TpunbError, ValueError):
+    """What says how many replicas run at a time is no positive whole number."""
 
 
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
@@ -56,11 +65,16 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
             by XLA's SPMD partitioner.
         strict: Whether what a TPU refuses is refused: all rules (True), none, or
             a mapping from a rule's name to whether it holds.
-        at_once: How many replicas of a host run at a time, which changes the memory
+        arithmetic: `"tpu"` to multiply matrices as a TPU does: float32 numbers are rounded
+            to bfloat16, and products are summed in float32. `"cpu"` for float32. By default
+            what `TPUNB_ARITHMETIC` says, else `"cpu"`.
+        at_once: How many replicas of a process run at a time, which changes the memory
             that a step takes and not its numbers; by default as many as it has processors.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
+        ArithmeticNameError: There is no such arithmetic.
+        AtOnceError: Less than one replica is to run at a time.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
 
@@ -71,6 +85,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
         spmd: bool = False,
         strict: bool | Mapping[str, bool] | Strictness = True,
+        arithmetic: str | None = None,
         at_once: int | None = None,
     ) -> None:
         warn_if_newer(tf.__version__)
@@ -79,7 +94,13 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         resolver = resolver or VirtualTPUClusterResolver(tpu)
         super(TPUStrategyV2, self).__init__(
             VirtualTPUExtended(
-                self, resolver, device_assignment, spmd, Strictness.of(strict), at_once=at_once
+                self,
+                resolver,
+                device_assignment,
+                spmd,
+                Strictness.of(strict),
+                arithmetic=arithmetic_of(arithmetic),
+                at_once=at_once,
             )
         )
         distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
@@ -100,6 +121,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         strictness: Strictness,
         steps_per_run: int | None = None,
         *,
+        arithmetic: Arithmetic = "cpu",
         at_once: int | None = None,
     ) -> None:
         super().__init__(
@@ -125,8 +147,24 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             assigned=device_assignment is not None,
             memory=memory,
             called=called,
-            at_once=at_once or _processors_for_each(resolver.devices),
+            at_once=_checked(at_once) or _processors_for_each(resolver.devices),
+            arithmetic=arithmetic,
         )
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """How replica functions that are traced from now on multiply."""
+        return self._options.arithmetic
+
+    @contextlib.contextmanager
+    def computing(self, arithmetic: Arithmetic) -> Iterator[None]:
+        """Replica functions that are traced inside multiply so."""
+        before = self._options
+        self._options = dataclasses.replace(before, arithmetic=arithmetic)
+        try:
+            yield
+        finally:
+            self._options = before
 
     def _assign_input_workers(self, devices: VirtualDevices) -> None:
         """One input pipeline for each host, feeding the first core of its replicas."""
@@ -257,6 +295,15 @@ def _prepared(
     if getattr(options.experimental_xla_options, "enable_xla_dynamic_padder", True):
         return inputs
     return padded(inputs, to_power_of_two=bool(options.experimental_bucketizing_dynamic_shape))
+
+
+def _checked(at_once: int | None) -> int | None:
+    if at_once is None or (is_whole(at_once) and at_once >= 1):
+        return at_once
+    raise AtOnceError(
+        f"{reprlib.repr(at_once)} replicas cannot run at a time.",
+        fix="Give a whole number from 1, or nothing for as many as there are processors.",
+    )
 
 
 def _processors_for_each(devices: VirtualDevices) -> int:

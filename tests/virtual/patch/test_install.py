@@ -386,6 +386,20 @@ def test_strictness_is_passed_on() -> None:
         assert eager(start()) == 2
 
 
+def test_arithmetic_is_passed_on() -> None:
+    x = tf.constant([[1.001]])
+
+    @tf.function
+    def square(strategy: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(tf.matmul, args=(x, x)), axis=None)
+
+    with installed(1, arithmetic="tpu"):
+        assert square(start())[0, 0] == 1
+        assert TPUClusterResolver("").arithmetic == "tpu"
+    with installed(1):
+        assert square(start())[0, 0] > 1
+
+
 def test_to_the_cpu_and_back() -> None:
     install("v3-8")
     first = start()

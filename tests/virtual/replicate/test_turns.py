@@ -12,8 +12,9 @@ import tensorflow as tf
 from support.keras_models import keras
 from support.strategies import each, replica_id, run, strategy_of
 
+import tpunb
 from tpunb.virtual.devices import VirtualDevices
-from tpunb.virtual.strategy import _processors_for_each
+from tpunb.virtual.strategy import AtOnceError, _processors_for_each
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -152,6 +153,17 @@ def test_replicas_of_several_cores() -> None:
     strategy = strategy_of("v3-8", device_assignment=assignment, at_once=1)
     found = run(strategy, lambda x: x + all_reduce(x), each(strategy, [np.eye(4)] * 4))
     np.testing.assert_array_equal(found, [np.eye(4) * 5] * 4)
+
+
+@pytest.mark.parametrize("at_once", [0, -1, 1.5, True, "2"])
+def test_a_number_that_is_none(at_once: Any) -> None:
+    with pytest.raises(AtOnceError, match="cannot run at a time"):
+        strategy_of(2, at_once=at_once)
+
+
+def test_a_connection_takes_it() -> None:
+    with tpunb.connect(simulate=4, at_once=3) as connection:
+        assert connection.strategy.extended._options.at_once == 3
 
 
 def test_as_many_as_each_host_has_processors(monkeypatch: pytest.MonkeyPatch) -> None:

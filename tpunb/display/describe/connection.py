@@ -26,6 +26,7 @@ class ConnectionDescription:
         hosts: Tasks that drive them.
         logical_devices: Logical devices of one replica (model parallelism).
         topology: The mesh and, if there is one, the device assignment.
+        arithmetic: How matrices are multiplied: `"cpu"` in float32, or as a `"tpu"` does.
         versions: Pairs of a package and its version.
         notes: Sentences that the user should read, such as why there is a
             virtual TPU.
@@ -39,5 +40,6 @@ class ConnectionDescription:
     hosts: int
     logical_devices: int = 1
     topology: TopologyDescription | None = None
+    arithmetic: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()

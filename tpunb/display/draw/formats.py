@@ -17,6 +17,7 @@ from tpunb.display.describe.topology import UNASSIGNED, TopologyDescription
 
 __all__ = [
     "and_more",
+    "arithmetic_rows",
     "assignment_phrase",
     "connection_rows",
     "connection_title",
@@ -207,6 +208,12 @@ def connection_title(connection: ConnectionDescription) -> str:
     return f"TPU hardware {name}".rstrip()
 
 
+def arithmetic_rows(connection: ConnectionDescription) -> Iterable[tuple[str, str]]:
+    """That a virtual TPU has a TPU's arithmetic: a row, or none."""
+    if connection.kind == "virtual" and connection.arithmetic == "tpu":
+        yield "arithmetic", "tpu: float32 factors rounded to bfloat16, sums in float32"
+
+
 def connection_rows(connection: ConnectionDescription) -> Iterable[tuple[str, str]]:
     """The summary's rows: a name and a value each."""
     if connection.tpu and connection.tpu != connection.accelerator:
@@ -221,5 +228,6 @@ def connection_rows(connection: ConnectionDescription) -> Iterable[tuple[str, st
         yield "topology", f"{counted(topology.num_chips, 'chip')}, {links_phrase(topology)}"
         if topology.hbm_bytes:
             yield "HBM", f"{byte_count(topology.hbm_bytes)} per core"
+    yield from arithmetic_rows(connection)
     if connection.versions:
         yield "versions", ", ".join(f"{name} {version}" for name, version in connection.versions)

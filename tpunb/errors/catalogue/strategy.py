@@ -190,6 +190,21 @@ STRATEGY = (
         ("tensorflow: tpu_embedding_v2.py",),
     ),
     Entry(
+        "48",
+        "Embedding tables without a TPU",
+        (
+            r"Could not find device for node: \{\{node \w{0,40}TPUEmbedding",
+            r"No OpKernel was registered to support Op '\w{0,40}TPUEmbedding",
+        ),
+        "`tf.tpu.experimental.embedding.TPUEmbedding` keeps its tables in a part of a TPU that "
+        "nothing else has: TensorFlow has no other kernels for them, and a virtual TPU does not "
+        "imitate them.",
+        "Use `tf.tpu.experimental.embedding.TPUEmbeddingV0`, which looks its tables up on the "
+        "cores and takes the same tables and features, or an Embedding layer; or run this on a "
+        "TPU.",
+        ("tensorflow: tpu_embedding_v2.py", "tensorflow: tpu_embedding_v1.py"),
+    ),
+    Entry(
         "46",
         "TensorFlow started before the virtual TPU",
         (

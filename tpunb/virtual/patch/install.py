@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
+from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.import_tensorflow import require_tensorflow
 from tpunb.virtual.patch.state import Installation, current, set_current, set_failure
 from tpunb.virtual.strict.rules import Strictness
@@ -35,6 +36,7 @@ def install(
     *,
     strict: bool | Mapping[str, bool] | Strictness = True,
     environment: bool = False,
+    arithmetic: str | None = None,
 ) -> None:
     """Makes TensorFlow's own names answer for a virtual TPU.
 
@@ -49,14 +51,17 @@ def install(
             mapping from a rule's name to whether it holds.
         environment: Whether the environment variables that notebooks look at are set
             too: `COLAB_TPU_ADDR`, `TPU_NAME`, `XRT_TPU_CONFIG`, `TPU_ACCELERATOR_TYPE`.
+        arithmetic: `"tpu"` if strategies are to multiply matrices as a TPU does; by default
+            what `TPUNB_ARITHMETIC` says, else `"cpu"`.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
+        ArithmeticNameError: There is no such arithmetic.
         ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU, or TensorFlow is not installed.
         VirtualDevicesError: TensorFlow has started with too few devices. What was
             installed before stays.
     """
-    wanted = _wanted(tpu, strict, environment)
+    wanted = _wanted(tpu, strict, environment, arithmetic)
     require_tensorflow()
     _put(wanted)
 
@@ -96,6 +101,7 @@ def installed(
     *,
     strict: bool | Mapping[str, bool] | Strictness = True,
     environment: bool = False,
+    arithmetic: str | None = None,
 ) -> Iterator[Accelerator]:
     """`install` for the length of a `with` block; afterwards holds what held before.
 
@@ -108,7 +114,7 @@ def installed(
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
     before = current()
-    install(tpu, strict=strict, environment=environment)
+    install(tpu, strict=strict, environment=environment, arithmetic=arithmetic)
     mine = current()
     assert mine is not None
     try:
@@ -126,7 +132,9 @@ def restore(before: Installation | None) -> None:
         _put(before)
 
 
-def lend(tpu: Accelerator, strictness: Strictness) -> Installation | None:
+def lend(
+    tpu: Accelerator, strictness: Strictness, arithmetic: Arithmetic = "cpu"
+) -> Installation | None:
     """`install` for the length of a connection.
 
     Returns:
@@ -136,14 +144,10 @@ def lend(tpu: Accelerator, strictness: Strictness) -> Installation | None:
     if (
         found is not None
         and not found.lent
-        and (found.accelerator, found.strictness)
-        == (
-            tpu,
-            strictness,
-        )
+        and (found.accelerator, found.strictness, found.arithmetic) == (tpu, strictness, arithmetic)
     ):
         return None
-    install(tpu, strict=strictness)
+    install(tpu, strict=strictness, arithmetic=arithmetic)
     mine = current()
     assert mine is not None
     mine.lent = True
@@ -162,6 +166,7 @@ def install_when_imported(
     *,
     strict: bool | Mapping[str, bool] | Strictness = True,
     environment: bool = False,
+    arithmetic: str | None = None,
     required: bool = False,
 ) -> None:
     """Installs as soon as TensorFlow is imported, and costs nothing until then.
@@ -173,6 +178,7 @@ def install_when_imported(
         tpu: As `install` takes it.
         strict: As `install` takes it.
         environment: As `install` takes it.
+        arithmetic: As `install` takes it.
         required: Whether the import of TensorFlow fails if installing fails. If not,
             a `TpuWarning` says why, and TensorFlow is as it would be without.
 
@@ -181,16 +187,16 @@ def install_when_imported(
         ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU.
         VirtualDevicesError: TensorFlow has started already with too few devices.
     """
-    wanted = _wanted(tpu, strict, environment)
+    wanted = _wanted(tpu, strict, environment, arithmetic)
     if "tensorflow" in sys.modules:
-        install(wanted.accelerator, strict=wanted.strictness, environment=environment)
+        install(wanted.accelerator, **wanted.options())
         return
     from tpunb.virtual.patch.environment import set_tpu_variables
     from tpunb.virtual.patch.import_hook import Hook
 
     def arrived() -> None:
         try:
-            install(wanted.accelerator, strict=wanted.strictness, environment=environment)
+            install(wanted.accelerator, **wanted.options())
         except Exception as error:
             set_failure(error)
             if not required:
@@ -217,6 +223,7 @@ def _wanted(
     tpu: str | int | Accelerator | None,
     strict: bool | Mapping[str, bool] | Strictness,
     environment: bool,
+    arithmetic: str | None,
 ) -> Installation:
     from tpunb.machine.detect import default_tpu, refuse_simulation
 
@@ -224,4 +231,4 @@ def _wanted(
     if tpu is None:
         tpu = default_tpu() or DEFAULT_TPU
     found = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
-    return Installation(found, Strictness.of(strict), environment)
+    return Installation(found, Strictness.of(strict), environment, arithmetic_of(arithmetic))

@@ -40,7 +40,9 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
         if found is None:
             raise RuntimeError("tpunb.virtual.install has been undone.")
         try:
-            super().__init__(found.accelerator, strict=found.strictness)
+            super().__init__(
+                found.accelerator, strict=found.strictness, arithmetic=found.arithmetic
+            )
         except VirtualDevicesError as error:
             set_failure(error)
             raise

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpunb.tpu.defaults import WORKER_PORT
 from tpunb.tpu.types import Accelerator
+from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.strict.rules import Strictness
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Installation:
         accelerator: The TPU type.
         strictness: What strategies refuse.
         environment: Whether environment variables announce the TPU.
+        arithmetic: How strategies multiply matrices.
         addresses: The addresses that resolvers have given as the TPU's.
         undo: Puts everything back.
         lent: Whether it is for the length of a connection.
@@ -36,10 +38,19 @@ class Installation:
     accelerator: Accelerator
     strictness: Strictness
     environment: bool
+    arithmetic: Arithmetic = "cpu"
     addresses: set[str] = dataclasses.field(default_factory=lambda: {ADDRESS})
     undo: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     lent: bool = False
     before: Installation | None = None
+
+    def options(self) -> dict[str, Any]:
+        """What `install` takes, for the same once more."""
+        return {
+            "strict": self.strictness,
+            "environment": self.environment,
+            "arithmetic": self.arithmetic,
+        }
 
     @property
     def names(self) -> TPUNames:

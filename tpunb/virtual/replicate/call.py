@@ -23,6 +23,7 @@ from tpunb.virtual.replicate.arguments import columns_of
 from tpunb.virtual.replicate.effects import is_read
 from tpunb.virtual.replicate.empty_batches import unknown_sizes
 from tpunb.virtual.replicate.expand import Expansion, ReplicaFunction
+from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
 from tpunb.virtual.replicate.trace import TracedVariable, trace
@@ -100,7 +101,12 @@ def _call(
     _refuse_single_copies(traced, options)
     inputs = _inputs(graph, traced, [column for column in columns if column[0] is not None])
     function = ReplicaFunction(
-        traced.definition, traced.library, options.cores, unknown_sizes(graph), options.at_once
+        traced.definition,
+        traced.library,
+        options.cores,
+        unknown_sizes(graph),
+        MatrixUnit.as_set() if options.arithmetic == "tpu" else None,
+        options.at_once,
     )
     arguments = {one.name: one.argument for one in inputs}
     expansion, functions = options.divergence.write(function, arguments, atomic)

@@ -18,6 +18,7 @@ from tpunb.virtual.replicate.builder import Builder, Setting
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.graphs import Library, data_inputs, returned
 from tpunb.virtual.replicate.inline import inlined
+from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.replicate.nodes import new_name
 from tpunb.virtual.replicate.variance import Argument, mark_diverged
 from tpunb.virtual.replicate.writer import write_function
@@ -36,6 +37,7 @@ class ReplicaFunction:
         cores: The devices of each replica, its logical devices in order.
         shapes: The convolutions of batches of unknown size, as `unknown_sizes` finds
             them; None if all sizes are known.
+        unit: Rounds what a TPU's matrix unit would; None for nothing.
         at_once: How many replicas of a process run at a time; None for all.
     """
 
@@ -43,12 +45,23 @@ class ReplicaFunction:
     library: Library
     cores: Sequence[Sequence[str]]
     shapes: Mapping[str, Sequence[int]] | None = None
+    unit: MatrixUnit | None = None
     at_once: int | None = None
 
     @functools.cached_property
+    def computed(self) -> FunctionDef:
+        """The function as the replicas compute it."""
+        return self.unit.rounded(self.definition) if self.unit else self.definition
+
+    @functools.cached_property
     def inlined_library(self) -> Library:
-        """Finds the functions that it calls, and inlines the calls in them."""
-        return functools.cache(lambda name: inlined(self.library(name), self.library))
+        """Finds the functions that it calls as replicas compute them, the calls in them inlined."""
+
+        def found(name: str) -> FunctionDef:
+            body = inlined(self.library(name), self.library)
+            return self.unit.rounded(body) if self.unit else body
+
+        return functools.cache(found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +112,7 @@ def expand(
         function in their order, once or once per replica as `arguments` says;
         its outputs are those of the replica function, each once per replica.
     """
-    flat, library = function.definition, function.inlined_library
+    flat, library = function.computed, function.inlined_library
     analysis = found = analyze(flat, arguments, library)
     if not assume_equal:
         analysis = analyze(flat, _all_diverged(arguments), library)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tpunb.tpu.types import largest_memory
+from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.replicate.stale_traces import Divergence
 from tpunb.virtual.strict.rules import Strictness
 
@@ -22,6 +23,7 @@ class ReplicateOptions:
         memory: Of a replica's cores, in bytes.
         called: What these are called in a sentence.
         at_once: How many replicas of a process run at a time; None for all.
+        arithmetic: How they multiply.
     """
 
     cores: Sequence[Sequence[str]]
@@ -31,3 +33,4 @@ class ReplicateOptions:
     memory: int = dataclasses.field(default_factory=largest_memory)
     called: str = "a core of the largest TPU"
     at_once: int | None = None
+    arithmetic: Arithmetic = "cpu"

@@ -9,6 +9,7 @@ that it is enough to redefine it under that name in TensorFlow's runtime.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import weakref
@@ -56,14 +57,16 @@ class Replication:
         """What goes into a saved model, by name; nothing if it is what is registered.
 
         In a saved model one variable stands for all copies, so that updates which are the
-        same on every replica must not be made by each of them.
+        same on every replica must not be made by each of them. And it is computed with the
+        arithmetic of the machine that loads it.
 
         Raises:
             ValueError: Replicas give copies values of their own.
         """
-        if self.equal == self.variables:
+        if self.equal == self.variables and self._function.unit is None:
             return {}
-        made = expand(self._function, self._arguments, name=self._name)
+        function = dataclasses.replace(self._function, unit=None)
+        made = expand(function, self._arguments, name=self._name)
         if made.diverged:
             keys = keys_of(self._arguments, made.diverged)
             names = ", ".join(sorted(key.rpartition("_")[0] for key in keys))

@@ -1,0 +1,403 @@
+"""A TPU's arithmetic: factors in bfloat16, sums in float32."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.bfloat16 import (
+    bf,
+    convolution,
+    convolution_by_filters,
+    convolution_by_images,
+    whole_numbers,
+)
+from support.strategies import each, run, strategy_of
+
+from tpunb.virtual._tensorflow import xla_data_pb2
+from tpunb.virtual.arithmetic import ArithmeticNameError
+from tpunb.virtual.replicate.matrix_unit import FACTORS, MatrixUnit
+
+
+class Ops:
+    """TensorFlow's operations, which take arrays as inputs of the function around them."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        made: Callable[..., Any] = getattr(tf.raw_ops, name)
+        return lambda **given: made(**{key: captured(value) for key, value in given.items()})
+
+
+def captured(value: Any) -> Any:
+    """Arrays as what a compiler knows nothing of."""
+    if isinstance(value, list):
+        return [captured(one) for one in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    with tf.init_scope():
+        return tf.constant(value)
+
+
+OPS = Ops()
+ONES = [1, 1, 1, 1]
+REPLICAS = 2
+X, W = whole_numbers(4, 16, seed=1), whole_numbers(16, 8, seed=2)
+MIXED = bf(X) @ bf(W)
+
+
+@pytest.fixture(scope="module")
+def strategy() -> Any:
+    return strategy_of(REPLICAS, arithmetic="tpu")
+
+
+@pytest.fixture
+def in_float32() -> Iterator[None]:
+    """The user asks for float32, as on a TPU."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+def with_gradients(function: Callable[..., Any], gradient: np.ndarray) -> Callable[..., Any]:
+    """A function that gives its result and, by each argument, the gradient of a weighted sum."""
+
+    def both(*args: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(args)
+            result = function(*args)
+        return result, *tape.gradient(result, args, gradient)
+
+    return both
+
+
+def matmul(x: np.ndarray, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, ...]:
+    """A matrix product and its gradients in NumPy."""
+    return x @ w, g @ np.swapaxes(w, -1, -2), np.swapaxes(x, -1, -2) @ g
+
+
+def conv2d(x: np.ndarray, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, ...]:
+    return convolution(x, w), convolution_by_images(w, g), convolution_by_filters(x, g)
+
+
+def depthwise(x: np.ndarray, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Channel by channel a convolution."""
+    channels = range(x.shape[-1])
+    parts = [conv2d(x[..., c : c + 1], w[:, :, c : c + 1], g[..., c : c + 1]) for c in channels]
+    result, by_images, by_filters = zip(*parts, strict=True)
+    return np.concatenate(result, -1), np.concatenate(by_images, -1), np.concatenate(by_filters, 2)
+
+
+def conv3d(x: np.ndarray, w: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, ...]:
+    """With a filter of depth 1: each plane by itself."""
+    planes = [conv2d(x[:, d], w[0], g[:, d]) for d in range(x.shape[1])]
+    result, by_images, by_filters = zip(*planes, strict=True)
+    return np.stack(result, 1), np.stack(by_images, 1), sum(by_filters)[np.newaxis]
+
+
+CASES: dict[str, tuple[Any, Any, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "matmul": (tf.matmul, matmul, (4, 16), (16, 8), (4, 8)),
+    "batch matmul": (tf.matmul, matmul, (3, 4, 16), (3, 16, 8), (3, 4, 8)),
+    "einsum": (lambda x, w: tf.einsum("ij,jk->ik", x, w), matmul, (4, 16), (16, 8), (4, 8)),
+    "tensordot": (lambda x, w: tf.tensordot(x, w, 1), matmul, (4, 16), (16, 8), (4, 8)),
+    "conv2d": (
+        lambda x, w: tf.nn.conv2d(x, w, 1, "VALID"),
+        conv2d,
+        (1, 4, 4, 2),
+        (2, 2, 2, 3),
+        (1, 3, 3, 3),
+    ),
+    "conv3d": (
+        lambda x, w: tf.nn.conv3d(x, w, [1, 1, 1, 1, 1], "VALID"),
+        conv3d,
+        (1, 1, 4, 4, 2),
+        (1, 2, 2, 2, 3),
+        (1, 1, 3, 3, 3),
+    ),
+    "depthwise": (
+        lambda x, w: tf.nn.depthwise_conv2d(x, w, ONES, "VALID"),
+        depthwise,
+        (1, 4, 4, 2),
+        (2, 2, 2, 1),
+        (1, 3, 3, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_and_their_gradients_are_those_of_numpy(strategy: Any, name: str) -> None:
+    """To the bit, as the sums are exact; and they are not those of float32."""
+    function, reference, *shapes = CASES[name]
+    x, w, g = (whole_numbers(*shape, seed=seed) for seed, shape in enumerate(shapes))
+    results = run(strategy, with_gradients(function, g), x, w)
+    for found, wanted, exact in zip(
+        results[-1], reference(bf(x), bf(w), bf(g)), reference(x, w, g), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
+        assert not np.array_equal(found, exact)
+
+
+def test_where_sums_round_the_order_is_all_that_differs(strategy: Any) -> None:
+    x, w = (np.random.default_rng(seed).normal(size=(64, 64)) for seed in (0, 1))
+    x, w = x.astype(np.float32), w.astype(np.float32)
+    found = run(strategy, tf.matmul, x, w)[0]
+    wanted = bf(x).astype(np.float64) @ bf(w).astype(np.float64)
+    assert np.abs(found - wanted).max() < 64 * np.finfo(np.float32).eps * 16
+    assert np.abs(found - x @ w).max() > 0.01
+
+
+def test_rounding_is_to_nearest_with_ties_to_even(strategy: Any) -> None:
+    special = [1.00390625, 1.01171875, 3.4e38, np.inf, -np.inf, np.nan, 1e-30, -0.0, 3.0]
+    values = np.array([special], np.float32)
+    found = run(strategy, lambda x: tf.matmul(x, [[1.0]], transpose_a=True), values)[0]
+    np.testing.assert_array_equal(found[:, 0], bf(values)[0])
+
+
+def test_each_replica_rounds_its_own(strategy: Any) -> None:
+    ones = np.float32(1)
+    found = run(strategy, lambda x: tf.matmul(x, W), each(strategy, [X, X + ones]))
+    for values, result in zip((X, X + ones), found, strict=True):
+        np.testing.assert_array_equal(result, bf(values) @ bf(W))
+
+
+def in_branch(x: Any, w: Any) -> Any:
+    return tf.cond(tf.reduce_sum(x) > -1e9, lambda: tf.matmul(x, w), lambda: tf.zeros([4, 8]))
+
+
+def in_loop(x: Any, w: Any) -> Any:
+    start = tf.constant(0), tf.zeros([4, 8])
+    return tf.while_loop(lambda i, _: i < 3, lambda i, _: (i + 1, tf.matmul(x, w)), start)[1]
+
+
+def in_collective_loop(x: Any, w: Any) -> Any:
+    """A loop that the engine takes out of the replicas."""
+
+    def body(i: Any, _: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        return i + 1, context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.matmul(x, w))
+
+    return tf.while_loop(lambda i, _: i < 3, body, (tf.constant(0), tf.zeros([4, 8])))[1]
+
+
+def in_function(x: Any, w: Any) -> Any:
+    return tf.function(lambda x, w: tf.function(tf.matmul)(x, w))(x, w)
+
+
+def in_compiled_function(x: Any, w: Any) -> Any:
+    return tf.function(lambda x, w: in_branch(x, w), jit_compile=True)(x, w)
+
+
+@pytest.mark.parametrize(
+    "function", [in_branch, in_loop, in_collective_loop, in_function, in_compiled_function]
+)
+def test_products_round_wherever_they_are(strategy: Any, function: Callable[..., Any]) -> None:
+    found = run(strategy, function, X, W)
+    np.testing.assert_array_equal(found, [MIXED] * REPLICAS)
+
+
+def test_gradients_of_a_loop_round(strategy: Any) -> None:
+    g = whole_numbers(4, 8, seed=3)
+    found = run(strategy, with_gradients(in_loop, g), X, W)[0]
+    np.testing.assert_array_equal(found[1], bf(g) @ bf(W).T)
+
+
+def test_variables_keep_their_float32(strategy: Any) -> None:
+    with strategy.scope():
+        variable = tf.Variable(W)
+
+    def step(x: Any) -> Any:
+        product = tf.matmul(x, variable)
+        variable.assign_add(tf.ones_like(variable))
+        return product, tf.matmul(x, variable)
+
+    before, after = run(strategy, step, X)[1]
+    np.testing.assert_array_equal(before, MIXED)
+    np.testing.assert_array_equal(after, bf(X) @ bf(W + 1))
+    np.testing.assert_array_equal(variable.numpy(), W + 1)
+
+
+def test_what_is_no_matrix_product_is_exact(strategy: Any) -> None:
+    def others(x: Any) -> Any:
+        outer = tf.einsum("ij,kj->ikj", x, x)
+        return x * x, tf.reduce_sum(x * 3), outer, tf.raw_ops.Einsum(inputs=[x], equation="ij->i")
+
+    product, total, outer, rows = run(strategy, others, X)[0]
+    np.testing.assert_array_equal(product, X * X)
+    np.testing.assert_array_equal(total, (X * 3).sum())
+    np.testing.assert_array_equal(outer, X[:, None] * X[None])
+    np.testing.assert_array_equal(rows, X.sum(axis=1))
+
+
+def test_other_types_are_as_they_were(strategy: Any) -> None:
+    wide = X.astype(np.float64)
+    found = run(strategy, lambda x: tf.matmul(x, x, transpose_b=True), wide)[0]
+    np.testing.assert_array_equal(found, wide @ wide.T)
+
+
+def test_patches_of_images_round(strategy: Any) -> None:
+    """A TPU takes them by a convolution with ones and zeros."""
+    images = whole_numbers(1, 4, 4, 2, seed=1)
+
+    def patches(images: Any) -> Any:
+        return tf.image.extract_patches(images, [1, 1, 1, 1], ONES, ONES, "VALID")
+
+    np.testing.assert_array_equal(run(strategy, patches, images)[0], bf(images))
+
+
+def test_outside_compilation_is_on_the_host(strategy: Any) -> None:
+    def step(x: Any) -> Any:
+        return tf.compat.v1.tpu.outside_compilation(lambda x: tf.matmul(x, W), x)
+
+    np.testing.assert_array_equal(run(strategy, step, X)[0], X @ W)
+
+
+@pytest.mark.usefixtures("in_float32")
+def test_the_user_asks_for_float32(strategy: Any) -> None:
+    np.testing.assert_array_equal(run(strategy, tf.matmul, X, W)[0], X @ W)
+
+
+@pytest.mark.parametrize(("precision", "wanted"), [(None, MIXED), (1, X @ W), (2, X @ W)])
+def test_the_precision_of_xlas_own_products(strategy: Any, precision: Any, wanted: Any) -> None:
+    from tensorflow.compiler.tf2xla.python import xla
+
+    numbers = xla_data_pb2.DotDimensionNumbers(
+        lhs_contracting_dimensions=[1], rhs_contracting_dimensions=[0]
+    )
+    config = xla_data_pb2.PrecisionConfig(operand_precision=[precision] * 2) if precision else None
+
+    @tf.function(jit_compile=True)
+    def product(x: Any, w: Any) -> Any:
+        return xla.dot_general(x, w, numbers, config)
+
+    np.testing.assert_array_equal(run(strategy, product, X, W)[0], wanted)
+
+
+def test_without_it_nothing_is_rounded_and_nothing_added() -> None:
+    found = run(strategy_of(REPLICAS), tf.matmul, X, W)[0]
+    np.testing.assert_array_equal(found, X @ W)
+
+
+def test_a_product_rounds_each_factor_once(strategy: Any) -> None:
+    """The square of a matrix, and the same factor in two products."""
+
+    @tf.function
+    def squares(x: Any) -> Any:
+        return tf.matmul(x, x), tf.matmul(x, x, transpose_a=True)
+
+    definition = squares.get_concrete_function(tf.TensorSpec([4, 4])).function_def
+    rounded = MatrixUnit(by_default=True).rounded(definition)
+    casts = [node.op for node in rounded.node_def].count("Cast")
+    assert casts == 2
+    assert MatrixUnit(by_default=False).rounded(definition) is definition
+
+
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+IMAGES, FILTERS, GRADIENT = zeros(1, 4, 4, 2), zeros(2, 2, 2, 3), zeros(1, 4, 4, 3)
+DEPTHWISE, SIX = zeros(2, 2, 2, 3), zeros(1, 4, 4, 6)
+VOLUMES, CUBES = zeros(1, 3, 4, 4, 2), zeros(2, 2, 2, 2, 3)
+VOLUME_GRADIENT = zeros(1, 3, 4, 4, 3)
+SAME = {"strides": ONES, "padding": "SAME"}
+SAME_3D = {"strides": [*ONES, 1], "padding": "SAME"}
+MATRICES = np.stack([np.eye(4, dtype=np.float32)] * 2)
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "MatMul": lambda: OPS.MatMul(a=X, b=W),
+    "SparseMatMul": lambda: OPS.SparseMatMul(a=X, b=W),
+    "BatchMatMul": lambda: OPS.BatchMatMul(x=MATRICES, y=MATRICES),
+    "BatchMatMulV2": lambda: OPS.BatchMatMulV2(x=MATRICES, y=MATRICES),
+    "BatchMatMulV3": lambda: OPS.BatchMatMulV3(x=MATRICES, y=MATRICES, Tout=tf.float32),
+    "Einsum": lambda: OPS.Einsum(inputs=[X, W], equation="ij,jk->ik"),
+    "Conv": lambda: OPS.Conv(input=IMAGES, filter=FILTERS, **SAME),
+    "Conv2D": lambda: OPS.Conv2D(input=IMAGES, filter=FILTERS, **SAME),
+    "Conv2DBackpropInput": lambda: OPS.Conv2DBackpropInput(
+        input_sizes=IMAGES.shape, filter=FILTERS, out_backprop=GRADIENT, **SAME
+    ),
+    "Conv2DBackpropFilter": lambda: OPS.Conv2DBackpropFilter(
+        input=IMAGES, filter_sizes=FILTERS.shape, out_backprop=GRADIENT, **SAME
+    ),
+    "Conv3D": lambda: OPS.Conv3D(input=VOLUMES, filter=CUBES, **SAME_3D),
+    "Conv3DBackpropInputV2": lambda: OPS.Conv3DBackpropInputV2(
+        input_sizes=VOLUMES.shape, filter=CUBES, out_backprop=VOLUME_GRADIENT, **SAME_3D
+    ),
+    "Conv3DBackpropFilterV2": lambda: OPS.Conv3DBackpropFilterV2(
+        input=VOLUMES, filter_sizes=CUBES.shape, out_backprop=VOLUME_GRADIENT, **SAME_3D
+    ),
+    "DepthwiseConv2dNative": lambda: OPS.DepthwiseConv2dNative(
+        input=IMAGES, filter=DEPTHWISE, **SAME
+    ),
+    "DepthwiseConv2dNativeBackpropInput": lambda: OPS.DepthwiseConv2dNativeBackpropInput(
+        input_sizes=IMAGES.shape, filter=DEPTHWISE, out_backprop=SIX, **SAME
+    ),
+    "DepthwiseConv2dNativeBackpropFilter": lambda: OPS.DepthwiseConv2dNativeBackpropFilter(
+        input=IMAGES, filter_sizes=DEPTHWISE.shape, out_backprop=SIX, **SAME
+    ),
+    "ExtractImagePatches": lambda: OPS.ExtractImagePatches(
+        images=IMAGES, ksizes=[1, 2, 2, 1], strides=ONES, rates=ONES, padding="VALID"
+    ),
+}
+OTHERS: dict[str, Callable[[], Any]] = {
+    "solve": lambda: tf.linalg.solve(captured(MATRICES), captured(MATRICES)),
+    "svd": lambda: tf.linalg.svd(captured(MATRICES), compute_uv=False),
+    "cholesky": lambda: tf.linalg.cholesky(captured(MATRICES)),
+    "inverse": lambda: tf.linalg.inv(captured(MATRICES)),
+    "cumsum": lambda: tf.cumsum(captured(X)),
+    "average pooling": lambda: tf.nn.avg_pool2d(captured(IMAGES), 2, 1, "SAME"),
+    "segments": lambda: tf.math.unsorted_segment_sum(captured(X), [0, 1, 0, 1], 3),
+}
+
+
+def precisions(call: Callable[[], Any]) -> set[str]:
+    """Which precision TensorFlow's compiler asks of XLA for the products of a function."""
+    compiled = tf.function(lambda: call(), jit_compile=True)
+    hlo = compiled.experimental_get_compiler_ir()(stage="hlo")
+    products = [line for line in hlo.splitlines() if re.search(r" (dot|convolution)\(", line)]
+    found = (re.search(r"operand_precision=\{([^}]*)\}", line) for line in products)
+    return {one[1] if one else "default" for one in found}
+
+
+def test_xla_rounds_the_same_operations_by_default() -> None:
+    """TensorFlow's compiler, which knows nothing of this package, lowers them."""
+    explicit = {name for name in FACTORS if name.startswith("Xla")}
+    assert set(CALLS) | explicit == set(FACTORS)
+    assert {name for name, call in CALLS.items() if precisions(call) != {"default"}} == set()
+    assert not any("default" in precisions(call) for call in OTHERS.values())
+
+
+@pytest.mark.usefixtures("in_float32")
+def test_xla_takes_float32_where_the_user_asks_for_it() -> None:
+    wanted = {"highest,highest"}
+    assert {name for name, call in CALLS.items() if precisions(call) != wanted} == set()
+
+
+def test_a_saved_function_is_not_rounded(strategy: Any, tmp_path: Path) -> None:
+    """It is computed with the arithmetic of the machine that loads it."""
+    module = tf.Module()
+    with strategy.scope():
+        module.variable = tf.Variable(W)
+
+    @tf.function(input_signature=[tf.TensorSpec([4, 16])])
+    def product(x: Any) -> Any:
+        results = strategy.run(lambda x: tf.matmul(x, module.variable), args=(x,))
+        return strategy.reduce("MEAN", results, axis=None)
+
+    module.product = product
+    np.testing.assert_array_equal(product(X), MIXED)
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded.product(X), X @ W)
+
+
+def test_the_environment_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUNB_ARITHMETIC", "tpu")
+    assert strategy_of(1).extended.arithmetic == "tpu"
+    assert strategy_of(1, arithmetic="cpu").extended.arithmetic == "cpu"
+    monkeypatch.setenv("TPUNB_ARITHMETIC", "tup")
+    with pytest.raises(ArithmeticNameError, match="'tup'") as raised:
+        strategy_of(1)
+    assert "'tpu'" in raised.value.fix

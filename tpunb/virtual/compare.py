@@ -1,0 +1,310 @@
+"""How far the results of a step move by a TPU's arithmetic."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpunb._util.plain_text import plain, shortened
+from tpunb._util.tables import LINED, escaped, table
+from tpunb.errors import TpunbError
+from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
+from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
+from tpunb.virtual.check import current
+from tpunb.virtual.interface import VirtualTPU
+from tpunb.virtual.variable_values import VariableValues, values_of
+
+__all__ = ["CompareError", "Comparison", "Difference", "compare"]
+
+_HEAD = ("result", "type", "largest value", "moves by", "relative")
+_MOST_ROWS = 40
+_LONGEST_NAME = 60
+
+Results = dict[str, list[np.ndarray]]
+"""The parts of a result by name, each with its value on every replica."""
+
+
+class CompareError(TpunbError, ValueError):
+    """A function whose results cannot be compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How far a part of a result moves.
+
+    Attributes:
+        name: Of the part: a key or place in what the function returns, or a variable.
+        dtype: Such as `"float32"`.
+        shape: On one replica.
+        largest: The largest absolute value in float32, over all replicas.
+        absolute: The largest absolute difference, over all replicas.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    largest: float
+    absolute: float
+
+    @property
+    def relative(self) -> float:
+        """The largest difference as a share of the largest value."""
+        if not self.absolute:
+            return 0.0
+        return self.absolute / self.largest if self.largest else math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A function's results in float32 and with a TPU's arithmetic.
+
+    Attributes:
+        results: What it returns.
+        variables: The variables that it changes.
+    """
+
+    results: tuple[Difference, ...]
+    variables: tuple[Difference, ...]
+
+    @property
+    def relative(self) -> float:
+        """The largest relative difference; not a number if anything became that."""
+        return max((one.relative for one in self._all), default=0.0, key=_order)
+
+    @property
+    def headline(self) -> str:
+        """The outcome in a line."""
+        if not any(one.absolute for one in self._all):
+            return "A TPU's arithmetic changes nothing here."
+        most = max(self._all, key=lambda one: _order(one.relative))
+        return (
+            f"A TPU's arithmetic moves the results by up to {_share(most.relative)} "
+            f"({shortened(most.name, _LONGEST_NAME)})."
+        )
+
+    @property
+    def _all(self) -> tuple[Difference, ...]:
+        return (*self.results, *self.variables)
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        for one in self._all[:_MOST_ROWS]:
+            kind = f"{one.dtype} {list(one.shape)}"
+            numbers = f"{one.largest:.4g}", f"{one.absolute:.3g}", _share(one.relative)
+            yield shortened(one.name, _LONGEST_NAME), kind, *numbers
+        if len(self._all) > _MOST_ROWS:
+            yield f"and {len(self._all) - _MOST_ROWS:,} more", *[""] * (len(_HEAD) - 1)
+
+    def __str__(self) -> str:
+        rows = [_HEAD, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows if len(rows) > 1
+        ]
+        return plain("\n".join([self.headline, *lines]))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("Comparison(...)" if cycle else str(self))
+
+    def _repr_html_(self) -> str:
+        rows = list(self._rows())
+        shown = table(rows, head=_HEAD, named=True, style=LINED) if rows else ""
+        return f"<p><b>{escaped(self.headline)}</b></p>{shown}"
+
+
+def compare(
+    fn: Callable[..., Any], *args: Any, strategy: tf.distribute.Strategy | None = None
+) -> Comparison:
+    """Runs a step in float32 and with a TPU's arithmetic, and says how far its results move.
+
+    Both runs start from the same variables, which have their values again afterwards, and
+    draw the same random numbers. What a step does to tables and files it does twice.
+
+    Args:
+        fn: A replica function, such as one would give to `strategy.run`, or a function
+            that calls `strategy.run` itself; a `tf.function` or not.
+        *args: Its arguments: tensors, arrays, per-replica values, nests of these, and Python
+            values. A dataset stands for its first global batch.
+        strategy: A virtual TPU's strategy; by default the one whose scope is entered, or
+            that of the open connection.
+
+    Returns:
+        For each part of the result and each variable that changes: the largest absolute
+        difference over all replicas, and its share of the largest value.
+
+    Raises:
+        CompareError: There is no strategy of a virtual TPU, or an argument is an iterator,
+            of which each run would take another batch.
+        Exception: What the function raises.
+    """
+    strategy = strategy or current()
+    if not isinstance(strategy, VirtualTPU):
+        raise CompareError(
+            "Only a virtual TPU computes in two arithmetics.",
+            fix="Connect to one: tpunb.connect(simulate='v5e-8').",
+        )
+    inputs = [_as_input(argument, strategy) for argument in args]
+    exact, rounded = (_run(fn, inputs, strategy, arithmetic) for arithmetic in ARITHMETICS)
+    return Comparison(
+        tuple(_differences(exact.results, rounded.results)),
+        tuple(_differences(exact.variables, rounded.variables)),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ran:
+    """What a run has left: its results, and the variables that it has changed."""
+
+    results: Results
+    variables: Results
+
+
+def _as_input(argument: Any, strategy: Any) -> Any:
+    """What a run is given for an argument."""
+    if isinstance(argument, tf.data.Dataset):
+        argument = strategy.experimental_distribute_dataset(argument)
+    if isinstance(argument, tf.distribute.DistributedDataset):
+        return next(iter(argument))
+    if hasattr(argument, "__next__"):
+        raise CompareError(
+            "Each of the two runs would take another batch from an iterator.",
+            fix="Pass a batch, next(iterator), or the dataset.",
+        )
+    # An array within a graph would be a constant there, however large.
+    return tf.nest.map_structure(
+        lambda one: tf.constant(one) if isinstance(one, np.ndarray) else one, argument
+    )
+
+
+def _run(
+    fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any, arithmetic: Arithmetic
+) -> _Ran:
+    """Runs a function once, and gives the variables back their values."""
+    with strategy.extended.computing(arithmetic):
+        concrete = _traced(fn, inputs, strategy)
+    before = VariableValues.used_by(concrete)
+    try:
+        results = dict(_parts(concrete(), strategy))
+        return _Ran(results, before.changed())
+    finally:
+        before.restore()
+
+
+def _traced(fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any) -> Any:
+    """The function without arguments and traced: as a replica's, or as one that runs them."""
+
+    def as_replica() -> Any:
+        return strategy.run(fn, args=tuple(inputs))
+
+    def as_caller() -> Any:
+        return fn(*inputs)
+
+    failures = []
+    for way in (as_replica, as_caller):
+        try:
+            return _concrete(way, strategy.extended.arithmetic)
+        except Exception as error:
+            failures.append(error)
+    raise failures[0]
+
+
+def _concrete(call: Callable[[], Any], arithmetic: Arithmetic) -> Any:
+    def seeded() -> Any:
+        graph = ops.get_default_graph()
+        graph.seed = 0 if graph.seed is None else graph.seed
+        with _traced_apart(arithmetic):
+            result = call()
+        return None if isinstance(result, tf.Operation) else result
+
+    return tf.function(seeded).get_concrete_function()
+
+
+class _Apart(XLAControlFlowContext):  # type: ignore[misc]
+    """Inside, functions have traces of their own, which are no different otherwise."""
+
+    def RequiresUniqueFunctionRetracing(self) -> bool:
+        return True
+
+    def IsXLAContext(self) -> bool:
+        return False
+
+
+@functools.cache
+def _apart(arithmetic: Arithmetic, rounds: bool) -> _Apart:
+    del arithmetic, rounds
+    return _Apart()
+
+
+@contextlib.contextmanager
+def _traced_apart(arithmetic: Arithmetic) -> Iterator[None]:
+    """Uses no trace that was made with the other arithmetic."""
+    # TensorFlow knows a context by its address: each must live as long as its traces.
+    around = _apart(arithmetic, tf.config.experimental.tensor_float_32_execution_enabled())
+    around.Enter()
+    try:
+        yield
+    finally:
+        around.Exit()
+
+
+def _parts(result: Any, strategy: Any, name: str = "") -> Iterator[tuple[str, list[np.ndarray]]]:
+    """The tensors of a result, by the way that leads to each."""
+    if isinstance(result, Mapping):
+        for key, value in result.items():
+            yield from _parts(value, strategy, f"{name}[{key!r}]" if name else str(key))
+    elif isinstance(result, (list, tuple)):
+        for place, value in enumerate(result):
+            yield from _parts(value, strategy, f"{name or 'result'}[{place}]")
+    elif result is not None:
+        local = strategy.experimental_local_results(result)
+        flat = [tf.nest.flatten(one, expand_composites=True) for one in local]
+        for place, column in enumerate(zip(*flat, strict=True)):
+            part = name or "result"
+            yield part if len(flat[0]) == 1 else f"{part}[{place}]", list(map(values_of, column))
+
+
+def _differences(exact: Results, rounded: Results) -> Iterator[Difference]:
+    for name, values in exact.items():
+        others = rounded.get(name, [])
+        pairs = [
+            (one, other)
+            for one, other in zip(values, others, strict=False)
+            if one.dtype.kind in "biufV" and one.shape == other.shape
+        ]
+        if pairs:
+            first = pairs[0][0]
+            largest = max((_largest(np.abs(_wide(one))) for one, _ in pairs), key=_order)
+            absolute = max(
+                (_distance(_wide(one), _wide(other)) for one, other in pairs), key=_order
+            )
+            yield Difference(name, first.dtype.name, first.shape, largest, absolute)
+
+
+def _wide(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float64)
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> float:
+    """The largest absolute difference; values that are no numbers are equal to their like."""
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        return _largest(np.where(same, 0.0, np.abs(one - other)))
+
+
+def _largest(values: np.ndarray) -> float:
+    return float(values.max()) if values.size else 0.0
+
+
+def _order(value: float) -> float:
+    """Where a number stands by size; what is none stands above all."""
+    return math.inf if math.isnan(value) else value
+
+
+def _share(value: float) -> str:
+    return f"{value:.2g}" if math.isnan(value) or math.isinf(value) else f"{100 * value:.2g}%"
