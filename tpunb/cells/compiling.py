@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile_traced, targets
@@ -52,6 +53,7 @@ class CompileSettings:
     largest_batch: bool = False
 
 
+@giving_back()
 def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPrograms:
     """Compiles a step of a cell with the TPU's own compiler; no TPU is needed.
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import targets
 from tpunb.compiler.origins import Choose
@@ -27,6 +28,7 @@ _BETTER_KNOWN = frozenset({"dynamic-shape", "bounded-shape", "memory", "x64-op",
 _FRAGILE = frozenset({"dynamic-shape", "bounded-shape"})
 
 
+@giving_back()
 def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckReport:
     """Checks whether a function would compile for a TPU, and run well on it.
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, overload
 
+from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.models import is_model, layer_names, model_step
 from tpunb.compiler.origins import Choose
@@ -80,6 +81,7 @@ def compile(
     timeout: float = 300,
     progress: Callable[[str], None] | None = None,
 ) -> TpuPrograms: ...
+@giving_back()
 def compile(
     fn: Any,
     *args: Any,

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import chooser_of, cores_of, function_for, targets
 from tpunb.compiler.models import is_model
@@ -47,6 +48,7 @@ class LargestBatch:
         return f"{self.tpu}: {self.batch:,} examples, {self.per_replica:,} a replica."
 
 
+@giving_back()
 def largest_batch(
     fn: Any,
     *specs: Any,
