@@ -91,7 +91,15 @@ class Refused:
 
 
 class LostError(Exception):
-    """The process crashed or took too long; the message is a sentence."""
+    """The process crashed or took too long; the message is a sentence.
+
+    Attributes:
+        crashed: Whether it crashed.
+    """
+
+    def __init__(self, message: str, *, crashed: bool = False) -> None:
+        super().__init__(message)
+        self.crashed = crashed
 
 
 def why_unavailable() -> CompilerUnavailableError | None:
@@ -161,7 +169,7 @@ def ask(
     try:
         answer = _child().ask(request, seconds)
     except ChildLostError as error:
-        raise LostError(_lost(error, module)) from None
+        raise LostError(_lost(error, module), crashed=not error.too_slow) from None
     return _read(answer)
 
 

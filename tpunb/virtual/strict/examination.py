@@ -66,7 +66,7 @@ class Located:
     @property
     def refuses(self) -> bool:
         """Whether a TPU refuses it, or may."""
-        return _REFUSES.get(self.diagnostic.rule, False) or self.diagnostic.rule == "bounded-shape"
+        return _REFUSES.get(self.diagnostic.rule, False)
 
 
 @dataclasses.dataclass(frozen=True)
