@@ -277,7 +277,8 @@ def progressed(messages: list[str]) -> Callable[[str], None]:
 def test_progress_is_told() -> None:
     messages: list[str] = []
     compile(lambda x: x + 1.0, SQUARE, tpu=["v3-8", "v5e-8"], progress=progressed(messages))
-    assert messages == ["compiling for v3-8", "compiling for v5e-8"]
+    assert messages[-2:] == ["compiling for v3-8", "compiling for v5e-8"]
+    assert "tracing" in messages[0]
 
 
 def test_no_graph_is_kept(eight: Any, model: Any) -> None:
@@ -293,3 +294,13 @@ def test_no_graph_is_kept(eight: Any, model: Any) -> None:
 
 def graphs() -> int:
     return sum(isinstance(one, tf.Graph) for one in gc.get_objects())
+
+
+def test_a_model_made_without_a_strategy_needs_none() -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    program = compile(model, tf.TensorSpec([64, 8]), tf.TensorSpec([64, 4]), tpu="v5e-1")
+    assert program.ok
+    assert (program.replicas, program.examples) == (1, 64)

@@ -56,13 +56,18 @@ class Ours:
 
 
 class Compiler:
-    """libtpu in a process that shares no code with the package; another one after a crash."""
+    """libtpu in a process that shares no code with the package; another one after a crash.
 
-    def __init__(self) -> None:
+    Args:
+        effort: libtpu's name of how much it tries; None for little, empty for all.
+    """
+
+    def __init__(self, effort: str | None = None) -> None:
+        self._effort = "EFFORT_O0" if effort is None else effort
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, module: bytes) -> dict[str, Any]:
-        process = self._process = self._process or _start()
+        process = self._process = self._process or _start(self._effort)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -79,9 +84,9 @@ class Compiler:
             self._process.communicate()
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start(effort: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "verdicts.libtpu_alone", _TOPOLOGY],
+        [sys.executable, "-m", "verdicts.libtpu_alone", _TOPOLOGY, effort],
         cwd=_TESTS,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

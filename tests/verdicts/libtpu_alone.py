@@ -1,6 +1,6 @@
 """libtpu by itself, on HLO that TensorFlow lowers by itself: nothing of tpunb is asked.
 
-    python -m verdicts.libtpu_alone TOPOLOGY < REQUESTS > ANSWERS
+    python -m verdicts.libtpu_alone TOPOLOGY EFFORT < REQUESTS > ANSWERS
 
 Requests are serialized modules, answers a dict each, pickled both. The way is that of JAX's
 own ahead-of-time compilation: HLO to MLIR, and a compile-only client of a described topology.
@@ -34,7 +34,7 @@ def main() -> None:
             module = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        pickle.dump(_compiled(module, devices), answers)
+        pickle.dump(_compiled(module, devices, sys.argv[2]), answers)
         answers.flush()
 
 
@@ -44,7 +44,7 @@ def _devices(topology: str) -> list[Any]:
     return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
 
 
-def _compiled(serialized: bytes, devices: list[Any]) -> dict[str, Any]:
+def _compiled(serialized: bytes, devices: list[Any], effort: str) -> dict[str, Any]:
     import jax._src.interpreters.mlir as jax_mlir
     from jax._src.lib import _jax, xla_client
     from jax._src.lib.mlir import ir
@@ -66,7 +66,8 @@ def _compiled(serialized: bytes, devices: list[Any]) -> dict[str, Any]:
                 copy.results[0].replace_all_uses_with(copy.operands[0])
                 copy.erase()
         options = xla_client.CompileOptions()
-        options.env_option_overrides = [("xla_optimization_level", "EFFORT_O0")]
+        if effort:
+            options.env_option_overrides = [("xla_optimization_level", effort)]
         with module.context:
             made = devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
     except Exception as error:

@@ -71,7 +71,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
         Exception: What the cell raises when it is traced.
     """
     strategy = steps.programs.strategy
-    libtpu.require()
+    libtpu.start()
     refuse_other_strategies(strategy)
     kinds = targets(list(settings.tpus) or None, strategy)
     settings.say("tracing the cell")

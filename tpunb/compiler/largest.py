@@ -82,7 +82,7 @@ def largest_batch(
             has a batch.
         CompilerUnavailableError: The compiler is not installed.
     """
-    libtpu.require()
+    libtpu.start()
     strategy = strategy or current()
     kinds = targets(tpu, strategy)
     settings = Settings(

@@ -23,7 +23,16 @@ from tpunb._util.logs import timed
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
 
-__all__ = ["Compiled", "LostError", "Refused", "ask", "available", "require", "why_unavailable"]
+__all__ = [
+    "Compiled",
+    "LostError",
+    "Refused",
+    "ask",
+    "available",
+    "require",
+    "start",
+    "why_unavailable",
+]
 
 LOW_EFFORT = "EFFORT_O0"
 """libtpu's name of a compilation that takes a tenth of the time: the verdict is the same, the
@@ -138,6 +147,16 @@ def require() -> None:
     """
     if error := why_unavailable():
         raise error
+
+
+def start() -> None:
+    """Starts the compiler, whose imports take seconds, beside what has to be done before.
+
+    Raises:
+        CompilerUnavailableError: There is none.
+    """
+    require()
+    _child().start()
 
 
 @timed("compiler", "compile with libtpu")
