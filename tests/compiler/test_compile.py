@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -276,4 +277,30 @@ def progressed(messages: list[str]) -> Callable[[str], None]:
 def test_progress_is_told() -> None:
     messages: list[str] = []
     compile(lambda x: x + 1.0, SQUARE, tpu=["v3-8", "v5e-8"], progress=progressed(messages))
-    assert messages == ["compiling for v3-8", "compiling for v5e-8"]
+    assert messages[-2:] == ["compiling for v3-8", "compiling for v5e-8"]
+    assert "tracing" in messages[0]
+
+
+def test_no_graph_is_kept(eight: Any, model: Any) -> None:
+    """Keras's losses have custom gradients, which TensorFlow registers for good with their graph."""
+    batch = [tf.TensorSpec([64, 512]), tf.TensorSpec([64], tf.int64)]
+    compile(model, *batch, strategy=eight)
+    gc.collect()
+    before = graphs()
+    compile(model, *batch, strategy=eight)
+    gc.collect()
+    assert graphs() == before
+
+
+def graphs() -> int:
+    return sum(isinstance(one, tf.Graph) for one in gc.get_objects())
+
+
+def test_a_model_made_without_a_strategy_needs_none() -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    program = compile(model, tf.TensorSpec([64, 8]), tf.TensorSpec([64, 4]), tpu="v5e-1")
+    assert program.ok
+    assert (program.replicas, program.examples) == (1, 64)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.shell import Notebook
 
+from tpunb.errors import TpuWarning
 from tpunb.virtual.check import CheckError, CheckReport
 
 pytestmark = pytest.mark.usefixtures("tf")
@@ -19,7 +20,7 @@ for i in tf.range(2):
         'sum',
         y)
 
-z = tf.boolean_mask(y, y > 0)
+z = tf.tensordot(tf.cast(y, tf.int64), tf.cast(y, tf.int64), 0)
 """
 
 
@@ -44,10 +45,10 @@ def test_lines_and_reasons(book: Notebook) -> None:
     report = checked(book, MASK)
     assert [(one.code, one.line, one.entry) for one in report.errors] == [
         ("unsupported-op", 5, "23"),
-        ("dynamic-shape", 9, "26"),
+        ("x64-op", 9, "25"),
     ]
     assert not report.ok
-    assert "line 9: error dynamic-shape" in str(report)
+    assert "line 9: error x64-op" in str(report)
     assert "y" not in book.shell.user_ns
     assert "z" not in book.shell.user_ns
 
@@ -97,7 +98,7 @@ def test_errors_of_the_cell_itself(book: Notebook) -> None:
 
 
 def test_check_before_running(book: Notebook) -> None:
-    ran = book.run("%%tpu_run --check\ny = tf.boolean_mask(x, x > 0)")
+    ran = book.run("%%tpu_run --check\ny = tf.strings.as_string(x)")
     assert isinstance(ran.error, CheckError)
     assert "line 2" in ran.text or any("line 2" in shown["text/plain"] for shown in ran.shown)
     assert "y" not in book.shell.user_ns
@@ -106,16 +107,27 @@ def test_check_before_running(book: Notebook) -> None:
 
 
 def test_a_refused_run_shows_the_line_the_cause_and_the_fix_once(book: Notebook) -> None:
-    ran = book.run("%%tpu_run\ny = x * 2\nz = tf.boolean_mask(y, y > 0)")
+    ran = book.run("%%tpu_run\ny = x * 2\nz = tf.zeros([tf.cast(y[0, 0], tf.int32)])")
     assert type(ran.error).__name__ == "InvalidArgumentError"
-    assert "---->   3 z = tf.boolean_mask" in ran.text
-    assert ran.text.count("Known error 26") == 1
-    assert ran.text.count("No registered 'Where' OpKernel") == 1
+    assert "---->   3 z = tf.zeros" in ran.text
+    assert ran.text.count("Known error 27") == 1
+    assert ran.text.count("must be a compile-time constant") == 1
+
+
+def test_a_size_that_depends_on_data_is_a_warning_in_a_run_and_in_a_check(book: Notebook) -> None:
+    cell = "z = tf.boolean_mask(x, x > 0)"
+    report = checked(book, cell)
+    assert report.ok
+    assert [one.code for one in report.warnings] == ["dynamic-shape"]
+    with pytest.warns(TpuWarning, match="pads it to its bound"):
+        book.good(f"%%tpu_run\n{cell}")
+    book.good("%tpu_connect --simulate 2 --lenient dynamic-shape")
+    book.good(f"%%tpu_run\n{cell}")
 
 
 def test_lenient_rules(book: Notebook) -> None:
-    book.good("%tpu_connect --simulate 2 --lenient dynamic-shape")
-    assert book.run("%%tpu_run\ntf.boolean_mask(x, x > 0)").error is None
+    book.good("%tpu_connect --simulate 2 --lenient constant-size")
+    assert book.run("%%tpu_run\ntf.zeros([tf.cast(x[0, 0], tf.int32)])").error is None
     assert book.run("%%tpu_run\ntf.strings.as_string(x)").error is not None
     book.good("%tpu_connect --simulate 2 --lenient")
     assert book.run("%%tpu_run\ntf.strings.as_string(x)").error is None

@@ -54,6 +54,7 @@ def compiled(peak: int) -> Compiled:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLibtpu:
     made = FakeLibtpu()
     monkeypatch.setattr(libtpu, "ask", made.ask)
+    monkeypatch.setattr(libtpu, "start", lambda: None)
     monkeypatch.setattr(libtpu, "why_unavailable", lambda: None)
     return made
 

@@ -13,7 +13,7 @@ import pytest
 from counterparts.children import WITHOUT_KERAS, environment
 from jupyter_client.manager import KernelManager
 from support.interrupts import When, counts
-from support.patience import PATIENCE
+from support.kernels import Client
 from support.shell import Notebook
 
 from tpunb.display import progress
@@ -138,33 +138,6 @@ def test_a_step_that_does_not_end(book: Notebook, monkeypatch: pytest.MonkeyPatc
     assert isinstance(ran.error, Stopped)
     assert "Stopped: inside step 1, after 0 of 5 steps: variables hold what was" in ran.text
     book.good(SHORT)
-
-
-class Client:
-    """A kernel of its own, as a front end that somebody watches has it."""
-
-    def __init__(self, manager: KernelManager) -> None:
-        self._manager = manager
-        self._client = manager.client()
-        self._client.start_channels()
-        self._client.wait_for_ready(timeout=PATIENCE)
-
-    def run(self, code: str, *, interrupt_at: str | None = None) -> tuple[dict[str, Any], str]:
-        """Runs a cell; interrupts the kernel when a text is shown."""
-        shown: list[str] = []
-
-        def see(message: dict[str, Any]) -> None:
-            text = message["content"].get("data", {}).get("text/plain", "")
-            if interrupt_at and interrupt_at in text and not any(interrupt_at in t for t in shown):
-                self._manager.interrupt_kernel()
-            shown.append(text)
-
-        reply = self._client.execute_interactive(code, output_hook=see, timeout=PATIENCE)
-        return reply["content"], "\n".join(shown)
-
-    def close(self) -> None:
-        self._client.stop_channels()
-        self._manager.shutdown_kernel(now=True)
 
 
 @pytest.mark.tensorflow

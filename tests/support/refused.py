@@ -13,10 +13,6 @@ def printing(x: Any) -> Any:
     return x
 
 
-def masking(x: Any) -> Any:
-    return tf.reduce_sum(tf.boolean_mask(x, x > 1.0))
-
-
 def counting(x: Any) -> Any:
     return tf.reduce_sum(tf.range(tf.cast(x[0], tf.int32) + 2))
 
@@ -49,7 +45,6 @@ def shape_changing_loop(x: Any) -> Any:
 REFUSED: dict[str, tuple[Callable[[Any], Any], str, int | None]] = {
     "unsupported-op": (printing, "Detected unsupported operations", 23),
     "unsupported-type": (worded, "Unsupported data type for TPU: string", 24),
-    "dynamic-shape": (masking, "No registered 'Where' OpKernel for 'TPU'", 26),
     "constant-size": (counting, "must be a compile-time constant", 27),
     "list-size": (growing, "requires a fixed tensor list size", 29),
     "x64-op": (doubled, "not contain X64 element types", 25),

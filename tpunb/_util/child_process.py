@@ -104,6 +104,14 @@ class ChildProcess:
                     self._drop()
             return answer
 
+    def start(self) -> None:
+        """Starts the process, which gets ready beside what is done here before it is asked.
+
+        Where it cannot be started, whoever asks is told.
+        """
+        with self._lock, contextlib.suppress(ChildLostError):
+            self._running()
+
     def close(self) -> None:
         """Ends the process."""
         with self._lock:

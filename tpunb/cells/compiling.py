@@ -9,11 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile_traced, targets
 from tpunb.compiler.models import layer_names
 from tpunb.compiler.program import Buffer, CodeLine, TpuProgram
+from tpunb.compiler.search import FINE, Tried, search
 from tpunb.compiler.table import TpuPrograms
 from tpunb.compiler.verdict import Settings
 from tpunb.virtual.check import refuse_other_strategies
@@ -22,7 +24,6 @@ from ..errors.code_problems import SourceLine
 from .batch_reader import Batch
 from .capture import Captured
 from .error_lines import line_in
-from .largest_batch import search
 from .nests import leaves
 from .source import StepSource
 from .steps import Steps
@@ -52,6 +53,7 @@ class CompileSettings:
     largest_batch: bool = False
 
 
+@giving_back()
 def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPrograms:
     """Compiles a step of a cell with the TPU's own compiler; no TPU is needed.
 
@@ -69,7 +71,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
         Exception: What the cell raises when it is traced.
     """
     strategy = steps.programs.strategy
-    libtpu.require()
+    libtpu.start()
     refuse_other_strategies(strategy)
     kinds = targets(list(settings.tpus) or None, strategy)
     settings.say("tracing the cell")
@@ -111,9 +113,9 @@ def _with_largest(
     strategy = steps.programs.strategy
     first = max(batch.sizes)
 
-    def peak_of(size: int) -> int | None:
+    def attempt(size: int) -> Tried:
         if size == first:
-            return memory.peak
+            return Tried(program.ok, memory.peak)
         settings.say(f"compiling for {program.tpu} with a batch of {size * program.replicas}")
         traced = steps.programs.traced(
             steps.cell,
@@ -127,11 +129,11 @@ def _with_largest(
         (found,) = compile_traced(
             traced.functions, targets(program.tpu, strategy), how, strategy=strategy
         )
-        return found.memory.peak if found.memory is not None and found.memory.exact else None
+        exact = found.memory is not None and found.memory.exact
+        return Tried(found.ok, found.memory.peak if found.memory and exact else None)
 
-    return dataclasses.replace(
-        program, largest_batch=program.replicas * search(peak_of, first, memory.available)
-    )
+    found = search(attempt, first, memory.available, fine=FINE)
+    return dataclasses.replace(program, largest_batch=program.replicas * found)
 
 
 def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import targets
 from tpunb.compiler.origins import Choose
@@ -21,12 +22,14 @@ from tpunb.virtual.strict.examination import Examination
 __all__ = ["check", "with_verdict"]
 
 _SECONDS = 60.0
-# What the compiler knows better than a rule does. A size that depends on data stays a warning:
-# what TensorFlow's runtime makes of it is not the compiler's.
-_BETTER_KNOWN = frozenset({"dynamic-shape", "bounded-shape", "memory", "x64-op", "compile"})
+_BETTER_KNOWN = frozenset({"memory", "x64-op", "compile"})
+"""What the compiler knows better than a rule does."""
+
 _FRAGILE = frozenset({"dynamic-shape", "bounded-shape"})
+"""Sizes that depend on data: what the compiler refuses or crashes on most often."""
 
 
+@giving_back()
 def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckReport:
     """Checks whether a function would compile for a TPU, and run well on it.
 
@@ -78,7 +81,8 @@ def with_verdict(
     except (CompilerUnavailableError, CompileError) as error:
         return dataclasses.replace(found, compiler=_not_asked(error.message))
     if program.unknown:
-        return dataclasses.replace(found, compiler=_not_asked(program.unknown))
+        kept = _refusing_fragile(found) if program.crashed else found
+        return dataclasses.replace(kept, compiler=_not_asked(program.unknown))
     return _joined(found, program)
 
 
@@ -86,15 +90,21 @@ def _not_asked(reason: str) -> str:
     return f"The TPU's own compiler was not asked, or gave no answer: {reason}"
 
 
+def _refusing_fragile(found: CheckReport) -> CheckReport:
+    """With errors of what the compiler most likely crashed on."""
+    errors = [*found.errors, *(one for one in found.warnings if one.code in _FRAGILE)]
+    warnings = [one for one in found.warnings if one.code not in _FRAGILE]
+    return CheckReport(tuple(sorted(errors, key=_order)), tuple(warnings))
+
+
 def _joined(found: CheckReport, program: TpuProgram) -> CheckReport:
     kept = [one for one in found.errors if one.code not in _BETTER_KNOWN]
-    fragile = [one for one in found.errors if one.code in _FRAGILE]
     known = {(one.code, one.line) for one in kept}
     added = [one for one in program.errors if (one.code, one.line) not in known]
     # Of a refusal the rule may know the better place.
-    errors = [_placed(one, found.errors) for one in added]
-    codes = {one.code for one in errors}
-    warnings = [*(one for one in fragile if one.code not in codes), *found.warnings]
+    errors = [_placed(one, [*found.errors, *found.warnings]) for one in added]
+    refused = bool(_FRAGILE & {one.code for one in errors})
+    warnings = [one for one in found.warnings if not (refused and one.code in _FRAGILE)]
     return CheckReport(
         tuple(sorted([*kept, *errors], key=_order)),
         tuple(sorted(warnings, key=_order)),

@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, overload
 
+from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.models import is_model, layer_names, model_step
 from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import Prepared, prepare
 from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.compiler.progress import LOWERING, TRACING, told
 from tpunb.compiler.several import merged
 from tpunb.compiler.table import TpuPrograms
 from tpunb.compiler.topologies import Target, target
@@ -22,6 +24,7 @@ from tpunb.virtual.check import (
     refuse_other_strategies,
     trace_for,
 )
+from tpunb.virtual.strict import xla
 from tpunb.virtual.strict.traced_function import TracedFunction
 
 __all__ = [
@@ -80,6 +83,7 @@ def compile(
     timeout: float = 300,
     progress: Callable[[str], None] | None = None,
 ) -> TpuPrograms: ...
+@giving_back()
 def compile(
     fn: Any,
     *args: Any,
@@ -107,7 +111,7 @@ def compile(
             that of the open connection. A function that needs none can do without.
         speed: Whether to estimate the time, which takes the compiler ten times as long.
         timeout: Seconds that compiling for one type may take.
-        progress: Is called with a sentence about what is done next.
+        progress: Is called with what is done next; by default a notebook's cell shows it.
 
     Returns:
         What became of it; for several types a table of that.
@@ -119,11 +123,13 @@ def compile(
         AcceleratorTypeError: There is no such type.
         Exception: What the function raises when it is traced.
     """
-    libtpu.require()
+    libtpu.start()
     strategy = strategy or current()
     kinds = targets(tpu, strategy)
-    function = function_for(fn, args, strategy)
-    programs = _for_each(function, kinds, _settings(fn, speed, timeout, progress))
+    with told(progress) as say:
+        settings = Settings(chooser_of(fn), speed, timeout, progress=say)
+        function = function_for(fn, args, strategy, say)
+        programs = _for_each(function, kinds, settings)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
 
 
@@ -147,6 +153,7 @@ def compile_traced(
         strategy: Whose replicas they are.
     """
     libtpu.require()
+    settings.progress(LOWERING)
     replicas, partitions = cores_of(strategy)
     prepared = tuple(prepare(one, settings.choose, layers) for one in traced)
     return _for_each(Function(prepared, replicas, partitions, examples), kinds, settings)
@@ -170,8 +177,12 @@ def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Targe
     return [target(name, replicas if name == own else None, partitions) for name in names if name]
 
 
-def function_for(fn: Any, args: Sequence[Any], strategy: Any) -> Function:
+def function_for(
+    fn: Any, args: Sequence[Any], strategy: Any, say: Callable[[str], None] = lambda _: None
+) -> Function:
     """Traces and lowers a function; see `compile` for the arguments and errors."""
+    say(TRACING)
+    xla.start()
     layers, choose = layer_names(fn), chooser_of(fn)
     examples = None
     if step := model_step(fn, args, strategy):
@@ -181,15 +192,10 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any) -> Function:
         refuse_other_strategies(strategy)
     replicas, partitions = cores_of(strategy)
     traced = trace_for(fn, args, strategy, lambda one: one)
+    say(LOWERING)
     prepared = tuple(prepare(one, choose, layers) for one in traced)
     examples = examples or _examples(traced, replicas)
     return Function(prepared, replicas, partitions, examples)
-
-
-def _settings(
-    fn: Any, speed: bool, timeout: float, progress: Callable[[str], None] | None
-) -> Settings:
-    return Settings(chooser_of(fn), speed, timeout, progress=progress or (lambda _: None))
 
 
 def chooser_of(fn: Any) -> Choose:

@@ -8,18 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import chooser_of, cores_of, function_for, targets
 from tpunb.compiler.models import is_model
 from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.compiler.progress import told
+from tpunb.compiler.search import Tried, search
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import Settings
 from tpunb.virtual.check import current
 
 __all__ = ["LargestBatch", "largest_batch"]
-
-_MOST = 1 << 24
-_ROUNDS = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,7 @@ class LargestBatch:
         return f"{self.tpu}: {self.batch:,} examples, {self.per_replica:,} a replica."
 
 
+@giving_back()
 def largest_batch(
     fn: Any,
     *specs: Any,
@@ -70,7 +71,7 @@ def largest_batch(
         strategy: As for `tpunb.compile`.
         step: The batch of a replica is a multiple of it.
         timeout: Seconds that one compilation may take.
-        progress: Is called with a sentence about what is done next.
+        progress: Is called with what is done next; by default a notebook's cell shows it.
 
     Returns:
         The batch; for several types one of each.
@@ -80,104 +81,68 @@ def largest_batch(
             has a batch.
         CompilerUnavailableError: The compiler is not installed.
     """
-    libtpu.require()
+    libtpu.start()
     strategy = strategy or current()
     kinds = targets(tpu, strategy)
-    settings = Settings(
-        chooser_of(fn), timeout=timeout, details=False, progress=progress or (lambda _: None)
-    )
     # A model takes its global batch, a replica function that of a replica.
     whole = is_model(fn) or is_model(getattr(fn, "__self__", None))
     traced_on = cores_of(strategy)[0] if whole else 1
-    found = []
-    for kind in kinds:
-        search = _Search(fn, specs, strategy, kind, settings, step, traced_on)
-        found.append(search.run())
+    with told(progress) as say:
+        settings = Settings(chooser_of(fn), timeout=timeout, details=False, progress=say)
+        sizes = _Sizes(fn, specs, strategy, settings, traced_on)
+        found = [sizes.largest(kind, step) for kind in kinds]
     return found[0] if tpu is None or isinstance(tpu, str) else tuple(found)
 
 
-class _Search:
-    """Tries sizes between one that fits and one that does not."""
+@dataclasses.dataclass(frozen=True)
+class _Sizes:
+    """A function with any batch.
 
-    def __init__(
-        self,
-        fn: Any,
-        specs: Sequence[Any],
-        strategy: Any,
-        kind: Target,
-        settings: Settings,
-        step: int,
-        times: int,
-    ) -> None:
-        self._fn, self._specs, self._strategy = fn, specs, strategy
-        self._kind, self._settings = kind, settings
-        self._step, self._times = step, times
-        self._size = _batch_of(specs)
-        self._tried: dict[int, TpuProgram] = {}
+    Attributes:
+        fn: The function.
+        specs: Its arguments.
+        strategy: As for `largest_batch`.
+        settings: How to compile.
+        times: The batch of its arguments, in batches of a replica.
+    """
 
-    def run(self) -> LargestBatch:
-        """The largest size that fits."""
-        size = self._rounded((self._size or self._step * self._times) // self._times)
-        for _ in range(_ROUNDS):
-            self._try(size)
-            following = self._next()
-            if following is None:
-                break
-            size = following
-        return self._result()
+    fn: Any
+    specs: Sequence[Any]
+    strategy: Any
+    settings: Settings
+    times: int
 
-    def _try(self, size: int) -> None:
-        self._settings.progress(f"a batch of {size:,} a replica on {self._kind.tpu.name}")
-        specs = _with_batch(self._specs, self._size, size * self._times)
-        function = function_for(self._fn, specs, self._strategy)
-        program = function.on(self._kind, self._settings)
-        if program.unknown or any(error.code != "memory" for error in program.errors):
-            program.raise_if_refused()
-        self._tried[size] = program
+    def largest(self, kind: Target, step: int) -> LargestBatch:
+        """The largest batch of a replica that fits on a TPU type."""
+        tried: dict[int, TpuProgram] = {}
 
-    def _next(self) -> int | None:
-        """The size to try next; None where the answer is known."""
-        good = max((size for size, one in self._tried.items() if one.ok), default=0)
-        bad = min((size for size, one in self._tried.items() if not one.ok), default=0)
-        if bad and bad - good <= self._step:
-            return None
-        if good >= _MOST:
-            return None
-        guess = self._guess() or (2 * good if not bad else (good + bad) // 2)
-        lowest = good + self._step
-        highest = bad - self._step if bad else max(16 * good, lowest)
-        return min(max(self._rounded(guess), lowest), highest)
+        def attempt(size: int) -> Tried:
+            program = tried[size] = self._compiled(size, kind)
+            exact = program.memory is not None and program.memory.exact
+            return Tried(program.ok, program.memory.peak if program.memory and exact else None)
 
-    def _guess(self) -> int:
-        """Where a straight line through the peaks meets the limit; 0 where there is none."""
-        peaks = sorted(
-            (size, one.memory.peak) for size, one in self._tried.items() if one.memory is not None
-        )
-        if len(peaks) < 2:
-            return 0
-        limit = self._kind.hardware.usable_bytes
-        near = sorted(peaks, key=lambda one: abs(one[1] - limit))[:2]
-        (small, low), (large, high) = sorted(near)
-        slope = (high - low) / (large - small)
-        return int(small + (limit - low) / slope) if slope > 0 else 0
-
-    def _rounded(self, size: int) -> int:
-        return max(size // self._step * self._step, self._step)
-
-    def _result(self) -> LargestBatch:
-        good = max((size for size, one in self._tried.items() if one.ok), default=0)
-        program = self._tried[good or min(self._tried)]
-        batch = good * self._kind.replicas
+        first = (_batch_of(self.specs) or step * self.times) // self.times
+        good = search(attempt, first, kind.hardware.usable_bytes, step=step)
+        program = tried[good or min(tried)]
+        batch = good * kind.replicas
         return LargestBatch(
-            self._kind.tpu.name,
+            kind.tpu.name,
             good,
             batch,
             dataclasses.replace(program, largest_batch=batch),
             tuple(
                 (size, one.memory.peak if one.memory else None, one.ok)
-                for size, one in sorted(self._tried.items())
+                for size, one in sorted(tried.items())
             ),
         )
+
+    def _compiled(self, size: int, kind: Target) -> TpuProgram:
+        self.settings.progress(f"a batch of {size:,} a replica on {kind.tpu.name}")
+        specs = _with_batch(self.specs, _batch_of(self.specs), size * self.times)
+        program = function_for(self.fn, specs, self.strategy).on(kind, self.settings)
+        if program.unknown or any(error.code != "memory" for error in program.errors):
+            program.raise_if_refused()
+        return program
 
 
 def _batch_of(specs: Sequence[Any]) -> int | None:

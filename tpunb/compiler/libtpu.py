@@ -23,7 +23,16 @@ from tpunb._util.logs import timed
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
 
-__all__ = ["Compiled", "LostError", "Refused", "ask", "available", "require", "why_unavailable"]
+__all__ = [
+    "Compiled",
+    "LostError",
+    "Refused",
+    "ask",
+    "available",
+    "require",
+    "start",
+    "why_unavailable",
+]
 
 LOW_EFFORT = "EFFORT_O0"
 """libtpu's name of a compilation that takes a tenth of the time: the verdict is the same, the
@@ -91,7 +100,15 @@ class Refused:
 
 
 class LostError(Exception):
-    """The process crashed or took too long; the message is a sentence."""
+    """The process crashed or took too long; the message is a sentence.
+
+    Attributes:
+        crashed: Whether it crashed.
+    """
+
+    def __init__(self, message: str, *, crashed: bool = False) -> None:
+        super().__init__(message)
+        self.crashed = crashed
 
 
 def why_unavailable() -> CompilerUnavailableError | None:
@@ -132,6 +149,16 @@ def require() -> None:
         raise error
 
 
+def start() -> None:
+    """Starts the compiler, whose imports take seconds, beside what has to be done before.
+
+    Raises:
+        CompilerUnavailableError: There is none.
+    """
+    require()
+    _child().start()
+
+
 @timed("compiler", "compile with libtpu")
 def ask(
     module: bytes, target: Target, *, effort: str, seconds: float, text: bool = True
@@ -161,7 +188,7 @@ def ask(
     try:
         answer = _child().ask(request, seconds)
     except ChildLostError as error:
-        raise LostError(_lost(error, module)) from None
+        raise LostError(_lost(error, module), crashed=not error.too_slow) from None
     return _read(answer)
 
 

@@ -28,15 +28,19 @@ def serve() -> None:
     _yield_to_others()
     parent = os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    compiler: Any = None
+    compiler = _compiler()
     while (request := _read(requests)) is not None:
-        try:
-            compiler = compiler or Compiler()
-            answer = compiler.answer(request)
-        except ImportError as error:
-            answer = {"missing": str(error)}
+        answer = {"missing": compiler} if isinstance(compiler, str) else compiler.answer(request)
         pickle.dump(answer, answers, protocol=4)
         answers.flush()
+
+
+def _compiler() -> Compiler | str:
+    """The compiler, or what is missing for it; before it is asked, as importing takes seconds."""
+    try:
+        return Compiler()
+    except ImportError as error:
+        return str(error)
 
 
 def _read(stream: Any) -> Any:

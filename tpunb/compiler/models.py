@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.compiler.program import CompileError
+from tpunb.virtual._tensorflow import distribute_lib
 
 __all__ = ["ModelStep", "is_model", "layer_names", "model_step"]
 
@@ -60,7 +61,7 @@ def model_step(fn: Any, args: Sequence[Any], strategy: Any) -> ModelStep | None:
         raise CompileError(
             f"The model {model.name} is not compiled.", fix="Call model.compile(...) first."
         )
-    strategy = strategy or getattr(model, "distribute_strategy", None)
+    strategy = strategy or _strategy_of(model)
     if not args:
         raise CompileError(
             "A model is compiled with a batch.",
@@ -78,6 +79,12 @@ def model_step(fn: Any, args: Sequence[Any], strategy: Any) -> ModelStep | None:
         sizes[0] if sizes else None,
         strategy,
     )
+
+
+def _strategy_of(model: Any) -> Any:
+    """The strategy in whose scope a model was made; None outside of any."""
+    own = getattr(model, "distribute_strategy", None)
+    return None if own is distribute_lib._get_default_strategy() else own
 
 
 def layer_names(fn: Any) -> frozenset[str]:

@@ -215,6 +215,7 @@ class TpuProgram:
         errors: What the compiler refuses, as a check reports it.
         unknown: Why nothing is known, where the compiler crashed or took too long;
             empty where it answered.
+        crashed: Whether that is because it crashed.
         memory: What it takes of a core's memory; None where the compiler gave no figures.
         time: An estimate of its time; None where none was asked for, or it does not compile.
         lines: The lines of the user's code that it came from, in order.
@@ -230,6 +231,7 @@ class TpuProgram:
     examples: int | None = None
     errors: tuple[Problem, ...] = ()
     unknown: str = ""
+    crashed: bool = False
     memory: ProgramMemory | None = None
     time: StepTime | None = None
     lines: tuple[CodeLine, ...] = ()

@@ -22,6 +22,7 @@ def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
         largest,
         errors=tuple(dict.fromkeys(error for one in programs for error in one.errors)),
         unknown=next((one.unknown for one in programs if one.unknown), ""),
+        crashed=any(one.crashed for one in programs),
         time=_sum(times) if len(times) == len(programs) else None,
         lines=tuple(dict.fromkeys(line for one in programs for line in one.lines)),
         text="\n\n".join(one.text for one in programs if one.text),

@@ -83,7 +83,7 @@ def program_for(
             if low:
                 program = _noting(program, _LOW_EFFORT)
     except LostError as error:
-        program = dataclasses.replace(program, unknown=str(error))
+        program = dataclasses.replace(program, unknown=str(error), crashed=error.crashed)
     return dataclasses.replace(program, compile_seconds=time.monotonic() - begin)
 
 

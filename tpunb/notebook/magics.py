@@ -186,7 +186,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %%tpu_check
             x = tf.random.normal([8, 128])
-            tf.boolean_mask(x, x > 0)
+            tf.reshape(x, [tf.cast(x[0, 0], tf.int32), -1])
         """
         _arguments(self.tpu_check, line)
         return self.session.check(cell)

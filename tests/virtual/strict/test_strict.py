@@ -63,6 +63,16 @@ def test_the_place_is_in_the_message(four: Any, rule: str) -> None:
     assert any(line in str(refused.value) for line in lines)
 
 
+def test_a_size_that_depends_on_data_is_warned_of(four: Any) -> None:
+    def masked(x: Any) -> Any:
+        return tf.reduce_sum(tf.boolean_mask(x, x > 1.0))
+
+    with pytest.warns(TpuWarning, match="pads it to its bound"):
+        assert run(four, masked, each(four, [[1.0, 2.0]] * 4)) == [2.0] * 4
+    lenient = strategy_of(4, strict={"dynamic-shape": False})
+    run(lenient, masked, each(lenient, [[1.0, 2.0]] * 4))
+
+
 def test_variables_made_outside_of_the_scope(four: Any) -> None:
     stray = tf.Variable(2.0)
     assert run(four, lambda x: x * stray, each(four, [1.0] * 4)) == [2.0] * 4

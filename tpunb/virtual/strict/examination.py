@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import SourceLine
-from tpunb.virtual._tensorflow import XLAControlFlowContext
+from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.replicate.graphs import needed
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.known_ops import compiles_surely
@@ -66,7 +66,7 @@ class Located:
     @property
     def refuses(self) -> bool:
         """Whether a TPU refuses it, or may."""
-        return _REFUSES.get(self.diagnostic.rule, False) or self.diagnostic.rule == "bounded-shape"
+        return _REFUSES.get(self.diagnostic.rule, False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,11 +130,22 @@ def traced_anew() -> Iterator[None]:
     XLA's loops differ: their gradients keep as many values as the loop has steps.
     """
     around = _CompilerContext()
+    registered = frozenset(ops.gradient_registry.list())
     around.Enter()
     try:
         yield
     finally:
         around.Exit()
+        _forget_gradients(registered)
+
+
+def _forget_gradients(kept: frozenset[str]) -> None:
+    """Removes the custom gradients of what was traced, whose graph is left when it was looked at.
+
+    TensorFlow registers each for as long as the process lives, and with it the whole graph.
+    """
+    for name in frozenset(ops.gradient_registry.list()) - kept:
+        ops.gradient_registry._registry.pop(name, None)
 
 
 def is_observed() -> bool:

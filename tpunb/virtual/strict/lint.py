@@ -10,7 +10,13 @@ from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.kernels import compiles, why_not
 from tpunb.virtual.strict.known_ops import PRODUCTS, is_known
 
-__all__ = ["OUTSIDE", "lint"]
+__all__ = ["FRAGILE", "OUTSIDE", "lint"]
+
+FRAGILE = (
+    "a TPU pads it to its bound and computes all of it, and its compiler refuses some of what may "
+    "follow."
+)
+"""What is true of sizes that depend on data; measured with libtpu 0.0.52."""
 
 _WHERE = (
     "Work at a fixed shape: compute a mask and multiply, or give `tf.where` all three arguments."
@@ -148,7 +154,7 @@ def _dynamic(node: NodeDef, path: str) -> Diagnostic:
         rule="dynamic-shape",
         node=path + node.name,
         op=node.op,
-        reason=f"{called} gives a tensor whose size depends on the data.",
+        reason=f"{called} gives a tensor whose size depends on the data: {FRAGILE}",
         fix=fix,
         message=(
             f"No registered '{node.op}' OpKernel for 'TPU' devices compatible with node "

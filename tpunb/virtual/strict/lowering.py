@@ -17,6 +17,7 @@ from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.replicate.graphs import Library, called_functions
 from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.strict.lint import FRAGILE
 from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Host, Parameter
 from tpunb.virtual.strict.xla import CompilerLostError, ask
 from tpunb.virtual.strict.xla_process import Answer, Request
@@ -215,7 +216,7 @@ _KINDS: tuple[tuple[str, str, str, str], ...] = (
     ),
     (
         r"[Dd]ynamic",
-        "dynamic-shape",
+        "compile",
         "A shape depends on the data.",
         "Work at a fixed shape.",
     ),
@@ -250,9 +251,10 @@ def _bounded(text: str) -> Diagnostic | None:
         return None
     origin = next((match for match in map(_METADATA.search, found) if match), None)
     op, node = origin.groups() if origin else ("", "")
-    reason, fix = "A tensor's size depends on the data.", "Work at a fixed shape: mask, or pad."
+    reason = f"A tensor's size depends on the data: {FRAGILE}"
+    fix = "Work at a fixed shape: mask, or pad."
     if op == "StridedSlice":
-        reason = "The size of a slice depends on the data: its begin or its end is a tensor."
+        reason = f"The size of a slice depends on the data, as its begin or its end: {FRAGILE}"
         fix = "Give `tf.slice` a size in numbers, or index a tensor of whole batches: `x[step]`."
     message = f"TPU has inputs with dynamic shapes: {{{{node {node}}}}}"
     return Diagnostic("bounded-shape", node, op, reason, fix, message)

@@ -44,13 +44,6 @@ RULES: tuple[Rule, ...] = (
         "A string or complex128 tensor cannot be put into a core's memory, nor be computed there.",
     ),
     Rule(
-        "dynamic-shape",
-        True,
-        "The result of `tf.where` with one argument, `tf.boolean_mask` or `tf.unique` has a size "
-        "that depends on the data. The TPU's compiler pads it to its bound, where what follows "
-        "lets it; otherwise it fails, or crashes.",
-    ),
-    Rule(
         "constant-size",
         True,
         "A size, an axis or a number of elements must be a constant when the program is compiled.",
@@ -100,10 +93,16 @@ RULES: tuple[Rule, ...] = (
         "cores wait for it in every step.",
     ),
     Rule(
+        "dynamic-shape",
+        False,
+        "The result of `tf.where` with one argument, `tf.boolean_mask` or `tf.unique` has a size "
+        "that depends on the data: padded to its bound, all of it computed, and fragile. What "
+        "follows may be refused, or crash the compiler.",
+    ),
+    Rule(
         "bounded-shape",
         False,
-        "A size of which only the bound is known, as of `x[:n]` with a tensor n, is padded where "
-        "the compiler can, and refused where it cannot; a check counts it as an error.",
+        "A size of which only the bound is known, as of `x[:n]` with a tensor n: likewise.",
     ),
     Rule(
         "unchecked",

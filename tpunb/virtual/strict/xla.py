@@ -12,7 +12,7 @@ from typing import cast
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
 from tpunb.virtual.strict.xla_process import Answer, Request
 
-__all__ = ["Compiler", "CompilerLostError", "ask"]
+__all__ = ["Compiler", "CompilerLostError", "ask", "start"]
 
 SECONDS = 60.0
 """How long a function may take; whole models take a few seconds."""
@@ -57,4 +57,4 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 _compiler = Compiler()
-ask = _compiler.ask
+ask, start = _compiler.ask, _compiler.start

@@ -1,0 +1,53 @@
+"""The search for the largest batch: what it finds, and in how many tries."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpunb.compiler.search import FINE, Tried, search
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 31, 100, 1000, 12345])
+@pytest.mark.parametrize("first", [1, 16, 512, 40_000])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("step", [1, 8])
+def test_what_fits_and_nearly_all_that_does(limit: int, first: int, known: bool, step: int) -> None:
+    """Memory that steps, and is mostly proportional to the batch."""
+    asked = []
+
+    def attempt(size: int) -> Tried:
+        asked.append(size)
+        peak = 1000 + 96 * size + 8 * (size // 8)
+        return Tried(size <= limit, peak if known or size <= limit else None)
+
+    available = 1000 + 96 * limit + 8 * (limit // 8)
+    found = search(attempt, first, available, step=step, fine=FINE)
+    assert found <= limit
+    assert found >= limit - max(step, limit // 32) or not known
+    assert {size % step for size in asked} == {0}
+    assert len(asked) <= 12
+    assert len(asked) == len(set(asked))
+    assert not known or len(asked) <= 6
+
+
+@pytest.mark.parametrize("first", [8, 512, 40_000])
+def test_exact_to_a_step(first: int) -> None:
+    """One more step was tried, and does not fit."""
+    asked = set()
+
+    def attempt(size: int) -> Tried:
+        asked.add(size)
+        return Tried(size <= 12345, 1000 + 96 * size)
+
+    found = search(attempt, first, 1000 + 96 * 12345, step=8)
+    assert found == 12344
+    assert 12352 in asked
+
+
+def test_nothing_fits() -> None:
+    assert search(lambda size: Tried(False, 10 + size), 64, 5) == 0
+    assert search(lambda _: Tried(False, None), 64, 5) == 0
+
+
+def test_memory_that_does_not_depend_on_the_batch_ends() -> None:
+    assert search(lambda _: Tried(True, 3), 64, 5) >= 64

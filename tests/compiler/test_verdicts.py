@@ -1,0 +1,62 @@
+"""Verdicts are libtpu's own: some of the functions that `python -m verdicts` holds against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from verdicts import documented
+from verdicts.compare import Compiler, Itself, Ours, difference, itself, ours
+from verdicts.functions import FUNCTIONS
+
+SOME = (
+    "networks.attention_masked",
+    "networks.gru_gradient",
+    "networks.training_step",
+    "arrays.sort_gradient",
+    "arrays.sparse_product",
+    "arrays.ragged_to_dense",
+    "mathematics.solve",
+    "mathematics.eigenvalues",
+    "mathematics.complex_gradient",
+    "images.crop_and_resize",
+    "images.suppression_combined",
+    "control.bounded_gradient",
+    "control.growing",
+    "randomness.categorical",
+    "randomness.gamma",
+    "wide.long_einsum",
+    "wide.double_max_pool_gradient",
+    "wide.unsigned_product",
+    "wide.complex128_inside",
+    "sizes.masked_top_k",
+    "sizes.unique_long",
+    "sizes.one_hot_depth",
+    "outside.words_hashed",
+    "outside.python",
+)
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[Compiler]:
+    made = Compiler()
+    yield made
+    made.close()
+
+
+@pytest.mark.usefixtures("libtpu")
+@pytest.mark.parametrize("name", SOME)
+def test_a_verdict_is_libtpus(name: str, compiler: Compiler) -> None:
+    assert not difference(name, ours(FUNCTIONS[name]), itself(FUNCTIONS[name], compiler))
+
+
+def test_what_differs_is_found() -> None:
+    name = SOME[0]
+    assert "compile, check, rules: " in difference(name, Ours(), Itself("UNIMPLEMENTED: it"))
+    assert "rules: " in difference(name, Ours(rules=("dynamic-shape",)), Itself())
+    assert "a peak of 90" in difference(name, Ours(peak=90), Itself(peak=100))
+    assert "compile: " in difference(name, Ours(), Itself("libtpu: crashed (-6)"))
+    assert not difference(name, Ours(unknown="it crashed"), Itself("libtpu: crashed (-6)"))
+    assert not difference(name, Ours(peak=100), Itself(peak=100))
+    assert "and is not" in difference(next(iter(documented.VERDICTS)), Ours(), Itself())
+    assert {*SOME, *documented.VERDICTS, *documented.MEMORY} <= FUNCTIONS.keys()

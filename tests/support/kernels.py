@@ -1,0 +1,37 @@
+"""Kernels of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_client.manager import KernelManager
+
+from support.patience import PATIENCE
+
+
+class Client:
+    """A kernel of its own, as a front end that somebody watches has it."""
+
+    def __init__(self, manager: KernelManager) -> None:
+        self._manager = manager
+        self._client = manager.client()
+        self._client.start_channels()
+        self._client.wait_for_ready(timeout=PATIENCE)
+
+    def run(self, code: str, *, interrupt_at: str | None = None) -> tuple[dict[str, Any], str]:
+        """Runs a cell; interrupts the kernel when a text is shown."""
+        shown: list[str] = []
+
+        def see(message: dict[str, Any]) -> None:
+            content = message["content"]
+            text = content.get("data", {}).get("text/plain", "") or content.get("text", "")
+            if interrupt_at and interrupt_at in text and not any(interrupt_at in t for t in shown):
+                self._manager.interrupt_kernel()
+            shown.append(text)
+
+        reply = self._client.execute_interactive(code, output_hook=see, timeout=PATIENCE)
+        return reply["content"], "\n".join(shown)
+
+    def close(self) -> None:
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)

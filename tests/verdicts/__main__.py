@@ -1,0 +1,60 @@
+"""Holds the verdicts of `tpunb` against those of libtpu itself, on some 500 functions.
+
+    cd tests && python -m verdicts [--processes 2] [NAMES]
+
+Each function is given to `tpunb.compile`, to `tpunb.check` with and without the compiler, and, with
+nothing of `tpunb`, to TensorFlow's own lowering and libtpu. Where they differ and
+docs/compiler.md does not say why, it is printed, and the command fails. Names may be the
+beginnings of names: `sizes` or `networks.keras`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def main() -> int:
+    """Runs the command; gives 1 if something was found."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", help="functions, or beginnings of their names")
+    parser.add_argument("--processes", type=int, default=1, help="how many at a time")
+    parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return _look(options)
+    command = [sys.executable, "-X", "faulthandler", "-m", "verdicts", "--worker", *options.names]
+    command += [f"--processes={options.processes}"]
+    workers = [subprocess.Popen([*command, f"--part={part}"]) for part in range(options.processes)]
+    return int({worker.wait() for worker in workers} != {0})
+
+
+def _look(options: argparse.Namespace) -> int:
+    from verdicts.compare import Compiler, difference, itself, ours
+    from verdicts.functions import FUNCTIONS
+
+    chosen = tuple(options.names) or ("",)
+    names = [name for name in FUNCTIONS if name.startswith(chosen)]
+    compiler, found = Compiler(), 0
+    for name in names[options.part :: options.processes]:
+        mine, own = ours(FUNCTIONS[name]), itself(FUNCTIONS[name], compiler)
+        if text := difference(name, mine, own):
+            found += 1
+            _say(f"{name}: {text}")
+    compiler.close()
+    _say(f"{len(names[options.part :: options.processes])} functions, {found} differences")
+    return int(bool(found))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

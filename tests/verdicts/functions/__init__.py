@@ -1,0 +1,24 @@
+"""Small functions of many kinds, to be held against libtpu's own verdict."""
+
+from __future__ import annotations
+
+from verdicts.functions import (
+    arrays,
+    control,
+    images,
+    mathematics,
+    networks,
+    outside,
+    randomness,
+    sizes,
+    wide,
+)
+
+__all__ = ["FUNCTIONS"]
+
+FUNCTIONS = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": entry
+    for module in (networks, arrays, mathematics, images, control, randomness, wide, sizes, outside)
+    for name, entry in module.FUNCTIONS.items()
+}
+"""By name a function and the specs of its arguments."""
