@@ -18,6 +18,7 @@ from .dependencies import Dependencies
 from .from_function import FunctionSource
 from .nests import leaves, substitute
 from .outputs import LAST, OutputRecord, OutputRecorder, Slot, without_repeats
+from .printing import Printer
 from .refuse_changes import refuse_change, refuse_symbols
 from .replica_function import RECORDER, compile_function, function_text
 from .settings import OutputOptions
@@ -61,6 +62,7 @@ class Program:
         captured: What the cell takes from it.
         capturer: Decides what of it is passed as arguments.
         options: How results are combined.
+        printer: Collects what the replicas print.
 
     Attributes:
         key: What it is remembered by.
@@ -86,6 +88,7 @@ class Program:
         captured: Captured,
         capturer: Capturer,
         options: OutputOptions,
+        printer: Printer,
     ) -> None:
         self.cell = cell
         self.options = options
@@ -102,6 +105,7 @@ class Program:
         self.failure: BaseException | None = None
         self.traced_at = 0.0
         self.strategy = strategy
+        self._printer = printer
         self._loops: dict[Hashable, Any] = {}
         self._recorders: list[OutputRecorder] = []
         self._fresh: OutputRecord | None = None
@@ -168,10 +172,10 @@ class Program:
         unconverted = tf.autograph.experimental.do_not_convert
         strategy, cell, begin = self.strategy, self._replica_function(), unconverted(self._begin)
         start, combine = unconverted(self._start), unconverted(self._combine)
-        watch = _FailureKeeper(self)
+        watch, printer = _FailureKeeper(self), self._printer
 
         def replica(*arguments: Any) -> Any:
-            with watch:
+            with watch, printer.tracing():
                 return cell(**begin(arguments))
 
         self.replica = replica

@@ -20,6 +20,7 @@ from .error_lines import line_in, mark, original
 from .guards import is_plain
 from .optimizers import make_ready
 from .outputs import OutputRecord
+from .printing import Printer
 from .program import Program, program_key
 from .retrace_reasons import EVICTED, FIRST_RUN, why_new_arguments, why_new_program
 from .settings import OutputOptions
@@ -67,6 +68,7 @@ class Programs:
         self.calls = calls
         self.traces = 0
         self._capturer = Capturer(strategy)
+        self._printer = Printer(strategy)
         self._programs: list[Program] = []  # the one used last at the end
         self._latest: dict[str, Program | None] = {}  # None: evicted since
 
@@ -98,7 +100,9 @@ class Programs:
             reason = self._reason(cell, captured, options)
             _log.debug("%s has to be traced: %s", cell.filename, reason)
             self._forget_replaced(cell, captured)
-            program = Program(self.strategy, cell, namespace, captured, self._capturer, options)
+            program = Program(
+                self.strategy, cell, namespace, captured, self._capturer, options, self._printer
+            )
             return program, captured, reason
         if tuple(captured.signature) in program.records:
             return program, captured, FIRST_RUN
@@ -124,6 +128,8 @@ class Programs:
             if raised is error:
                 raise
             raise raised from None
+        finally:
+            self._printer.show()
 
     def check(
         self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
@@ -181,7 +187,9 @@ class Programs:
         """Traces a cell and remembers nothing; whoever observes sees its replica functions."""
         refuse_other_strategies(self.strategy)
         captured = self._capturer.capture(cell, namespace, bound)
-        program = Program(self.strategy, cell, namespace, captured, self._capturer, OutputOptions())
+        program = Program(
+            self.strategy, cell, namespace, captured, self._capturer, OutputOptions(), self._printer
+        )
         if arguments is not None:
             captured = dataclasses.replace(captured, arguments=arguments(captured))
         try:
