@@ -110,7 +110,8 @@ def test_a_refused_run_shows_the_line_the_cause_and_the_fix_once(book: Notebook)
     assert type(ran.error).__name__ == "InvalidArgumentError"
     assert "---->   3 z = tf.boolean_mask" in ran.text
     assert ran.text.count("Known error 26") == 1
-    assert ran.text.count("No registered 'Where' OpKernel") == 1
+    assert "No registered" not in ran.text
+    assert "No registered 'Where' OpKernel" in str(ran.error)
 
 
 def test_lenient_rules(book: Notebook) -> None:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tpunb.errors import TpunbError
+from tpunb.errors.code_problems import refusal_in_short
 from tpunb.notebook.short_interrupts import shorten
 from tpunb.training.stop_button import Stopped
 
@@ -91,6 +92,9 @@ class Explaining:
             explanation = explain(error)
             if explanation is None:
                 return None
+            if _says_so(error, explanation):
+                self._report(explanation)
+                return None
             addition = _Addition(explanation)
             _render_with(error, addition, self._shell)
         addition.shown = False  # the error may have been raised before, and shown
@@ -114,6 +118,12 @@ class _Addition:
     def text(self) -> str:
         """What is shown."""
         return str(self.explanation)
+
+
+def _says_so(error: BaseException, explanation: Explanation) -> bool:
+    """Whether the error's own message has the cause, the fix and the name of the explanation."""
+    own = refusal_in_short(str(error).strip())
+    return own is not None and own.endswith(f"Known error {explanation.code}.")
 
 
 def _render_with(error: Any, addition: _Addition, shell: Any) -> None:
