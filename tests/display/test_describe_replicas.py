@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpunb.display.describe import describe_replica_values
+from tpunb.display.describe import describe_chosen_replicas, describe_replica_values
 from tpunb.display.describe.leaves import MAX_SECTIONS
 from tpunb.display.describe.replicas import ReplicaValue, Section
 from tpunb.display.draw import mimebundle
@@ -34,6 +34,22 @@ def only(value: Any) -> Section:
     description = describe_replica_values(value)
     assert len(description.sections) == 1
     return description.sections[0]
+
+
+def test_chosen_replicas_are_drawn_whatever_their_number(tf: Any) -> None:
+    from tensorflow.python.distribute.values import PerReplica
+
+    parts = [tf.fill([20, 20], replica) for replica in range(100)]
+    value = {"a": PerReplica(parts), "b": 3}
+    targets = [slice(99, 100), slice(70, 72)]
+    section, plain = describe_chosen_replicas(value, targets).sections
+    assert section.chosen == (99, 70, 71)
+    assert [one.statistics.mean for one in section.values if one.statistics] == [99, 70, 71]
+    assert all(one.preview is not None for one in section.values)
+    assert section.differs == (False, True, True)
+    assert plain.chosen == ()
+    with pytest.raises(IndexError, match="There are replicas 0 to 99"):
+        describe_chosen_replicas(value, [slice(100, 101)])
 
 
 def leaf(value: Any) -> ReplicaValue:

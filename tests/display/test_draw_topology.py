@@ -53,7 +53,7 @@ mesh 4×4×1 (x, y, z)
 
 V4_32 = """\
 v4-32 · 16 chips · 16 cores · 4 hosts · 32 GiB HBM per core, 512 GiB in all
-mesh 2×2×4 (x, y, z)
+mesh 2×2×4 (x, y, z); a chip's 2 TensorCores act as one core
 
 z = 0           z = 1           z = 2           z = 3
 ┌─ host 0 ──┐   ┌─ host 1 ──┐   ┌─ host 2 ──┐   ┌─ host 3 ──┐
@@ -63,7 +63,7 @@ z = 0           z = 1           z = 2           z = 3
 
 V5P_17920 = """\
 v5p-17920 · 8960 chips · 8960 cores · 2240 hosts · 95 GiB HBM per core, 831.2 TiB in all
-mesh 16×20×28 (x, y, z), links wrap around along x, y and z"""
+mesh 16×20×28 (x, y, z), links wrap around along x, y and z; a chip's 2 TensorCores act as one core"""
 
 
 @pytest.mark.parametrize(

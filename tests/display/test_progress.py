@@ -111,6 +111,19 @@ def test_curves_of_a_saved_run_are_shown_once(saved: None, published: Any) -> No
     assert published[2:] == [({"text/plain": "0 steps"}, False)]
 
 
+def test_a_run_that_fails_at_once_leaves_nothing(live: None, published: Any) -> None:
+    with pytest.raises(ZeroDivisionError), RunDisplay(None, 3):
+        raise ZeroDivisionError
+    assert published[-1] == ({}, True)
+    assert not tickers()
+
+
+def test_a_saved_run_that_fails_at_once_leaves_nothing(saved: None, published: Any) -> None:
+    with pytest.raises(ZeroDivisionError), RunDisplay(History(), 3):
+        raise ZeroDivisionError
+    assert published == []
+
+
 def test_connecting(clock: Clock, live: None, published: Any) -> None:
     with ConnectDisplay() as shown:
         assert not tickers()

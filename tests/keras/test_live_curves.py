@@ -540,6 +540,16 @@ def test_a_callback_is_not_cut_short(keras: Any, monkeypatch: pytest.MonkeyPatch
     calls.close()
 
 
+def test_two_live_curves_in_one_fit(keras: Any) -> None:
+    """The handler of interrupts is there again, as the fixture checks; a press ends the fit."""
+    both = LiveCurves(per="batch"), LiveCurves(per="epoch")
+    fit(compiled(keras), *both)
+    assert [live.history.state for live in both] == ["finished", "finished"]
+    with pytest.raises(Stopped, match="after 2 steps"):
+        fit(compiled(keras), *both, at_batch(keras, 2, press), epochs=3)
+    assert [live.history.state for live in both] == ["stopped", "stopped"]
+
+
 def test_a_second_press_is_an_ordinary_interrupt(keras: Any) -> None:
     def twice() -> None:
         press()

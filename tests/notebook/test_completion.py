@@ -105,6 +105,11 @@ def test_in_a_cell_of_several_lines(book: Notebook) -> None:
     assert lines == ["y = 2\n%tpu_connect --simulate\nx = 1"]
 
 
+def test_types_are_in_their_natural_order(book: Notebook) -> None:
+    sizes = [int(word.rpartition("-")[2]) for word in completed(book, "%tpu_topology v2-|")]
+    assert sizes == sorted(sizes) == [8, 32, 128, 256, 512]
+
+
 OTHER = (
     "%timeit --s", "tpu_connect --s", "a.b --s", "x = 1 - tp", "%tpu_status --", "abs", "",
     "%%tpu_run\nab", "%tpu_connect --zone ", "%tpu_connect --replicas ", "%tpu_conn", "%%tpu_ru",

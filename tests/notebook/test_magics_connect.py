@@ -65,8 +65,8 @@ def test_nothing_found_gives_a_virtual_tpu(book: Notebook) -> None:
     assert "No TPU was found (no TPU device in /dev; TPU_NAME is not set;" in connection.plain
     assert "this is a virtual v5e-8" in connection.plain
     assert "<script" not in connection.shown[-1]["text/html"]
-    # An assignment keeps the summary from being shown.
-    assert connection.shown[0]["text/plain"] == "No TPU is used: this v5e-8 is virtual."
+    # An assignment keeps the connection's own display from being shown.
+    assert connection.shown[0]["text/plain"].startswith("virtual TPU v5e-8 (simulated on CPU) · 8")
     strategy = book.names["strategy"]
     assert strategy.num_replicas_in_sync == 8
     assert connection.value.strategy is strategy
@@ -97,12 +97,28 @@ def test_the_last_error_is_its_connections(book: Notebook) -> None:
     assert "ZeroDivisionError" not in book.good("%tpu_status").plain
 
 
-def test_what_is_shown(book: Notebook) -> None:
-    topology, connection = book.good("%tpu_connect --simulate v3-8").shown
+@pytest.mark.parametrize(
+    "line", ["c = %tpu_connect --simulate v3-8", "%tpu_connect --simulate v3-8"]
+)
+def test_what_is_shown(book: Notebook, line: str) -> None:
+    """What it is comes first, each fact once, and no more as the result of the cell."""
+    ran = book.good(line)
+    introduction, topology = ran.shown[:2]
+    assert introduction["text/plain"] == "virtual TPU v3-8 (simulated on CPU) · 8 replicas"
+    assert introduction["text/html"].index("virtual TPU v3-8") < introduction["text/html"].index(
+        "8 replicas"
+    )
     assert topology.keys() == {"text/plain", "image/png"}
-    assert connection.keys() == {"text/plain", "text/html"}
     assert topology["text/plain"].startswith("v3-8 · 4 chips · 8 cores")
-    assert "virtual TPU v3-8 (simulated on CPU)" in connection["text/plain"]
+    assert ran.text == ""
+    again = book.good("connection")
+    assert again.shown[-1].keys() == {"text/plain", "text/html"}
+    assert "virtual TPU v3-8 (simulated on CPU)\n  replicas  8" in again.text
+
+
+def test_replicas_of_several_cores_are_introduced(book: Notebook) -> None:
+    ran = book.good("%tpu_connect --simulate v3-8 --computation-shape 1,1,1,2")
+    assert ran.shown[0]["text/plain"].endswith("4 replicas of 2 logical devices each")
 
 
 @pytest.mark.parametrize(

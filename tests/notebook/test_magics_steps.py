@@ -117,6 +117,11 @@ def test_a_run_that_fails_at_once_takes_no_number(book: Notebook) -> None:
     number = int(before.removeprefix("run ")) + 1
     assert tpunb.history.name == f"run {number}"
     assert book.names["history"] is tpunb.history
+    named = tpunb.history
+    failed = book.run("%%tpu_run -n 2 -p loss\nloss = tf.ones([3]) @ tf.ones([2])")
+    assert failed.error is not None
+    assert failed.shown == []
+    assert tpunb.history is book.names["history"] is named
 
 
 def test_a_name_of_the_notebook_is_not_taken(book: Notebook) -> None:

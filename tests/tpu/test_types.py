@@ -152,6 +152,7 @@ def test_the_order_of_devices() -> None:
         ("v5p-4", "it counts TensorCores, 2 a chip"),
         ("v3-4", "Did you mean v3-8?"),
         ("v3-16", "Did you mean v3-8 or v3-32?"),
+        ("v4-9", "TensorCores, 2 a chip, which act as one core"),
         ("v5e8", "v5e-8"),
         ("v5e", "lacks its size"),
         ("v5-8", "v5e-8"),
@@ -209,3 +210,19 @@ def test_cores_on_so_many_hosts(hosts: int, cores: int) -> None:
     coordinates = [tuple(place) for host in found.device_coordinates() for place in host]
     assert len(set(coordinates)) == found.num_devices == hosts * cores
     assert math.prod(found.mesh) == found.chips
+
+
+@pytest.mark.parametrize(
+    ("name", "merged"),
+    [
+        ("v2-8", False),
+        ("v3-8", False),
+        ("v4-8", True),
+        ("v5p-8", True),
+        ("v5e-8", False),
+        ("tpu7x-8", False),
+        ("8", False),
+    ],
+)
+def test_chips_whose_tensorcores_act_as_one(name: str, merged: bool) -> None:
+    assert accelerator(name).is_merged == merged

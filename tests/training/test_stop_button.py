@@ -48,6 +48,28 @@ def test_the_second_press_is_an_ordinary_interrupt(handler: Any) -> None:
     assert button.pressed
 
 
+def test_buttons_that_are_left_in_the_order_of_entering(handler: Any) -> None:
+    first, second, third = StopButton(), StopButton(), StopButton()
+    for button in (first, second, third):
+        button.__enter__()
+    first.leave()
+    second.leave()
+    press()
+    assert third.pressed
+    third.leave()
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_button_that_is_still_pressed_stays(handler: Any) -> None:
+    first, second = StopButton(), StopButton()
+    with first:
+        with second:
+            pass
+        press()
+        assert first.pressed
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
 def test_errors_pass(handler: Any) -> None:
     with pytest.raises(ZeroDivisionError), StopButton():
         _ = 1 / 0

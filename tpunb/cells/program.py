@@ -16,10 +16,13 @@ from ..errors import CellError
 from .capture import Captured, Capturer, Shortcut
 from .dependencies import Dependencies
 from .from_function import FunctionSource
+from .frozen_numbers import warn_of_frozen_numbers
 from .nests import leaves, substitute
 from .outputs import LAST, OutputRecord, OutputRecorder, Slot, without_repeats
+from .printing import Printer
 from .refuse_changes import refuse_change, refuse_symbols
 from .replica_function import RECORDER, compile_function, function_text
+from .replica_trace import ReplicaTrace
 from .settings import OutputOptions
 from .source import CellSource, StepSource
 
@@ -61,6 +64,7 @@ class Program:
         captured: What the cell takes from it.
         capturer: Decides what of it is passed as arguments.
         options: How results are combined.
+        printer: Collects what the replicas print.
 
     Attributes:
         key: What it is remembered by.
@@ -72,7 +76,7 @@ class Program:
         signature: That of the last run.
         counted: How many of the records somebody has counted.
         strategy: Where it runs.
-        failure: What the cell raised in its last trace.
+        attempt: The last trace of the replica function, and what the cell raised in it.
         replica: What each replica runs, with the captured arguments: a tuple of the
             tensors that `traced_record` describes.
         traced_at: When the last trace was complete.
@@ -86,6 +90,7 @@ class Program:
         captured: Captured,
         capturer: Capturer,
         options: OutputOptions,
+        printer: Printer,
     ) -> None:
         self.cell = cell
         self.options = options
@@ -99,7 +104,7 @@ class Program:
         self._last_signature: list[Hashable] | None = None
         self._last_record = OutputRecord()
         self.counted = 0
-        self.failure: BaseException | None = None
+        self.attempt = ReplicaTrace(printer)
         self.traced_at = 0.0
         self.strategy = strategy
         self._loops: dict[Hashable, Any] = {}
@@ -119,7 +124,7 @@ class Program:
             The tensors, the record that describes them, and whether
             TensorFlow traced for them.
         """
-        self._fresh = self.failure = None
+        self._fresh = self.attempt.failure = None
         # Hashing shapes is expensive: a run like the last one is known by its signature's identity.
         same = captured.signature is self._last_signature
         signature = self.signature if same else tuple(captured.signature)
@@ -168,7 +173,7 @@ class Program:
         unconverted = tf.autograph.experimental.do_not_convert
         strategy, cell, begin = self.strategy, self._replica_function(), unconverted(self._begin)
         start, combine = unconverted(self._start), unconverted(self._combine)
-        watch = _FailureKeeper(self)
+        watch = self.attempt
 
         def replica(*arguments: Any) -> Any:
             with watch:
@@ -190,6 +195,7 @@ class Program:
         passed = set(parameters)
         direct = [name for name in self.cell.names.assigned if self._is_direct(name, passed)]
         text = function_text(self.cell, parameters, direct)
+        self.attempt.registers(text, self.cell)
         code = compile_function(text, self.cell.filename)
         return FunctionType(code, self.namespace, code.co_name)
 
@@ -216,6 +222,7 @@ class Program:
 
     def _start(self) -> None:
         self._recorders.clear()
+        warn_of_frozen_numbers(self.cell, self.namespace)
 
     def _begin(self, arguments: tuple[Any, ...]) -> dict[str, Any]:
         """The keyword arguments of one replica's call."""
@@ -264,11 +271,11 @@ class Program:
             return self.strategy.gather(value, axis=axis)
         except ValueError:
             # Kept, because AutoGraph raises another one in its place.
-            self.failure = CellError(
+            self.attempt.failure = CellError(
                 f"`{name}` cannot be gathered along axis {axis}: its shape is {_shape(value)}.",
                 fix="Name an axis that it has (scalars have none), or stack it first.",
             )
-            raise self.failure from None
+            raise self.attempt.failure from None
 
     def _contents(self) -> dict[str, Any]:
         """What the notebook's lists and dicts hold; users' own kinds may not let be copied."""
@@ -289,23 +296,6 @@ class Program:
 def _shape(value: Any) -> Any:
     """The shape of a tensor, or of the first of several replicas' tensors."""
     return getattr(value, "values", (value,))[0].shape
-
-
-class _FailureKeeper:
-    """Keeps the exception that a cell raises in its trace.
-
-    AutoGraph raises another one in its place, of another type if it does not
-    know how to make one of the same.
-    """
-
-    def __init__(self, program: Program) -> None:
-        self._program = program
-
-    def __enter__(self) -> None:
-        self._program.failure = None
-
-    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
-        self._program.failure = error
 
 
 def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[str, Any]:

@@ -8,6 +8,7 @@ what is added is at the end of a line or below the last one.
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from types import CodeType
 from .bindings import assignment_expressions, bound_by, pattern_names, target_names
 from .source import CellSource
 
-__all__ = ["FUNCTION", "RECORDER", "compile_function", "function_text"]
+__all__ = ["FUNCTION", "RECORDER", "compile_function", "function_text", "registered"]
 
 FUNCTION = "tpu_cell"
 RECORDER = "__tpu__"
@@ -55,12 +56,26 @@ def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[
 
 
 def compile_function(text: str, filename: str) -> CodeType:
-    """Compiles the text and registers it, so that `inspect` and AutoGraph find it."""
+    """Compiles the text that defines one function, and registers it for `inspect`."""
+    _register(text, filename)
+    module = compile(text, filename, "exec", dont_inherit=True)
+    return next(const for const in module.co_consts if isinstance(const, CodeType))
+
+
+@contextlib.contextmanager
+def registered(text: str, cell: CellSource) -> Iterator[None]:
+    """Lets `inspect` and AutoGraph find a function's text; afterwards the cell's own is shown."""
+    _register(text, cell.filename)
+    try:
+        yield
+    finally:
+        _register("\n".join(cell.lines), cell.filename)
+
+
+def _register(text: str, filename: str) -> None:
     # Without a modification time, linecache.checkcache leaves an entry alone.
     lines = [f"{line}\n" for line in text.split("\n")]
     linecache.cache[filename] = (len(text), None, lines, filename)
-    module = compile(text, filename, "exec", dont_inherit=True)
-    return next(const for const in module.co_consts if isinstance(const, CodeType))
 
 
 def _edited(cell: CellSource) -> list[str]:

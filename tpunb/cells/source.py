@@ -18,7 +18,7 @@ from .function_globals import read_globals
 from .names import Names, analyse
 from .scopes import declarations, refuse_hidden_names
 
-__all__ = ["PROVIDED", "CellSource", "StepSource", "parse_cell"]
+__all__ = ["PROVIDED", "CellSource", "StepSource", "above", "parse_cell"]
 
 PROVIDED = ("ctx", "num_replicas", "replica_id")
 """Names that exist in every cell without being the notebook's."""
@@ -129,6 +129,14 @@ def parse_cell(text: str, filename: str | None = None) -> CellSource:
         code=module,
         declarations=declarations(tree.body, names.definite, names.bindings),
     )
+
+
+def above(cell: CellSource, line: int) -> CellSource | None:
+    """The part of a cell above the statement that a line belongs to; None if there is none."""
+    begins = (s.lineno for s in cell.body if s.lineno <= line <= (s.end_lineno or s.lineno))
+    text = "\n".join(cell.lines[1 : next(begins, line) - 1])
+    part = parse_cell(text, cell.filename) if text.strip() else None
+    return part if part is not None and part.body else None
 
 
 def _default_filename(text: str) -> str:

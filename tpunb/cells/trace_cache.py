@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from tpunb._util.logs import logger
 from tpunb.compiler.check import with_verdict
+from tpunb.errors.code_problems import Problem
 from tpunb.virtual.check import CheckReport, refuse_other_strategies, report
 
 from ..virtual.stoppable import StoppableCalls
@@ -18,12 +19,15 @@ from ..virtual.strict.traced_function import TracedFunction
 from .capture import Captured, CaptureKind, Capturer
 from .error_lines import line_in, mark, original
 from .guards import is_plain
+from .lessons import lesson
 from .optimizers import make_ready
 from .outputs import OutputRecord
+from .printing import Printer
 from .program import Program, program_key
 from .retrace_reasons import EVICTED, FIRST_RUN, why_new_arguments, why_new_program
 from .settings import OutputOptions
-from .source import StepSource
+from .source import CellSource, StepSource, above
+from .traceback import first_line
 
 __all__ = ["Programs", "TracedCell"]
 
@@ -67,6 +71,7 @@ class Programs:
         self.calls = calls
         self.traces = 0
         self._capturer = Capturer(strategy)
+        self._printer = Printer(strategy)
         self._programs: list[Program] = []  # the one used last at the end
         self._latest: dict[str, Program | None] = {}  # None: evicted since
 
@@ -98,7 +103,9 @@ class Programs:
             reason = self._reason(cell, captured, options)
             _log.debug("%s has to be traced: %s", cell.filename, reason)
             self._forget_replaced(cell, captured)
-            program = Program(self.strategy, cell, namespace, captured, self._capturer, options)
+            program = Program(
+                self.strategy, cell, namespace, captured, self._capturer, options, self._printer
+            )
             return program, captured, reason
         if tuple(captured.signature) in program.records:
             return program, captured, FIRST_RUN
@@ -119,11 +126,9 @@ class Programs:
             with self.calls:
                 return call()
         except Exception as error:
-            raised = original(error, program.failure)
-            mark(raised, program.cell, program.graph(captured))
-            if raised is error:
-                raise
-            raise raised from None
+            self._raise(error, program, program.graph(captured))
+        finally:
+            self._printer.show()
 
     def check(
         self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
@@ -139,10 +144,35 @@ class Programs:
             CheckError: The strategy is not a virtual TPU's.
             Exception: What the cell raises when it is traced.
         """
-        with observed() as found:
-            self._trace_only(cell, namespace, bound)
+        try:
+            with observed() as found:
+                self._trace_only(cell, namespace, bound)
+        except Exception as error:
+            return self._checked_above(cell, namespace, bound, error)
         choose = functools.partial(line_in, cell)
         return with_verdict(report(found, line_of=choose), found, self.strategy, choose)
+
+    def _checked_above(
+        self,
+        cell: StepSource,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any],
+        error: Exception,
+    ) -> CheckReport:
+        """What a check finds above the line that cannot be traced; raises where that is nothing."""
+        lines: Sequence[int] = getattr(error, "tpunb_lines", ())
+        part = above(cell, lines[-1]) if lines and isinstance(cell, CellSource) else None
+        if part is None:
+            raise error
+        found = self.check(part, namespace, bound)
+        if found.ok:
+            raise error
+        reason, fix = (
+            getattr(error, "message", None) or first_line(error),
+            getattr(error, "fix", ""),
+        )
+        problem = Problem("trace", lines[-1], "", reason, fix or "Fix this line first.")
+        return dataclasses.replace(found, errors=(*found.errors, problem))
 
     def traced(
         self,
@@ -181,18 +211,28 @@ class Programs:
         """Traces a cell and remembers nothing; whoever observes sees its replica functions."""
         refuse_other_strategies(self.strategy)
         captured = self._capturer.capture(cell, namespace, bound)
-        program = Program(self.strategy, cell, namespace, captured, self._capturer, OutputOptions())
+        program = Program(
+            self.strategy, cell, namespace, captured, self._capturer, OutputOptions(), self._printer
+        )
         if arguments is not None:
             captured = dataclasses.replace(captured, arguments=arguments(captured))
         try:
             program.trace(captured)
         except Exception as error:
-            raised = original(error, program.failure)
-            mark(raised, cell)
-            if raised is error:
-                raise
-            raise raised from None
+            self._raise(error, program)
         return captured
+
+    def _raise(self, error: Exception, program: Program, graph: Any = None) -> NoReturn:
+        """Raises what a program has raised, with its lines; or what explains it better."""
+        raised = original(error, program.attempt.failure)
+        mark(raised, program.cell, graph)
+        replicas = self.strategy.num_replicas_in_sync
+        told = lesson(raised, program.cell, in_branch=program.attempt.in_branch, replicas=replicas)
+        if told is not None:
+            raise told from raised
+        if raised is error:
+            raise raised
+        raise raised from None
 
     def clear(self) -> None:
         """Forgets every program."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from tpunb._util.plain_text import plain
 from tpunb.errors import CellError
+from tpunb.errors.code_problems import refusal_in_short
 
 __all__ = ["essence", "first_line", "show_shortly", "syntax_error"]
 
@@ -89,6 +90,7 @@ def syntax_error(error: SyntaxError) -> CellError:
 
 def _message(error: BaseException) -> list[str]:
     name, message = type(error).__name__, essence(error)
+    message = refusal_in_short(message) or message
     return f"{name}: {message}".split("\n") if message else [name]
 
 

@@ -238,7 +238,7 @@ class Connection:
         finally:
             self.timings = run.timings
             run.history.finish(stopped=run.stopped)
-            if run.settings.plot:
+            if run.settings.plot and run.done:
                 remember_history(run.history)
         if run.is_half_done or not run.stopped:
             raise_if_ended_early(run)

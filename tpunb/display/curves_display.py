@@ -66,6 +66,11 @@ class CurvesDisplay:
         bundle = mimebundle(describe_history(self._histories, self._metrics))
         frontend.publish(dict(bundle), {}, display_id=uuid.uuid4().hex, update=False)
 
+    def remove(self) -> None:
+        """Takes the live curves away, if there are any."""
+        if self._widget is not None:
+            self._widget.vanish()
+
 
 class _KeptWidgets:
     """Widgets of runs that have ended, which their pages still need."""

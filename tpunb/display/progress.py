@@ -61,10 +61,17 @@ class RunDisplay:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._line.stop()
+        plotted = self._history is not None and len(self._history) > 0
+        has_nothing = kind is not None and not self._steps and not plotted
         if self._history is not None and self._curves is not None:
             self._history.finish(stopped=self.stopped or kind is not None)
-            if self._curves.live or self._history.metrics:
+            if has_nothing:
+                self._curves.remove()
+            elif self._curves.live or self._history.metrics:
                 self._curves.close()
+        if has_nothing:  # the error says it all
+            self._line.remove()
+            return
         done = counted(self._steps, "step")
         self._line.leave(done, " · ".join([f"{done} in {self._taken()}", *self._speed()]))
 
@@ -277,6 +284,11 @@ class _LiveLine:
             _publish_in_passing(self._display, in_passing, kept=text, update=True)
         else:
             self._publish(text, update=self._live)
+
+    def remove(self) -> None:
+        """Takes the line away."""
+        if self._live and self._ticker is not None:
+            frontend.publish({}, {}, display_id=self._display, update=True)
 
     def _tick(self) -> None:
         while not self._ended.wait(self._interval):

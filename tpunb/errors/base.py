@@ -112,4 +112,4 @@ def hint(fix: str) -> str:
 
 def nearest(word: str, choices: Iterable[str], *, most: int = 3) -> list[str]:
     """The choices that look most like a word, the likeliest first."""
-    return difflib.get_close_matches(word, list(choices), n=most, cutoff=0.4)
+    return difflib.get_close_matches(word, list(choices), n=most, cutoff=0.5)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from tpunb.errors.base import hint
 
-__all__ = ["Problem", "SourceLine"]
+__all__ = ["Problem", "SourceLine", "refusal", "refusal_in_short"]
+
+# AutoGraph indents it, and blank lines with it.
+_OURS = re.compile(
+    r'^ +File "[^"\n]*", line \d+(?:\n +[^\n]*)?\n *\n *(?P<said>[^\n]+)\s*\Z', re.MULTILINE
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,3 +61,21 @@ class Problem:
     def __str__(self) -> str:
         place = "" if self.line is None else f"line {self.line}: "
         return f"{place}{self.cause}\n{hint(self.fix)}"
+
+
+def refusal(theirs: str, places: str, problem: Problem) -> str:
+    """The message of an error with which a TPU refuses code.
+
+    Args:
+        theirs: TensorFlow's message, by which programs know the error.
+        places: The lines of code, as tracebacks write them.
+        problem: What is the matter.
+    """
+    entry = f" Known error {problem.entry}." if problem.entry else ""
+    return f"{theirs}\n{places}\n\n{problem.reason} {problem.fix}{entry}"
+
+
+def refusal_in_short(message: str) -> str | None:
+    """What a message says that `refusal` has made, in our words; None for other messages."""
+    found = _OURS.search(message)
+    return found["said"] if found else None

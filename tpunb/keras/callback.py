@@ -252,7 +252,10 @@ class LiveCurves:
         if fit is None or not fit.guard.button.pressed:
             return
         fit.curves.wait()
+        beside = [each for each in fit.guard.callbacks if isinstance(each, LiveCurves)]
         self._finish(stopped=True)
+        for other in beside:  # Keras calls no callback any more
+            other._abandon()
         raise Stopped(_account(fit.curves))
 
     def _overdue(self) -> BaseException:

@@ -68,6 +68,12 @@ class TrainingGuard:
             events.unregister("post_run_cell", self._on_cell_end)
 
     @property
+    def callbacks(self) -> list[Any]:
+        """The callbacks of the training."""
+        owner = self._owner() if self._owner is not None else None
+        return list(getattr(owner, "callbacks", None) or ())
+
+    @property
     def keras_history(self) -> Any:
         """What `fit` would return; None where it is not known."""
         return getattr(self._owner() if self._owner is not None else None, "_history", None)

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from IPython.display import display
+
 from tpunb.errors import AcceleratorTypeError, CellError
 
 if TYPE_CHECKING:
@@ -45,16 +47,38 @@ class Described:
         return _static(self.description)
 
 
+class Introduction:
+    """What is connected to, in a line: what kind of TPU it is comes first.
+
+    Args:
+        connection: A connection's description.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        from tpunb.display.draw.text import introduction_text
+
+        return introduction_text(self._connection)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+        from tpunb.display.draw.table import introduction_html
+
+        del include, exclude
+        return {"text/plain": repr(self), "text/html": introduction_html(self._connection)}
+
+
 def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
     """Shows a value of only some replicas.
 
     Raises:
         CellError: One of them does not exist.
     """
-    from tpunb.display.describe import describe_replica_values, only_replicas
+    from tpunb.display.describe import describe_chosen_replicas
 
     try:
-        return Described(only_replicas(describe_replica_values(value), targets))
+        return Described(describe_chosen_replicas(value, targets))
     except IndexError as error:
         raise CellError("-t names a replica that does not exist.", fix=str(error)) from None
 
@@ -137,6 +161,25 @@ class Displays:
         self._connection = connection
         self._automatic: AutoDisplays | None = None
 
+    def introduce(self, connection: Connection, shell: Any) -> None:
+        """Shows what a magic has connected to; the cell's result does not show it again.
+
+        Args:
+            connection: The connection.
+            shell: The shell, which the magic runs in.
+        """
+        described = connection.describe()
+        display(Introduction(described))
+        display(Described(described.topology, connection))
+        printers = shell.display_formatter.ipython_display_formatter.type_printers
+        printers[type(connection)] = lambda _: None
+
+        def end(*_: Any) -> None:
+            printers.pop(type(connection), None)
+            shell.events.unregister("post_run_cell", end)
+
+        shell.events.register("post_run_cell", end)
+
     def formatters(self) -> tuple[tuple[str, str, Callable[..., Forms | None]], ...]:
         """Module, class and mimebundle of the types that get a display.
 
@@ -191,8 +234,11 @@ class Displays:
 
         live: Forms | None = None
         if isinstance(value.description, TopologyDescription):
-            memory = value.connection.memory_per_core if value.connection is not None else None
-            live = self._live("TopologyWidget", value.description, memory=memory)
+            of = value.connection
+            memory = of.memory_per_core if of is not None else None
+            # Another TPU's cores are not those of the open connection.
+            link = of.link if of is not None else ""
+            live = self._live("TopologyWidget", value.description, memory=memory, link=link)
         elif isinstance(value.description, ReplicaValuesDescription):
             live = self._live("ReplicasWidget", value.description)
         return live or _static(value.description)
@@ -223,10 +269,10 @@ class Displays:
         from tpunb.display.widgets.auto_displays import AutoDisplays
 
         connection = self._connection()
-        link = connection.link if connection is not None else ""
+        state.setdefault("link", connection.link if connection is not None else "")
         kind = getattr(widgets, name)
         self._automatic = self._automatic or AutoDisplays()
-        widget = self._automatic.widget(kind, value, lambda: kind(value, link=link, **state))
+        widget = self._automatic.widget(kind, value, lambda: kind(value, **state))
         return widget.live_bundle() if widget is not None else None
 
 

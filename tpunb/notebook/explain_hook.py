@@ -7,7 +7,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError
+from tpunb.errors.code_problems import refusal_in_short
 from tpunb.notebook.short_interrupts import shorten
 from tpunb.training.stop_button import Stopped
 
@@ -30,10 +32,18 @@ class Explaining:
     Args:
         shell: An IPython shell.
         report: Receives each explanation that is shown.
+        instead: Gives what is to be shown in place of an error and its explanation, if
+            there is something better to say.
     """
 
-    def __init__(self, shell: Any, report: Callable[[Explanation], None]) -> None:
+    def __init__(
+        self,
+        shell: Any,
+        report: Callable[[Explanation], None],
+        instead: Callable[[Explanation], str | None] = lambda _: None,
+    ) -> None:
         self._shell = shell
+        self._instead = instead
         self._report = report
         self._theirs: tuple[tuple[type[BaseException], ...], Any] = ((), None)
         self._ours: Any = None
@@ -91,11 +101,22 @@ class Explaining:
             explanation = explain(error)
             if explanation is None:
                 return None
+            if self._is_told_otherwise(error, explanation):
+                self._report(explanation)
+                return None
             addition = _Addition(explanation)
             _render_with(error, addition, self._shell)
         addition.shown = False  # the error may have been raised before, and shown
         self._report(addition.explanation)
         return addition
+
+    def _is_told_otherwise(self, error: BaseException, explanation: Explanation) -> bool:
+        """Whether an error says by itself what the explanation would, or is made to."""
+        if (sentence := self._instead(explanation)) is not None:
+            lines = plain(f"{type(error).__name__}: {sentence}").split("\n")
+            error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+            return True
+        return _says_so(error, explanation)
 
 
 class _Addition:
@@ -114,6 +135,12 @@ class _Addition:
     def text(self) -> str:
         """What is shown."""
         return str(self.explanation)
+
+
+def _says_so(error: BaseException, explanation: Explanation) -> bool:
+    """Whether the error's own message has the cause, the fix and the name of the explanation."""
+    own = refusal_in_short(str(error).strip())
+    return own is not None and own.endswith(f"Known error {explanation.code}.")
 
 
 def _render_with(error: Any, addition: _Addition, shell: Any) -> None:

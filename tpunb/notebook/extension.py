@@ -22,7 +22,8 @@ class _Extension:
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         self.magics = TpuMagics(shell)
-        self.explaining = Explaining(shell, self.magics.session.remember)
+        session = self.magics.session
+        self.explaining = Explaining(shell, session.remember, session.about_closed)
         self.stoppable = StoppableCells(shell, self.magics.session.stoppable_calls)
         self.importing = QuietImport()
         self.matcher: Any = None

@@ -80,10 +80,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             raise
         if notice:
             display(reports.Sentence(notice))
-        if connection.kind == "virtual" and connection.plan.notes:
-            # The reasons are in the summary, which an assignment keeps from being shown.
-            display(reports.Sentence(f"No TPU is used: this {connection.tpu} is virtual."))
-        display(displays.Described(connection.describe().topology, connection))
+        self.displays.introduce(connection, self.shell)
         return connection
 
     @magic_arguments()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tpunb.cells.traceback import first_line, show_shortly, syntax_error
@@ -14,6 +14,7 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
 from tpunb.display.progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
+from tpunb.notebook.closed_values import ClosedConnections, gone, replaced
 from tpunb.training.stop_button import StopButton, Stopped
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Session:
         self._bound: dict[str, Any] = {}
         self._runs = 0
         self._paused: Steps | None = None
+        self._closed = ClosedConnections()
 
     @property
     def connection(self) -> Connection:
@@ -127,7 +129,7 @@ class Session:
             self._bind(before, strategy_name)
             return before, _AGAIN
         else:
-            notice = _changed(before, lost)
+            notice = replaced(before, lost)
             # The same TPU has just been initialised for the new connection.
             before.close(shut_down=before.tpu != connection.tpu)
             self.disconnect()
@@ -146,6 +148,7 @@ class Session:
         self._bound = {}
         if connection is not None:
             connection.close()
+            self._closed.note(connection)
 
     def run(self, source: str, settings: RunSettings) -> CellResult:
         """Runs a cell's body on every replica and binds the names it assigns."""
@@ -197,6 +200,8 @@ class Session:
 
     def _go(self, run: Steps) -> None:
         """Makes a run's steps, shows its progress, and binds its names."""
+        from tpunb.training.history import remember_history
+
         plotted = run.history if run.settings.plot else None
         resumed = run.done > 0
         try:
@@ -205,8 +210,11 @@ class Session:
                 run.go()
                 shown.stopped = run.stopped
         finally:
-            # A run that has failed before its first step takes no number.
-            self._runs += plotted is not None and run.done > 0 and not resumed
+            # A run that has failed before its first step takes no number, and no name.
+            if plotted is not None and run.done > 0:
+                self._runs += not resumed
+                remember_history(plotted)
+                self._bind_if_free("history", plotted)
             self.namespace.update(run.assigned)
             self.connection.timings = run.timings
 
@@ -219,13 +227,9 @@ class Session:
         return run if same else None
 
     def _new_run(self, source: str, settings: RunSettings, cells: CellRunner) -> Steps:
-        from tpunb.training.history import remember_history
-
         run = cells.steps(source, self.namespace, settings)
         if settings.plot:
             run.history.name = f"run {self._runs + 1}"
-            remember_history(run.history)
-            self._bind_if_free("history", run.history)
         return run
 
     def check(self, source: str) -> CheckReport:
@@ -285,7 +289,7 @@ class Session:
             self.last_error = first_line(error)
             if lost := self._lost(error):
                 raise WorkerError(
-                    f"{_gone(lost)} ({type(error).__name__}).",
+                    f"{gone(lost)} ({type(error).__name__}).",
                     fix="Run %tpu_connect again, make the model and its data again, and restore "
                     "its checkpoint.",
                     tried=tuple(f"{address} does not answer as before" for address in lost),
@@ -297,6 +301,11 @@ class Session:
         """The workers whose loss may have caused an error of TensorFlow's."""
         connection = self.open_connection
         return connection.lost() if connection and hasattr(error, "error_code") else ()
+
+    def about_closed(self, explanation: Explanation) -> str | None:
+        """Says that a known error is about a value of a connection that is closed, if it is."""
+        self._closed.note(self._connection)
+        return self._closed.sentence(explanation, self.open_connection)
 
     def remember(self, explanation: Explanation) -> None:
         """Keeps the explanation of the last known error."""
@@ -330,20 +339,3 @@ class Session:
         now = self.namespace.get(name, missing)
         if now is missing or now is self._bound.get(name, missing):
             self.namespace[name] = self._bound[name] = value
-
-
-def _gone(lost: Sequence[str]) -> str:
-    """The sentence that workers are gone."""
-    workers = f"The worker at {lost[0]} is" if len(lost) == 1 else f"{len(lost)} workers are"
-    return f"{workers} gone, or restarted, and all that was there is lost"
-
-
-def _changed(before: Connection, lost: Sequence[str]) -> str:
-    """What the user should know about a connection that has been replaced."""
-    why = f"The connection to {before.tpu} is closed"
-    if lost:
-        why = _gone(lost)
-    return (
-        f"{why}: models, variables and datasets made for it have to be made again in the new "
-        "strategy's scope."
-    )

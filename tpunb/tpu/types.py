@@ -62,6 +62,12 @@ class Accelerator:
         return math.prod(self.host_bounds)
 
     @property
+    def is_merged(self) -> bool:
+        """Whether the two TensorCores of a chip act as one core ("megacore")."""
+        family = BY_PREFIX.get(self.family)
+        return family is not None and family.counted_per_chip > self.devices_per_chip
+
+    @property
     def num_devices(self) -> int:
         """Cores of the whole slice, as TensorFlow counts them."""
         return self.chips * self.devices_per_chip
@@ -209,6 +215,8 @@ def _wrong_size(family: Family, size: int) -> AcceleratorTypeError:
     names = [f"{family.name}-{known}" for known in around if known is not None]
     names.sort(key=lambda name: abs(int(name.rpartition("-")[2]) - size))
     counts = "chips" if family.counted_per_chip == 1 else "TensorCores, 2 a chip"
+    if family.counted_per_chip > family.devices_per_chip:
+        counts += ", which act as one core"
     return AcceleratorTypeError(
         f"There is no TPU type {family.name}-{size}: a {family.name} slice has "
         f"{_listed(family.sizes)} (it counts {counts}).",

@@ -117,7 +117,7 @@ class StopButton:
         if signal.getsignal(signal.SIGINT) != self._handle:
             return
         try:
-            signal.signal(signal.SIGINT, self._former)
+            signal.signal(signal.SIGINT, _still_wanted(self._former))
         except ValueError:  # on another thread: ours stays, and calls the former one
             return
 
@@ -191,6 +191,15 @@ class StopButton:
             former(number, frame)
         elif former == signal.SIG_DFL:
             raise KeyboardInterrupt
+
+
+def _still_wanted(handler: Any) -> Any:
+    """A handler, or what stood before it where it is of a button that was left meanwhile."""
+    button = getattr(handler, "__self__", None)
+    while isinstance(button, StopButton) and not button._entered:
+        handler = button._former
+        button = getattr(handler, "__self__", None)
+    return handler
 
 
 def interrupt_main() -> None:

@@ -51,6 +51,7 @@ def test_training_goes_on_to_the_same_weights(dying: Any) -> None:
 
 
 def test_magics_and_a_crash_leave_no_worker() -> None:
+    """What is left of a Pod's values says so in a line or two, and not in pages of TensorFlow's."""
     with subprocess.Popen(
         command(SCRIPTS / "leaving.py"),
         stdin=subprocess.PIPE,
@@ -60,11 +61,18 @@ def test_magics_and_a_crash_leave_no_worker() -> None:
         try:
             assert process.stdout is not None
             left, workers = islice(lines_of_json(process.stdout), 2)
+            *errors, value, variable, cell = left.pop("shown")
             assert left == {"disconnect": [], "unload": []}
             assert len(workers) == 1
         finally:
             process.kill()
     assert wait_until_gone(workers) == []
+    for text in (*errors, cell):
+        assert ": This value belongs to the connection to virtual TPU 1 core, 1 replica" in text
+        assert text.strip().count("\n") == 1
+    for text, known in ((value, "int32 [3]"), (variable, "float32 [2]")):
+        assert known in text
+        assert "cannot be read: its connection is closed, or lost" in text
 
 
 def lines_of_json(stream: IO[bytes]) -> Iterator[Any]:

@@ -10,8 +10,8 @@ from tpunb.display.describe.program_description import ProgramDescription, Progr
 from tpunb.display.describe.programs import describe_program, describe_programs
 from tpunb.display.describe.replicas import (
     ReplicaValuesDescription,
+    describe_chosen_replicas,
     describe_replica_values,
-    only_replicas,
 )
 from tpunb.display.describe.topology import (
     TopologyDescription,
@@ -32,12 +32,12 @@ __all__ = [
     "ReplicaValuesDescription",
     "TopologyDescription",
     "describe_accelerator",
+    "describe_chosen_replicas",
     "describe_device_assignment",
     "describe_history",
     "describe_program",
     "describe_programs",
     "describe_replica_values",
     "describe_topology",
-    "only_replicas",
     "with_program",
 ]

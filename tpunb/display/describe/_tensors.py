@@ -70,6 +70,14 @@ def as_tensor(value: Any) -> Any:
     return None
 
 
+def type_and_shape(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
+    """The dtype and the shape of a tensor or variable, whatever has become of its numbers."""
+    tf = _tensorflow()
+    if tf is None or not isinstance(value, (tf.Tensor, tf.Variable)):
+        return None
+    return str(value.dtype.name), tuple(value.shape)
+
+
 def _is_keras_variable(value: Any) -> bool:
     """Whether a value is Keras 3's wrapper of a variable of TensorFlow's."""
     return type(value).__module__.partition(".")[0] == "keras" and hasattr(value, "assign")

@@ -24,9 +24,9 @@ __all__ = [
     "ReplicaValuesDescription",
     "Section",
     "Statistics",
+    "describe_chosen_replicas",
     "describe_leaves",
     "describe_replica_values",
-    "only_replicas",
 ]
 
 MAX_PREVIEWS = 64
@@ -123,34 +123,37 @@ def describe_leaves(
     )
 
 
-def only_replicas(
-    description: ReplicaValuesDescription, targets: Sequence[slice]
-) -> ReplicaValuesDescription:
-    """The description of some of the replicas.
+def describe_chosen_replicas(value: Any, targets: Sequence[slice]) -> ReplicaValuesDescription:
+    """Describes what some of the replicas hold, as `describe_replica_values` does.
 
     Args:
-        description: Of all replicas.
+        value: A value as for all replicas.
         targets: Which replicas, as slices of their ids.
 
     Raises:
         IndexError: One of the slices has no replica that exists.
     """
-    found = [range(*target.indices(description.num_replicas)) for target in targets]
-    if description.num_replicas and not all(found):
-        raise IndexError(f"There are replicas 0 to {description.num_replicas - 1}.")
+    leaves, omitted = leaves_of(value)
+    count = max((len(leaf.parts) for leaf in leaves if leaf.distributed), default=0)
+    found = [range(*target.indices(count)) for target in targets]
+    if count and not all(found):
+        raise IndexError(f"There are replicas 0 to {count - 1}.")
     ids = [replica for some in found for replica in some]
     chosen = tuple(dict.fromkeys(ids))
-    sections = tuple(
-        _only(section, chosen) if section.distributed else section
-        for section in description.sections
+    described = describe_leaves(
+        type(value).__name__, [_only(leaf, chosen) for leaf in leaves], omitted
     )
-    return replace(description, num_replicas=len(chosen), sections=sections)
+    sections = tuple(
+        replace(section, chosen=chosen) if section.distributed else section
+        for section in described.sections
+    )
+    return replace(described, sections=sections)
 
 
-def _only(section: Section, chosen: tuple[int, ...]) -> Section:
-    values = tuple(section.values[replica] for replica in chosen)
-    differs = tuple(value.fingerprint != values[0].fingerprint for value in values)
-    return replace(section, values=values, differs=differs, chosen=chosen)
+def _only(leaf: Leaf, chosen: tuple[int, ...]) -> Leaf:
+    if not leaf.distributed:
+        return leaf
+    return replace(leaf, parts=tuple(leaf.parts[replica] for replica in chosen))
 
 
 def _section(leaf: Leaf) -> Section:

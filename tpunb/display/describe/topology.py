@@ -46,6 +46,7 @@ class TopologyDescription:
         needed_bytes: What a compiled program takes of each core that has a replica; 0
             without a program.
         usable_bytes: What a program can use of a core's memory; 0 likewise.
+        merged: Whether a core is the two TensorCores of a chip, which act as one.
     """
 
     name: str
@@ -60,6 +61,7 @@ class TopologyDescription:
     logical_devices: tuple[int, ...]
     needed_bytes: int = 0
     usable_bytes: int = 0
+    merged: bool = False
 
     @property
     def num_cores(self) -> int:
@@ -97,6 +99,7 @@ def describe_accelerator(acc: Accelerator) -> TopologyDescription:
         cores_per_chip=acc.devices_per_chip,
         wraps=acc.wraps,
         hbm_bytes=acc.hbm_bytes,
+        merged=acc.is_merged,
     )
 
 
@@ -124,6 +127,7 @@ def describe_topology(topology: Any, name: str | None = None) -> TopologyDescrip
         cores_per_chip=cores,
         wraps=known.wraps if known else (False, False, False),
         hbm_bytes=known.hbm_bytes if known else 0,
+        merged=known.is_merged if known else False,
     )
 
 
@@ -196,6 +200,7 @@ def _description(
     cores_per_chip: int,
     wraps: Wraps,
     hbm_bytes: int,
+    merged: bool,
 ) -> TopologyDescription:
     # TensorFlow marks a device that is missing by negative coordinates.
     cores = [
@@ -216,4 +221,5 @@ def _description(
         ordinals=tuple(ordinal for _, _, ordinal in cores),
         replicas=unassigned,
         logical_devices=unassigned,
+        merged=merged,
     )

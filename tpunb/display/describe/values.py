@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _MAX_TEXT = 200
+_LOST = "cannot be read: its connection is closed, or lost"
 _QUICK = ("float32", "float64", "float16", "bfloat16")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -70,7 +71,16 @@ class ReplicaValue:
 
 def replica_value(value: Any, *, preview: bool) -> ReplicaValue:
     """Describes one leaf on one replica; unknown types by their repr."""
-    return guarded(lambda: _described(value, preview=preview), None) or _object(value)
+    found = guarded(lambda: _described(value, preview=preview), None)
+    return found or guarded(lambda: _unreadable(value), None) or _object(value)
+
+
+def _unreadable(value: Any) -> ReplicaValue | None:
+    """A tensor or variable, of which all is known but the numbers."""
+    known = _tensors.type_and_shape(value)
+    if known is None:
+        return None
+    return ReplicaValue("object", *known, texts=(_LOST,), fingerprint=("lost", id(value)))
 
 
 def _described(value: Any, *, preview: bool) -> ReplicaValue | None:

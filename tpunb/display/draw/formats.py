@@ -28,6 +28,7 @@ __all__ = [
     "nested_values",
     "number",
     "program_phrase",
+    "replicas_phrase",
     "replicas_title",
     "sampled_phrase",
     "section_title",
@@ -97,7 +98,9 @@ def links_phrase(topology: TopologyDescription) -> str:
     axes = [axis for axis, wraps in zip("xyz", topology.wraps, strict=True) if wraps]
     mesh = "×".join(str(side) for side in topology.mesh)
     phrase = f"mesh {mesh} (x, y, z)"
-    return f"{phrase}, links wrap around along {_listed(axes)}" if axes else phrase
+    if axes:
+        phrase += f", links wrap around along {_listed(axes)}"
+    return f"{phrase}; a chip's 2 TensorCores act as one core" if topology.merged else phrase
 
 
 def _listed(words: list[str]) -> str:
@@ -214,14 +217,21 @@ def arithmetic_rows(connection: ConnectionDescription) -> Iterable[tuple[str, st
         yield "arithmetic", "tpu: float32 factors rounded to bfloat16, sums in float32"
 
 
+def replicas_phrase(connection: ConnectionDescription) -> str:
+    """How many replicas there are: `"4 replicas of 2 logical devices each"`."""
+    return _replicas(connection, counted(connection.replicas, "replica"))
+
+
+def _replicas(connection: ConnectionDescription, count: str) -> str:
+    devices = connection.logical_devices
+    return f"{count} of {devices} logical devices each" if devices > 1 else count
+
+
 def connection_rows(connection: ConnectionDescription) -> Iterable[tuple[str, str]]:
     """The summary's rows: a name and a value each."""
     if connection.tpu and connection.tpu != connection.accelerator:
         yield "name", connection.tpu
-    replicas = str(connection.replicas)
-    if connection.logical_devices > 1:
-        replicas += f" of {connection.logical_devices} logical devices each"
-    yield "replicas", replicas
+    yield "replicas", _replicas(connection, str(connection.replicas))
     yield "cores", f"{connection.cores} on {counted(connection.hosts, 'host')}"
     topology = connection.topology
     if topology is not None:

@@ -11,7 +11,7 @@ from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.replicas import ReplicaValue, ReplicaValuesDescription, Section
 from tpunb.display.draw import formats
 
-__all__ = ["connection_html", "facts_html", "replicas_html"]
+__all__ = ["connection_html", "facts_html", "introduction_html", "replicas_html"]
 
 _MAX_ROWS = 64
 _MONO = "font-family:monospace;white-space:pre;margin:0"
@@ -40,6 +40,14 @@ def connection_html(connection: ConnectionDescription) -> str:
     rows = table(formats.connection_rows(connection), named=True)
     notes = "".join(block(note) for note in connection.notes)
     return f"<div>{block(title)}{rows}{notes}</div>"
+
+
+def introduction_html(connection: ConnectionDescription) -> str:
+    """What is connected to, beside a display of its topology."""
+    title = badge(formats.connection_title(connection), _BADGES[connection.kind])
+    line = Markup(f"{title} {escaped(formats.replicas_phrase(connection))}")
+    notes = "".join(block(note) for note in connection.notes)
+    return f"<div>{block(line)}{notes}</div>"
 
 
 def facts_html(headline: str, rows: Iterable[tuple[str, str]]) -> str:

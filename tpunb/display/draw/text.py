@@ -13,7 +13,7 @@ from tpunb.display.describe.replicas import ReplicaValue, ReplicaValuesDescripti
 from tpunb.display.describe.topology import TopologyDescription
 from tpunb.display.draw import formats, layout
 
-__all__ = ["connection_text", "replicas_text", "topology_text"]
+__all__ = ["connection_text", "introduction_text", "replicas_text", "topology_text"]
 
 WIDTH = 100
 """The longest line, in characters."""
@@ -171,3 +171,9 @@ def connection_text(connection: ConnectionDescription) -> str:
     lines = [formats.connection_title(connection)]
     lines += [f"  {name.ljust(width)}  {value}" for name, value in rows]
     return plain("\n".join([*lines, *connection.notes]))
+
+
+def introduction_text(connection: ConnectionDescription) -> str:
+    """What is connected to, beside a display of its topology."""
+    line = f"{formats.connection_title(connection)} · {formats.replicas_phrase(connection)}"
+    return plain("\n".join([line, *connection.notes]))

@@ -119,6 +119,13 @@ class LiveWidget(anywidget.AnyWidget):
         for display_id in displays:
             frontend.publish(self.static_bundle(), {}, display_id=display_id, update=True)
 
+    def vanish(self) -> None:
+        """Takes every live form away, and ends the widget."""
+        displays, self._displays = self._displays, []
+        for display_id in displays:
+            frontend.publish({}, {}, display_id=display_id, update=True)
+        self.close()
+
     def _ipython_display_(self) -> None:
         shown_in, self._shown_in = self._shown_in, None
         if shown_in is None or shown_in != frontend.execution():

@@ -30,9 +30,8 @@ STRATEGY = (
             r"argument must be a string[^\n]{0,60}, not 'PerReplica'",
         ),
         "strategy.run gives one value for each replica, not one tensor.",
-        "Combine them: `strategy.reduce`, `strategy.gather`, or "
-        "`strategy.experimental_local_results(value)`; `value.values[0]` is the first replica's. "
-        "In a cell: `%%tpu_run -r NAME=mean` or `-g NAME`.",
+        "Write `value.values[0]` for replica 0's. `strategy.reduce` and `strategy.gather` combine "
+        "them all, in a cell `%%tpu_run -r NAME=mean` and `-g NAME`.",
         ("tensorflow/tensorflow#44973",),
     ),
     Entry(

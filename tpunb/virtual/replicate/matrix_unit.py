@@ -18,7 +18,7 @@ import tensorflow as tf
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, PrecisionConfig, dtypes, op_def_registry
 from tpunb.virtual.replicate.graphs import Reference, data_inputs
 from tpunb.virtual.replicate.nodes import add_node, type_of
-from tpunb.virtual.strict.lint import OUTSIDE
+from tpunb.virtual.strict.stand_ins import OUTSIDE
 
 __all__ = ["FACTORS", "MatrixUnit"]
 

@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.errors import MemoryLimitError, TpuWarning
-from tpunb.errors.code_problems import SourceLine
+from tpunb.errors.code_problems import Problem, SourceLine, refusal
+from tpunb.errors.explain import explain
 from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.replicate.graphs import needed
 from tpunb.virtual.strict.diagnostics import Diagnostic
@@ -279,7 +280,11 @@ def _error(located: Located) -> tf.errors.OpError:
     """The error that a TPU's compiler raises, with the place, the cause and the fix."""
     diagnostic = located.diagnostic
     at = "".join(f"\n{_shown(place)}" for place in reversed(located.places))
-    text = f"{diagnostic.message}\n{at}\n\n{diagnostic.reason} {diagnostic.fix}"
+    known = explain(diagnostic.message)
+    problem = Problem(
+        diagnostic.rule, None, "", diagnostic.reason, diagnostic.fix, known.code if known else None
+    )
+    text = refusal(diagnostic.message, at, problem)
     if diagnostic.rule == "memory":
         return tf.errors.ResourceExhaustedError(None, None, text)
     return tf.errors.InvalidArgumentError(None, None, text)

@@ -9,8 +9,9 @@ from tpunb.virtual.replicate.graphs import Library, called_functions, data_input
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.kernels import compiles, why_not
 from tpunb.virtual.strict.known_ops import PRODUCTS, is_known
+from tpunb.virtual.strict.stand_ins import OUTSIDE
 
-__all__ = ["FRAGILE", "OUTSIDE", "lint"]
+__all__ = ["FRAGILE", "lint"]
 
 FRAGILE = (
     "a TPU pads it to its bound and computes all of it, and its compiler refuses some of what may "
@@ -74,9 +75,6 @@ _SOFT_PLACEMENT = (
     "placement `tf.config.set_soft_device_placement(True)`. This has a potential performance "
     "penalty."
 )
-OUTSIDE = "_xla_outside_compilation"
-"""What `tf.compat.v1.tpu.outside_compilation` marks runs on the host, as it was asked to."""
-
 _HOST_FIX = (
     "Do it in the input pipeline (tf.data) or after the step on what it returns; with "
     "`tf.config.set_soft_device_placement(True)` it runs on the host, which the cores wait for."

@@ -23,7 +23,7 @@ from tpunb.virtual.replicate.graphs import (
 )
 from tpunb.virtual.replicate.nodes import int32_tensor, make_identity
 
-__all__ = ["ANY_SIZE", "MARKERS", "RESIZES", "CompilerFunctions", "Host", "Parameter"]
+__all__ = ["ANY_SIZE", "MARKERS", "OUTSIDE", "RESIZES", "CompilerFunctions", "Host", "Parameter"]
 
 _names = itertools.count()
 
@@ -43,6 +43,9 @@ Source: tensorflow/core/tpu/kernels/image_resize_ops.cc, in TensorFlow since 202
 MARKERS = {"CrossReplicaSum": "Add", "CollectivePermute": "Mul", "AllToAll": "Min"}
 """By the reduction of an all-reduce, the only operation across replicas that XLA on a CPU
 lowers, the TPU's compiler is told which one is meant: see `compiler/libtpu_process.py`."""
+
+OUTSIDE = "_xla_outside_compilation"
+"""What `tf.compat.v1.tpu.outside_compilation` marks runs on the host, as it was asked to."""
 
 Host = Mapping[str, Mapping[str, tf.TensorSpec]]
 """Nodes that run on the host; what each gives, by the end of the reference to it."""
@@ -157,7 +160,14 @@ class CompilerFunctions:
         body = self._library(name)
         if not _needs_copy(body, self._library):
             return name
-        return str(self._copy(body).signature.name)
+        return str(self._copy(body, _silent(body)).signature.name)
+
+
+def _silent(body: FunctionDef) -> Host:
+    """What runs on the host and gives the core nothing back."""
+    used = {text.partition(":")[0] for node in body.node_def for text in node.input if ":" in text}
+    used |= {text.partition(":")[0] for text in body.ret.values()}
+    return {n.name: {} for n in body.node_def if OUTSIDE in n.attr and n.name not in used}
 
 
 def _drop_outputs(function: FunctionDef, host: Host) -> None:
@@ -176,6 +186,7 @@ def _needs_copy(function: FunctionDef, library: Library) -> bool:
     return any(
         node.op in {"XlaSharding", "FakeParam"}
         or node.op in RESIZES
+        or OUTSIDE in node.attr
         or node.device
         or any(_needs_copy(library(name), library) for name in called_functions(node))
         for node in function.node_def

@@ -23,10 +23,9 @@ from tpunb.virtual.devices import full_name
 from tpunb.virtual.replicate.graphs import Library
 from tpunb.virtual.replicate.inline import inlined
 from tpunb.virtual.strict.diagnostics import Diagnostic
-from tpunb.virtual.strict.lint import OUTSIDE
 from tpunb.virtual.strict.lowering import Unknown
 from tpunb.virtual.strict.memory import Made, tensors_made
-from tpunb.virtual.strict.stand_ins import Host, Parameter
+from tpunb.virtual.strict.stand_ins import OUTSIDE, Host, Parameter
 
 __all__ = [
     "TracedFunction",

@@ -1,0 +1,132 @@
+"""What beginners write in a cell: each mistake has one explanation, which says what to write."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+
+import pytest
+from support.shell import Notebook
+
+from tpunb.errors import CellError, TpuWarning
+
+pytestmark = pytest.mark.usefixtures("tf")
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """A shell that is connected to a virtual TPU of two cores, with all rules."""
+    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
+    notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np, random")
+    notebook.good("%tpu_connect --simulate 2")
+    yield notebook
+    notebook.close()
+
+
+LESSONS = {
+    "if replica_id == 1:\n    raise ValueError('no')": (
+        "Both branches of `if replica_id == 1` are traced, so `raise` runs at once",
+        "`failed = replica_id == 1`, and in the next cell `if any(failed.values): raise …`",
+    ),
+    "if replica_id < 1:\n    x = 1\nelse:\n    assert False, 'no'": (
+        "Both branches of `if replica_id < 1` are traced, so `assert` runs at once",
+        "`failed = not (replica_id < 1)`",
+    ),
+    "for i in tf.range(2):\n    raise ValueError": (
+        "A loop over tensors is traced, so `raise` runs once",
+        "look at it in the next cell",
+    ),
+    "while True:\n    with tf.name_scope('x'):\n        assert replica_id < 1": (
+        "`assert` needs a value",
+        "`ok = replica_id < 1`, and in the next cell `assert all(ok.values)`",
+    ),
+    "v = tf.ones([3])\nv.numpy()": ("`.numpy()` is not for inside", "`v.values[0].numpy()`"),
+    "(replica_id + 1).numpy()": ("`.numpy()` is not for inside", "`result.values[0].numpy()`"),
+    "x = max(replica_id, 1)": ("Python needs the value of a tensor here", "`tf.maximum`"),
+    "x = [i for i in tf.range(3)]": ("the number of a tensor's rows", "`tf.unstack(x)`"),
+    "x = np.mean(tf.ones([3]))": ("NumPy needs the value of a tensor", "`tf.reduce_mean(x)`"),
+}
+
+
+@pytest.mark.parametrize("body", LESSONS)
+def test_one_mistake_one_explanation(book: Notebook, body: str) -> None:
+    cause, fix = LESSONS[body]
+    for magic in ("%%tpu_run", "%%tpu_run -n 2", "%%tpu_check"):
+        ran = book.run(f"{magic}\n{body}")
+        assert isinstance(ran.error, CellError)
+        assert cause in ran.error.message
+        assert fix in ran.error.fix
+        assert "In the cell, line" in ran.text
+        assert "Known error" not in ran.text
+        assert "symbolic" not in ran.text
+        assert ran.text.count("Try: ") == 1
+
+
+def test_what_the_fixes_say_works(book: Notebook) -> None:
+    book.good("%%tpu_run\nok = replica_id < 1\nfailed = replica_id == 1\nv = tf.ones([3])")
+    assert isinstance(book.run("assert all(ok.values)").error, AssertionError)
+    assert book.good("any(failed.values)").value
+    assert book.good("v.values[0].numpy().tolist()").value == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("if len('a') == 1:\n    raise KeyError('mine')", KeyError),
+        ("assert len('a') == 2, 'mine'", AssertionError),
+        ("if replica_id == 1:\n    {}['mine']", KeyError),
+        ("'mine'.numpy()", AttributeError),
+    ],
+)
+def test_errors_of_plain_python_are_left_alone(
+    book: Notebook, body: str, kind: type[Exception]
+) -> None:
+    ran = book.run(f"%%tpu_run\n{body}")
+    assert type(ran.error) is kind
+    assert "mine" in str(ran.error)
+
+
+def test_what_a_tpu_refuses_is_said_once_in_our_words(book: Notebook) -> None:
+    ran = book.run("%%tpu_run\nx = tf.strings.length(tf.strings.as_string(replica_id))")
+    assert "No registered 'StringLength' OpKernel" in str(ran.error)  # for programs
+    assert "StringLength works on strings, which TPUs do not have." in ran.text
+    assert "No registered" not in ran.text
+    assert ran.text.count("Known error 22") == 1
+    assert "Known error 22" in book.good("%tpu_doctor --last").plain
+
+
+def test_outside_of_cells_the_cause_is_said_once_too(book: Notebook) -> None:
+    source = "tf.function(lambda: strategy.run(lambda: tf.where(tf.constant([True]))))()"
+    ran = book.run(source)
+    assert "Known error 26." in str(ran.error)
+    assert "Cause:" not in ran.text
+
+
+def test_numbers_that_python_draws(book: Notebook) -> None:
+    book.good("rng = np.random.default_rng(1)\ndef f(x):\n    return x")
+    body = "np.random.seed(1)\nx = f(np.random.rand())\ny = random.random()\nrng.normal()"
+    with pytest.warns(TpuWarning) as caught:
+        book.good(f"%%tpu_run\n{body}")
+    assert [one.lineno for one in caught] == [3, 4, 5]
+    for one, name in zip(caught, ("np.random.rand", "random.random", "rng.normal"), strict=True):
+        assert f"`{name}` draws while the cell is traced: all replicas and" in str(one.message)
+        assert (
+            linecache.getline(one.filename, one.lineno) == f"{body.splitlines()[one.lineno - 2]}\n"
+        )
+    assert book.good("%%tpu_run\ntf.random.normal([2]);").text == ""
+
+
+def test_a_check_reports_what_is_above_a_line_that_cannot_be_traced(book: Notebook) -> None:
+    report = book.good(
+        "%%tpu_check\na = tf.strings.as_string(replica_id)\nfor i in range(2):\n    a.numpy()"
+    ).value
+    assert [problem.line for problem in report.errors] == [2, 2, 4]
+    assert ".numpy()" in report.errors[-1].reason
+    assert isinstance(book.run("%%tpu_check\nb = tf.ones([2])\nb.numpy()").error, CellError)
+
+
+def test_a_per_replica_value_has_no_elements(book: Notebook) -> None:
+    book.good("%%tpu_run\na = tf.range(3) + replica_id")
+    ran = book.run("a[0]")
+    assert "Write `value.values[0]` for replica 0's." in " ".join(ran.text.split())
+    assert book.good("a.values[0].numpy().tolist()").value == [0, 1, 2]

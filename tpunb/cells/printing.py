@@ -1,0 +1,206 @@
+"""What the replicas print: each prints in its own time, and what is shown is in their order.
+
+A tensor has no value while a cell is traced, so that Python's `print` would show its name
+once. On a virtual TPU `print` and `tf.print` write the values of every replica instead,
+which the host does: on a TPU that takes soft placement or outside compilation.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpunb._util.plain_text import plain
+from tpunb._util.units import counted
+from tpunb.virtual._tensorflow import AttrValue
+from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.interface import VirtualTPU
+from tpunb.virtual.replicate.graphs import CALLS, CONTROL_FLOW
+from tpunb.virtual.strict.examination import is_observed
+from tpunb.virtual.strict.stand_ins import OUTSIDE
+
+__all__ = ["Printer"]
+
+_MOST_LINES, _FEWEST_LINES = 500, 5  # of all replicas, and of each whatever their number
+_MOST_LETTERS = 1_000_000
+_SUMMARIZED = 3  # elements at each end, as `tf.print` has it
+_SYMBOLIC = re.compile(r'\bTensor\("[^"]*", shape=')
+_ON_A_TPU = "On a TPU, printing needs tf.config.set_soft_device_placement(True), and is slow."
+_F_STRING = (
+    "A tensor has no value yet where an f-string is made: print('loss', loss) shows the values."
+)
+_unconverted = tf.autograph.experimental.do_not_convert
+
+
+class Printer:
+    """Collects what the replicas of one strategy print, and shows it grouped by replica.
+
+    Args:
+        strategy: The strategy; nothing is collected but from a virtual TPU in this process.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self._collects = isinstance(strategy, VirtualTPU) and not _is_elsewhere(strategy)
+        self._lock = threading.Lock()
+        self._texts: dict[int, list[str]] = {}
+        self._letters = 0
+        self._prints = self._has_note = self._has_said = False
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """While a replica function is traced inside, what it prints is collected when it runs."""
+        if not self._collects or is_observed():
+            yield
+            return
+        python, tensorflow = builtins.print, tf.print
+        builtins.print = _unconverted(self._python(python))
+        tf.print = _unconverted(self._tensorflow(tensorflow))
+        self._prints = False
+        try:
+            yield
+        finally:
+            builtins.print, tf.print = python, tensorflow
+        if self._prints:
+            _in_order(tf.compat.v1.get_default_graph())
+
+    def show(self) -> None:
+        """Writes what was collected to the standard output, and forgets it."""
+        with self._lock:
+            texts, self._texts, self._letters = self._texts, {}, 0
+        most = max(_FEWEST_LINES, _MOST_LINES // max(1, len(texts)))
+        lines = [
+            line for replica in sorted(texts) for line in _of_replica(replica, texts[replica], most)
+        ]
+        if lines and self._has_note and not self._has_said:
+            self._has_said = True
+            lines.append(_ON_A_TPU)
+        if lines:
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+    def _python(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands for `print`."""
+
+        def show(*values: Any, **options: Any) -> None:
+            mine = options.get("file") in (None, sys.stdout, sys.stderr) and _in_a_replica()
+            if mine and any(map(_has_no_value, tf.nest.flatten(values))):
+                sep, end = options.get("sep"), options.get("end")
+                self._add(values, " " if sep is None else sep, "\n" if end is None else end, str)
+            elif mine and any(isinstance(v, str) and _SYMBOLIC.search(v) for v in values):
+                sys.stdout.write(f"{_F_STRING}\n")
+            else:
+                otherwise(*values, **options)
+
+        return show
+
+    def _tensorflow(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands for `tf.print`."""
+
+        def show(*values: Any, **options: Any) -> Any:
+            stream = options.get("output_stream", sys.stderr)
+            if stream not in (sys.stdout, sys.stderr) or not _in_a_replica():
+                return otherwise(*values, **options)
+            most = options.get("summarize") or _SUMMARIZED
+            text = lambda value: _summarized(value, most)  # noqa: E731
+            return self._add(values, options.get("sep", " "), options.get("end", "\n"), text)
+
+        return show
+
+    def _add(self, values: Any, sep: str, end: str, text: Callable[[Any], str]) -> Any:
+        """Adds the operation to the graph that is being built."""
+        flat = tf.nest.flatten(values)
+        places = [place for place, value in enumerate(flat) if _has_no_value(value)]
+
+        def collect(replica: Any, *arrays: Any) -> None:
+            filled = list(flat_values)
+            for place, array in zip(places, arrays, strict=True):
+                filled[place] = _Shown(text(_readable(array)))
+            found = tf.nest.pack_sequence_as(values_shape, filled)
+            self._collect(int(replica), sep.join(map(str, found)) + end)
+
+        # Without the tensors: the graph is not to live as long as the operation's function.
+        flat_values = [None if place in places else value for place, value in enumerate(flat)]
+        values_shape = tf.nest.map_structure(lambda _: 0, values)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        tensors = [tf.convert_to_tensor(flat[place]) for place in places]
+        operation = tf.numpy_function(collect, [replica, *tensors], [], name="print")
+        operation._set_attr(OUTSIDE, AttrValue(s=b"print"))
+        self._prints = True
+        self._has_note |= not tf.config.get_soft_device_placement()
+        return operation
+
+    def _collect(self, replica: int, text: str) -> None:
+        with self._lock:
+            room = _MOST_LETTERS - self._letters
+            self._letters += len(text)
+            self._texts.setdefault(replica, []).append(text[: max(0, room)])
+
+
+class _Shown(str):
+    """Text that shows as it is inside of lists as well."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _in_order(graph: Any) -> None:
+    """Makes the operations of a replica function that print wait for each other.
+
+    TensorFlow orders them in ordinary graphs alone, and in those of loops and branches.
+    """
+    before = None
+    for operation in graph.get_operations():
+        if OUTSIDE in operation.node_def.attr or _may_print(operation):
+            if before is not None:
+                operation._add_control_input(before)
+            before = operation
+
+
+def _may_print(operation: Any) -> bool:
+    """Whether an operation prints inside of what it calls, as far as it can be seen."""
+    return operation.type in CONTROL_FLOW | CALLS and bool(operation._is_stateful)
+
+
+def _of_replica(replica: int, texts: list[str], most: int) -> Iterator[str]:
+    lines = "".join(texts).removesuffix("\n").split("\n")
+    if len(lines) > most:
+        lines[most:] = [f"… and {counted(len(lines) - most, 'more line')}"]
+    for line in lines:
+        yield f"[replica {replica}] {plain(line)}"
+
+
+def _summarized(value: Any, most: int) -> str:
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        return str(value)
+    threshold = sys.maxsize if most < 0 else 2 * most
+    return np.array2string(value, threshold=threshold, edgeitems=abs(most))
+
+
+def _readable(array: Any) -> Any:
+    """An array with text in place of bytes."""
+    if isinstance(array, bytes):
+        return array.decode("utf-8", "replace")
+    return array
+
+
+def _has_no_value(leaf: Any) -> bool:
+    """Whether a leaf is a tensor, or a variable, whose value comes when the cell runs."""
+    return tf.is_symbolic_tensor(leaf) or isinstance(leaf, tf.Variable)
+
+
+def _in_a_replica() -> bool:
+    return tf.distribute.in_cross_replica_context() is False and not tf.executing_eagerly()
+
+
+def _is_elsewhere(strategy: Any) -> bool:
+    """Whether the virtual TPU's hosts are other processes."""
+    return any(map(is_elsewhere, strategy.extended.worker_devices[:1]))
