@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tpunb.notebook.displays import show
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
+    from tpunb.verification.report import VerifyReport
+    from tpunb.verification.verify import verify
     from tpunb.virtual.check import CheckReport
 
     history: History | None
@@ -57,6 +59,7 @@ __all__ = [
     "TpuProgram",
     "TpuPrograms",
     "TpunbError",
+    "VerifyReport",
     "__version__",
     "accelerator",
     "accelerator_types",
@@ -70,6 +73,7 @@ __all__ = [
     "load_ipython_extension",
     "show",
     "unload_ipython_extension",
+    "verify",
 ]
 
 _HOMES = {
@@ -89,6 +93,7 @@ _HOMES = {
     "TpuProgram": "compiler.program",
     "TpuPrograms": "compiler.table",
     "TpunbError": "errors",
+    "VerifyReport": "verification.report",
     "accelerator": "tpu.types",
     "accelerator_types": "tpu.types",
     "check": "compiler.check",
@@ -98,6 +103,7 @@ _HOMES = {
     "explain": "errors.explain",
     "largest_batch": "compiler.largest",
     "show": "notebook.displays",
+    "verify": "verification.verify",
 }
 
 
