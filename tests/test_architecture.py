@@ -26,6 +26,7 @@ ROOMS = (
     "compiler",
     "cells",
     "connection",
+    "verification",
     "notebook",
     "keras",
     "kernel_launcher",
@@ -36,7 +37,7 @@ ROOMS = (
 )
 """From the ground up: each imports only from those before it."""
 
-TENSORFLOW = {"virtual", "compiler", "cells", "connection", "keras"}
+TENSORFLOW = {"virtual", "compiler", "cells", "connection", "verification", "keras"}
 IPYTHON = {"notebook"}
 PRIVATE = {"virtual._tensorflow", "virtual.strict.xla_process"}
 """The second runs in a process of its own, for which all of the first takes too long."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tpunb.notebook.displays import show
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
+    from tpunb.verification.report import VerifyReport
+    from tpunb.verification.verify import verify
     from tpunb.virtual.check import CheckReport
     from tpunb.virtual.compare import Comparison, compare
 
@@ -59,6 +61,7 @@ __all__ = [
     "TpuProgram",
     "TpuPrograms",
     "TpunbError",
+    "VerifyReport",
     "__version__",
     "accelerator",
     "accelerator_types",
@@ -73,6 +76,7 @@ __all__ = [
     "load_ipython_extension",
     "show",
     "unload_ipython_extension",
+    "verify",
 ]
 
 _HOMES = {
@@ -93,6 +97,7 @@ _HOMES = {
     "TpuProgram": "compiler.program",
     "TpuPrograms": "compiler.table",
     "TpunbError": "errors",
+    "VerifyReport": "verification.report",
     "accelerator": "tpu.types",
     "accelerator_types": "tpu.types",
     "check": "compiler.check",
@@ -103,6 +108,7 @@ _HOMES = {
     "explain": "errors.explain",
     "largest_batch": "compiler.largest",
     "show": "notebook.displays",
+    "verify": "verification.verify",
 }
 
 

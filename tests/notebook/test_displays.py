@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 import types
 from collections.abc import Callable
@@ -157,6 +158,27 @@ def test_without_ipython(
     widget = Word("one")
     widget.show_once()
     widget.freeze()
+    assert capsys.readouterr().out == "one\n"
+
+
+def test_in_marimo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    shown: list[Any] = []
+    marimo = types.SimpleNamespace(
+        running_in_notebook=lambda: True, output=types.SimpleNamespace(append=shown.append)
+    )
+    monkeypatch.setitem(sys.modules, "marimo", marimo)
+    monkeypatch.setattr(frontend, "_shell", lambda: None)
+    widget = Word("one")
+    widget.show_once()  # it is the value of the cell, which the page shows
+    assert shown == []
+    widget.show()
+    widget.freeze()
+    picture = base64.b64encode(b"\x89PNGone").decode()
+    forms = {"text/plain": "one", "image/png": picture}
+    assert [one._repr_mimebundle_() for one in shown] == [forms]
+    assert capsys.readouterr().out == ""
+    marimo.running_in_notebook = lambda: False  # a script that uses it
+    widget.show_once()
     assert capsys.readouterr().out == "one\n"
 
 

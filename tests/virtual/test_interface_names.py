@@ -459,6 +459,19 @@ def argument_strict() -> None:
     assert VirtualTPUStrategy(2, strict=False).num_replicas_in_sync == 2
 
 
+def argument_arithmetic() -> None:
+    x = tf.constant([[1.001, 3.0]])
+    rounded = VirtualTPUStrategy(2, arithmetic="tpu")
+    square = tf.function(lambda: rounded.run(lambda: tf.matmul(x, x, transpose_b=True)))
+    assert all_of(rounded, square()) == [10.0, 10.0]
+
+
+def argument_at_once() -> None:
+    made = VirtualTPUStrategy(4, at_once=1)
+    steps = tf.function(lambda: made.run(lambda: tf.constant(1.0) + 1.0))
+    assert all_of(made, steps()) == [2.0] * 4
+
+
 ARGUMENT_TESTS = {
     name.removeprefix("argument_"): check
     for name, check in list(globals().items())

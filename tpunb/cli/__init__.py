@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from tpunb.cli import doctor, errors, kernel, run, topology, worker
+from tpunb.cli import doctor, errors, kernel, run, topology, verify, worker
 from tpunb.cli.outcome import Failed, Interrupted
 from tpunb.cli.streams import OutputError, ReaderGone, safe_streams
 from tpunb.errors import TpunbError
@@ -16,7 +16,7 @@ from tpunb.version import __version__
 __all__ = ["main"]
 
 _READER_GONE = 141  # 128 + SIGPIPE, as shells have it
-_COMMANDS = (run, kernel, topology, worker, doctor, errors)
+_COMMANDS = (run, kernel, topology, worker, doctor, verify, errors)
 _EPILOG = """\
 examples:
   tpunb run notebook.ipynb --tpu v3-8    execute a notebook on a virtual TPU
@@ -24,10 +24,11 @@ examples:
   tpunb topology v4-32                   what a TPU type looks like
   tpunb worker --cores 8                 a host of a virtual Pod, for another machine
   tpunb doctor                           check this machine's TPU setup
+  tpunb verify local                     does this TPU do what tpunb says it does
   tpunb explain < training.log           why it failed and how to fix it
 
-exit codes: 0 done; 1 a cell failed, or the error is unknown; 2 the command
-failed; 130 interrupted; 141 nobody reads the output
+exit codes: 0 done; 1 a cell failed, a claim differs, or the error is unknown;
+2 the command failed; 130 interrupted; 141 nobody reads the output
 """
 
 
@@ -38,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; by default those of the process.
 
     Returns:
-        The exit code: 0 done, 1 a cell failed or an error is unknown, 2 the command
-        failed, 130 it was interrupted, 141 what reads its output has ended.
+        The exit code: 0 done, 1 a cell failed, a claim differs or an error is unknown, 2 the
+        command failed, 130 it was interrupted, 141 what reads its output has ended.
     """
     with safe_streams():
         try:

@@ -15,7 +15,7 @@ from tpunb.virtual.patch.state import current
 if TYPE_CHECKING:
     from tpunb.machine.detect import Search
 
-__all__ = ["Plan", "resolve"]
+__all__ = ["Plan", "resolve", "type_meant"]
 
 _LIKE_A_TYPE = re.compile(r"(?:v[0-9]{1,2}[a-z]*|tpu[0-9]x)-[0-9]+")
 
@@ -127,7 +127,7 @@ def _refuse_contradiction(tpu: str, required: bool) -> None:
 
 
 def _refuse_type_as_name(tpu: str) -> None:
-    found = _type_meant(tpu)
+    found = type_meant(tpu)
     if found is None:
         return
     raise ConnectError(
@@ -137,7 +137,7 @@ def _refuse_type_as_name(tpu: str) -> None:
     )
 
 
-def _type_meant(text: str) -> Accelerator | None:
+def type_meant(text: str) -> Accelerator | None:
     """The TPU type of a text; None if it is a TPU's name or address.
 
     Raises:
@@ -158,7 +158,7 @@ def _normalised(tpu: str) -> str:
 
 def _from_variable(request: Request, value: str, required: bool) -> Plan:
     """What `TPUNB_TPU` names: a type to simulate, or a TPU."""
-    found = _type_meant(value)
+    found = type_meant(value)
     if found is None:
         return Plan(request, "hardware", _normalised(value))
     if required:

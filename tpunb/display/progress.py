@@ -214,9 +214,14 @@ class ConnectDisplay:
     """Shows what is waited for while connecting takes its time.
 
     Nothing is shown unless there is something to wait for.
+
+    Args:
+        done: What stays when it has gone well.
+        failed: What stays after an error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, done: str = "Connected.", failed: str = "Not connected.") -> None:
+        self._ends = done, failed
         self._doing = ""
         self._since = 0.0
         self._line = _LiveLine(self._progress, interval=1.0)
@@ -227,7 +232,7 @@ class ConnectDisplay:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._line.stop()
         if self._doing:
-            self._line.leave("Connected." if kind is None else "Not connected.")
+            self._line.leave(self._ends[kind is not None])
 
     def say(self, doing: str) -> None:
         """Shows what is done from now on, such as `"asking 4 workers"`."""

@@ -99,6 +99,8 @@ class LiveWidget(anywidget.AnyWidget):
 
     def show_once(self) -> None:
         """Shows the widget now, and not again where it is the value of the same cell."""
+        if frontend.in_marimo():
+            return  # which shows that value alive, and is no place for anything before it
         self.show()
         self._shown_in = frontend.execution()
 

@@ -16,6 +16,7 @@ __all__ = [
     "cell_id",
     "encoded",
     "execution",
+    "in_marimo",
     "is_program",
     "passing",
     "publish",
@@ -128,10 +129,34 @@ def publish(
     shell = _shell()
     if shell is None:
         if not update:
-            sys.stdout.write(f"{data['text/plain']}\n")
+            _publish_without_a_shell(data)
         return
     transient = {"display_id": display_id}
     shell.display_pub.publish(encoded(data), metadata, transient=transient, update=update)
+
+
+def _publish_without_a_shell(data: dict[str, Any]) -> None:
+    if in_marimo():
+        sys.modules["marimo"].output.append(_Forms(data))
+    else:
+        sys.stdout.write(f"{data['text/plain']}\n")
+
+
+class _Forms:
+    """A bundle as an object that has it."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data = data
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        del include, exclude
+        return encoded(self._data)
+
+
+def in_marimo() -> bool:
+    """Whether cells run in marimo, which shows the value of a cell's last expression."""
+    marimo = sys.modules.get("marimo")
+    return marimo is not None and bool(marimo.running_in_notebook())
 
 
 def encoded(data: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["Diagnostic"]
+__all__ = ["UNCHECKED", "Diagnostic"]
+
+UNCHECKED = "It runs here; whether a TPU compiles it is not known."
+"""What is advised where nothing is known of a function."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.replicate.graphs import Library, called_functions
-from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.strict.diagnostics import UNCHECKED, Diagnostic
 from tpunb.virtual.strict.lint import FRAGILE
 from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Host, Parameter
 from tpunb.virtual.strict.xla import CompilerLostError, ask
@@ -188,8 +188,7 @@ def _variable(handle: Any) -> tuple[tuple[int, ...], int]:
 def _unchecked(reason: str) -> Diagnostic:
     """Says that nothing is known, which is no fault of the function's."""
     message = f"TensorFlow's compiler {reason}"
-    hint = "It runs here; whether a TPU compiles it is not known."
-    return Diagnostic("unchecked", "", "", message, hint, message)
+    return Diagnostic("unchecked", "", "", message, UNCHECKED, message)
 
 
 _KINDS: tuple[tuple[str, str, str, str], ...] = (

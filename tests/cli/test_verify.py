@@ -1,0 +1,143 @@
+"""`tpunb verify`: what it connects to, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counterparts.children import run_code
+
+from tpunb import cli
+from tpunb.cli import verify
+from tpunb.verification.report import DIFFERS, HOLDS, NOT_RUN, Outcome, VerifyReport
+
+
+def outcome(status: Any) -> Outcome:
+    return Outcome("tests", f"one that {status}", "it is so", status, found="4", seconds=1.5)
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is connected to; the report is that of nothing but `statuses`."""
+    import tpunb.verification.verify
+
+    for name in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU"):
+        monkeypatch.delenv(name, raising=False)
+    plans: list[Any] = []
+    statuses: list[Any] = [HOLDS, NOT_RUN]
+
+    def verify_plan(plan: Any, *, say: Any, progress: Any) -> VerifyReport:
+        plans.append(plan)
+        say("connecting")
+        outcomes = tuple(map(outcome, statuses))
+        for number, one in enumerate(outcomes, 1):
+            progress(number, len(outcomes), one)
+        return VerifyReport({"TPU": plan.tpu}, outcomes, interrupted=None in statuses)
+
+    monkeypatch.setattr(tpunb.verification.verify, "verify_plan", verify_plan)
+    plans.append(statuses)
+    return plans
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "tpu"),
+    [
+        (["v3-8"], "virtual", "v3-8"),
+        (["4"], "virtual", "4 cores"),
+        (["v4-16", "--local-workers"], "virtual", "v4-16"),
+        (["local"], "hardware", "local"),
+        (["grpc://10.0.0.2:8470"], "hardware", "grpc://10.0.0.2:8470"),
+        (["my-tpu", "--zone", "us-central1-b"], "hardware", "my-tpu"),
+    ],
+)
+def test_what_it_connects_to(arguments: list[str], kind: str, tpu: str, planned: list[Any]) -> None:
+    assert cli.main(["verify", *arguments]) == 0
+    plan = planned[-1]
+    assert (plan.kind, plan.tpu) == (kind, tpu)
+    assert plan.request.is_pod is ("--local-workers" in arguments)
+
+
+def test_lines_while_it_runs(planned: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", "v3-8"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("TPU verification: 1 claim held, 0 differed, 1 not run\n")
+    first, second, third = err.splitlines()
+    assert first == "connecting"
+    assert re.fullmatch(r"\[1/2\] tests: one that holds +1.5 s", second)
+    assert third.endswith("1.5 s  not run")
+    assert cli.main(["verify", "v3-8", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_difference(
+    planned: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned[0][:] = [HOLDS, DIFFERS]
+    path = tmp_path / "report.json"
+    assert cli.main(["verify", "v3-8", "--json", str(path)]) == 1
+    assert "Differed\n  tests: one that differs" in capsys.readouterr().out
+    read = json.loads(path.read_text(encoding="utf-8"))
+    assert [claim["status"] for claim in read["claims"]] == [HOLDS, DIFFERS]
+
+
+def test_an_interrupt(planned: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    planned[0][:] = [HOLDS, None]
+    assert cli.main(["verify", "v3-8"]) == 130
+    assert "interrupted" in capsys.readouterr().out
+
+
+def test_json_alone(planned: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", "v3-8", "-q", "--json", "/dev/stdout"]) == 0
+    assert json.loads(capfd.readouterr().out)["ok"] is True
+
+
+def test_a_file_that_cannot_be_written(
+    planned: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", "v3-8", "--json", str(tmp_path / "no" / "x.json")]) == 2
+    assert "Cannot write" in capsys.readouterr().err
+    assert len(planned) == 1, "it fails before minutes have passed"
+
+
+def test_a_type_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", "v3-9"]) == 2
+    assert "Did you mean v3-8" in capsys.readouterr().err
+
+
+def test_what_hangs_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr(verify.os, "_exit", leave)
+    with pytest.raises(SystemExit):
+        verify._end(VerifyReport({}, (outcome(DIFFERS),), hangs=True))
+    assert codes == [1]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_a_pod_of_two_workers(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    code = "import sys; from tpunb.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = run_code(code, "verify", "v4-16", "--local-workers", "--json", path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    read = json.loads(path.read_text(encoding="utf-8"))
+    assert read["ok"]
+    assert read["facts"]["TPU"] == "virtual v4-16, hosts in processes"
+    assert read["facts"]["hosts"] == "2, each with 4 cores"
+    held = {claim["name"] for claim in read["claims"] if claim["status"] == HOLDS}
+    assert {"order of hosts", "within a step", "connected again", "closed"} <= held
+    text = path.read_text(encoding="utf-8") + done.stdout
+    assert not re.search(r"127\.0\.0\.1|localhost:|:\d{5}\b", text)
+    assert not {str(tmp_path), str(Path.home()), sys.prefix} & set(re.split(r"[\s\"']", text))
+    lines = done.stderr.splitlines()
+    assert [
+        line for line in lines if not re.match(r"\[ ?\d+/\d+\] |starting 2 workers", line)
+    ] == []

@@ -1,0 +1,162 @@
+"""On a virtual TPU every claim holds, and a fault that is planted is named."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tpunb
+from tpunb.connection.plan import resolve
+from tpunb.connection.request import Request
+from tpunb.errors import ConnectError
+from tpunb.training.history import History
+from tpunb.verification import observing, verify
+from tpunb.verification.catalogue import CLAIMS
+from tpunb.verification.report import NOT_RUN, VerifyReport
+from tpunb.virtual.replicate import write_collectives
+from tpunb.virtual.replicate.builder import Builder
+from tpunb.virtual.strategy import VirtualTPUStrategy
+from tpunb.virtual.strict.rules import RULES
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def alone(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Connections that other tests have left open are no concern of these."""
+    monkeypatch.setattr(verify, "open_connections", list)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def verified(*groups: str, **options: Any) -> VerifyReport:
+    """What comes out for the claims of some groups, or of all."""
+    claims = tuple(one for one in CLAIMS if not groups or one.group in groups)
+    return verify.verify_plan(resolve(Request(**options)), claims=claims)
+
+
+def named(report: VerifyReport) -> set[str]:
+    return {outcome.name for outcome in report.differences}
+
+
+@pytest.mark.parametrize("tpu", ["v5e-1", "v3-8", "v4-32"])
+def test_every_claim_holds(tpu: str) -> None:
+    report = verified(simulate=tpu)
+    assert report.ok, report
+    assert len(report.outcomes) == len(CLAIMS)
+    left = {outcome.name: outcome.found for outcome in report.not_run}
+    assert "unchecked" in left
+    for name in ("order of hosts", "order of batches", "unchecked"):
+        left.pop(name, None)
+    one_replica = {"it takes 2 replicas, and here is 1"} if tpu == "v5e-1" else set()
+    assert set(left.values()) == one_replica
+    assert report.facts["TPU"] == f"virtual {tpu}"
+    assert "/" not in "".join(report.facts.values())
+
+
+def test_each_rule_has_a_claim() -> None:
+    claimed = [claim.name for claim in CLAIMS if claim.group == "rules"]
+    assert claimed == [rule.name for rule in RULES]
+
+
+def test_names_are_one_of_a_kind() -> None:
+    assert len({(claim.group, claim.name) for claim in CLAIMS}) == len(CLAIMS)
+
+
+def test_a_broken_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Builder.add
+
+    def broken(self: Any, op: str, name: str, device: str, inputs: Any, **attributes: Any) -> None:
+        """In sums the first replica counts twice, and the second not at all."""
+        inputs = [inputs[0], inputs[0], *inputs[2:]] if op == "AddN" else inputs
+        add(self, op, name, device, inputs, **attributes)
+
+    monkeypatch.setattr(Builder, "add", broken)
+    group = "collectives inside a replica function"
+    report = verified(group, "collectives outside", simulate=4)
+    assert {"all_reduce SUM", "all_reduce MEAN", "all_reduce in a loop"} <= named(report)
+    assert not {"permute", "all to all", "reduce SUM", "gather"} & named(report)
+    [wrong] = [one for one in report.differences if one.name == "all_reduce SUM"]
+    assert (wrong.expected, wrong.found) == ("10 10 10 10", "9 9 9 9")
+    assert "all_reduce SUM" in str(report).partition("Held")[0]
+
+
+def test_a_broken_permutation(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = write_collectives.source_target_pairs
+    turned = lambda *a: [(target, source) for source, target in pairs(*a)]  # noqa: E731
+    monkeypatch.setattr(write_collectives, "source_target_pairs", turned)
+    report = verified("collectives inside a replica function", simulate=4)
+    assert named(report) == {"permute", "permute to some"}
+
+
+def test_a_broken_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    reduce = VirtualTPUStrategy.reduce
+
+    def doubled(self: Any, *args: Any, **options: Any) -> Any:
+        return reduce(self, *args, **options) * 2.0
+
+    monkeypatch.setattr(VirtualTPUStrategy, "reduce", doubled)
+    report = verified("collectives outside", simulate=2)
+    assert named(report) == {
+        "reduce SUM",
+        "reduce MEAN",
+        "reduce along axis 0",
+        "reduce in a function",
+    }
+
+
+def test_rules_that_do_not_hold() -> None:
+    off = {"x64-op": False, "float64": False, "gather-shapes": False}
+    report = verified("rules", simulate=2, strict=off)
+    assert named(report) == set(off)
+    [passed] = [one for one in report.differences if one.name == "x64-op"]
+    assert (passed.expected, passed.found) == ("refused, known error 25", "runs, and gives 5 5")
+
+
+def test_an_error_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "explain", lambda _: None)
+    report = verified("known errors", simulate=2)
+    assert len(report.differences) == len(report.outcomes)
+    assert {one.found for one in report.differences} == {"refused, by an error that is not known"}
+
+
+def test_a_curve_without_its_first_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = History.values
+    monkeypatch.setattr(History, "values", lambda self, name: values(self, name)[1:])
+    assert named(verified("training", simulate=2)) == {"curves"}
+
+
+def test_a_tpu_that_cannot_be_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, made = verify.make_connection, []
+
+    def once(*args: Any) -> Any:
+        if made:
+            raise ConnectError("The TPU at 10.0.0.1:8470 is gone.")
+        made.append(make(*args))
+        return made[0]
+
+    monkeypatch.setattr(verify, "make_connection", once)
+    report = verified("topology", "reconnecting", simulate=2)
+    assert named(report) == {"connected again"}
+    assert report.differences[0].message == "ConnectError: The TPU at <address> is gone."
+    left = {one.name: one.found for one in report.not_run if one.group == "reconnecting"}
+    assert left == dict.fromkeys(("running again", "closed"), "connecting again has failed")
+
+
+def test_on_another_thread_interrupts_are_not_run() -> None:
+    from tpunb._util.deadline import Running
+
+    report = Running(lambda: verified("interrupting", simulate=2)).result(float("inf"))
+    assert {one.status for one in report.outcomes} == {NOT_RUN}
+    assert not report.ok
+
+
+def test_an_open_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tpunb.connect(simulate=2) as connection:
+        monkeypatch.setattr(verify, "open_connections", lambda: [connection])
+        with pytest.raises(ConnectError, match="A connection to a TPU is open"):
+            tpunb.verify(simulate=2)
