@@ -13,13 +13,17 @@ from differential.names import common, compiled, start_of
 
 
 class Together:
-    """Replicas that hand each other values."""
+    """Replicas that hand each other values.
+
+    One of them runs at a time: eager TensorFlow in many threads at once has been seen to crash.
+    """
 
     def __init__(self, replicas: int) -> None:
         self.replicas = replicas
         self._barrier = threading.Barrier(replicas, timeout=60)
         self._values: list[Any] = [None] * replicas
         self._mine = threading.local()
+        self._running = threading.Lock()
 
     @property
     def rank(self) -> int:
@@ -29,21 +33,29 @@ class Together:
     def exchange(self, value: Any) -> list[Any]:
         """Gives every replica the values of all."""
         self._values[self.rank] = value
-        self._barrier.wait()
+        self._meet()
         values = list(self._values)
-        self._barrier.wait()
+        self._meet()
         return values
+
+    def _meet(self) -> None:
+        self._running.release()
+        try:
+            self._barrier.wait()
+        finally:
+            self._running.acquire()
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
         """Calls a function on every replica."""
 
         def on(rank: int) -> Any:
             self._mine.rank = rank
-            try:
-                return function(rank)
-            except BaseException:
-                self._barrier.abort()
-                raise
+            with self._running:
+                try:
+                    return function(rank)
+                except BaseException:
+                    self._barrier.abort()
+                    raise
 
         with ThreadPoolExecutor(self.replicas) as threads:
             futures = [threads.submit(on, rank) for rank in range(self.replicas)]
