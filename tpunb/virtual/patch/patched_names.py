@@ -73,16 +73,16 @@ def _change_functions(replacements: Replacements, undo: contextlib.ExitStack) ->
 
 def _change_device_names(installation: Installation, undo: contextlib.ExitStack) -> None:
     tpu = installation.names.tpu
-    for owner in (
-        private.EagerTensor,
-        private.SymbolicTensor,
-        private.BaseResourceVariable,
-        private.distribute_values.DistributedVariable,
-        *private.TPU_VARIABLES,
+    for owner, name in (
+        (private.EagerTensor, "device"),
+        (private.EagerTensor, "backing_device"),
+        (private.SymbolicTensor, "device"),
+        (private.BaseResourceVariable, "device"),
+        (private.distribute_values.DistributedVariable, "device"),
+        *((variable, "device") for variable in private.TPU_VARIABLES),
     ):
-        undo.enter_context(
-            attribute(owner, "device", translated_property(_inherited(owner, "device"), tpu))
-        )
+        answer = translated_property(_inherited(owner, name), tpu)
+        undo.enter_context(attribute(owner, name, answer))
     for name in ("worker_devices", "parameter_devices"):
         original = _inherited(private.TPUExtended, name)
         answer = translated_property(original, lambda names: tuple(map(tpu, names)))
