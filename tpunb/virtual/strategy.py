@@ -118,7 +118,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         )
         devices = resolver.devices
         share_iterators([*devices.hosts, *itertools.chain(*devices.cores)])
-        self._tpu_devices = _replica_devices(devices, device_assignment)
+        self._tpu_devices = replica_devices(devices, device_assignment)
         self._host_device = devices.hosts[0]
         self._assign_input_workers(devices)
         self.strictness = strictness
@@ -281,7 +281,7 @@ def _prepared(
     return padded(inputs, to_power_of_two=bool(options.experimental_bucketizing_dynamic_shape))
 
 
-def _replica_devices(
+def replica_devices(
     devices: VirtualDevices, assignment: tf.tpu.experimental.DeviceAssignment | None
 ) -> np.ndarray:
     """The device of each logical core of each replica, shaped `[replicas, logical]`."""

@@ -59,6 +59,9 @@ def _change_functions(replacements: Replacements, undo: contextlib.ExitStack) ->
         # What initialize_tpu_system, shutdown_tpu_system and TPUClusterResolver.connect call.
         (util.initialize_tpu_system_impl, replacements.initialize_tpu_system),
         (util.shutdown_tpu_system_impl, replacements.shutdown_tpu_system),
+        (private.tpu.split_compile_and_replicate, replacements.run_on_replicas),
+        (private.tpu.initialize_system, replacements.initialize_system),
+        (private.tpu.shutdown_system, replacements.shutdown_system),
         (config.list_logical_devices, replacements.list_logical_devices),
         (config.list_physical_devices, replacements.list_physical_devices),
         (config.get_visible_devices, replacements.list_physical_devices),
