@@ -11,6 +11,7 @@ import tensorflow as tf
 from support.bfloat16 import bf, whole_numbers
 
 from tpunb.virtual import installed
+from tpunb.virtual._tensorflow import tpu_ops
 from tpunb.virtual.patch.computations import ComputationError
 
 v1 = tf.compat.v1
@@ -107,3 +108,31 @@ def test_more_replicas_than_cores_and_an_infeed() -> None:
     with pytest.raises(ComputationError) as raised:
         evaluated(lambda: v1.tpu.rewrite(tf.identity, [X], infeed_queue=object()))
     assert "dataset" in raised.value.fix
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"split_count": 0}, "split_count 0 must at least be one"),
+        ({"split_count": 4}, "split_count 4 must equal the size of the second dimension"),
+        ({"group_assignment": [0, 1]}, "group_assignment must have rank 2"),
+        ({"split_dimension": 5}, "split_dimension 5 is out of range of input rank 2"),
+        ({"concat_dimension": -1}, "concat_dimension -1 is out of range of input rank 2"),
+    ],
+)
+def test_all_to_all_refuses_what_does_not_fit(wrong: dict[str, Any], message: str) -> None:
+    """Called by itself, too; what fits still has no core to run on."""
+    good = {
+        "group_assignment": [[0, 1]],
+        "concat_dimension": 0,
+        "split_dimension": 0,
+        "split_count": 2,
+    }
+    for call in (
+        lambda given: tf.raw_ops.AllToAll(input=X, **given),
+        lambda given: tpu_ops.all_to_all(X, **given),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call({**good, **wrong})
+        with pytest.raises(tf.errors.NotFoundError):
+            call(good)

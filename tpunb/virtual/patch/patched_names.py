@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from typing import Any
+
+import tensorflow as tf
 
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual import generations
@@ -20,6 +23,9 @@ _GENERATIONS = (
     (private.TPUStrategy, generations.TPUStrategy),
     (private.TPUStrategyV1, generations.TPUStrategyV1),
 )
+
+# The public name has a copy of the function.
+_RAW_ALL_TO_ALL = inspect.getclosurevars(tf.raw_ops.AllToAll).nonlocals["f"]
 
 
 def make_changes(installation: Installation, undo: contextlib.ExitStack) -> None:
@@ -60,6 +66,8 @@ def _change_functions(replacements: Replacements, undo: contextlib.ExitStack) ->
         (util.initialize_tpu_system_impl, replacements.initialize_tpu_system),
         (util.shutdown_tpu_system_impl, replacements.shutdown_tpu_system),
         (private.tpu.split_compile_and_replicate, replacements.run_on_replicas),
+        (private.tpu_ops.gen_tpu_ops.all_to_all, replacements.all_to_all),
+        (_RAW_ALL_TO_ALL, replacements.all_to_all),
         (private.tpu.initialize_system, replacements.initialize_system),
         (private.tpu.shutdown_system, replacements.shutdown_system),
         (config.list_logical_devices, replacements.list_logical_devices),

@@ -116,6 +116,17 @@ class Replacements:
             self._installation, computation, **{key: given.get(key) for key in places}
         )
 
+    @staticmethod
+    def all_to_all(original: _Original, *args: Any, **kwargs: Any) -> Any:
+        """Outside of a function too, arguments that do not fit are refused with a ValueError.
+
+        TensorFlow would only say that a single core has no kernel for it.
+        """
+        if tf.executing_eagerly():
+            with tf.Graph().as_default():
+                original(*args, **kwargs)
+        return original(*args, **kwargs)
+
     def initialize_system(self, original: _Original, *args: Any, **kwargs: Any) -> Any:
         """TensorFlow 1's: the serialized topology, as a tensor."""
         del original, args, kwargs
