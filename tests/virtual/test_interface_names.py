@@ -459,6 +459,14 @@ def argument_strict() -> None:
     assert VirtualTPUStrategy(2, strict=False).num_replicas_in_sync == 2
 
 
+def argument_arithmetic() -> None:
+    x = tf.constant([[1.001]])
+    for arithmetic, square in (("cpu", np.float32(1.001) ** 2), ("tpu", 1.0)):
+        made = VirtualTPUStrategy(2, arithmetic=arithmetic)
+        result = tf.function(made.run)(tf.matmul, args=(x, x))
+        np.testing.assert_allclose(result.values[1], [[square]], rtol=1e-6)
+
+
 ARGUMENT_TESTS = {
     name.removeprefix("argument_"): check
     for name, check in list(globals().items())
