@@ -13,6 +13,8 @@ TPU_WHEEL := .venv-tpu/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
 # tf_keras, for the tests, would bring tensorflow beside tensorflow-cpu.
 TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
+# Neither does a test of TF-GNN need what it brings to prepare data.
+TF_GNN := $(PIP_INSTALL) --no-deps tensorflow-gnn
 STAGE := printf '==> %s\n'
 
 # Processes that share the tests: make WORKERS=8 test
@@ -66,6 +68,7 @@ endef
 	$(call make_environment,.venv)
 	$(BIN)/python $(PIP_INSTALL) -e ".[cpu,lab,test,browser,docs,dev]"
 	$(BIN)/python $(TF_KERAS)
+	$(BIN)/python $(TF_GNN)
 	touch $@
 
 .venv-oldest/.done: pyproject.toml Makefile tests/oldest.txt

@@ -414,3 +414,11 @@ def test_embedding_tables_without_a_tpu(two: Any) -> None:
             embedding.FeatureConfig(table=table), optimizer=embedding.SGD(0.1)
         )
     provoked(48, made.build, 8)
+
+
+def test_collectives_outside_of_replicas() -> None:
+    x, group = tf.ones([2, 2]), [[0, 1]]
+    sizes = {"concat_dimension": 0, "split_dimension": 0, "split_count": 2}
+    provoked(49, lambda: tf.raw_ops.AllToAll(input=x, group_assignment=group, **sizes))
+    provoked(49, lambda: tf.raw_ops.CrossReplicaSum(input=x, group_assignment=group))
+    provoked(49, lambda: tf.raw_ops.CollectivePermute(input=x, source_target_pairs=group))

@@ -133,7 +133,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         )
         devices = resolver.devices
         share_iterators([*devices.hosts, *itertools.chain(*devices.cores)])
-        self._tpu_devices = _replica_devices(devices, device_assignment)
+        self._tpu_devices = replica_devices(devices, device_assignment)
         self._host_device = devices.hosts[0]
         self._assign_input_workers(devices)
         self.strictness = strictness
@@ -312,7 +312,7 @@ def _processors_for_each(devices: VirtualDevices) -> int:
     return max(1, processors() // len(processes))
 
 
-def _replica_devices(
+def replica_devices(
     devices: VirtualDevices, assignment: tf.tpu.experimental.DeviceAssignment | None
 ) -> np.ndarray:
     """The device of each logical core of each replica, shaped `[replicas, logical]`."""

@@ -552,6 +552,27 @@ def test_names_in_the_mouths_of_users_and_of_tensorflow() -> None:
     assert eval("value.device", asking) == CORE.format(2)
 
 
+def test_where_results_are() -> None:
+    """Where the memory is; what computed it is for TensorFlow the function, which is the host's."""
+    install("v3-8")
+    strategy = start("local")
+    cores = [LOCAL.format(core) for core in range(8)]
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return strategy.run(lambda x: x + 1.0, args=(x,))
+
+    results = step(tf.ones([2])).values
+    assert [result.backing_device for result in results] == cores
+    assert {result.device for result in results} == {CORE.format(0)}
+    assert [result.backing_device for result in step(results[3]).values] == cores
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    assert [copy.value().backing_device for copy in variable.values] == cores
+    uninstall()
+    assert results[1].backing_device == CORE.format(2)
+
+
 def test_names_in_graphs() -> None:
     install("v3-8")
     seen = []

@@ -204,6 +204,16 @@ STRATEGY = (
         ("tensorflow: tpu_embedding_v2.py", "tensorflow: tpu_embedding_v1.py"),
     ),
     Entry(
+        "49",
+        "A collective outside of a replica function",
+        (r"device for node: \{\{node (?:AllToAll|CollectivePermute|CrossReplicaSum)\}\}",),
+        "Operations across replicas join the cores of a TPU while all of them run one function; "
+        "called by itself, such an operation has nobody to talk to.",
+        "Call it in the function that `strategy.run` runs, or in a cell of `%%tpu_run`; outside of "
+        "these there is `strategy.reduce`.",
+        ("tensorflow: tpu_ops.py",),
+    ),
+    Entry(
         "46",
         "TensorFlow started before the virtual TPU",
         (

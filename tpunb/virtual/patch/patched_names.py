@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from typing import Any
+
+import tensorflow as tf
 
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual import generations
@@ -20,6 +23,9 @@ _GENERATIONS = (
     (private.TPUStrategy, generations.TPUStrategy),
     (private.TPUStrategyV1, generations.TPUStrategyV1),
 )
+
+# The public name has a copy of the function.
+_RAW_ALL_TO_ALL = inspect.getclosurevars(tf.raw_ops.AllToAll).nonlocals["f"]
 
 
 def make_changes(installation: Installation, undo: contextlib.ExitStack) -> None:
@@ -59,6 +65,11 @@ def _change_functions(replacements: Replacements, undo: contextlib.ExitStack) ->
         # What initialize_tpu_system, shutdown_tpu_system and TPUClusterResolver.connect call.
         (util.initialize_tpu_system_impl, replacements.initialize_tpu_system),
         (util.shutdown_tpu_system_impl, replacements.shutdown_tpu_system),
+        (private.tpu.split_compile_and_replicate, replacements.run_on_replicas),
+        (private.tpu_ops.gen_tpu_ops.all_to_all, replacements.all_to_all),
+        (_RAW_ALL_TO_ALL, replacements.all_to_all),
+        (private.tpu.initialize_system, replacements.initialize_system),
+        (private.tpu.shutdown_system, replacements.shutdown_system),
         (config.list_logical_devices, replacements.list_logical_devices),
         (config.list_physical_devices, replacements.list_physical_devices),
         (config.get_visible_devices, replacements.list_physical_devices),
@@ -73,16 +84,16 @@ def _change_functions(replacements: Replacements, undo: contextlib.ExitStack) ->
 
 def _change_device_names(installation: Installation, undo: contextlib.ExitStack) -> None:
     tpu = installation.names.tpu
-    for owner in (
-        private.EagerTensor,
-        private.SymbolicTensor,
-        private.BaseResourceVariable,
-        private.distribute_values.DistributedVariable,
-        *private.TPU_VARIABLES,
+    for owner, name in (
+        (private.EagerTensor, "device"),
+        (private.EagerTensor, "backing_device"),
+        (private.SymbolicTensor, "device"),
+        (private.BaseResourceVariable, "device"),
+        (private.distribute_values.DistributedVariable, "device"),
+        *((variable, "device") for variable in private.TPU_VARIABLES),
     ):
-        undo.enter_context(
-            attribute(owner, "device", translated_property(_inherited(owner, "device"), tpu))
-        )
+        answer = translated_property(_inherited(owner, name), tpu)
+        undo.enter_context(attribute(owner, name, answer))
     for name in ("worker_devices", "parameter_devices"):
         original = _inherited(private.TPUExtended, name)
         answer = translated_property(original, lambda names: tuple(map(tpu, names)))

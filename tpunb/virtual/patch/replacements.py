@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual import _tensorflow as private
+from tpunb.virtual.patch.computations import run_on_replicas
 from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
 from tpunb.virtual.patch.state import Installation
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
@@ -102,6 +103,39 @@ class Replacements:
             )
         private.logging.info("Finished shutting down TPU system.")
         systems.pop(resolver._tpu, None)
+
+    def run_on_replicas(
+        self, original: _Original, computation: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """TensorFlow 1's `tpu.rewrite`, `replicate`, `shard` and `batch_parallel`."""
+        if not kwargs.get("use_tpu", True):
+            return original(computation, *args, **kwargs)
+        places = ("inputs", "infeed_queue", "device_assignment")
+        given = {**dict(zip(places, args, strict=False)), **kwargs}
+        return run_on_replicas(
+            self._installation, computation, **{key: given.get(key) for key in places}
+        )
+
+    @staticmethod
+    def all_to_all(original: _Original, *args: Any, **kwargs: Any) -> Any:
+        """Outside of a function too, arguments that do not fit are refused with a ValueError.
+
+        TensorFlow would only say that a single core has no kernel for it.
+        """
+        if tf.executing_eagerly():
+            with tf.Graph().as_default():
+                original(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    def initialize_system(self, original: _Original, *args: Any, **kwargs: Any) -> Any:
+        """TensorFlow 1's: the serialized topology, as a tensor."""
+        del original, args, kwargs
+        return tf.constant(virtual_topology(self._installation.accelerator).serialized())
+
+    def shutdown_system(self, original: _Original, job: str | None = None) -> Any:
+        """TensorFlow 1's: there is nothing to shut down."""
+        del original, job
+        return tf.no_op()
 
     @staticmethod
     def _resolver(cluster_resolver: Any, resolver_class: Any) -> VirtualTPUClusterResolver:
