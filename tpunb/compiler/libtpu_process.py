@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 _MARKERS = {"stablehlo.multiply": "/CollectivePermute/", "stablehlo.minimum": "/AllToAll"}
+_OF_THIS_PROGRAM = (AttributeError, ImportError, LookupError, NameError, TypeError)
+"""Errors that are no verdict: this program and the libraries do not fit each other."""
+
 _PAIRS = re.compile(r"/CollectivePermute/((?:\d+-\d+_?)+)")
 
 
@@ -100,6 +103,8 @@ class Compiler:
             text, bounded = self._module(request["module"], request["replicas"])
             made = self._compile(text, devices, request)
             answer = {**self._figures(made, request), "bounded": bounded}
+        except _OF_THIS_PROGRAM as error:
+            answer = {"broken": f"{type(error).__name__}: {error}"}
         except Exception as error:  # JAX's own kinds differ from release to release
             answer = {"error": str(error), "kind": type(error).__name__}
         return {**answer, "seconds": time.monotonic() - begin}
