@@ -18,6 +18,7 @@ from tpunb._util import child_process
 from tpunb._util.child_process import ChildProcess
 from tpunb.compiler import libtpu
 from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, LostError, Refused
+from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import target
 
 pytestmark = pytest.mark.usefixtures("libtpu")
@@ -88,6 +89,7 @@ import sys, time
 from pathlib import Path
 from tpunb._util.child_process import ChildProcess
 from tpunb.compiler import libtpu
+from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import target
 found = libtpu.ask(Path(sys.argv[1]).read_bytes(), target("v5e-8", None), effort="", seconds=600)
 print(libtpu._child()._process.pid, type(found).__name__, flush=True)
@@ -122,3 +124,54 @@ def _runs(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"  # nobody here reaps the orphans of others
+
+
+def of_another_python(tmp_path: Path, start: str) -> Path:
+    """A Python of another environment: what it is started with, and its own packages."""
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\n{start} exec "{sys.executable}" "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
+def test_another_python_has_the_compiler(
+    child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
+    python = of_another_python(tmp_path, f'PYTHONPATH="{packages}"')
+    monkeypatch.setenv(libtpu.PYTHON, str(python))
+    # What this process finds its packages by is not for the other one.
+    (tmp_path / "jax.py").write_text("raise RuntimeError", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(libtpu.importlib.util, "find_spec", lambda _: None)
+    libtpu.require()
+    assert isinstance(asked(), Compiled)
+
+
+def test_another_python_without_it_says_what_to_install(
+    child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = of_another_python(tmp_path, "")
+    (tmp_path / "jax.py").write_text("raise ImportError('No module named jax')", encoding="utf-8")
+    text = empty.read_text(encoding="utf-8").replace(
+        " exec", f'export PYTHONPATH="{tmp_path}"; exec'
+    )
+    empty.write_text(text, encoding="utf-8")
+    monkeypatch.setenv(libtpu.PYTHON, str(empty))
+    with pytest.raises(CompilerUnavailableError, match="No module named jax") as missing:
+        asked()
+    assert libtpu.PYTHON in missing.value.fix
+    child.close()
+    monkeypatch.setenv(libtpu.PYTHON, str(tmp_path / "nowhere"))
+    with pytest.raises(LostError, match=r"cannot be started \(.*\)\.$"):
+        asked()
+
+
+def test_what_does_not_fit_is_no_refusal(
+    child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A libtpu or a JAX of another release."""
+    (tmp_path / "libtpu.py").write_text("", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(LostError, match=r"process failed \(AttributeError"):
+        asked()

@@ -158,3 +158,26 @@ def test_what_is_known_of_a_program_follows() -> None:
     assert len(programs[:1]) == 1
     with pytest.raises(KeyError):
         programs["v2-8"]
+
+
+COPIES = """\
+HloModule copies, is_scheduled=true
+
+ENTRY %main (x: f32[8,8], y: s32[8]) -> (f32[8,8], s32[8]) {
+  %x = f32[8,8]{1,0} parameter(0), metadata={op_name="x"}
+  %product = f32[8,8]{1,0} dot(%x, %x), metadata={op_name="MatMul"}
+  %copy.1 = f32[8,8]{0,1} copy(%product)
+  %indices = s32[8]{0} iota(), iota_dimension=0
+  %copy.2 = s32[8]{0} copy(%indices)
+  %y = s32[8]{0} parameter(1), metadata={op_name="y"}
+  %sorted = s32[8]{0} sort(%y, %copy.2), metadata={op_name="TopK"}
+  ROOT %result = (f32[8,8]{0,1}, s32[8]{0}) tuple(%copy.1, %sorted)
+}
+"""
+
+
+def test_what_the_compiler_adds_belongs_to_what_it_is_made_of_or_for() -> None:
+    nodes = parse(COPIES).nodes
+    assert (nodes["product"], nodes["copy.1"]) == ("MatMul", "MatMul")
+    assert (nodes["indices"], nodes["copy.2"], nodes["sorted"]) == ("TopK", "TopK", "TopK")
+    assert (nodes["x"], nodes["result"]) == ("x", "")

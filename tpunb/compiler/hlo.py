@@ -25,6 +25,9 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\[\d+,\d+\])")
 _INDEX = re.compile(r"\bindex=(\d+)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_PRODUCTS = frozenset({"convolution", "dot"})
+# They name or group what others make.
+_NO_WORK = frozenset({"constant", "get-tuple-element", "parameter", "tuple"})
 _ALIASES = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}(?:, [a-z-]+)?\)")
 
 
@@ -143,6 +146,43 @@ class Module:
     computations: Mapping[str, Computation]
     entry: Computation
     aliases: Mapping[int, int]
+
+    @functools.cached_property
+    def nodes(self) -> Mapping[str, str]:
+        """The node of TensorFlow's that each instruction was made for, by the instruction's name.
+
+        What the compiler adds, such as a copy into another layout, belongs to what it is made
+        of, and where that has no node to what it is made for.
+        """
+        found: dict[str, str] = {}
+        for computation in self.computations.values():
+            found |= _nodes(computation, self.computations)
+        return found
+
+
+def _nodes(computation: Computation, others: Mapping[str, Computation]) -> dict[str, str]:
+    instructions = computation.instructions
+    found = {one.name: _own_node(one, others) for one in instructions}
+    passed_on = {one.name for one in instructions if one.opcode in _NO_WORK}
+    for one in instructions:
+        if not found[one.name] and one.name not in passed_on:
+            before = (found.get(name) for name in one.operands if name not in passed_on)
+            found[one.name] = next(filter(None, before), "")
+    for one in reversed(instructions):
+        for name in one.operands if one.name not in passed_on else ():
+            if name not in passed_on and not found.get(name):
+                found[name] = found[one.name]
+    return found
+
+
+def _own_node(instruction: Instruction, others: Mapping[str, Computation]) -> str:
+    """An instruction's node: of a fusion, that of its heaviest part."""
+    inner = others.get(instruction.called.get("calls", ""))
+    if instruction.opcode != "fusion" or inner is None:
+        return instruction.node
+    heavy = next((one for one in inner.instructions if one.opcode in _PRODUCTS), None)
+    named = next((one for one in reversed(inner.instructions) if one.node), inner.root)
+    return (heavy.node if heavy else "") or instruction.node or named.node
 
 
 def parse(text: str) -> Module:

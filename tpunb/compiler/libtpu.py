@@ -55,6 +55,10 @@ _ENVIRONMENT = {
 }
 _SCRIPT = Path(__file__).with_name("libtpu_process.py")
 _INSTALL = "pip install 'tpunb[compiler]'"
+_INSTALL_THERE = (
+    f"Install jax, jaxlib and libtpu for the Python that {PYTHON} names; `tpunb[compiler]` lists "
+    "releases that fit."
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,22 +192,29 @@ def ask(
     try:
         answer = _child().ask(request, seconds)
     except ChildLostError as error:
-        raise LostError(_lost(error, module), crashed=not error.too_slow) from None
+        raise LostError(_lost(error, module), crashed=_crashed(error)) from None
     return _read(answer)
 
 
 def _read(answer: Mapping[str, Any]) -> Compiled | Refused:
     if "missing" in answer:
+        own = f"{_INSTALL}." if not os.environ.get(PYTHON) else _INSTALL_THERE
         raise CompilerUnavailableError(
-            f"The TPU's compiler cannot be imported: {answer['missing']}.", fix=f"{_INSTALL}."
+            f"The TPU's compiler cannot be imported: {answer['missing']}.", fix=own
         )
+    if "broken" in answer:
+        raise LostError(f"the compiler's process failed ({answer['broken']}).")
     if "error" in answer:
         return Refused(answer["error"], answer["seconds"])
     return Compiled(**{**answer, "bounded": tuple(answer["bounded"])})
 
 
+def _crashed(error: ChildLostError) -> bool:
+    return str(error).startswith("crashed")  # and neither took too long nor could not start
+
+
 def _lost(error: ChildLostError, module: bytes) -> str:
-    if error.too_slow:
+    if not _crashed(error):
         return f"the compiler {error}."
     with tempfile.NamedTemporaryFile(prefix="tpunb-", suffix=".hlo.pb", delete=False) as file:
         file.write(module)
@@ -216,12 +227,11 @@ def _child() -> ChildProcess:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    python = os.environ.get(PYTHON)
-    if python:
-        return started([python, str(_SCRIPT)], _ENVIRONMENT)
+    run = f"runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
+    if python := os.environ.get(PYTHON):
+        # Neither our own packages are its, nor is this folder, which has a `libtpu` too.
+        code = f"import sys, runpy; sys.path.remove(''); {run}"
+        return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""})
     # As this process finds its packages, which need not be as a new one would.
-    code = (
-        f"import sys, runpy; sys.path[:] = {sys.path!r}; "
-        f"runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
-    )
+    code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run}"
     return started([sys.executable, "-c", code], _ENVIRONMENT)

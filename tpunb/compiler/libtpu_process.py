@@ -12,13 +12,18 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-_MARKERS = {"stablehlo.multiply": "/CollectivePermute", "stablehlo.minimum": "/AllToAll"}
+_MARKERS = {"stablehlo.multiply": "/CollectivePermute/", "stablehlo.minimum": "/AllToAll"}
+_OF_THIS_PROGRAM = (AttributeError, ImportError, LookupError, NameError, TypeError)
+"""Errors that are no verdict: this program and the libraries do not fit each other."""
+
+_PAIRS = re.compile(r"/CollectivePermute/((?:\d+-\d+_?)+)")
 
 
 def serve() -> None:
@@ -98,6 +103,8 @@ class Compiler:
             text, bounded = self._module(request["module"], request["replicas"])
             made = self._compile(text, devices, request)
             answer = {**self._figures(made, request), "bounded": bounded}
+        except _OF_THIS_PROGRAM as error:
+            answer = {"broken": f"{type(error).__name__}: {error}"}
         except Exception as error:  # JAX's own kinds differ from release to release
             answer = {"error": str(error), "kind": type(error).__name__}
         return {**answer, "seconds": time.monotonic() - begin}
@@ -196,16 +203,15 @@ class _Rewriter:
         if marker not in _name(operation):
             operation.attributes["replica_groups"] = self._dense(self._regrouped(groups))
             return
+        pairs = _PAIRS.search(_name(operation))
         attributes = (
-            self._permutation(groups)
-            if marker == "/CollectivePermute"
+            self._permutation(pairs[1])
+            if pairs
             else self._exchange(operation, self._regrouped(groups))
         )
         with self._ir.InsertionPoint(operation), operation.location:
             made = self._ir.Operation.create(
-                "stablehlo.collective_permute"
-                if marker == "/CollectivePermute"
-                else "stablehlo.all_to_all",
+                "stablehlo.collective_permute" if pairs else "stablehlo.all_to_all",
                 results=[operation.results[0].type],
                 operands=[operation.operands[0]],
                 attributes=attributes,
@@ -213,7 +219,8 @@ class _Rewriter:
         operation.results[0].replace_all_uses_with(made.results[0])
         operation.erase()
 
-    def _permutation(self, pairs: Any) -> dict[str, Any]:
+    def _permutation(self, text: str) -> dict[str, Any]:
+        pairs = self._np.array([pair.split("-") for pair in text.split("_")], self._np.int64)
         # One that sends to all is what the virtual TPU makes of a broadcast: no permutation.
         if len(pairs) and len(set(pairs[:, 0])) < len(pairs):
             pairs = self._np.array([[pair[1], (pair[1] + 1) % len(pairs)] for pair in pairs])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from tpunb.compiler.hlo import Instruction, Module
 from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.liveness import Live, alive_at_peak
-from tpunb.compiler.origins import Origins, node_of
+from tpunb.compiler.origins import Origins
 from tpunb.compiler.program import Buffer, ProgramMemory, Share
 from tpunb.compiler.shapes import Shape
 from tpunb.compiler.topologies import Target
@@ -82,7 +82,7 @@ def _buffer(live: Live, module: Module, parameters: Parameters, origins: Origins
 def _made(
     shape: Shape, instruction: Instruction, module: Module, origins: Origins, kind: str
 ) -> Buffer:
-    node = node_of(instruction, module)
+    node = module.nodes[instruction.name]
     operation = origins.operation(node) or instruction.opcode
     return _of_shape(shape, operation, node, origins.line(node), origins.layer(node), kind)
 

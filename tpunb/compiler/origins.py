@@ -6,19 +6,17 @@ import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from tpunb.compiler.hlo import Instruction, Module
 from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual.replicate.graphs import called_functions
 from tpunb.virtual.strict.source_lines import SourceLines
 from tpunb.virtual.strict.traced_function import TracedFunction
 
-__all__ = ["Choose", "Origins", "node_of"]
+__all__ = ["Choose", "Origins"]
 
 Choose = Callable[[Sequence[SourceLine]], "tuple[str, int] | None"]
 """Which of the lines that led to a node is shown."""
 
 _TAPES = frozenset({"gradient_tape", "gradients"})
-_PRODUCTS = frozenset({"convolution", "dot"})
 
 
 class Origins:
@@ -73,17 +71,6 @@ class Origins:
     @functools.cached_property
     def _operations(self) -> Mapping[str, str]:
         return dict(_operations(self._traced.definition, self._traced.library, "", frozenset()))
-
-
-def node_of(instruction: Instruction, module: Module) -> str:
-    """The node that an instruction was made for: of a fusion, that of its heaviest part."""
-    if instruction.opcode == "fusion":
-        inner = module.computations.get(instruction.called.get("calls", ""))
-        if inner is not None:
-            heavy = next((one for one in inner.instructions if one.opcode in _PRODUCTS), None)
-            named = next((one for one in reversed(inner.instructions) if one.node), inner.root)
-            return (heavy.node if heavy else "") or instruction.node or named.node
-    return instruction.node
 
 
 def _candidates(node: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from tpunb.compiler.hlo import Computation, Instruction, Module
 from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.loops import trips
 from tpunb.compiler.memory import line_name
-from tpunb.compiler.origins import Origins, node_of
+from tpunb.compiler.origins import Origins
 from tpunb.compiler.program import Share, StepTime
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
@@ -189,7 +189,7 @@ def _described(
     low, high = bounds
     total = sum(cost.seconds for cost in found.costs) or 1.0
     middle = (low * high) ** 0.5
-    nodes = [(cost, node_of(cost.instruction, module)) for cost in found.costs]
+    nodes = [(cost, module.nodes[cost.instruction.name]) for cost in found.costs]
 
     def shares(key: Callable[[str], SourceLine | str | None]) -> tuple[Share, ...]:
         return tuple(_shares(nodes, key, total, middle))

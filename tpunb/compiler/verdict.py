@@ -10,7 +10,7 @@ from tpunb.compiler import libtpu
 from tpunb.compiler.hlo import Module, parse
 from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, LostError, Refused
 from tpunb.compiler.memory import described, line_name
-from tpunb.compiler.origins import Choose, node_of
+from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import Prepared
 from tpunb.compiler.program import CodeLine, ProgramMemory, TpuProgram
 from tpunb.compiler.refusals import memory_refusal, needed_bytes, refusal
@@ -193,7 +193,7 @@ def _noting(program: TpuProgram, note: str) -> TpuProgram:
 def _lines(module: Module, prepared: Prepared) -> Iterator[CodeLine]:
     """The lines that a program came from, in the order of the code."""
     nodes = {
-        node_of(instruction, module)
+        module.nodes[instruction.name]
         for computation in module.computations.values()
         for instruction in computation.instructions
     }

@@ -13,11 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, tensor_util
 from tpunb.virtual.replicate.graphs import (
     COLLECTIVES,
     Library,
     called_functions,
+    data_inputs,
     has_collectives,
     needed,
 )
@@ -120,21 +121,25 @@ class CompilerFunctions:
             tensors.update({name + suffix: next(names) for suffix in specs})
         del result.node_def[:]
         kept = needed(function) - host.keys()
+        nodes = {node.name: node for node in function.node_def}
         for node in function.node_def:
             if node.name in kept:
-                result.node_def.extend(self._stand_in(node))
+                result.node_def.extend(self._stand_in(node, nodes))
         for node in result.node_def:
             _point(node, host, tensors)
         _keep_effects(result, host)
         self.made.append(result)
         return result
 
-    def _stand_in(self, node: NodeDef) -> list[NodeDef]:
+    def _stand_in(self, node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeDef]:
         copy = NodeDef()
         copy.CopyFrom(node)
         copy.device = ""
         if self._for_tpu and node.op in MARKERS and _can_be_marked(node):
-            return _marked(copy)
+            if node.op != "CollectivePermute":
+                return _marked(copy)
+            if pairs := _pairs(node, nodes):
+                return _permuted(copy, pairs)
         if self._for_tpu and node.op == "XlaSharding":
             return [copy]
         if node.op == "AllToAll" and node.attr["split_count"].i > 1:
@@ -211,6 +216,32 @@ def _marked(node: NodeDef) -> list[NodeDef]:
     result = NodeDef(name=node.name, op="Identity", input=[f"{marker.name}:output:0"])
     result.attr["T"].CopyFrom(node.attr["T"])
     return [*before, marker, result]
+
+
+def _pairs(node: NodeDef, nodes: Mapping[str, NodeDef]) -> str:
+    """A permutation's pairs in a text that may stand in a name: `0-1_1-0`."""
+    source = nodes.get(data_inputs(node)[1].source)
+    while source is not None and source.op == "Identity":
+        source = nodes.get(data_inputs(source)[0].source)
+    if source is None or source.op != "Const":
+        return ""
+    pairs = tensor_util.MakeNdarray(source.attr["value"].tensor)
+    return "_".join(f"{sender}-{receiver}" for sender, receiver in pairs.tolist())
+
+
+def _permuted(node: NodeDef, pairs: str) -> list[NodeDef]:
+    """An all-reduce that has a permutation's pairs in its name.
+
+    As its groups they would be refused: a replica may send and receive.
+    """
+    groups = NodeDef(name=f"{node.name}/groups", op="Const")
+    groups.attr["dtype"].type = dtypes.int32.as_datatype_enum
+    groups.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto([[0]], "int32"))
+    node.input[1] = f"{groups.name}:output:0"
+    marked = _marked(node)
+    marked[0].name += f"/{pairs}"
+    marked[-1].input[0] = f"{marked[0].name}:output:0"
+    return [groups, *marked]
 
 
 def _pass_on(node: NodeDef) -> None:

@@ -1,0 +1,98 @@
+"""Collectives of replica functions as the TPU's own compiler gets them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.strategies import strategy_of
+
+from tpunb.compiler.compile import compile  # noqa: A004
+from tpunb.compiler.hlo import Instruction, parse
+from tpunb.compiler.program import TpuProgram
+from tpunb.virtual._tensorflow import tpu_ops
+
+pytestmark = pytest.mark.usefixtures("libtpu")
+
+X = tf.TensorSpec([64, 256])
+PAIRS = [[replica, (replica + 1) % 8] for replica in range(8)]
+
+
+@pytest.fixture(scope="module")
+def eight() -> Any:
+    return strategy_of("v5e-8", strict=True)
+
+
+def collectives(program: TpuProgram, kind: str) -> list[Instruction]:
+    assert program.ok, str(program)
+    found = [
+        one
+        for computation in parse(program.as_text()).computations.values()
+        for one in computation.instructions
+    ]
+    return [one for one in found if one.opcode in {kind, f"{kind}-start"}]
+
+
+@pytest.mark.parametrize("tpu", ["v5e-8", "v3-8", "v2-32"])
+def test_a_permutation(eight: Any, tpu: str) -> None:
+    program = compile(lambda x: tpu_ops.collective_permute(x, PAIRS), X, tpu=tpu, strategy=eight)
+    (permute,) = collectives(program, "collective-permute")
+    assert "source_target_pairs={{0,1},{1,2},{2,3},{3,4},{4,5},{5,6},{6,7},{7,0}}" in permute.rest
+    assert {shape.sizes for shape in permute.results if shape.sizes} == {(64, 256)}
+
+
+def test_a_permutation_of_some_replicas(eight: Any) -> None:
+    program = compile(lambda x: tpu_ops.collective_permute(x, [[0, 3], [3, 0]]), X, strategy=eight)
+    (permute,) = collectives(program, "collective-permute")
+    assert "source_target_pairs={{0,3},{3,0}}" in permute.rest
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.int32])
+def test_an_all_to_all(eight: Any, dtype: tf.DType) -> None:
+    def fn(x: Any) -> Any:
+        return tpu_ops.all_to_all(x, concat_dimension=1, split_dimension=0, split_count=8)
+
+    program = compile(fn, tf.TensorSpec([64, 256], dtype), strategy=eight, speed=True)
+    (exchange,) = collectives(program, "all-to-all")
+    assert exchange.group_size == 8
+    assert program.memory is not None
+    assert program.time is not None
+    (share,) = program.time.collectives
+    assert share.name.startswith("all-to-all of ")
+    assert share.bytes == pytest.approx(7 / 8 * 64 * 256 * dtype.size, rel=0.01)
+    assert share.line is not None
+    assert share.line.line == fn.__code__.co_firstlineno + 1
+
+
+def test_an_all_to_all_in_groups(eight: Any) -> None:
+    groups = [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+    def fn(x: Any) -> Any:
+        return tpu_ops.all_to_all(x, 0, 1, 4, group_assignment=groups)
+
+    for tpu, cores in (("v5e-8", 8), ("v2-32", 32)):
+        (exchange,) = collectives(compile(fn, X, tpu=tpu, strategy=eight), "all-to-all")
+        assert exchange.group_size == 4
+        assert str(cores - 1) in exchange.rest
+    program = compile(fn, X, tpu="v5e-4", strategy=eight)
+    assert [error.code for error in program.errors] == ["compile"]
+
+
+def test_a_model_of_tf_keras_has_its_layers(eight: Any) -> None:
+    import tf_keras
+
+    with eight.scope():
+        k = tf_keras.layers
+        layers = [k.Conv2D(64, 3, name="first"), k.Flatten(), k.Dense(10, name="head")]
+        model = tf_keras.Sequential([tf_keras.Input([32, 32, 3]), *layers])
+        loss = tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tf_keras.optimizers.Adam(), loss)
+    batch = [tf.TensorSpec([256, 32, 32, 3]), tf.TensorSpec([256], tf.int64)]
+    for fn, data in ((model, batch), (model.evaluate, batch), (model.predict, batch[:1])):
+        program = compile(fn, *data, strategy=eight)
+        assert program.ok, str(program)
+        assert program.examples == 256
+        assert program.memory is not None
+        assert {share.name for share in program.memory.by_layer} <= {"first", "flatten", "head"}
+    assert "all-reduce" in compile(model, *batch, strategy=eight).as_text()
