@@ -25,7 +25,7 @@ with strategy.scope():
 y = strategy.experimental_distribute_values_from_function(lambda _: tf.constant([1, 2, 3]))
 """
 
-USES = ("y + 1", "v.numpy()", "v.assign([2.0, 1.0])", "y", "v")
+USES = ("y.values[0] + 1", "v.numpy()", "v.assign([2.0, 1.0])", "y", "v")
 
 
 def connected(book: Notebook) -> list[int]:
