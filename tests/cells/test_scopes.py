@@ -134,3 +134,9 @@ def test_python_of_today(text: str) -> None:
 def test_a_nonlocal_name_of_the_cell_is_no_python() -> None:
     with pytest.raises(SyntaxError):
         parse_cell("y = 0\ndef f():\n  nonlocal y")
+
+
+@pytest.mark.parametrize("text", ["ag__ = 1", "x = ag__ + 1", "def f():\n    return ag__"])
+def test_the_name_that_autograph_has_taken(text: str) -> None:
+    with pytest.raises(CellError, match="`ag__` is the name under which TensorFlow's AutoGraph"):
+        parse_cell(text)

@@ -65,8 +65,8 @@ def test_text_of_small_values() -> None:
     assert replicas_text(on_replicas(first, second)) == (
         "PerReplica of 2 replicas\n"
         "  float32 [2, 2]\n"
-        "    replica 0  [[1, 2], [3, 4.5]]  min 1  mean 2.625  max 4.5\n"
-        "    replica 1  [[1, nan], [3, inf]]  min 1  mean 2  max 3  1 NaN, 1 Inf"
+        "    replica 0  [[1, 2], [3, 4.5]]  min 1  mean 2.625  max 4.5  std 1.293\n"
+        "    replica 1  [[1, nan], [3, inf]]  min 1  mean 2  max 3  std 1  1 NaN, 1 Inf"
     )
 
 
@@ -79,8 +79,8 @@ def test_text_of_equal_values() -> None:
 def test_text_of_large_values_and_unequal_shapes() -> None:
     assert replicas_text(on_replicas(np.zeros((9, 9)), np.ones((8, 9)))) == (
         "PerReplica of 2 replicas\n"
-        "    replica 0  float64 [9, 9]  min 0  mean 0  max 0\n"
-        "    replica 1  float64 [8, 9]  min 1  mean 1  max 1"
+        "    replica 0  float64 [9, 9]  min 0  mean 0  max 0  std 0\n"
+        "    replica 1  float64 [8, 9]  min 1  mean 1  max 1  std 0"
     )
 
 

@@ -22,10 +22,9 @@ MAKE = """
 import tensorflow as tf
 with strategy.scope():
     v = tf.Variable([1.0, 2.0])
-y = strategy.experimental_distribute_values_from_function(lambda _: tf.constant([1, 2, 3]))
 """
 
-USES = ("y + 1", "v.numpy()", "v.assign([2.0, 1.0])", "y", "v")
+USES = ("y + 1", "v.numpy()", "v.assign([2.0, 1.0])", "[v, y]")
 
 
 def connected(book: Notebook) -> list[int]:
@@ -40,6 +39,7 @@ def main() -> None:
     book.good("%load_ext tpunb")
     workers = connected(book)
     book.good(MAKE)
+    book.good("%%tpu_run\ny = tf.range(3) + replica_id")
     book.good("%tpu_disconnect")
     left = wait_until_gone(workers)
     shown = [book.run(use).plain for use in USES]

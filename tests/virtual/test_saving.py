@@ -188,3 +188,30 @@ def test_a_saved_function_that_runs_on_all_replicas(four: Any, tmp_path: Any) ->
     np.testing.assert_array_equal(loaded.total(X), expected)
     loaded.model.w.assign(loaded.model.w * 2.0)
     np.testing.assert_array_equal(loaded.total(X), 2.0 * expected)
+
+
+def test_a_function_that_only_sets_a_variable_says_what_saves_it(tmp_path: Any) -> None:
+    strategy = strategy_of(4)
+    model = tf.Module()
+    with strategy.scope():
+        model.v = tf.Variable(1.0)
+
+    def given(x: Any) -> Any:
+        return model.v.assign(x)
+
+    def kept(x: Any) -> Any:
+        model.v.assign(x)
+        return tf.identity(model.v)
+
+    model.set = tf.function(lambda x: strategy.run(given, args=(x,)))
+    model.set(tf.constant(2.0))
+    with pytest.raises(tf.errors.InvalidArgumentError) as refused:
+        tf.saved_model.save(model, str(tmp_path))
+    assert "Return a tensor from it, such as `tf.identity(v)`" in str(refused.value)
+    assert "scope" not in str(refused.value)
+    model.set = tf.function(lambda x: strategy.run(kept, args=(x,)))
+    model.set(tf.constant(3.0))
+    tf.saved_model.save(model, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    loaded.set(tf.constant(5.0))
+    assert loaded.v.numpy() == 5.0

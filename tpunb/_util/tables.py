@@ -58,7 +58,7 @@ class TableStyle:
 
 LINED = TableStyle(
     "border-collapse:collapse;margin:4px 0 10px;font-size:13px",
-    f"{_CELL};{_RULE};font-weight:600",
+    f"{_CELL};{_RULE};font-weight:600;white-space:nowrap",
     f"{_CELL};{_RULE}",
 )
 """A rule below each row."""

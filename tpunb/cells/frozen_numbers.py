@@ -32,7 +32,7 @@ def warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> No
         if isinstance(node, ast.Call) and _draws(_value(node.func, namespace)):
             warnings.warn_explicit(
                 f"`{ast.unparse(node.func)}` draws while the cell is traced: all replicas and all "
-                "runs get the same numbers. Use `tf.random.normal`, `tf.random.uniform`, ….",
+                "runs get the same numbers. Use `tf.random.normal` or `tf.random.uniform`.",
                 TpuWarning,
                 cell.filename,
                 node.lineno,

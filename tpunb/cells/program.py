@@ -222,7 +222,6 @@ class Program:
 
     def _start(self) -> None:
         self._recorders.clear()
-        warn_of_frozen_numbers(self.cell, self.namespace)
 
     def _begin(self, arguments: tuple[Any, ...]) -> dict[str, Any]:
         """The keyword arguments of one replica's call."""
@@ -252,6 +251,7 @@ class Program:
 
     def _combine(self, outputs: Any) -> list[Any]:
         """Reduces and gathers; the trace is complete with it."""
+        warn_of_frozen_numbers(self.cell, self.namespace)
         record = self.traced_record()
         combined = list(outputs or ())
         for name, operation in self.options.reduce:

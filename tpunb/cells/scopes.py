@@ -14,6 +14,8 @@ from .bindings import bound_in, unbound_in
 
 __all__ = ["declarations", "refuse_hidden_names"]
 
+_AUTOGRAPH = "ag__"
+
 _WITH_BODIES = (ast.stmt, ast.ExceptHandler, ast.match_case)
 Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -99,7 +101,7 @@ def _locals(scope: Scope) -> frozenset[str]:
 
 
 def refuse_hidden_names(tree: ast.Module) -> None:
-    """Refuses what AutoGraph cannot do in the body of a class.
+    """Refuses the name that AutoGraph's own code has, and what it cannot do in a class's body.
 
     It makes functions of the parts of a conditional expression, and functions do not
     see the names of a class.
@@ -108,6 +110,12 @@ def refuse_hidden_names(tree: ast.Module) -> None:
         CellError: A part reads such a name.
     """
     for scope in ast.walk(tree):
+        if isinstance(scope, ast.Name) and scope.id == _AUTOGRAPH:
+            raise CellError(
+                f"Line {scope.lineno}: `{_AUTOGRAPH}` is the name under which TensorFlow's "
+                "AutoGraph finds its own functions.",
+                fix="Choose another name.",
+            )
         if not isinstance(scope, ast.ClassDef):
             continue
         own = bound_in(scope.body)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tpunb._util.plain_text import plain, shortened
-from tpunb._util.tables import PLAIN, escaped, table
+from tpunb._util.tables import PLAIN, Markup, escaped, lines, table
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.errors.explain import explain
@@ -104,7 +104,10 @@ class CheckReport:
         printer.text("CheckReport(...)" if cycle else str(self))
 
     def _repr_html_(self) -> str:
-        rows = list(_rows(self))
+        rows = [
+            (_unbroken(place), _unbroken(kind), lines([cause, fix]))
+            for place, kind, cause, fix in _rows(self)
+        ]
         found = table(rows, style=PLAIN) if rows else ""
         said = f"<p>{escaped(self.compiler)}</p>" if self.compiler else ""
         return f"<p><b>{escaped(self.headline)}</b></p>{found}{said}"
@@ -331,6 +334,10 @@ def _rows(found: CheckReport) -> Iterator[tuple[str, str, str, str]]:
             yield place, f"{kind} {problem.code}", cause, problem.fix
         if len(problems) > _MAX_PROBLEMS:
             yield "", f"and {len(problems) - _MAX_PROBLEMS:,} more {kind}s", "", ""
+
+
+def _unbroken(text: str) -> Markup:
+    return Markup(f'<span style="white-space:nowrap">{escaped(text)}</span>')
 
 
 def _paragraph(row: tuple[str, str, str, str]) -> str:

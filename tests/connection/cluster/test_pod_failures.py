@@ -61,7 +61,7 @@ def test_magics_and_a_crash_leave_no_worker() -> None:
         try:
             assert process.stdout is not None
             left, workers = islice(lines_of_json(process.stdout), 2)
-            *errors, value, variable, cell = left.pop("shown")
+            *errors, values, cell = left.pop("shown")
             assert left == {"disconnect": [], "unload": []}
             assert len(workers) == 1
         finally:
@@ -70,9 +70,9 @@ def test_magics_and_a_crash_leave_no_worker() -> None:
     for text in (*errors, cell):
         assert ": This value belongs to the connection to virtual TPU 1 core, 1 replica" in text
         assert text.strip().count("\n") == 1
-    for text, known in ((value, "int32 [3]"), (variable, "float32 [2]")):
-        assert known in text
-        assert "cannot be read: its connection is closed, or lost" in text
+    for known in ("int32 [3]", "float32 [2]"):
+        assert known in values
+    assert "cannot be read: its connection is closed, or lost" in values
 
 
 def lines_of_json(stream: IO[bytes]) -> Iterator[Any]:

@@ -165,12 +165,12 @@ def section_title(section: Section, *, alone: bool) -> str:
 
 
 def facts(statistics: Statistics | None) -> str:
-    """Minimum, mean and maximum in a line; empty where there are none."""
+    """Minimum, mean, maximum and standard deviation in a line; empty where there are none."""
     if statistics is None or statistics.mean is None:
         return ""
     return (
         f"min {number(statistics.minimum)}  mean {number(statistics.mean)}  "
-        f"max {number(statistics.maximum)}"
+        f"max {number(statistics.maximum)}  std {number(statistics.deviation)}"
     )
 
 

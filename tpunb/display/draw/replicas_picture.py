@@ -220,8 +220,12 @@ def _draw_panel(
 
 
 def _draw_facts(canvas: Canvas, value: ReplicaValue, left: float, top: float) -> None:
-    canvas.text(left, top, formats.facts(value.statistics), size=9.5, colour=INK)
-    canvas.text(left, top + 13, formats.flags(value.statistics), size=9.5, colour="#d4308a")
+    # The panels are as wide as three numbers.
+    first, _, deviation = formats.facts(value.statistics).rpartition("  ")
+    canvas.text(left, top, first, size=9.5, colour=INK)
+    canvas.text(left, top + 13, deviation, size=9.5, colour=INK)
+    beside = left + 75 if deviation else left
+    canvas.text(beside, top + 13, formats.flags(value.statistics), size=9.5, colour="#d4308a")
 
 
 def _scale_part(values: Sequence[ReplicaValue], limits: tuple[float, float]) -> _Part:

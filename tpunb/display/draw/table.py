@@ -79,7 +79,7 @@ def _head(*, labelled: bool, statistics: bool, flagged: bool) -> list[str]:
     return [
         *([""] if labelled else []),
         *("values", "shape", "dtype"),
-        *(("min", "mean", "max") if statistics else ()),
+        *(("min", "mean", "max", "std") if statistics else ()),
         *(["not finite"] if flagged else []),
     ]
 
@@ -91,9 +91,9 @@ def _has_statistics(value: ReplicaValue) -> bool:
 
 def _statistics_cells(value: ReplicaValue) -> list[str]:
     if value.statistics is None:
-        return [""] * 3
-    three = (value.statistics.minimum, value.statistics.mean, value.statistics.maximum)
-    return [formats.number(item) for item in three]
+        return [""] * 4
+    one = value.statistics
+    return [formats.number(n) for n in (one.minimum, one.mean, one.maximum, one.deviation)]
 
 
 def _flags(value: ReplicaValue) -> Markup:

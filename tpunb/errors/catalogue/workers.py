@@ -54,7 +54,7 @@ WORKERS = (
             r"Resource input tensor contains an invalid device",
             r"Unable to find the relevant tensor remote_handle",
             r"Assigned device '/job:worker/[^\n]{1,100}' does not match any device",
-            r"/job:worker/[^\s:]{1,100}:\w{3,4}:\d+ unknown device",
+            r"/job:worker/\S{1,100}:(?:CPU|TPU):\d+ unknown device",
         ),
         "The connection to the worker broke. Most often the worker's host ran out of memory; "
         "preemption and maintenance do the same.",

@@ -16,6 +16,7 @@ from tpunb.virtual._tensorflow import (
     atomic_function,
     context,
     dtypes,
+    in_save_context,
     op_def_registry,
     ops,
 )
@@ -147,16 +148,26 @@ def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> I
 
 
 def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Diagnostic:
+    reason = f"The variable {variable.name} was made outside of the strategy's scope."
+    fix = "Make models, optimizers, metrics and variables inside `with strategy.scope():`."
+    message = (
+        f"Trying to access resource {variable.name} located in device {variable.device} from "
+        f"device {device}"
+    )
+    if in_save_context():  # where a variable of the scope stands without its copies
+        reason = (
+            "A function that gives no tensor is traced again when it is saved: there a variable "
+        )
+        reason += "has no copies that the replicas could set."
+        fix = "Return a tensor from it, such as `tf.identity(v)`, or leave it out of the model."
+        message = f"{variable.name} cannot be set on the replicas while a model is saved."
     return Diagnostic(
         rule="scope",
         node=node.name,
         op=node.op,
-        reason=f"The variable {variable.name} was made outside of the strategy's scope.",
-        fix="Make models, optimizers, metrics and variables inside `with strategy.scope():`.",
-        message=(
-            f"Trying to access resource {variable.name} located in device {variable.device} from "
-            f"device {device}"
-        ),
+        reason=reason,
+        fix=fix,
+        message=message,
     )
 
 
