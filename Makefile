@@ -28,7 +28,8 @@ RETRIED := $(if $(CI),--reruns 1 -raR)
 OLDEST_TESTS := -m "tensorflow or oldest" -p no:cacheprovider \
 	--ignore=tests/browser --ignore=tests/connection/cluster/test_pod_failures.py
 # What the real tensorflow-tpu and Colab's IPython and widgets may change.
-TPU_WHEEL_TESTS := tests/tpu_wheel tests/display/test_widgets_curves.py
+TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
+	tests/display/test_widgets_curves.py tests/display/test_widgets_programs.py
 NOTEBOOK_TESTS := --nbval --nbval-current-env notebooks
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1

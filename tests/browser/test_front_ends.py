@@ -28,6 +28,19 @@ hostile"""
 
 FREEZE = "history.finish()\ncurves.freeze()"
 
+EARLY = """\
+import time, tpunb
+from IPython.display import display
+from tpunb.display.widgets import TopologyWidget
+opening = TopologyWidget.open
+TopologyWidget.open = lambda self: None
+early = TopologyWidget("v3-8")
+view = {"version_major": 2, "version_minor": 0, "model_id": early._live_id}
+forms = {"application/vnd.jupyter.widget-view+json": view, **early.static_bundle()}
+forms["image/png"] = __import__("base64").b64encode(forms["image/png"]).decode()
+display(forms, metadata={"tpunb": {}}, raw=True)"""
+LATE = "TopologyWidget.open = opening\nearly._model_id = early._live_id\nearly.open()"
+
 
 def widget(page: Any, name: str) -> Any:
     return page.locator(f'[data-testid="tpunb-{name}"]')
@@ -91,6 +104,19 @@ def look_at_all(page: Any) -> None:
     expect(widget(page, "curves").last).to_have_attribute("data-points", "1")
     expect(widget(page, "replicas").last).to_contain_text("<img src=x")
     expect(widget(page, "curves").last).to_contain_text("</script><b>loss</b>")
+
+
+def test_a_display_that_is_there_before_its_widget(book: Callable[..., Book], page: Any) -> None:
+    """As where people share a notebook: outputs and widgets come by different ways."""
+    opened = book("1", EARLY, LATE, run=False)
+    opened.run_cell(0)
+    opened.run_cell(1)
+    expect(page.get_by_text("Error displaying widget: model not found")).to_be_visible()
+    opened.run_cell(2)
+    expect(widget(page, "topology")).to_be_visible()
+    expect(page.get_by_text("Error displaying widget")).to_have_count(0)
+    page.locator('[data-testid="tpunb-topology"]').get_by_text("+", exact=True).click()
+    assert errors(opened) == []
 
 
 def test_saved_without_live_forms(book: Callable[..., Book], page: Any, server: Server) -> None:

@@ -5,10 +5,15 @@
 // to the live form goes into the output's metadata, from where a page that is opened while the
 // kernel still runs takes it back. What has changed since it was shown, as curves that have grown,
 // has its last static forms in the model. Other front ends have no such notebook model: nothing happens.
+//
+// Where people share a notebook, its outputs come by another way than the messages of widgets, and
+// a display can be there before its model: JupyterLab then shows an error message for good. Once
+// the model is there, such a display is drawn again.
 
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const MARK = "tpunb";
 const MODELS = Symbol.for("tpunb.models");
+const TIME_TO_DRAW = 1000; // milliseconds from a model to the first view of it
 
 /** Makes the page's notebook save static forms, and brings this model's displays back to life. */
 export function saveStatically(model) {
@@ -22,6 +27,8 @@ export function saveStatically(model) {
   const id = model.get("_live_id");
   notebook[MODELS].set(id, model);
   revive(notebook, id);
+  // Not waited for: the model is there for others when this function has ended.
+  drawAgain(notebook, id, model.widget_manager).catch(() => {});
 }
 
 /** A notebook whose outputs of ours have their live form in the metadata only. */
@@ -46,13 +53,31 @@ function savedForm(output, models) {
 
 /** Puts the live form back where a saved output remembers it. */
 function revive(notebook, id) {
-  for (const cell of notebook.cells) {
-    const outputs = cell.outputs;
-    for (let index = 0; index < (outputs?.length ?? 0); index += 1) {
-      const output = outputs.get(index);
-      const view = output.metadata?.[MARK]?.view;
-      if (view?.model_id !== id || output.data[VIEW]) continue;
-      output.setData({ data: { ...output.data, [VIEW]: view }, metadata: output.metadata });
-    }
+  for (const output of outputsOf(notebook)) {
+    const view = output.metadata?.[MARK]?.view;
+    if (view?.model_id === id && !output.data[VIEW]) show(output, view);
   }
+}
+
+/** Draws displays again that came before their model: it has no view of any. */
+async function drawAgain(notebook, id, manager) {
+  const { views } = await manager.get_model(id);
+  await new Promise((done) => setTimeout(done, TIME_TO_DRAW));
+  if (!views || Object.keys(views).length) return;
+  for (const output of outputsOf(notebook)) {
+    const { [VIEW]: view, ...data } = output.data;
+    if (view?.model_id !== id || !output.metadata?.[MARK]) continue;
+    // What does not change is not drawn: the static form stands there in between.
+    output.setData({ data, metadata: output.metadata });
+    show(output, view);
+  }
+}
+
+function outputsOf(notebook) {
+  return [...notebook.cells].flatMap(({ outputs }) =>
+    Array.from({ length: outputs?.length ?? 0 }, (_, index) => outputs.get(index)));
+}
+
+function show(output, view) {
+  output.setData({ data: { ...output.data, [VIEW]: view }, metadata: output.metadata });
 }

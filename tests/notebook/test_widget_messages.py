@@ -1,0 +1,122 @@
+"""The messages between a real kernel and its page about each widget, with any ipywidgets.
+
+On Colab that is 7.7.1: `make test-tpu-wheel` runs this with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from counterparts.children import environment
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+from support.patience import PATIENCE
+
+pytestmark = pytest.mark.oldest
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+SETUP = """
+import numpy as np, tpunb
+from support import programs
+from tpunb.display.describe import _tensors
+
+class PerReplica:
+    values = (np.arange(6.0), np.arange(6.0) + 1.0)
+
+_tensors.distributed_components = lambda value: getattr(value, "values", None)
+history = tpunb.History()
+history.append(1, loss=2.0)
+"""
+SHOWN = {
+    "TopologyWidget": "'v3-8'",
+    "ReplicasWidget": "PerReplica()",
+    "CurvesWidget": "history",
+    "ProgramsWidget": "programs.FITS",
+}
+"""What `tpunb.show` shows by each widget."""
+
+
+class Page:
+    """What a page gets from a kernel, and sends to it."""
+
+    def __init__(self, client: BlockingKernelClient) -> None:
+        self._client = client
+
+    def run(self, code: str) -> list[dict[str, Any]]:
+        """Runs a cell; returns the messages about it: type and content."""
+        return self._answers(self._client.execute(code))
+
+    def say(self, comm: str, **data: Any) -> list[dict[str, Any]]:
+        """Sends a widget's model a message; returns the messages about it."""
+        message = self._client.session.msg("comm_msg", {"comm_id": comm, "data": data})
+        self._client.shell_channel.send(message)
+        return self._answers(message["header"]["msg_id"])
+
+    def _answers(self, request: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while True:
+            message = self._client.get_iopub_msg(timeout=PATIENCE)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            content = {"type": message["msg_type"], **message["content"]}
+            if content.get("execution_state") == "idle":
+                return found
+            assert content["type"] != "error", "\n".join(content["traceback"])
+            found.append({**content, "buffers": message["buffers"]})
+
+
+def of_type(messages: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [message for message in messages if message["type"] == kind]
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    manager = KernelManager()
+    manager.start_kernel(env={**environment(), "TPUNB_WIDGETS": "always"})
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=PATIENCE)
+        found = Page(client)
+        found.run(SETUP)
+        yield found
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_widget_and_its_page(page: Page, name: str) -> None:
+    messages = page.run(f"widget = tpunb.show({SHOWN[name]})")
+    opened = {
+        message["comm_id"]: message["data"]["state"] for message in of_type(messages, "comm_open")
+    }
+    [shown] = of_type(messages, "display_data")
+    comm = shown["data"][VIEW]["model_id"]
+    assert opened[comm]["_model_module"] == "anywidget"
+    assert "export default" in opened[comm]["_esm"]
+    # What stays where no page has widgets.
+    assert {"image/png", "text/html"} & set(shown["data"])
+    assert shown["data"]["text/plain"]
+    assert page.run(f"assert type(widget).__name__ == {name!r}") is not None
+
+    page.say(comm, method="update", state={"selected": [1]}, buffer_paths=[])
+    page.run("assert widget.selected == [1]")
+    updates = of_type(page.run("widget.selected = [0]"), "comm_msg")
+    assert {"selected": [0]} in [message["data"]["state"] for message in updates]
+
+    [frozen] = of_type(page.run("widget.freeze()"), "update_display_data")
+    assert VIEW not in frozen["data"]
+    assert frozen["transient"] == shown["transient"]
+
+
+def test_values_come_when_the_page_asks(page: Page) -> None:
+    messages = page.run("tpunb.show(PerReplica())")
+    [shown] = of_type(messages, "display_data")
+    request = {"request": "view", "id": 7, "section": 0, "mode": "values"}
+    answers = page.say(shown["data"][VIEW]["model_id"], method="custom", content=request)
+    [answer] = of_type(answers, "comm_msg")
+    assert answer["data"]["content"]["answer"] == 7
+    assert answer["buffers"]
