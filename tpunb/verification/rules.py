@@ -126,7 +126,6 @@ REFUSED: Mapping[str, tuple[Callable[[Bench], Any], str | None]] = MappingProxyT
         "eager-run": (_eagerly, "32"),
         "unsupported-op": (_on_each(_printing), "22"),
         "unsupported-type": (_on_each(_worded), "24"),
-        "dynamic-shape": (_on_each(_masking), "26"),
         "constant-size": (_on_each(_counting), "27"),
         "list-size": (_on_each(_growing), "29"),
         "compile": (_on_each(_loop_that_changes_a_shape), None),
@@ -178,6 +177,11 @@ def _soft_placement() -> Iterator[None]:
         context.context()._soft_device_placement = before
 
 
+def _dynamic(bench: Bench) -> Observation:
+    masking = _on_each(_masking)
+    return _with_warning(bench, lambda: masking(bench), np.full(bench.replicas, 2.0))
+
+
 def _bounded(bench: Bench) -> Observation:
     import tensorflow as tf
 
@@ -204,6 +208,7 @@ def _unchecked(bench: Bench) -> Observation:
 _WARNED: Mapping[str, Callable[[Bench], Observation]] = MappingProxyType(
     {
         "host-op": _host_op,
+        "dynamic-shape": _dynamic,
         "bounded-shape": _bounded,
         "unchecked": _unchecked,
         "float64": _float64,
