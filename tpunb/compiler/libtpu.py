@@ -46,6 +46,7 @@ _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # else it asks a metadata server
+    "TPU_LIBRARY_PATH": "",  # what JAX or TensorFlow found for this process
     "TPU_LOG_DIR": "disabled",
     "TPU_MIN_LOG_LEVEL": "3",
     "TPU_SKIP_MDS_QUERY": "1",
