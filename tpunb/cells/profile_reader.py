@@ -10,15 +10,13 @@ are none of these.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tpunb._util.units import duration
-from tpunb.cells.trace_events import Event, HostTrace, Kind, inner_times
+from tpunb.cells.trace_events import Event, HostTrace, Kind, after_each_other, inner_times
 from tpunb.training.profile import Operation, Profile, StepTimes
 from tpunb.training.spans import Spans
 
@@ -38,7 +36,8 @@ _COLLECTIVE = re.compile(
 )
 _REPLICA = re.compile(r"/replica_\d+(?=/|$)")
 _CALL = re.compile(r"^(?:(?:Stateful|Stateless)?PartitionedCall(?:_\d+)?/)+")
-_DEVICE_LINES = frozenset({"XLA Ops", "Async XLA Ops"})
+_OPERATION_LINES = frozenset({"XLA Ops"})
+_STEP_LINES = frozenset({"Steps"})
 
 _NOTE_CPU = "Device: operations on this machine's processors, as on any virtual TPU."
 _NOTE_STEPS = "A step is a {}, as the run marks no steps; in a loop it holds several."
@@ -87,22 +86,28 @@ def read_profile(space: Any, seconds: float) -> Profile:
     """
     origin = min((line.timestamp_ns for plane in space.planes for line in plane.lines), default=0)
     host = HostTrace()
-    cores: list[list[list[Event]]] = []
+    cores: list[list[Event]] = []
+    device_steps: list[Event] = []
     full = False
     for plane in space.planes:
         full |= sum(len(line.events) for line in plane.lines) > MOST_EVENTS
         if plane.name.startswith("/host:CPU"):
             host.read(plane, origin, MOST_EVENTS)
         elif _TPU.fullmatch(plane.name):
-            cores.append([list(line) for line in _device_lines(plane, origin)])
+            cores += _device_lines(plane, origin, _OPERATION_LINES)
+            lines = _device_lines(plane, origin, _STEP_LINES)
+            device_steps = device_steps or [step for line in lines for step in line]
     host.find_input_pipelines()
     device = _tpu_device(cores) if cores else _cpu_device(host)
-    steps, kind = host.steps()
+    # The host only sends a TPU its steps: how long they take, the TPU knows.
+    steps, kind = (after_each_other(device_steps), "step") if device_steps else host.steps()
     spent = _Spent(Spans(device.busy), host.waits(), Spans(device.collectives))
     traced = host.tracing()
     notes = [] if cores else [_NOTE_CPU]
     notes += [_NOTE_STEPS.format(kind)] if steps and kind != "step" else []
-    notes += [_NOTE_TRACING.format(duration(traced * _PS))] if traced > seconds / _PS * _MUCH else []
+    notes += (
+        [_NOTE_TRACING.format(duration(traced * _PS))] if traced > seconds / _PS * _MUCH else []
+    )
     return Profile(
         spent.whole(seconds),
         tuple(spent.step(*one) for one in steps),
@@ -123,8 +128,7 @@ class _Spent:
 
     def step(self, name: str, start: int, end: int) -> StepTimes:
         device, wait, all_three = (
-            spans.within(start, end)
-            for spans in (self._device, self._or_wait, self._or_collective)
+            spans.within(start, end) for spans in (self._device, self._or_wait, self._or_collective)
         )
         parts = (end - start, wait - device, device, all_three - wait)
         return StepTimes(name, *(part * _PS for part in parts))
@@ -137,27 +141,24 @@ class _Spent:
         return StepTimes("whole", seconds, found.input_wait, found.device, found.collectives)
 
 
-def _device_lines(plane: Any, origin: int) -> Iterator[Iterator[Event]]:
-    """The lines of a TPU's plane that hold operations."""
+def _device_lines(plane: Any, origin: int, wanted: frozenset[str]) -> list[list[Event]]:
+    """The events of those of a TPU's lines that are wanted."""
     names = {number: one.display_name or one.name for number, one in plane.event_metadata.items()}
-    for line in plane.lines:
-        if line.name in _DEVICE_LINES:
-            base = (line.timestamp_ns - origin) * 1000
-            yield (
-                Event(
-                    base + one.offset_ps,
-                    base + one.offset_ps + one.duration_ps,
-                    Kind.OPERATION,
-                    names.get(one.metadata_id, ""),
-                )
-                for one in itertools.islice(line.events, MOST_EVENTS)
-            )
+    return [
+        [
+            Event(start, start + one.duration_ps, Kind.OPERATION, names.get(one.metadata_id, ""))
+            for one in line.events[:MOST_EVENTS]
+            for start in [(line.timestamp_ns - origin) * 1000 + one.offset_ps]
+        ]
+        for line in plane.lines
+        if line.name in wanted
+    ]
 
 
-def _tpu_device(cores: list[list[list[Event]]]) -> _Device:
+def _tpu_device(lines: list[list[Event]]) -> _Device:
     """What TPU cores did. XLA names an operation `%fusion.3 = f32[8]{0} fusion(...)`."""
     device = _Device()
-    for line in itertools.chain.from_iterable(cores):
+    for line in lines:
         for event, own_time in inner_times(line):
             name = event.name.partition(" = ")[0].lstrip("%")
             device.add(event, own_time, name, re.sub(r"[.\d]+$", "", name))

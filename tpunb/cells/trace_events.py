@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tpunb.training.spans import Spans
 
-__all__ = ["Event", "HostTrace", "Kind", "inner_times"]
+__all__ = ["Event", "HostTrace", "Kind", "after_each_other", "inner_times"]
 
 
 class Kind(enum.Enum):
@@ -95,7 +95,7 @@ class HostTrace:
         values = {number: one.name for number, one in plane.stat_metadata.items()}
         for line in plane.lines:
             base = (line.timestamp_ns - origin) * 1000
-            found = []
+            found: list[Event] = []
             for one in line.events[: max(0, most)]:
                 if (kind := kinds.get(one.metadata_id)) is not None:
                     name = plane.event_metadata[one.metadata_id].name
@@ -152,18 +152,14 @@ class HostTrace:
     def steps(self) -> tuple[list[tuple[str, int, int]], str]:
         """The steps, each with its name, start and end, and what a step is.
 
-        A step begins where the one before ends: loops take their data before they mark a step.
+        Steps are what is marked as such, else calls of a function.
         """
         marked = _outermost(event for event, _ in self._marked() if event.kind is Kind.STEP)
-        kind = "step"
-        if not marked:
-            marked, kind = self._calls()
-        found, last = [], 0
-        for place, event in enumerate(marked):
-            name = event.name if kind == "step" else f"call {place}"
-            found.append((name, last if place else event.start, event.end))
-            last = event.end
-        return found, kind
+        if marked:
+            return after_each_other(marked), "step"
+        calls, kind = self._calls()
+        named = [one._replace(name=f"call {place}") for place, one in enumerate(calls)]
+        return after_each_other(named), kind
 
     def _calls(self) -> tuple[list[Event], str]:
         """The calls of the `tf.function` that took the longest: where steps are not marked."""
@@ -210,15 +206,25 @@ def _outermost(events: Iterator[Event]) -> list[Event]:
     return found
 
 
+def after_each_other(steps: Sequence[Event]) -> list[tuple[str, int, int]]:
+    """Each step's name, start and end, in their order.
+
+    A step begins where the one before ends: loops take their data before they mark a step.
+    """
+    ends = [step.end for step in steps]
+    starts = [step.start for step in steps[:1]] + ends[:-1]
+    return [(step.name, *times) for step, *times in zip(steps, starts, ends, strict=True)]
+
+
 def inner_times(events: Sequence[Event]) -> Iterator[tuple[Event, int]]:
     """Events of one line, each with its time without that of events that it contains."""
     open_events: list[list[Any]] = []
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         while open_events and open_events[-1][0].end <= event.start:
-            yield tuple(open_events.pop())  # type: ignore[misc]
+            yield tuple(open_events.pop())
         length = event.end - event.start
         if open_events:
             open_events[-1][1] -= length
         open_events.append([event, length])
     while open_events:
-        yield tuple(open_events.pop())  # type: ignore[misc]
+        yield tuple(open_events.pop())

@@ -189,9 +189,13 @@ def _row(step: StepTimes) -> tuple[str, ...]:
     parts = (step.input_wait, step.host, step.device, step.collectives)
     shares = [f"{part / step.seconds:.0%}" if step.seconds else "" for part in parts]
     name = shortened(step.name, _LONGEST_NAME)
-    return name, duration(step.seconds), *(
-        f"{duration(part)} ({share})" if part and share else "0 s"
-        for part, share in zip(parts, shares, strict=True)
+    return (
+        name,
+        duration(step.seconds),
+        *(
+            f"{duration(part)} ({share})" if part and share else "0 s"
+            for part, share in zip(parts, shares, strict=True)
+        ),
     )
 
 

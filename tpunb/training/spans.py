@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -23,19 +23,16 @@ class Spans:
     def __init__(self, intervals: Iterable[tuple[int, int]] = ()) -> None:
         pairs = np.array(sorted(intervals), np.int64).reshape(-1, 2)
         # An interval begins a span of its own where none before it reaches.
-        reached = np.maximum.accumulate(pairs[:, 1]) if len(pairs) else pairs[:, 1]
-        first = np.ones(len(pairs), bool)
-        first[1:] = pairs[1:, 0] > reached[:-1]
+        reached = np.maximum.accumulate(pairs[:, 1])
+        first = np.append(True, pairs[1:, 0] > reached[:-1])[: len(pairs)]
         self.starts: Ticks = pairs[first, 0]
-        self.ends: Ticks = reached[np.append(np.flatnonzero(first)[1:], len(pairs)) - 1][
-            : len(self.starts)
-        ]
+        self.ends: Ticks = reached[np.append(first[1:], True)[: len(pairs)]]
         self._before: Ticks = np.append(0, np.cumsum(self.ends - self.starts))
 
     def __or__(self, other: Spans) -> Spans:
         return Spans([*self, *other])
 
-    def __iter__(self) -> Iterable[tuple[int, int]]:  # type: ignore[misc]
+    def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
 
     def within(self, start: int, end: int) -> int:
