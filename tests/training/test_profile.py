@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpunb.training.profile import Operation, Profile, StepTimes
@@ -12,6 +12,7 @@ TICKS = st.integers(0, 40)
 INTERVALS = st.lists(st.tuples(TICKS, TICKS).map(lambda pair: (min(pair), max(pair))), max_size=8)
 
 
+@settings(max_examples=40)
 @given(INTERVALS, INTERVALS, TICKS, TICKS)
 def test_spans_count_each_tick_once(
     one: list[tuple[int, int]], other: list[tuple[int, int]], start: int, end: int
@@ -40,6 +41,7 @@ def test_what_is_said() -> None:
     assert profile.as_dict()["steps"][0]["host"] == profile.steps[0].host
     assert str(Profile()) == "Nothing is recorded yet."
     assert "hardly" in Profile(StepTimes("whole", 1.0, 0.05)).headline
+    assert "no data" in Profile(StepTimes("whole", 1.0)).headline
 
 
 def test_names_are_escaped_and_many_steps_are_few_rows() -> None:

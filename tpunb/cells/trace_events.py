@@ -213,7 +213,8 @@ def after_each_other(steps: Sequence[Event]) -> list[tuple[str, int, int]]:
     """
     ends = [step.end for step in steps]
     starts = [step.start for step in steps[:1]] + ends[:-1]
-    return [(step.name, *times) for step, *times in zip(steps, starts, ends, strict=True)]
+    names = [step.name for step in steps]
+    return list(zip(names, starts, ends, strict=True))
 
 
 def inner_times(events: Sequence[Event]) -> Iterator[tuple[Event, int]]:

@@ -238,6 +238,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
         """
         from tpunb.notebook.profiled_cell import compiler_estimates, run_profiled
 
+        __tracebackhide__ = True
+
         args = _arguments(self.tpu_profile, line)
         if args.out is not None and not is_name(args.out):
             raise UsageError(f"-o takes a Python name, not {args.out!r}")

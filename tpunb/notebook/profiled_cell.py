@@ -28,6 +28,7 @@ def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
     Raises:
         CellError: It is no valid Python.
     """
+    __tracebackhide__ = True  # IPython shows an error of the cell's without this frame
     body, last = _compiled(shell, source)
     with profile(keep) as recorded:
         exec(body, shell.user_ns)

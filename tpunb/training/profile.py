@@ -110,7 +110,8 @@ class Profile:
             of = counted(len(self.steps), "step") if self.step_kind == "step" else self._calls
             share += f", {self.all_steps.input_wait_share:.0%} of the time of {of}"
         worst = max(self.input_wait, self.all_steps.input_wait_share)
-        verdict = "It waits for its data" if worst >= _WAITS else "It hardly waits for its data"
+        verdict = "It hardly waits for its data" if worst else "It waits for no data"
+        verdict = verdict if worst < _WAITS else "It waits for its data"
         return f"{verdict}: {share}."
 
     @property
