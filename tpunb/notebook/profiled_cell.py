@@ -53,10 +53,11 @@ def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
 
 def _compiled(shell: Any, source: str) -> tuple[Any, Any]:
     """The code of the body, and that of an expression at its end, whose value is shown."""
-    transformed = shell.transform_cell(source)
+    transformed = "\n" + shell.transform_cell(source)  # the magic's own line is line 1
+    running = getattr(shell.displayhook.exec_result, "execution_count", None)
     try:
         tree = shell.transform_ast(shell.compile.ast_parse(transformed))
-        name = shell.compile.cache(transformed, shell.execution_count, raw_code=source)
+        name = shell.compile.cache(transformed, running or shell.execution_count, source)
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not _quiet(source):
             last = shell.compile(ast.Expression(tree.body.pop().value), name, "eval")
