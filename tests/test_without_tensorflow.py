@@ -80,6 +80,7 @@ NEED_IT = {
     "check()",
     "compile",
     "largest_batch",
+    "profile",
     "connect()",
     "TPUStrategy()",
     "virtual.TPUStrategy",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tpunb.version import __version__
 
 if TYPE_CHECKING:
+    from tpunb.cells.profiling import profile
     from tpunb.compiler.check import check
     from tpunb.compiler.compile import compile
     from tpunb.compiler.largest import LargestBatch, largest_batch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tpunb.notebook.displays import show
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
+    from tpunb.training.profile import Profile
     from tpunb.verification.report import VerifyReport
     from tpunb.verification.verify import verify
     from tpunb.virtual.check import CheckReport
@@ -54,6 +56,7 @@ __all__ = [
     "History",
     "LargestBatch",
     "LiveCurves",
+    "Profile",
     "ProgramsWidget",
     "ReplicasWidget",
     "TPUStrategy",
@@ -74,6 +77,7 @@ __all__ = [
     "history",
     "largest_batch",
     "load_ipython_extension",
+    "profile",
     "show",
     "unload_ipython_extension",
     "verify",
@@ -90,6 +94,7 @@ _HOMES = {
     "History": "training.history",
     "LargestBatch": "compiler.largest",
     "LiveCurves": "keras",
+    "Profile": "training.profile",
     "ProgramsWidget": "display.widgets",
     "ReplicasWidget": "display.widgets",
     "TPUStrategy": "connection.connect",
@@ -107,6 +112,7 @@ _HOMES = {
     "doctor": "connection.doctor",
     "explain": "errors.explain",
     "largest_batch": "compiler.largest",
+    "profile": "cells.profiling",
     "show": "notebook.displays",
     "verify": "verification.verify",
 }

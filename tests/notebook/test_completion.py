@@ -30,6 +30,7 @@ RUN = [
     *("--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"),
 ]
 COMPILE = ["--for", "--speed", "--largest-batch", "--timeout", "--data", "--as", "--out"]
+PROFILE = ["--keep", "--out"]
 TYPES = list(accelerator_types())
 
 
@@ -84,6 +85,7 @@ CASES = [
     ("%tpu_topology ", TYPES),
     ("%%tpu_run --t", ["--targets", "--time"]),
     ("%%tpu_compile --", COMPILE),
+    ("%%tpu_profile --", PROFILE),
     ("%%tpu_compile --for v3-1", ["v3-128", "v3-1024"]),
     ("%%tpu_compile --for v2-8,v3-1", ["v2-8,v3-128", "v2-8,v3-1024"]),
     ("%%tpu_run --time ", [option for option in RUN if option != "--time"]),
@@ -140,4 +142,4 @@ def test_names_of_magics(book: Notebook) -> None:
     _, matches = old_complete(book, "%tpu_")
     assert set(matches) == {
         f"%tpu_{name}" for name in ("connect", "disconnect", "doctor", "status", "topology")
-    } | {"%%tpu_check", "%%tpu_compile", "%%tpu_run"}
+    } | {"%%tpu_check", "%%tpu_compile", "%%tpu_profile", "%%tpu_run"}

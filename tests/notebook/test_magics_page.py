@@ -14,6 +14,7 @@ SECTIONS = {
     "`%tpu_connect`": ["tpu_connect"],
     "`%%tpu_run`": ["tpu_run"],
     "`%%tpu_compile`": ["tpu_compile"],
+    "`%%tpu_profile`": ["tpu_profile"],
     "`%tpu_topology` and `%tpu_doctor`": ["tpu_topology", "tpu_doctor"],
 }
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from IPython.core.magic_arguments import argument
 
-__all__ = ["compile_options", "run_options"]
+__all__ = ["compile_options", "profile_options", "run_options"]
 
 _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 
@@ -93,12 +93,16 @@ _TIMEOUT = argument(
     metavar="S",
     help="give up on a TPU type after so many seconds (default: 300)",
 )
+_KEEP = argument(
+    "--keep", metavar="DIR", help="keep what is recorded in this folder, for TensorBoard or xprof"
+)
 
 _RUN = (
     *(_DATA, _STEPS, _LOOP, _AS, _PLOT, _RESTART, _OUT),
     *(_TARGETS, _REDUCE, _GATHER, _CHECK, _TIME, _VERBOSE),
 )
 _COMPILE = (_FOR, _SPEED, _LARGEST, _TIMEOUT, _DATA, _AS, _OUT)
+_PROFILE = (_KEEP, _OUT)
 
 
 def run_options(magic: _Magic) -> _Magic:
@@ -109,6 +113,11 @@ def run_options(magic: _Magic) -> _Magic:
 def compile_options(magic: _Magic) -> _Magic:
     """Gives a magic the options of `%%tpu_compile`."""
     return _given(magic, _COMPILE)
+
+
+def profile_options(magic: _Magic) -> _Magic:
+    """Gives a magic the options of `%%tpu_profile`."""
+    return _given(magic, _PROFILE)
 
 
 def _given(magic: _Magic, options: tuple[argument, ...]) -> _Magic:

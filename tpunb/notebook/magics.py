@@ -20,13 +20,14 @@ from tpunb.connection.request import Request
 from tpunb.display.progress import ConnectDisplay, show_in_passing
 from tpunb.errors import TpunbError, nearest
 from tpunb.notebook import displays, reports
-from tpunb.notebook.cell_options import compile_options, run_options
+from tpunb.notebook.cell_options import compile_options, profile_options, run_options
 from tpunb.notebook.connect_options import connect_options
 from tpunb.notebook.run_options import CompileOptions, RunOptions, is_name
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
 
 if TYPE_CHECKING:
+    from tpunb.training.profile import Profile
     from tpunb.virtual.check import CheckReport
 
 __all__ = ["TpuMagics"]
@@ -215,6 +216,38 @@ class TpuMagics(Magics):  # type: ignore[misc]
         if options.out is not None:
             self.shell.user_ns[options.out] = program
         return program
+
+    @magic_arguments()
+    @profile_options
+    @cell_magic
+    def tpu_profile(self, line: str, cell: str) -> Profile:
+        """Run the cell as it is, and show where its time went.
+
+        TensorFlow's profiler records steps (input wait, host, device, collectives) and
+        operations. What the cell runs has to be traced before: run it once without.
+
+        Examples::
+
+            %%tpu_profile
+            model.fit(dataset, steps_per_epoch=20)
+
+            %%tpu_profile --keep logs -o profile
+            for step in range(20):
+                with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
+                    train_step(next(batches))
+        """
+        from tpunb.notebook.profiled_cell import compiler_estimates, run_profiled
+
+        __tracebackhide__ = True
+
+        args = _arguments(self.tpu_profile, line)
+        if args.out is not None and not is_name(args.out):
+            raise UsageError(f"-o takes a Python name, not {args.out!r}")
+        profile = run_profiled(self.shell, cell, args.keep)
+        profile.notes += compiler_estimates(self.session.open_connection)
+        if args.out is not None:
+            self.shell.user_ns[args.out] = profile
+        return profile
 
     @magic_arguments()
     @line_magic

@@ -1,0 +1,212 @@
+"""`%%tpu_profile` on a real shell: shares are compared with what the same run has measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.shell import Notebook
+
+from tpunb.cells import profiling
+from tpunb.cells.profiling import ProfileError
+from tpunb.training.profile import Profile
+
+pytestmark = pytest.mark.usefixtures("tf")
+
+DATA = """
+import time
+STEPS = 10
+data_sleeps = host_sleeps = 0.0
+
+class HostWork(tf.keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        times.append(time.perf_counter())
+    def on_train_batch_end(self, batch, logs=None):
+        times.append(time.perf_counter())
+        time.sleep(host_sleeps)
+
+def batches():
+    while True:
+        time.sleep(data_sleeps)
+        yield np.ones([16, 4], np.float32), np.ones([16, 1], np.float32)
+
+dataset = tf.data.Dataset.from_generator(batches, output_signature=(
+    tf.TensorSpec((16, 4), tf.float32), tf.TensorSpec((16, 1), tf.float32)))
+
+def fit():
+    "How long it takes; how long its steps take, and how much of that lies within batches."
+    global times
+    times = []
+    began = time.perf_counter()
+    model.fit(dataset, steps_per_epoch=STEPS, shuffle=False, verbose=0, callbacks=[HostWork()])
+    in_batches = sum(times[1::2]) - sum(times[::2])
+    return time.perf_counter() - began, times[-1] - times[0], in_batches
+"""
+MODEL = """
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(4), tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+fit()
+"""
+
+
+@pytest.fixture(scope="module")
+def fitted(tf: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """A shell with a model that is traced, on a virtual v3-8."""
+    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
+    notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np")
+    notebook.good("%tpu_connect --simulate v3-8")
+    notebook.good(DATA + MODEL)
+    yield notebook
+    notebook.close()
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files are made."""
+    monkeypatch.setattr(profiling.tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def profiled(book: Notebook, cell: str, line: str = "") -> Profile:
+    profile = book.good(f"%%tpu_profile {line}\n{cell}").value
+    assert isinstance(profile, Profile)
+    return profile
+
+
+def test_a_fit_that_waits_for_its_data(fitted: Notebook, folders: Path) -> None:
+    fitted.good("data_sleeps, host_sleeps = 0.0, 0.0\nquick = fit()")
+    fitted.good("data_sleeps, host_sleeps = 0.3, 0.1")
+    profile = profiled(fitted, "took = fit()")
+    names = fitted.names
+    took, in_steps, in_batches = names["took"]
+    # A batch waits for its data, and computes: as long as without waiting, more or less.
+    expected = (in_batches - names["quick"][2]) / in_steps
+    assert profile.all_steps.input_wait_share == pytest.approx(expected, abs=0.1), profile
+    assert profile.all_steps.seconds == pytest.approx(in_steps, rel=0.1)
+    assert profile.whole.seconds == pytest.approx(took, rel=0.1)
+    assert profile.all_steps.input_wait <= profile.whole.input_wait <= took - in_steps + in_batches
+    assert profile.headline.startswith("It waits for its data")
+    assert len(profile.steps) == names["STEPS"]
+    assert profile.device == "CPU"
+    assert "MatMul" in {one.kind for one in profile.operations}
+    assert "PyFunc" not in {one.kind for one in profile.operations}
+    assert list(folders.iterdir()) == []
+
+
+def test_a_fit_that_does_not_wait(fitted: Notebook) -> None:
+    """The data are there, and the host is busy with something else."""
+    fitted.good("data_sleeps, host_sleeps = 0.0, 0.2")
+    profile = profiled(fitted, "took = fit()", "-o kept")
+    names = fitted.names
+    slept = names["STEPS"] * names["host_sleeps"]
+    assert names["kept"] is profile
+    assert slept <= profile.whole.host <= profile.whole.seconds
+    assert profile.whole.input_wait <= names["took"][0] - slept
+
+
+def test_a_prefetched_batch_is_no_wait(fitted: Notebook) -> None:
+    """The data take as long as before, while the host is busy for longer."""
+    fitted.good("data_sleeps, host_sleeps = 0.1, 0.3")
+    profile = profiled(fitted, "fit()")
+    assert profile.input_wait < 0.3
+
+
+def test_a_loop_of_ones_own(fitted: Notebook) -> None:
+    """Whose waits are measured around `next`."""
+    fitted.good("data_sleeps, waited = 0.2, 0.0")
+    profile = profiled(
+        fitted,
+        "data = iter(dataset)\n"
+        "began = time.perf_counter()\n"
+        "for _ in range(8):\n"
+        "    before = time.perf_counter()\n"
+        "    next(data)\n"
+        "    waited += time.perf_counter() - before\n"
+        "    time.sleep(0.1)\n"
+        "took = time.perf_counter() - began",
+    )
+    names = fitted.names
+    assert profile.input_wait == pytest.approx(names["waited"] / names["took"], abs=0.1)
+    assert profile.steps == ()
+
+
+def test_marked_steps_and_operations_of_a_pipeline(fitted: Notebook) -> None:
+    fitted.good("""
+@tf.function
+def step(x):
+    return tf.reduce_sum(x @ x)
+
+def mapped(i):
+    big = tf.random.stateless_uniform([400, 400], [i, 1])
+    return tf.linalg.svd(big, compute_uv=False)[:4, None] * tf.ones([1, 4])
+
+batches_of_svd = tf.data.Dataset.range(6, output_type=tf.int32).map(mapped)
+step(next(iter(batches_of_svd)))
+""")
+    profile = profiled(
+        fitted,
+        "data = iter(batches_of_svd)\n"
+        "for number in range(5):\n"
+        "    with tf.profiler.experimental.Trace('train', step_num=number, _r=1):\n"
+        "        step(next(data))",
+    )
+    assert [step.name for step in profile.steps] == [f"train {number}" for number in range(5)]
+    assert profile.step_kind == "step"
+    kinds = {one.kind for one in profile.operations}
+    assert "Svd" not in kinds, "the input pipeline's are no device time"
+    assert profile.all_steps.input_wait > profile.all_steps.device
+
+
+def test_a_cell_of_replicas(fitted: Notebook) -> None:
+    fitted.good("x = tf.ones([256, 256])")
+    ran = fitted.good(
+        "%%tpu_profile\n%%tpu_run -n 3\ny = ctx.all_reduce('sum', x @ x * tf.cast(replica_id, x.dtype))"
+    )
+    profile = ran.value
+    assert any(one.kind == "AddN" for one in profile.operations), profile
+    assert profile.whole.collectives > 0
+    assert profile.whole.seconds >= profile.whole.device
+
+
+def test_the_value_of_the_cell_is_shown(fitted: Notebook) -> None:
+    ran = fitted.good("%%tpu_profile\nseen = 3\nseen + 4")
+    assert ran.shown[0]["text/plain"] == "7"
+    assert fitted.names["seen"] == 3
+    assert len(fitted.good("%%tpu_profile\nseen;").shown) == 1
+
+
+def test_it_can_be_kept(fitted: Notebook, tmp_path: Path) -> None:
+    profiled(fitted, "tf.ones([2]) + 1;", f"--keep {tmp_path / 'logs'}")
+    assert len(list(tmp_path.glob("logs/plugins/profile/*/*.xplane.pb"))) == 1
+
+
+def test_after_an_error_another_can_begin(fitted: Notebook, folders: Path) -> None:
+    ran = fitted.run("%%tpu_profile\nx = 1\nx / 0")
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert "line 3" in re.sub(r"\x1b\[[\d;]*m", "", ran.text)
+    assert "run_profiled" not in ran.text
+    assert "Line 2" in fitted.run("%%tpu_profile\nx = = 1").text
+    ran = fitted.run("%%tpu_profile\nimport os, signal; os.kill(os.getpid(), signal.SIGINT)\nx = 2")
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert profiled(fitted, "x = 3").whole.seconds > 0
+    assert list(folders.iterdir()) == []
+
+
+def test_one_at_a_time(fitted: Notebook) -> None:
+    ran = fitted.run("%%tpu_profile\n%%tpu_profile\nx = 1")
+    assert isinstance(ran.error, ProfileError)
+    assert "Try: " in ran.text
+    assert "Traceback" not in ran.text
+    ran = fitted.run("%%tpu_profile\ntf.profiler.experimental.stop(save=False)")
+    assert isinstance(ran.error, ProfileError)
+    assert "stopped" in ran.text
+    profiled(fitted, "x = 4")
+
+
+def test_wrong_options(fitted: Notebook) -> None:
+    ran = fitted.run("%%tpu_profile -o 1x\nx = 5")
+    assert "-o takes a Python name" in ran.text
+    assert fitted.names.get("x") != 5

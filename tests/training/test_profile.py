@@ -1,0 +1,52 @@
+"""Spans of time, and how a profile shows them."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpunb.training.profile import Operation, Profile, StepTimes
+from tpunb.training.spans import Spans
+
+TICKS = st.integers(0, 40)
+INTERVALS = st.lists(st.tuples(TICKS, TICKS).map(lambda pair: (min(pair), max(pair))), max_size=8)
+
+
+@settings(max_examples=40)
+@given(INTERVALS, INTERVALS, TICKS, TICKS)
+def test_spans_count_each_tick_once(
+    one: list[tuple[int, int]], other: list[tuple[int, int]], start: int, end: int
+) -> None:
+    start, end = min(start, end), max(start, end)
+    ticks = {tick for first, last in [*one, *other] for tick in range(first, last)}
+    spans = Spans(one) | Spans(other)
+    assert spans.within(start, end) == len(ticks & set(range(start, end)))
+    assert sum(last - first for first, last in spans) == len(ticks)
+
+
+def waiting(count: int = 2, name: str = "step") -> Profile:
+    steps = tuple(StepTimes(f"{name} {place}", 1.0, 0.5, 0.2, 0.1) for place in range(count))
+    operations = tuple(Operation(f"{name}{place}", "MatMul", 2, 0.1, 0.01) for place in range(30))
+    return Profile(StepTimes("whole", 2.0 * count, 0.5 * count), steps, operations, "TPU")
+
+
+def test_what_is_said() -> None:
+    profile = waiting()
+    assert profile.input_wait == 0.25
+    assert profile.headline == "It waits for its data: 25% of 4 s, 50% of the time of 2 steps."
+    text = str(profile)
+    assert "step 0     1 s   500 ms (50%)  200 ms (20%)  200 ms (20%)  100 ms (10%)" in text
+    assert "and 10 more" in text
+    assert text.count("MatMul") == 20
+    assert profile.as_dict()["steps"][0]["host"] == profile.steps[0].host
+    assert str(Profile()) == "Nothing is recorded yet."
+    assert "hardly" in Profile(StepTimes("whole", 1.0, 0.05)).headline
+    assert "no data" in Profile(StepTimes("whole", 1.0)).headline
+
+
+def test_names_are_escaped_and_many_steps_are_few_rows() -> None:
+    page = waiting(100, "<script>\x1b")._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert page.count("<tr>") < 40
+    assert "\x1b" not in str(waiting(1, "\x1b"))

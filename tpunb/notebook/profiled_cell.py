@@ -1,0 +1,70 @@
+"""Runs a cell's body in the notebook with the profiler around it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from IPython.display import display
+
+from tpunb.cells.profiling import profile
+from tpunb.cells.traceback import syntax_error
+from tpunb.compiler.program import TpuProgram
+from tpunb.connection.connection import Connection
+from tpunb.training.profile import Profile
+
+__all__ = ["compiler_estimates", "run_profiled"]
+
+
+def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
+    """Runs a cell's body, shows the value of its last expression, and returns its profile.
+
+    Args:
+        shell: IPython's, in whose namespace it runs.
+        source: The body, which may have magics of its own.
+        keep: As of `tpunb.profile`.
+
+    Raises:
+        CellError: It is no valid Python.
+    """
+    __tracebackhide__ = True  # IPython shows an error of the cell's without this frame
+    body, last = _compiled(shell, source)
+    with profile(keep) as recorded:
+        exec(body, shell.user_ns)
+        value = None if last is None else eval(last, shell.user_ns)  # noqa: S307  the user's
+    if value is not None:
+        display(value)
+    return recorded
+
+
+def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
+    """What a call of the cell that was last compiled would take on TPUs, a sentence each."""
+    program = None if connection is None else connection.program
+    if program is None:
+        return ()
+    programs = [program] if isinstance(program, TpuProgram) else program
+    return tuple(
+        f"The TPU's compiler estimates {one.time} for a call on {one.tpu} (last %%tpu_compile)."
+        for one in programs
+        if one.time is not None
+    )
+
+
+def _compiled(shell: Any, source: str) -> tuple[Any, Any]:
+    """The code of the body, and that of an expression at its end, whose value is shown."""
+    transformed = "\n" + shell.transform_cell(source)  # the magic's own line is line 1
+    running = getattr(shell.displayhook.exec_result, "execution_count", None)
+    try:
+        tree = shell.transform_ast(shell.compile.ast_parse(transformed))
+        name = shell.compile.cache(transformed, running or shell.execution_count, source)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not _quiet(source):
+            last = shell.compile(ast.Expression(tree.body.pop().value), name, "eval")
+        return shell.compile(tree, name, "exec"), last
+    except SyntaxError as error:
+        raise syntax_error(error) from None
+
+
+def _quiet(source: str) -> bool:
+    return source.rstrip().endswith(";")
