@@ -13,7 +13,7 @@ TPU_WHEEL := .venv-tpu/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
 # tf_keras, for the tests, would bring tensorflow beside tensorflow-cpu.
 TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
-# Neither does a test of TF-GNN need what it brings to prepare data.
+# Nor does a test of TF-GNN need what it brings to prepare data.
 TF_GNN := $(PIP_INSTALL) --no-deps tensorflow-gnn
 STAGE := printf '==> %s\n'
 
@@ -69,7 +69,6 @@ endef
 	$(call make_environment,.venv)
 	$(BIN)/python $(PIP_INSTALL) -e ".[cpu,lab,test,browser,docs,dev]"
 	$(BIN)/python $(TF_KERAS)
-	$(BIN)/python $(TF_GNN)
 	touch $@
 
 .venv-oldest/.done: pyproject.toml Makefile tests/oldest.txt
@@ -86,10 +85,11 @@ endef
 	touch $@
 
 # The TPU's own compiler, 230 MB that only tests and benchmarks need; nothing where it has no wheels.
-# JAX's releases do not go with the oldest TensorFlow.
+# JAX's releases do not go with the oldest TensorFlow. TF-GNN comes last: pip calls what it lacks an error.
 .venv/.compiler: .venv/.done
-	$(STAGE) ".venv: the TPU's own compiler"
-	$(BIN)/python $(PIP_INSTALL) -e ".[compiler]"
+	$(STAGE) ".venv: the TPU's own compiler, and TF-GNN"
+	$(BIN)/python $(PIP_INSTALL) -e ".[compiler]" ml_collections
+	$(BIN)/python $(TF_GNN)
 	touch $@
 
 demo: export TF_ENABLE_ONEDNN_OPTS := 0
