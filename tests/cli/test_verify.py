@@ -137,7 +137,6 @@ def test_a_pod_of_two_workers(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8") + done.stdout
     assert not re.search(r"127\.0\.0\.1|localhost:|:\d{5}\b", text)
     assert not {str(tmp_path), str(Path.home()), sys.prefix} & set(re.split(r"[\s\"']", text))
-    lines = done.stderr.splitlines()
-    assert [
-        line for line in lines if not re.match(r"\[ ?\d+/\d+\] |starting 2 workers", line)
-    ] == []
+    # TensorFlow 2.18 writes lines of its log before it knows which are wanted.
+    known = r"\[ ?\d+/\d+\] |starting 2 workers|[IW]0000 |WARNING: All log messages before absl"
+    assert [line for line in done.stderr.splitlines() if not re.match(known, line)] == []
