@@ -341,13 +341,18 @@ def test_computation_shapes() -> None:
     provoked(42, assign, topology, [1, 1, 1, 2], None, 8)
 
 
-def test_reading_embedding_tables(two: Any) -> None:
+def embedding_in(strategy: Any) -> Any:
+    """Tables that only a TPU has."""
     embedding = tf.tpu.experimental.embedding
     table = embedding.TableConfig(vocabulary_size=8, dim=4, name="table")
-    with two.scope():
-        made = embedding.TPUEmbedding(
+    with strategy.scope():
+        return embedding.TPUEmbedding(
             embedding.FeatureConfig(table=table), optimizer=embedding.SGD(0.1)
         )
+
+
+def test_reading_embedding_tables(two: Any) -> None:
+    made = embedding_in(two)
     provoked(45, lambda: made.embedding_tables)
 
 
@@ -407,12 +412,7 @@ def test_explaining_in_threads() -> None:
 
 
 def test_embedding_tables_without_a_tpu(two: Any) -> None:
-    embedding = tf.tpu.experimental.embedding
-    table = embedding.TableConfig(vocabulary_size=8, dim=4, name="table")
-    with two.scope():
-        made = embedding.TPUEmbedding(
-            embedding.FeatureConfig(table=table), optimizer=embedding.SGD(0.1)
-        )
+    made = embedding_in(two)
     provoked(48, made.build, 8)
 
 

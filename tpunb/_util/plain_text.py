@@ -1,8 +1,10 @@
-"""Text from data, made safe for a terminal."""
+"""Text for a terminal: what comes from data made safe, lines filled."""
 
 from __future__ import annotations
 
-__all__ = ["drawable", "plain", "shortened"]
+import textwrap
+
+__all__ = ["drawable", "hanging", "plain", "shortened"]
 
 # Escape sequences move the cursor, set the window's title or hide what was printed; C1 has
 # one-character forms of them, and overrides of the direction show text in another order.
@@ -31,6 +33,21 @@ def plain(text: str) -> str:
 def shortened(text: str, length: int) -> str:
     """A text of at most so many characters."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def hanging(head: str, text: str, width: int) -> str:
+    """A text behind a head, in lines of at most a width that begin where the first does.
+
+    Words stay whole, also at their hyphens: paths and commands can be copied.
+    """
+    return textwrap.fill(
+        text,
+        width=width,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def drawable(text: str, encoding: str) -> str:

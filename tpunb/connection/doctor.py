@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from tpunb._util.masking import mask, secrets_in
-from tpunb._util.plain_text import plain
+from tpunb._util.plain_text import hanging, plain
 from tpunb._util.units import byte_count, counted
 from tpunb.connection.connection import latest_connection
 from tpunb.connection.plan import resolve
@@ -290,12 +289,4 @@ def _lines(problems: tuple[Problem, ...], *, stops: bool) -> Rows:
 
 
 def _row(name: str, value: str, width: int) -> str:
-    head = f"{_INDENT}{name:<{width}}  "
-    return textwrap.fill(
-        value,
-        width=_WIDTH,
-        initial_indent=head,
-        subsequent_indent=" " * len(head),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return hanging(f"{_INDENT}{name:<{width}}  ", value, _WIDTH)

@@ -6,11 +6,11 @@ import dataclasses
 import functools
 import itertools
 import re
-import textwrap
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+from tpunb._util.plain_text import hanging
 from tpunb._util.tables import PLAIN, Markup, escaped, table
 from tpunb.errors.catalogue import ENTRIES, Clue, Entry, link
 
@@ -229,15 +229,7 @@ def _frames(traceback: TracebackType | None) -> str:
 
 
 def _row(name: str, text: str) -> str:
-    head = f"{_INDENT}{name + ':':<8}"
-    return textwrap.fill(
-        text,
-        width=_WIDTH,
-        initial_indent=head,
-        subsequent_indent=" " * len(head),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return hanging(f"{_INDENT}{name + ':':<8}", text, _WIDTH)
 
 
 def _code(text: str) -> Markup:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from tpunb._util.plain_text import plain, shortened
+from tpunb._util.plain_text import hanging, plain, shortened
 from tpunb._util.units import counted, duration
 from tpunb.verification.claims import Claim
 
@@ -160,12 +159,4 @@ def _one_line(text: str) -> str:
 
 
 def _row(name: str, value: str, width: int, indent: str = "") -> str:
-    head = f"{indent}{name:<{width}}  "
-    return textwrap.fill(
-        value,
-        width=_WIDTH,
-        initial_indent=head,
-        subsequent_indent=" " * len(head),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return hanging(f"{indent}{name:<{width}}  ", value, _WIDTH)
