@@ -23,10 +23,13 @@ WORKERS ?= 2
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # On CI's machines, which do other things too, a test that fails is run once more, and listed.
 RETRIED := $(if $(CI),--reruns 1 -raR)
+# What architecture, notebooks, wheel and site are held to; no other target repeats it.
+CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py tests/test_site.py
+UNIT_TESTS := $(PYTEST) $(RETRIED) $(CHECKS:%=--ignore=%)
 # What an older TensorFlow, or an older release of what tests/oldest.txt pins, may change.
 # Browsers see neither, and processes that die take long.
-OLDEST_TESTS := -m "tensorflow or oldest" -p no:cacheprovider \
-	--ignore=tests/browser --ignore=tests/connection/cluster/test_pod_failures.py
+OLDEST_TESTS := -m "(tensorflow or oldest) and not thorough" -p no:cacheprovider \
+	--ignore=tests/browser
 # What the real tensorflow-tpu and Colab's IPython and widgets may change.
 TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
 	tests/display/test_widgets_curves.py tests/display/test_widgets_programs.py
@@ -37,7 +40,8 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test test-newest test-notebooks test-oldest test-tpu-wheel check site bench clean
+.PHONY: help setup demo lab test test-newest test-notebooks test-thorough test-oldest test-tpu-wheel \
+	check site bench clean
 .SILENT:
 .NOTPARALLEL:
 
@@ -45,7 +49,9 @@ help:
 	echo "make setup   the virtual environment .venv with everything (others do it when needed)"
 	echo "make demo    execute the quickstart notebook on a virtual TPU"
 	echo "make lab     open the notebooks in JupyterLab, on this machine only"
-	echo "make test    unit tests and notebooks on the newest TensorFlow, the oldest, and that for TPUs"
+	echo "make test    unit tests and notebooks, on the newest TensorFlow"
+	echo "make test-thorough test-oldest test-tpu-wheel"
+	echo "             what takes longer, the oldest TensorFlow and that for TPUs: CI runs them too"
 	echo "make check   lint, format, types, notebooks, wheel"
 	echo "make site    the documentation as a site, in build/site"
 	echo "make bench   the benchmarks (make bench ARGS=--json for figures to keep)"
@@ -105,15 +111,15 @@ lab: setup
 	$(BIN)/jupyter lab --ip=127.0.0.1 $$(test "$$(id -u)" -ne 0 || echo --allow-root) \
 		$$(test -f $(EXECUTED) && echo $(EXECUTED) || echo $(QUICKSTART))
 
-test: test-newest test-notebooks test-oldest test-tpu-wheel
+test: test-newest test-notebooks
 
-test-newest test-notebooks test-oldest test-tpu-wheel: export TF_ENABLE_ONEDNN_OPTS := 0
+test-newest test-notebooks test-thorough test-oldest test-tpu-wheel: export TF_ENABLE_ONEDNN_OPTS := 0
 
 test-newest: .venv/.compiler
 	$(STAGE) "unit tests without TensorFlow"
-	$(BIN)/python $(PYTEST) $(RETRIED) -m "not tensorflow"
+	$(BIN)/python $(UNIT_TESTS) -m "not tensorflow and not thorough"
 	$(STAGE) "unit tests, newest TensorFlow"
-	$(BIN)/python $(PYTEST) $(RETRIED) -m tensorflow
+	$(BIN)/python $(UNIT_TESTS) -m "tensorflow and not thorough"
 
 test-notebooks: .venv/.compiler
 	$(STAGE) "notebooks, outputs compared"
@@ -121,10 +127,14 @@ test-notebooks: .venv/.compiler
 	$(STAGE) "a notebook as found, unmodified, on a virtual TPU"
 	$(BIN)/python -m pytest -q --nbval --tpu v3-8 notebooks/found
 
+test-thorough: .venv/.compiler
+	$(STAGE) "unit tests that take longer, newest TensorFlow"
+	$(BIN)/python $(UNIT_TESTS) -m thorough
+
 test-oldest: export TPUNB_WITHOUT_COMPILER := 1
 test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests, oldest TensorFlow"
-	$(OLDEST)/python $(PYTEST) $(RETRIED) $(OLDEST_TESTS)
+	$(OLDEST)/python $(UNIT_TESTS) $(OLDEST_TESTS)
 	$(STAGE) "notebooks, outputs compared, oldest TensorFlow"
 	$(OLDEST)/python $(PYTEST) $(NOTEBOOK_TESTS) -p no:cacheprovider
 
@@ -142,7 +152,7 @@ check: setup
 	$(STAGE) "types"
 	$(BIN)/mypy --no-error-summary
 	$(STAGE) "architecture, notebooks, wheel, site"
-	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py tests/test_site.py
+	$(BIN)/python -m pytest -q $(CHECKS)
 
 site: setup
 	$(STAGE) "documentation"

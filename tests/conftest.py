@@ -46,14 +46,18 @@ BROWSER = "browser"
 """The folder of tests that a browser shows."""
 
 WITHOUT_TENSORFLOW = "not tensorflow"
-"""What pytest's `-m` says for the tests that need no TensorFlow."""
+"""How pytest's `-m` begins for the tests that need no TensorFlow."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves files unimported whose import would be TensorFlow's, where that is not wanted."""
-    if config.option.markexpr != WITHOUT_TENSORFLOW or collection_path.suffix != ".py":
+    if not _is_without_tensorflow(config) or collection_path.suffix != ".py":
         return None
     return True if imports_tensorflow(collection_path) else None
+
+
+def _is_without_tensorflow(config: pytest.Config) -> bool:
+    return bool(config.option.markexpr.startswith(WITHOUT_TENSORFLOW))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -73,8 +77,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path.parent.name != BROWSER, item.path not in slow))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Spares the collector what has been imported: TensorFlow's objects are a million."""
+    if _is_without_tensorflow(session.config) and "tensorflow" in sys.modules:
+        pytest.exit("A test module that needs no TensorFlow imports it.", returncode=3)
     gc.collect()
     gc.freeze()
 

@@ -172,4 +172,5 @@ def test_it_is_known_which_tests_import_tensorflow() -> None:
     assert imports_tensorflow(tests / "virtual" / "test_random.py")
     assert imports_tensorflow(tests / "notebook" / "test_magics_check.py"), "by a module of ours"
     assert not imports_tensorflow(tests / "machine" / "test_machine.py")
+    assert imports_tensorflow(tests / "notebook" / "test_magics_run.py"), "by a name of a package"
     assert not imports_tensorflow(tests / "cells" / "test_names.py"), "its package does not"

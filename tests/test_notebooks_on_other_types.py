@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from support.patience import PATIENCE
+from support.tiers import THOROUGH
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -17,6 +18,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 
+@THOROUGH
 def test_on_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))

@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from support.patience import PATIENCE
+from support.tiers import THOROUGH
 
 from tpunb.notebook.saved_outputs import comparable
 
@@ -121,6 +122,7 @@ GUIDE: tuple[tuple[str, Sequence[Any]], ...] = (
 
 
 @pytest.mark.tensorflow
+@THOROUGH
 def test_a_notebook_saved_on_a_tpu(run: Run, pytester: pytest.Pytester) -> None:
     save(pytester.path / "guide.ipynb", *GUIDE)
     done = run("--nbval", "--tpu", "v3-8")

@@ -13,6 +13,7 @@ import pytest
 from hosting import HERE, SCREENSHOTS, FakeComm, Hosted
 from jupyter import Book, Server, serving
 from support.patience import PATIENCE
+from support.tiers import thorough
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [
@@ -143,7 +144,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(params=["lab", "notebook"])
+@pytest.fixture(params=["lab", *thorough(["notebook"])])
 def book(
     page: Any, server: Server, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Book]]:

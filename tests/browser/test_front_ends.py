@@ -7,6 +7,7 @@ from typing import Any
 
 from jupyter import Book, Server
 from playwright.sync_api import expect
+from support.tiers import THOROUGH
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 SETUP = "%load_ext tpunb\nimport tensorflow as tf, tpunb\n%tpu_connect --simulate v3-8"
@@ -119,6 +120,7 @@ def test_a_display_that_is_there_before_its_widget(book: Callable[..., Book], pa
     assert errors(opened) == []
 
 
+@THOROUGH
 def test_saved_without_live_forms(book: Callable[..., Book], page: Any, server: Server) -> None:
     opened = book(SETUP, VALUES, CURVES, "history")
     expect(widget(page, "curves").first).to_have_attribute("data-points", "200")

@@ -14,6 +14,7 @@ from counterparts.children import environment
 from counterparts.workers import free_port
 from playwright.sync_api import Error, expect
 from support.patience import wait_until
+from support.tiers import THOROUGH
 
 pytest.importorskip("marimo")
 
@@ -89,6 +90,7 @@ def answers(page: Any, address: str) -> bool:
     return True
 
 
+@THOROUGH
 def test_what_functions_return_is_shown(page: Any, tmp_path: Path, screenshot: Any) -> None:
     log = tmp_path / "log"
     with served(app(tmp_path), log) as (address, process):

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from support.tiers import thorough
 
 import tpunb.cells
 from tpunb.cells.replica_function import function_text
@@ -58,7 +59,7 @@ def test_reading_a_cell(kind: str) -> None:
     assert more < 3.3 * some
 
 
-@pytest.mark.parametrize("kind", ["assignments", "conditions that bind"])
+@pytest.mark.parametrize("kind", ["assignments", *thorough(["conditions that bind"])])
 def test_tracing_a_cell(tf: Any, kind: str) -> None:
     from tpunb.cells import CellRunner
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tiers import thorough
 
 import tpunb
 from tpunb.cells.steps_per_loop import StepsPerLoop
@@ -278,7 +279,7 @@ def stop_after(seconds: float | None, go: Callable[[], None]) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("steps_per_loop", [1, 5, 60])
+@pytest.mark.parametrize("steps_per_loop", [5, *thorough([1, 60])])
 def test_interrupted_and_taken_up(
     tf: Any,
     connection: Any,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from counterparts.children import run_code
+from support.tiers import THOROUGH
 
 from tpunb import cli
 from tpunb.cli import verify
@@ -123,6 +124,7 @@ def test_what_hangs_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
+@THOROUGH
 def test_a_pod_of_two_workers(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     code = "import sys; from tpunb.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -11,6 +11,7 @@ from counterparts.children import WITHOUT_KERAS, environment
 from jupyter_client.manager import KernelManager
 from support.kernels import Client
 from support.patience import wait_until
+from support.tiers import THOROUGH
 
 from tpunb.display.widgets import frontend
 
@@ -27,6 +28,7 @@ CELL = "%%tpu_compile --timeout 100000\ny = tf.nn.relu(x @ tf.transpose(x))"
 FUNCTION = "tpunb.compile(lambda x: x @ x, tf.TensorSpec([16, 16]), timeout=100000)"
 
 
+@THOROUGH
 def test_a_compilation_is_stopped_and_the_next_one_works() -> None:
     manager = KernelManager()
     manager.start_kernel(env={**environment(), frontend.VARIABLE: "always"})

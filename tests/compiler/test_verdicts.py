@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.tiers import thorough
 from verdicts import documented
 from verdicts.compare import Compiler, Itself, Ours, difference, itself, ours
 from verdicts.functions import FUNCTIONS
@@ -45,7 +46,7 @@ def compiler() -> Iterator[Compiler]:
 
 
 @pytest.mark.usefixtures("libtpu")
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", [*SOME[:4], *thorough(SOME[4:])])
 def test_a_verdict_is_libtpus(name: str, compiler: Compiler) -> None:
     assert not difference(name, ours(FUNCTIONS[name]), itself(FUNCTIONS[name], compiler))
 

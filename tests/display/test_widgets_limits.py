@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from support.patience import PATIENCE
 from support.shell import Notebook
+from support.tiers import THOROUGH
 
 import tpunb
 from tpunb.display.describe import describe_accelerator, describe_replica_values
@@ -451,6 +452,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.tensorflow
+@THOROUGH
 def test_programs_save_static_forms(saved: Path) -> None:
     notebook = json.loads(saved.read_text())
     outputs = [output for cell in notebook["cells"] for output in cell["outputs"]]

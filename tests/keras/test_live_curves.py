@@ -22,6 +22,7 @@ import tensorflow as tf
 from support.interrupts import When
 from support.patience import wait_until
 from support.strategies import strategy_of
+from support.tiers import thorough
 
 from tpunb.display.widgets import frontend
 from tpunb.keras import LiveCurves
@@ -52,7 +53,7 @@ def virtual_tpu() -> Any:
     return strategy_of("v3-8")
 
 
-@pytest.fixture(params=["keras", "tf_keras"])
+@pytest.fixture(params=["keras", *thorough(["tf_keras"])])
 def keras(request: pytest.FixtureRequest) -> Any:
     return pytest.importorskip(request.param)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.patience import PATIENCE
+from support.tiers import THOROUGH
 
 from tpunb.connection.connect import make_connection
 from tpunb.connection.plan import resolve
@@ -120,6 +121,7 @@ print(json.dumps([replicas, [str(w.message) for w in caught if "is tested with" 
 
 
 @pytest.mark.tensorflow
+@THOROUGH
 def test_it_works_nevertheless() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TPUNB_TPU": ""}
     run = subprocess.run(

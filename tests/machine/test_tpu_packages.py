@@ -16,6 +16,7 @@ from typing import NoReturn
 import pytest
 from counterparts.machines import accel
 from support.patience import PATIENCE
+from support.tiers import THOROUGH, thorough
 
 from tpunb.errors import ConnectError
 from tpunb.machine import tpu_library
@@ -221,6 +222,7 @@ def test_nothing_of_colabs_is_replaced() -> None:
             assert one.specifier.contains(there[one.name]), one
 
 
+@THOROUGH
 def test_pip_keeps_what_colab_has(tmp_path: Path) -> None:
     pinned = [f"{name}=={version}" for name, version in colab().items()]
     found = resolved("3.13", *pinned, *extra("tpu"), "--no-deps", folder=tmp_path)
@@ -236,7 +238,7 @@ def skip_loudly() -> NoReturn:
     pytest.skip("no package index answers")
 
 
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("python", thorough(PYTHONS))
 def test_the_extra_brings_a_pair_that_works(python: str, tmp_path: Path) -> None:
     # Their own dependencies do not matter here, and take pip long.
     found = resolved(python, "--no-deps", *extra("tpu"), folder=tmp_path)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from IPython.core.error import UsageError
 from support.shell import Notebook, Ran
+from support.tiers import THOROUGH
 
 from tpunb.cells import CellNameError
 from tpunb.errors import CellError, NotConnectedError, TpunbError
@@ -340,6 +341,7 @@ SESSION = (
 )
 
 
+@THOROUGH
 def test_displays_are_the_same_on_every_run(tmp_path: Path) -> None:
     runs = []
     for _ in range(2):

@@ -67,10 +67,42 @@ def _imports(file: Path) -> frozenset[str]:
     return frozenset(visitor.names)
 
 
-def _files(name: str) -> Iterator[Path]:
-    """The files of ours that run when a name is imported: the module's, and its packages'."""
+@functools.cache
+def _files(name: str) -> tuple[Path, ...]:
+    """The files of ours that run when a name is imported: the module's, its packages' and its home's."""
     parts = name.split(".")
-    for source in SOURCES:
-        for length in range(1, len(parts) + 1):
-            place = source.joinpath(*parts[:length])
-            yield from filter(Path.is_file, (place.with_suffix(".py"), place / "__init__.py"))
+    return tuple(
+        file
+        for source in SOURCES
+        if _is_ours(source, parts[0])
+        for length in range(1, len(parts) + 1)
+        for file in _module_files(
+            source.joinpath(*parts[:length]), parts[:length], *parts[length:][:1]
+        )
+    )
+
+
+@functools.cache
+def _is_ours(source: Path, package: str) -> bool:
+    return (source / package).is_dir() or (source / f"{package}.py").is_file()
+
+
+def _module_files(place: Path, parts: list[str], attribute: str = "") -> Iterator[Path]:
+    """A module's file, and that of the module from which a package fetches an attribute late."""
+    module, package = place.with_suffix(".py"), place / "__init__.py"
+    if module.is_file():
+        yield module
+    if package.is_file():
+        yield package
+        if attribute in _homes(package):
+            yield from _files(".".join([*parts, _homes(package)[attribute]]))
+
+
+@functools.cache
+def _homes(package: Path) -> dict[str, str]:
+    """Where a package's `__getattr__` finds names: its `_HOMES`."""
+    for node in ast.parse(package.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
+            found: dict[str, str] = ast.literal_eval(node.value)
+            return found
+    return {}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
+from support.tiers import thorough
 
 keras = pytest.importorskip("keras")
 tf_keras = pytest.importorskip("tf_keras")
@@ -86,7 +87,7 @@ def plain_training(weights: list[np.ndarray], *, casts: bool) -> list[np.ndarray
     return [variable.numpy() for variable in variables]
 
 
-@pytest.mark.parametrize("api", [keras, tf_keras], ids=["Keras 3", "tf_keras"])
+@pytest.mark.parametrize("api", [keras, *thorough([tf_keras])], ids=["Keras 3", "tf_keras"])
 @pytest.mark.parametrize("steps_per_execution", [1, 5])
 def test_fit_is_plain_tensorflow_with_casts(api: Any, steps_per_execution: int) -> None:
     strategy = strategy_of(4, arithmetic="tpu")

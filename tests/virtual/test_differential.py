@@ -13,6 +13,7 @@ from differential import engine, reference
 from differential.compare import Finding, compare
 from differential.generator import Program, generate
 from differential.shrink import shrink
+from support.tiers import thorough
 
 UPDATE = """\
 def first(x, y, s, i):
@@ -70,13 +71,13 @@ def program(source: str, replicas: int = 3) -> Program:
     return Program(source, replicas, (("ON_WRITE", "NONE"),), rows, ("first", "first"))
 
 
-@pytest.mark.parametrize("seed", range(36))
+@pytest.mark.parametrize("seed", [*range(8), *thorough(range(8, 36))])
 def test_a_random_program(seed: int) -> None:
     # What AutoGraph writes anew costs three times as much.
     assert compare(generate(seed, statements=3, autograph=seed % 9 == 4)) is None
 
 
-@pytest.mark.parametrize("seed", range(36, 44))
+@pytest.mark.parametrize("seed", [36, 37, *thorough(range(38, 44))])
 def test_a_random_program_on_one_replica(seed: int) -> None:
     given = generate(seed, statements=3, autograph=False)
     assert compare(dataclasses.replace(given, replicas=1, rows=given.rows[:1])) is None

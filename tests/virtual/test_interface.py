@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from counterparts.children import WITHOUT_KERAS, run_code
 from support.strategies import each, local, replica_id, run, strategy_of
+from support.tiers import THOROUGH
 
 from tpunb.errors import AcceleratorTypeError
 from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy
@@ -161,6 +162,7 @@ def subprocess_says(code: str) -> str:
     return process.stdout + process.stderr
 
 
+@THOROUGH
 def test_too_few_devices() -> None:
     said = subprocess_says(
         """

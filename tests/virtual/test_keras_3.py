@@ -25,8 +25,12 @@ from support.keras_models import (
     keras,
 )
 from support.strategies import copies, local, strategy_of
+from support.tiers import thorough
 
 pytestmark = [*MARKS, pytest.mark.slow]
+
+FURTHER = {"adafactor", "adamw", "deep", "lion", "nadam", "recurrent", "rmsprop", "two outputs"}
+"""The cases that take longest, or differ from others in their optimizer alone."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def four() -> Any:
     return strategy_of(4)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*sorted(CASES.keys() - FURTHER), *thorough(sorted(FURTHER))])
 def test_fit(name: str) -> None:
     one, history = fitted(None, **CASES[name])
     # All replicas share the work of a case; the number of replicas takes turns.
@@ -66,7 +70,7 @@ def split(x: np.ndarray, size: int, replicas: int) -> list[np.ndarray]:
     return [x[size * k : size * (k + 1)] for k in range(replicas)]
 
 
-@pytest.mark.parametrize(("rows", "replicas"), [(21, 4), (3, 4), (11, 8)])
+@pytest.mark.parametrize(("rows", "replicas"), [(3, 4), *thorough([(21, 4), (11, 8)])])
 def test_uneven_batches_are_what_keras_makes_of_them(rows: int, replicas: int) -> None:
     """Keras divides each replica's mean by their number, empty ones included."""
     x, y = X[:rows], Y[:rows]

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from support.keras_models import BATCH, MARKS, ROWS, X, Y, assert_same, compiled, dense, keras
 from support.strategies import strategy_of
+from support.tiers import thorough
 
 pytestmark = MARKS
 
@@ -39,7 +40,7 @@ def scope_of(strategy: Any) -> Any:
     return strategy.scope() if strategy else contextlib.nullcontext()
 
 
-@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("size", [4, *thorough([None])])
 @pytest.mark.parametrize("kind", ["keras", "checkpoint"])
 def test_training_goes_on_from_a_file(saved: Any, size: int | None, kind: str) -> None:
     folder, predicted, later = saved
@@ -58,7 +59,7 @@ def test_training_goes_on_from_a_file(saved: Any, size: int | None, kind: str) -
     assert_same(later, model)
 
 
-@pytest.mark.parametrize("size", [None, 1, 32])
+@pytest.mark.parametrize("size", [1, *thorough([None, 32])])
 def test_a_model_predicts_equally_wherever_it_is_loaded(saved: Any, size: int | None) -> None:
     folder, predicted, _ = saved
     strategy = strategy_of(size) if size else None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
+from support.tiers import THOROUGH, thorough
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning"),
@@ -117,7 +118,7 @@ def assert_same(one: Any, other: Any, atol: float = 2e-5) -> None:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["metrics", *thorough(sorted(CASES.keys() - {"metrics"}))])
 def test_fit(name: str) -> None:
     case = dict(CASES[name])
     size = case.pop("size", (2, 8)[list(CASES).index(name) % 2])
@@ -128,6 +129,7 @@ def test_fit(name: str) -> None:
         np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-5)
 
 
+@THOROUGH
 def test_uneven_batches() -> None:
     """tf_keras divides by the rows of a replica's batch times the replicas, as Keras 3."""
     one, _ = fitted(None, x=X[:16], y=Y[:16])
@@ -151,8 +153,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder, predicted, model
 
 
-@pytest.mark.parametrize("size", [None, 1, 4, 32])
-@pytest.mark.parametrize("name", ["model.keras", "model.h5", "model_tf"])
+@pytest.mark.parametrize("size", [4, *thorough([None, 1, 32])])
+@pytest.mark.parametrize("name", ["model.keras", *thorough(["model.h5", "model_tf"])])
 def test_training_goes_on_from_a_file(saved: Any, name: str, size: int | None) -> None:
     folder, predicted, later = saved
     with strategy_of(size).scope() if size else contextlib.nullcontext():
@@ -165,6 +167,7 @@ def test_training_goes_on_from_a_file(saved: Any, name: str, size: int | None) -
     assert_same(later, model, atol=1e-4)
 
 
+@THOROUGH
 def test_callbacks(tmp_path: Any) -> None:
     def callbacks(name: str) -> list[Any]:
         c = keras.callbacks

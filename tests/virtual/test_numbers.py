@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
+from support.tiers import thorough
 
 keras = pytest.importorskip("keras")
 
@@ -85,14 +86,14 @@ BY_FIT = list(zip(SIZES, cycle(["sgd", "adam"])))
 BY_LOOP = list(zip(SIZES, cycle(["adam", "sgd"])))
 
 
-@pytest.mark.parametrize(("size", "name"), BY_FIT)
+@pytest.mark.parametrize(("size", "name"), [*BY_FIT[:-1], *thorough(BY_FIT[-1:])])
 def test_fit(size: int, name: str) -> None:
     model = fitted(strategy_of(size), OPTIMIZERS[name])
     assert_same(plain(name), model)
     np.testing.assert_allclose(model.losses_seen, plain(name).losses_seen, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("size", "name"), BY_LOOP)
+@pytest.mark.parametrize(("size", "name"), [*BY_LOOP[:-1], *thorough(BY_LOOP[-1:])])
 def test_a_custom_loop(size: int, name: str) -> None:
     strategy = strategy_of(size)
     with strategy.scope():
@@ -341,7 +342,7 @@ def test_variables_of_mixed_types() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning")
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, *thorough([True])])
 def test_tf_keras(legacy: bool) -> None:
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
     tf_keras = pytest.importorskip("tf_keras")

@@ -11,6 +11,7 @@ import tensorflow as tf
 from support.keras_models import CASES, assert_same, fitted, keras
 from support.refused import REFUSED
 from support.strategies import copies, each, local, replica_id, run, strategy_of
+from support.tiers import thorough
 from tensorflow.python.tpu.ops import tpu_ops
 
 from tpunb.cells import CellRunner, bind
@@ -28,7 +29,7 @@ ON_READ = tf.VariableSynchronization.ON_READ
 SUMMED, FIRST = tf.VariableAggregation.SUM, tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
-@pytest.fixture(scope="module", params=["v5e-1", 2], ids=str)
+@pytest.fixture(scope="module", params=["v5e-1", *thorough([2])], ids=str)
 def tpu(request: pytest.FixtureRequest) -> Any:
     return strategy_of(request.param, strict=True)
 

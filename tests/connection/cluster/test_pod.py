@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from counterparts.children import run_script
 from support.patience import PATIENCE
+from support.tiers import thorough
 
 from tpunb.connection.cluster.local_workers import LocalWorkers
 
@@ -43,7 +44,7 @@ def alone(tf: Any) -> Any:
     return json.loads(json.dumps(programs([])))
 
 
-@pytest.fixture(scope="module", params=["2 workers", "4 workers"])
+@pytest.fixture(scope="module", params=["2 workers", *thorough(["4 workers"])])
 def pod(request: pytest.FixtureRequest) -> Any:
     """What a Pod of so many workers gives."""
     name = "pairs" if request.param == "2 workers" else "singles"

@@ -18,8 +18,9 @@ import pytest
 from counterparts.children import command, environment, run_script, wait_until_gone
 from jupyter_client.manager import KernelManager
 from support.patience import PATIENCE
+from support.tiers import THOROUGH
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, THOROUGH]
 
 SCRIPTS = Path(__file__).parents[2] / "pods"
 

@@ -16,6 +16,7 @@ from counterparts.workers import Served, tensorflow_server, tpu_worker
 from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import PATIENCE, at_last
+from support.tiers import THOROUGH
 
 from tpunb.connection.cluster.probe import (
     Unreachable,
@@ -211,6 +212,7 @@ def test_what_a_server_says_shows_no_secret() -> None:
     assert "abcdefgh" not in str(caught.value)
 
 
+@THOROUGH
 def test_a_restarted_worker_is_another() -> None:
     with tensorflow_server(1) as worker:
         before = check(worker.address, timeout=PATIENCE)

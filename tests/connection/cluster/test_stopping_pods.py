@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from counterparts.children import run_script
+from support.tiers import THOROUGH
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -21,6 +22,7 @@ def freezing() -> Any:
     return run_script(Path(__file__).parents[2] / "pods" / "freezing.py")
 
 
+@THOROUGH
 def test_a_cell_is_stopped(freezing: Any) -> None:
     assert freezing["cell"]["said"].startswith("inside the cell: variables hold what was assigned")
     assert freezing["cell"]["after"] == [3.0, 3.0]

@@ -10,6 +10,7 @@ import re
 
 import pytest
 from counterparts.children import WITHOUT_KERAS, run_code
+from support.tiers import THOROUGH
 
 pytestmark = pytest.mark.tensorflow
 
@@ -200,6 +201,7 @@ def failures() -> dict[str, str]:
     return found
 
 
+@THOROUGH
 @pytest.mark.parametrize("name", NAMES)
 def test_in_one_process(failures: dict[str, str], name: str) -> None:
     assert failures[name] == ""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from counterparts.children import run_code
+from support.tiers import THOROUGH
 
 from tpunb.errors import AcceleratorTypeError, TpuWarning
 from tpunb.virtual import install_when_imported, uninstall
@@ -167,6 +168,7 @@ np.testing.assert_allclose(sums[3], [12.0] * 5)
 """
 
 
+@THOROUGH
 def test_a_notebook_with_replicas_left_without_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of its own: oneDNN, whose kernels fail on nothing, is off in these tests."""
     ran = run_code(

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from counterparts.children import run_code
+from support.tiers import THOROUGH
 
 pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.slow,
+    THOROUGH,
     pytest.mark.skipif(
         importlib.util.find_spec("tensorflow_gnn") is None, reason="TF-GNN is not installed"
     ),

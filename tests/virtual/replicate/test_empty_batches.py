@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from support.patience import PATIENCE
 from support.strategies import local, strategy_of
+from support.tiers import THOROUGH
 from tensorflow.python.distribute import values
 
 random = np.random.default_rng(0)
@@ -125,6 +126,7 @@ def test_gradients_of_nothing(place: str, sizes: list[int | None], replicas: int
     np.testing.assert_allclose(results[0][0], times * expected[0].numpy(), rtol=1e-3, atol=1e-3)
 
 
+@THOROUGH
 def test_the_same_with_onednn_as_users_have_it() -> None:
     """And as they have it not: one of the two is what runs in this process."""
     other = "0" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1" else "1"

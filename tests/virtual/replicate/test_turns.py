@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from support.keras_models import keras
 from support.strategies import each, replica_id, run, strategy_of
+from support.tiers import THOROUGH
 
 import tpunb
 from tpunb.virtual.devices import VirtualDevices
@@ -124,6 +125,7 @@ def test_variables_and_effects_between_meetings() -> None:
     assert effects(1) == effects(2) == effects(8)
 
 
+@THOROUGH
 def test_fit() -> None:
     x, y = np.random.default_rng(0).normal(size=[2, 24, 4]).astype(np.float32)
     weights = []
