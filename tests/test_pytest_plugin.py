@@ -152,6 +152,7 @@ def test_the_kernel_is_ours_whatever_the_notebook_says(
     done.assert_outcomes(passed=2, failed=1)
 
 
+@THOROUGH
 def test_lax(run: Run, pytester: pytest.Pytester) -> None:
     save(
         pytester.path / "one.ipynb",
@@ -165,6 +166,7 @@ def test_lax(run: Run, pytester: pytest.Pytester) -> None:
 @pytest.mark.skipif(
     importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed"
 )
+@THOROUGH
 def test_xdist(run: Run, pytester: pytest.Pytester) -> None:
     (pytester.path / "test_plain.py").write_text("def test_a(): pass\n")
     for name in ("a", "b"):
@@ -196,6 +198,7 @@ except Exception:
 
 
 @pytest.mark.tensorflow
+@THOROUGH
 def test_no_tpu_no_notebook(run: Run, pytester: pytest.Pytester) -> None:
     save(
         pytester.path / "one.ipynb",

@@ -13,6 +13,7 @@ from typing import Any
 import nbformat
 import pytest
 from support.patience import PATIENCE
+from support.tiers import thorough
 
 from tpunb import cli
 from tpunb._util.plain_text import drawable, plain
@@ -111,7 +112,7 @@ def notebook(path: Path, *sources: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("reader", "code"), [("gone", 0), ("full", 2)])
+@pytest.mark.parametrize(("reader", "code"), [("gone", 0), *thorough([("full", 2)])])
 def test_a_notebook_is_executed_whoever_reads(
     reader: str, code: int, tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -129,7 +129,7 @@ def press() -> None:
 
 
 @pytest.mark.parametrize("replicas", [None, 8])
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, *thorough([4])])
 def test_a_fit(keras: Any, replicas: int | None, size: int) -> None:
     """The points are at the right steps, the weights as without."""
     strategy = virtual_tpu() if replicas else None
@@ -185,7 +185,7 @@ def losses_by_hand(model: Any, batch: int, size: int, epochs: int = 2) -> list[f
 
 
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("batch", [8, 10, ROWS])
+@pytest.mark.parametrize("batch", [10, *thorough([8, ROWS])])
 def test_the_loss_of_each_batch(keras: Any, batch: int, size: int) -> None:
     """What numpy says of them, also of a smaller last batch, and so is the best of them."""
     live = LiveCurves()

@@ -16,6 +16,7 @@ from typing import Any
 import nbformat
 import pytest
 from support.patience import PATIENCE
+from support.tiers import thorough
 
 from tpunb import cli
 from tpunb.cli.signals import Stopped, StopSignals
@@ -225,7 +226,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     ("number", "code", "word"),
-    [(signal.SIGTERM, 143, "Terminated"), (signal.SIGHUP, 129, "Hung up")],
+    [(signal.SIGTERM, 143, "Terminated"), *thorough([(signal.SIGHUP, 129, "Hung up")])],
 )
 def test_a_signal_saves_what_was_executed(
     number: signal.Signals, code: int, word: str, tmp_path: Path

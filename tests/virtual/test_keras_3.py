@@ -25,11 +25,24 @@ from support.keras_models import (
     keras,
 )
 from support.strategies import copies, local, strategy_of
-from support.tiers import thorough
+from support.tiers import THOROUGH, thorough
 
 pytestmark = [*MARKS, pytest.mark.slow]
 
-FURTHER = {"adafactor", "adamw", "deep", "lion", "nadam", "recurrent", "rmsprop", "two outputs"}
+FURTHER = {
+    "adafactor",
+    "adamw",
+    "attention",
+    "deep",
+    "lion",
+    "nadam",
+    "own loss",
+    "recurrent",
+    "regularised",
+    "rmsprop",
+    "two outputs",
+    "validation split",
+}
 """The cases that take longest, or differ from others in their optimizer alone."""
 
 
@@ -165,6 +178,7 @@ def test_a_generator(four: Any) -> None:
     assert model.evaluate(X, Y, verbose=0) < before
 
 
+@THOROUGH
 def test_callbacks(tmp_path: Any) -> None:
     def run(strategy: Any, folder: Any) -> Any:
         folder.mkdir()

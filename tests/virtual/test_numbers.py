@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
-from support.tiers import thorough
+from support.tiers import THOROUGH, thorough
 
 keras = pytest.importorskip("keras")
 
@@ -154,12 +154,12 @@ SPECIAL: dict[str, Optimizer] = {
 }
 
 
-@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("name", ["schedule", *thorough(sorted(SPECIAL.keys() - {"schedule"}))])
 def test_fit_with_a_special_optimizer(name: str) -> None:
     assert_same(fitted(None, SPECIAL[name]), fitted(strategy_of(4), SPECIAL[name]))
 
 
-@pytest.mark.parametrize("steps", [2, 7])
+@pytest.mark.parametrize("steps", [7, *thorough([2])])
 def test_several_steps_in_one_execution(steps: int) -> None:
     options = {"compiling": {"steps_per_execution": steps}}
     assert_same(plain("adam"), fitted(strategy_of(4), OPTIMIZERS["adam"], **options))
@@ -214,6 +214,7 @@ def test_fit_on_short_batches(rows: int) -> None:
         assert np.isfinite(weights).all()
 
 
+@THOROUGH
 def test_evaluate_and_predict() -> None:
     one = plain("sgd")
     with strategy_of(8).scope():

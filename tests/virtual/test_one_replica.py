@@ -255,7 +255,7 @@ def train(strategy: Any, optimizer: str, steps: int = 3) -> tuple[list[float], l
     return losses, [weight.numpy() for weight in model.trainable_variables]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "lion"])
+@pytest.mark.parametrize("optimizer", ["adam", *thorough(["lion"])])
 def test_a_custom_loop_with_an_optimizer_that_is_not_built(tpu: Any, optimizer: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", TpuWarning)
