@@ -20,7 +20,8 @@ from types import FrameType
 from typing import Any
 
 from tpunb.errors import WorkerError
-from tpunb.virtual.import_tensorflow import import_tensorflow
+from tpunb.virtual.import_tensorflow import prepared_import, require_tensorflow
+from tpunb.virtual.tensorflow_runtime import leave_out_python_api
 
 __all__ = ["MOST_CORES", "cluster_name", "serve", "version_of"]
 
@@ -107,34 +108,27 @@ class _Signals:
 
 
 def _server(cores: int, port: int) -> Any:
-    _leave_out_keras()
-    import_tensorflow()
-    import tensorflow as tf
+    require_tensorflow()
+    leave_out_python_api()  # a worker runs functions and makes none
+    with prepared_import():
+        from tensorflow.core.protobuf import config_pb2
+        from tensorflow.python.framework import errors_impl, versions
+        from tensorflow.python.training import server_lib
 
-    config = tf.compat.v1.ConfigProto(
+    config = config_pb2.ConfigProto(
         device_count={"CPU": cores + 1},  # the first is the host's
         inter_op_parallelism_threads=max(_LEAST_THREADS, cores),
     )
-    name = cluster_name(tf.__version__)
+    name = cluster_name(versions.VERSION)
     try:
-        return tf.distribute.Server(
+        return server_lib.Server(
             {name: [f"localhost:{port}"]}, job_name=name, task_index=0, config=config
         )
-    except tf.errors.OpError as error:
+    except errors_impl.OpError as error:
         raise WorkerError(
             f"Port {port} cannot be listened on: {error.message.rstrip('.')}.",
             fix="Choose another with --port, or --port 0 for any free one.",
         ) from error
-
-
-def _leave_out_keras() -> None:
-    """Hides Keras from TensorFlow: a worker runs models but builds none.
-
-    Importing Keras takes half of a worker's start-up time.
-    """
-    modules: dict[str, Any] = sys.modules
-    for name in ("keras", "tf_keras"):
-        modules.setdefault(name, None)  # makes the import fail
 
 
 def _end_with(parent: int) -> None:

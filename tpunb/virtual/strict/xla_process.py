@@ -2,23 +2,20 @@
 
 XLA's front end checks less than it takes for granted. Some functions make it write
 beside its memory or fail a `CHECK`, which ends the process that asks it.
-
-Of TensorFlow only the runtime is imported, without the Python API: that takes half a
-second in place of four.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import pickle
 import sys
-import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from tpunb.virtual.tensorflow_runtime import leave_out_python_api
 
 __all__ = ["Answer", "Request", "serve"]
 
@@ -92,7 +89,7 @@ class _Runtime:
     """TensorFlow's runtime, as much of it as compiling needs."""
 
     def __init__(self) -> None:
-        _pretend_to_be_imported("tensorflow")
+        leave_out_python_api()
         from tensorflow.core.framework.function_pb2 import FunctionDef
         from tensorflow.python.eager import context
         from tensorflow.python.framework import dtypes, errors_impl, tensor
@@ -150,15 +147,3 @@ class _Runtime:
         )
         self._variables.assign_variable_op(handle, self._arrays.empty(shape, dtype))
         return handle
-
-
-def _pretend_to_be_imported(package: str) -> None:
-    """Makes a package's modules importable without running its `__init__`."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or package in sys.modules:
-        return
-    module = types.ModuleType(package)
-    module.__spec__ = spec
-    module.__file__ = spec.origin
-    module.__path__ = list(spec.submodule_search_locations or ())
-    sys.modules[package] = module
