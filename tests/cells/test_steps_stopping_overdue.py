@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support.patience import PATIENCE
 
 from tpunb.training import stop_button
 from tpunb.training.stop_button import Overdue, StopButton
@@ -63,6 +64,24 @@ def test_what_a_destructor_swallows_comes_again(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Overdue), StopButton(grace=0.0) as button, button.work():
         swallow()
     assert swallowed
+
+
+def test_what_is_entered_is_entered_wholly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_button, "PATIENCE", PATIENCE)
+    done: list[str] = []
+
+    class Scope:
+        def __enter__(self) -> None:
+            press()
+            time.sleep(0.1)  # its time is over by now
+            done.append("entered")
+
+        def __exit__(self, *_: object) -> None:
+            done.append("left")
+
+    with pytest.raises(Overdue), StopButton(grace=0.0) as button, button.work(), Scope():
+        threading.Event().wait()
+    assert done == ["entered", "left"]
 
 
 def test_a_reminder_that_is_not_heard_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,16 @@
-"""Interrupts that a library swallows come again; those that the user's code catches do not."""
+"""Interrupts that are lost come again; those that the user's code catches do not."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.patience import wait_until
+from support.patience import PATIENCE, wait_until
 
 from tpunb.notebook.lasting_interrupts import LastingInterrupts
 
@@ -68,9 +70,106 @@ def test_lost_in_a_destructor(monkeypatch: pytest.MonkeyPatch) -> None:
         cell()
 
 
+class Key:
+    """What weak dictionaries have for keys."""
+
+
+def test_lost_where_a_weak_reference_ends() -> None:
+    noticed: list[Any] = []
+
+    def gone(_: Any) -> None:
+        noticed.append(press())
+
+    def cell() -> None:
+        key = Key()
+        reference = weakref.ref(key, gone)
+        del key
+        assert reference() is None
+        wait_until(lambda: False)
+
+    hook = sys.unraisablehook
+    with LastingInterrupts(), pytest.raises(KeyboardInterrupt):
+        cell()
+    assert noticed == []  # it was raised there and lost, and nothing is printed about it
+    assert sys.unraisablehook is hook
+
+
+class Scope:
+    """A context, and an object with a destructor, in all of which the button is pressed.
+
+    Args:
+        where: The names of the methods in which it is.
+    """
+
+    def __init__(self, *where: str) -> None:
+        self._where = where
+        self.done: list[str] = []
+
+    def __enter__(self) -> Scope:
+        self._press("__enter__")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._press("__exit__")
+
+    def __del__(self) -> None:
+        self._press("__del__")
+
+    def _press(self, name: str) -> None:
+        if name in self._where:
+            press()
+        self.done.append(name)
+
+
+@pytest.mark.parametrize("name", ["__enter__", "__exit__", "__del__"])
+def test_it_waits_until_it_can_be_raised(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpunb.notebook.lasting_interrupts.PATIENCE", PATIENCE)
+    scope = Scope(name)
+    done = scope.done
+
+    def cell(scope: list[Scope]) -> None:
+        with scope[0]:
+            pass
+        scope.clear()
+        wait_until(lambda: False)
+
+    holding = [scope]
+    del scope
+    with LastingInterrupts(), pytest.raises(KeyboardInterrupt):
+        cell(holding)
+    # The body of a context that was interrupted while it was entered is empty here, so it may
+    # have come to its end before; nothing is left half done.
+    holding.clear()
+    assert done == ["__enter__", "__exit__", "__del__"]
+
+
+def test_what_cannot_be_raised_for_long_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tpunb.notebook.lasting_interrupts.PATIENCE", 0.1)
+
+    class Scope:
+        def __enter__(self) -> None:
+            press()
+            wait_until(lambda: False)
+
+        def __exit__(self, *_: object) -> None:
+            raise AssertionError("It was never entered.")
+
+    with LastingInterrupts(), pytest.raises(KeyboardInterrupt), Scope():
+        pass
+
+
+def test_other_reports_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda what: reported.append(what.exc_type))
+    destroyed = library("tensorflow.made_up")["Destroyed"]
+    with LastingInterrupts():
+        destroyed(lambda: 1 / 0)
+    assert reported == [ZeroDivisionError]
+
+
 def test_caught_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     again: list[int] = []
-    monkeypatch.setattr(LastingInterrupts, "_again", lambda _, entry: again.append(entry))
+    monkeypatch.setattr(LastingInterrupts, "_again", lambda _, entry, __: again.append(entry))
     swallow, own = library("keras.src.made_up")["swallow"], library("__main__")["swallow"]
     with LastingInterrupts():
         own(press)
@@ -88,10 +187,10 @@ def test_when_the_cell_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     lasting = LastingInterrupts()
     with lasting:
         pass
-    lasting._again(1)
+    lasting._again(1, 0.0)
     with lasting:
-        lasting._again(1)
-        lasting._again(2)
+        lasting._again(1, 0.0)
+        lasting._again(2, 0.0)
     assert came == [True]
 
 

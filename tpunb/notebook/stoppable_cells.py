@@ -14,8 +14,9 @@ __all__ = ["StoppableCells"]
 class StoppableCells:
     """Makes the functions that a shell's cells call stoppable, while there is a connection.
 
-    `%%tpu_run` sees to its own. A training step in an ordinary cell, or Keras's `fit`, would
-    keep an interrupt waiting until TensorFlow returns.
+    An interrupt that is lost comes again with and without one. `%%tpu_run` sees to its own. A
+    training step in an ordinary cell, or Keras's `fit`, would keep an interrupt waiting until
+    TensorFlow returns.
 
     Args:
         shell: An IPython shell.
@@ -42,8 +43,10 @@ class StoppableCells:
 
     def _cell_begins(self, _: Any = None) -> None:
         self._depth += 1  # a cell may run another one
-        if self._depth == 1 and (calls := self._calls()) is not None:
-            self._lasting.__enter__()
+        if self._depth > 1:
+            return
+        self._lasting.__enter__()
+        if (calls := self._calls()) is not None:
             calls.__enter__()
             self._entered = calls
 
@@ -57,4 +60,4 @@ class StoppableCells:
         entered, self._entered = self._entered, None
         if entered is not None:
             entered.__exit__(None, None, None)
-            self._lasting.__exit__()
+        self._lasting.__exit__()

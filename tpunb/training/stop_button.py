@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from tpunb.training.unwinding import PATIENCE, can_unwind
+
 __all__ = ["Overdue", "StopButton", "Stopped", "interrupt_main"]
 
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -83,6 +85,7 @@ class StopButton:
         self._may_cut = may_cut
         self._overdue = overdue
         self._is_due = False
+        self._due = -math.inf
         self._reminded = -math.inf
         self._lock = threading.RLock()  # a second interrupt may come within `leave`
         self._entered = False
@@ -136,7 +139,7 @@ class StopButton:
             self._is_due = False
             if over:
                 self.leave()
-            elif self.at_work and self._may_cut(frame):
+            elif self.at_work and self._may_cut(frame) and self._can_raise(frame):
                 self.is_overdue = True
                 raise self._overdue()
             return
@@ -153,8 +156,8 @@ class StopButton:
             if self._grace is not None:
                 # No `threading.Thread`: the interrupt may have come within that module, which
                 # holds a lock then.
-                due = time.monotonic() + self._grace
-                _thread.start_new_thread(self._remind, (due, self._entries))
+                self._due = time.monotonic() + self._grace
+                _thread.start_new_thread(self._remind, (self._due, self._entries))
 
     def _remind(self, due: float, entry: int) -> None:
         """Interrupts the run once more when its time is over, until it has ended."""
@@ -167,8 +170,11 @@ class StopButton:
                     self._is_due = True
                     self._reminded = time.monotonic()
                     interrupt_main()
-            # What is raised in a destructor is lost; but the run may be ending by now.
+            # What was raised may be lost, in a callback from C; but the run may be ending by now.
             time.sleep(_SECONDS_TO_END if self.is_overdue else _SECONDS_BETWEEN_LOOKS)
+
+    def _can_raise(self, frame: FrameType | None) -> bool:
+        return can_unwind(frame) or time.monotonic() > self._due + PATIENCE
 
     def _is_within(self, entry: int) -> bool:
         return self._entered and self._entries == entry
