@@ -39,8 +39,8 @@ ROOMS = (
 
 TENSORFLOW = {"virtual", "compiler", "cells", "connection", "verification", "keras"}
 IPYTHON = {"notebook"}
-PRIVATE = {"virtual._tensorflow", "virtual.strict.xla_process"}
-"""The second runs in a process of its own, for which all of the first takes too long."""
+PRIVATE = {"virtual._tensorflow", "virtual.strict.xla_process", "virtual.tensorflow_runtime"}
+"""The others run in processes of their own, for which all of the first takes too long."""
 
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path

@@ -293,3 +293,47 @@ def test_a_result_with_an_address() -> None:
     assert kept.data["text/plain"] == "'grpc://ADDRESS:8470'"
     error = new_output("error", ename="ValueError", evalue="10.1.2.3:8470", traceback=[])
     assert comparable([error]) == [error]
+
+
+WHAT_IS_SET = """
+import os, sys
+before = dict(os.environ)
+
+def test_what_is_set():
+    assert "tensorflow" not in sys.modules
+    print("set:", [before.get(name) for name in ("TPU_LOAD_LIBRARY", "TPU_SKIP_MDS_QUERY")])
+"""
+
+
+@pytest.mark.parametrize(
+    ("versions", "given", "expected"),
+    [
+        ({"tensorflow-tpu": "2.20.0", "libtpu": "0.0.31"}, None, "['0', '1']"),
+        ({"tensorflow-tpu": "2.20.0", "libtpu": "0.0.52"}, "1", "libtpu 0.0.52: it ends the proc"),
+        ({"libtpu": "0.0.52"}, None, "[None, None]"),
+    ],
+    ids=["no TPU", "a libtpu that does not fit", "no TensorFlow for TPUs"],
+)
+def test_a_tensorflow_for_tpus(
+    versions: dict[str, str],
+    given: str | None,
+    expected: str,
+    pytester: pytest.Pytester,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Importing it in a test neither waits for a TPU nor ends the process unannounced."""
+    for name in ("TPU_LOAD_LIBRARY", "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv("TPU_LOAD_LIBRARY", given)
+    site = pytester.mkdir("site")
+    for name, version in versions.items():
+        metadata = site / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT}")
+    pytester.makepyfile(WHAT_IS_SET)
+    done = run("-s")
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines([f"*{expected.replace('[', '[[]')}*"])

@@ -1,7 +1,9 @@
 """The pytest option `--tpu TYPE`: nbval runs notebooks on a virtual TPU, unmodified.
 
 Loaded into every run of pytest where this package is installed: nothing is imported
-and nothing happens unless the option is there.
+and nothing happens unless the option is there, or TensorFlow is one for TPUs. That waits
+minutes for a TPU that is not there, when a test imports it, and a libtpu that does not fit
+it would end the process.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_configure_node",
+    "pytest_load_initial_conftests",
     "pytest_report_header",
 ]
 
 _NBVAL = "nbval"  # the name of its entry point
 _KERNEL = "tpunb_kernel"
+_FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
+_PROBLEM = pytest.StashKey[str]()
 _SPLITTING = ("load", "worksteal")  # how xdist would tear a notebook's cells apart
 
 
@@ -37,6 +42,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Run the notebooks of --nbval or --nbval-lax on a virtual TPU: a type such as v5e-8 "
         "or v3-32, or a number of cores. No kernel has to be installed.",
     )
+
+
+# Before a conftest.py imports TensorFlow.
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Keeps a TensorFlow for TPUs from waiting for one, here and in processes that tests start."""
+    if not any(map(_is_installed, _FOR_TPU)):
+        return
+    from tpunb.errors import TpunbError
+    from tpunb.machine.tpu_library import prepare_tpu_library
+
+    try:
+        prepare_tpu_library()
+    except TpunbError as error:  # the tests may not import it
+        early_config.stash[_PROBLEM] = str(error)
+
+
+def _is_installed(name: str) -> bool:
+    from importlib import metadata
+
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 # nbval's own comes first: it settles its deprecated options.
@@ -96,9 +126,11 @@ def _refuse_contradictions(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Says where the notebooks run."""
+    """Says where the notebooks run, and which TensorFlow would end the process."""
     tpu = config.option.tpu
-    return [] if tpu is None else [f"tpunb: notebooks run on a virtual TPU, {tpu}"]
+    problem = config.stash.get(_PROBLEM, None)
+    said = [] if problem is None else [f"tpunb: {problem}"]
+    return said if tpu is None else [*said, f"tpunb: notebooks run on a virtual TPU, {tpu}"]
 
 
 @pytest.hookimpl(wrapper=True)

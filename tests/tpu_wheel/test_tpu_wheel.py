@@ -9,9 +9,10 @@ import os
 import re
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
-from counterparts.children import output_of, run_code
+from counterparts.children import WITHOUT_KERAS, output_of, run_code
 
 from tpunb.errors.explain import explain
 from tpunb.machine.tpu_packages import FOR_TPU, fatal_pair
@@ -27,7 +28,7 @@ PLAIN = ("TF_CPP_MIN_LOG_LEVEL", "TPU_LOAD_LIBRARY", "TPU_SKIP_MDS_QUERY", "TPUN
 """What a process started plainly does not have."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PLAIN:
         monkeypatch.delenv(name, raising=False)
@@ -60,6 +61,7 @@ print("all is well")
 """
 
 
+@pytest.mark.usefixtures("plain")
 def test_a_virtual_tpu_without_waiting_and_without_noise() -> None:
     assert output_of(CELLS).splitlines()[-1] == "all is well"
 
@@ -79,6 +81,7 @@ tf.tpu.experimental.initialize_tpu_system(resolver)
 """
 
 
+@pytest.mark.usefixtures("plain")
 def test_its_system_device_is_no_tpu() -> None:
     done = run_code(REFUSED, TPU_LOAD_LIBRARY="1", TPU_SKIP_MDS_QUERY="1", TF_CPP_MIN_LOG_LEVEL="2")
     assert done.returncode == 1, done.stderr
@@ -88,6 +91,28 @@ def test_its_system_device_is_no_tpu() -> None:
     found = explain(done.stderr)
     assert found is not None
     assert found.number == 3
+
+
+SEARCH = """
+from tpunb.virtual.import_tensorflow import import_tensorflow
+import_tensorflow()
+import tensorflow as tf
+assert [device.device_type for device in tf.config.list_physical_devices()] == ["CPU"]
+"""
+
+
+@pytest.mark.usefixtures("plain")
+def test_it_looks_for_a_tpu_only_once() -> None:
+    done = run_code(WITHOUT_KERAS + SEARCH, TF_CPP_MIN_LOG_LEVEL="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("No TPU platform found") == 1
+    assert "tries left" not in done.stderr
+
+
+def test_a_test_that_imports_it_does_not_wait(tf: Any) -> None:
+    """By the pytest plugin alone: waiting for a metadata server takes minutes."""
+    assert os.environ["TPU_LOAD_LIBRARY"] == "0"
+    assert {device.device_type for device in tf.config.list_physical_devices()} == {"CPU"}
 
 
 def test_this_pair_is_one_of_the_table() -> None:

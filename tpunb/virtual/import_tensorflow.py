@@ -14,6 +14,7 @@ from typing import Any
 from tpunb.errors import ConnectError
 from tpunb.machine.tpu_library import prepare_tpu_library
 from tpunb.virtual.tensorflow_log import quiet_start, silence_log
+from tpunb.virtual.tpu_platform import skip_tpu_search
 
 __all__ = [
     "QuietImport",
@@ -34,6 +35,7 @@ def import_tensorflow() -> None:
     """
     silence_log()
     if sys.modules.get(_MODULE) is not None:
+        skip_tpu_search()
         return
     require_tensorflow()
     with prepared_import():
@@ -51,6 +53,7 @@ def prepared_import() -> Iterator[None]:
     silence_log()
     with quiet_start():
         yield
+    skip_tpu_search()
 
 
 class QuietImport(MetaPathFinder):

@@ -73,8 +73,8 @@ def _set_level(level: int) -> None:
 def quiet_start() -> Iterator[None]:
     """Holds back what is written to the standard error stream, and drops the noise.
 
-        For a block that imports TensorFlow, which logs before it reads the level. Everything else
-    X
+    For a block that imports TensorFlow, which logs before it reads the level. Everything else
+    is written when the block ends.
     """
     if sys.stderr is None or not _is_hidden():  # without a console nobody reads it
         yield

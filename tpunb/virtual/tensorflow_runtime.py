@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
+from typing import Any, NamedTuple
 
-__all__ = ["leave_out_python_api"]
+__all__ = ["ServerRuntime", "leave_out_python_api", "server_runtime"]
 
 _PACKAGE = "tensorflow"
 
@@ -29,3 +30,30 @@ def leave_out_python_api() -> None:
     module.__file__ = spec.origin
     module.__path__ = list(spec.submodule_search_locations or ())
     sys.modules[_PACKAGE] = module
+
+
+class ServerRuntime(NamedTuple):
+    """What a process needs that serves its devices to others.
+
+    Attributes:
+        Server: `tf.distribute.Server`.
+        ConfigProto: `tf.compat.v1.ConfigProto`.
+        OpError: `tf.errors.OpError`.
+        version: `tf.__version__`.
+    """
+
+    Server: Any
+    ConfigProto: Any
+    OpError: type[Exception]
+    version: str
+
+
+def server_runtime() -> ServerRuntime:
+    """Imports what a server needs, without the Python API where it has not been imported."""
+    leave_out_python_api()
+    from tensorflow.core.protobuf.config_pb2 import ConfigProto
+    from tensorflow.python.framework.errors_impl import OpError
+    from tensorflow.python.framework.versions import VERSION
+    from tensorflow.python.training.server_lib import Server
+
+    return ServerRuntime(Server, ConfigProto, OpError, VERSION)

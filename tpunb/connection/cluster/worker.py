@@ -21,7 +21,7 @@ from typing import Any
 
 from tpunb.errors import WorkerError
 from tpunb.virtual.import_tensorflow import prepared_import, require_tensorflow
-from tpunb.virtual.tensorflow_runtime import leave_out_python_api
+from tpunb.virtual.tensorflow_runtime import server_runtime
 
 __all__ = ["MOST_CORES", "cluster_name", "serve", "version_of"]
 
@@ -109,24 +109,21 @@ class _Signals:
 
 def _server(cores: int, port: int) -> Any:
     require_tensorflow()
-    leave_out_python_api()  # a worker runs functions and makes none
     with prepared_import():
-        from tensorflow.core.protobuf import config_pb2
-        from tensorflow.python.framework import errors_impl, versions
-        from tensorflow.python.training import server_lib
-
-    config = config_pb2.ConfigProto(
+        tensorflow = server_runtime()  # a worker runs functions and makes none
+    config = tensorflow.ConfigProto(
         device_count={"CPU": cores + 1},  # the first is the host's
         inter_op_parallelism_threads=max(_LEAST_THREADS, cores),
     )
-    name = cluster_name(versions.VERSION)
+    name = cluster_name(tensorflow.version)
     try:
-        return server_lib.Server(
+        return tensorflow.Server(
             {name: [f"localhost:{port}"]}, job_name=name, task_index=0, config=config
         )
-    except errors_impl.OpError as error:
+    except tensorflow.OpError as error:
+        message = str(getattr(error, "message", error)).rstrip(".")
         raise WorkerError(
-            f"Port {port} cannot be listened on: {error.message.rstrip('.')}.",
+            f"Port {port} cannot be listened on: {message}.",
             fix="Choose another with --port, or --port 0 for any free one.",
         ) from error
 

@@ -18,6 +18,7 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.devices import full_name
 from tpunb.virtual.strict.stand_ins import RESIZES
+from tpunb.virtual.tensorflow_log import quiet_start
 
 __all__ = ["compiles", "why_not"]
 
@@ -89,8 +90,11 @@ def _is_xla(kernel: Any) -> bool:
 
 @functools.cache
 def _register() -> None:
-    """Makes TensorFlow register XLA's kernels, which it does when it first compiles."""
-    with tf.init_scope():
+    """Makes TensorFlow register XLA's kernels, which it does when it first compiles.
+
+    An older XLA logs then, by a copy of Abseil whose level cannot be set.
+    """
+    with quiet_start(), tf.init_scope():
         runtime = context.context()
         device = tf.config.list_logical_devices("CPU")[0].name
         smallest = tf.function(lambda: tf.constant(0)).get_concrete_function()
