@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import linecache
+import re
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +46,16 @@ LESSONS = {
     "(replica_id + 1).numpy()": ("`.numpy()` is not for inside", "`result.values[0].numpy()`"),
     "x = max(replica_id, 1)": ("Python needs the value of a tensor here", "`tf.maximum`"),
     "x = [i for i in tf.range(3)]": ("the number of a tensor's rows", "`tf.unstack(x)`"),
+    "x = replica_id * 1.5": ("integers do not become floats", "`tf.cast(replica_id, tf.float32)`"),
+    "x = tf.ones([2]) + replica_id": ("integers do not become floats", "`tf.cast(replica_id,"),
+    "x = replica_id / 2.5": ("integers do not become floats", "`tf.cast(replica_id,"),
+    "x = 1.5 * tf.constant(1)": ("integers do not become floats", "`tf.cast(x, tf.float32)`"),
+    "x = tf.ones([2])\nx[0] += 1": ("cannot be changed in place", "`tf.tensor_scatter_nd_update("),
+    "strategy.run(lambda: 1)": (
+        "The cell itself runs on every replica",
+        "Leave `strategy.run` out",
+    ),
+    "strategy.gather(replica_id, 0)": ("The cell itself runs on every", "`ctx.all_gather("),
     "x = np.mean(tf.ones([3]))": ("NumPy needs the value of a tensor", "`tf.reduce_mean(x)`"),
 }
 
@@ -116,6 +128,32 @@ def test_numbers_that_python_draws(book: Notebook) -> None:
     assert book.good("%%tpu_run\ntf.random.normal([2]);").text == ""
 
 
+def test_a_warning_is_no_error(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter shows the standard error on red; paths of ours say nothing."""
+    theirs: list[str] = []
+    ours = book.shell._tpunb_extension.warnings
+    monkeypatch.setattr(ours, "_before", lambda message, *_: theirs.append(str(message)))
+    monkeypatch.setattr(warnings, "showwarning", ours._show)  # pytest has replaced it
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        drawn = book.good("%%tpu_run\nx = 1.0\nrandom.random() + x;").text
+        nan = book.good("%%tpu_run -n 2 -p loss\nloss = tf.constant(float('nan'));").text
+        book.good("import warnings; warnings.warn('theirs')")
+    assert drawn.startswith("Warning, line 3 of the cell: `random.random` draws while")
+    assert drawn.endswith("\n    random.random() + x;\n")
+    assert "\nWarning: `loss` is not finite at step 1" in f"\n{nan}"
+    assert "tpu_run" not in drawn + nan
+    assert theirs == ["theirs"]
+
+
+def test_functions_of_a_cell_are_said_to_be_of_it(book: Notebook) -> None:
+    book.good("%%tpu_run\ndef halved(x):\n    return x / 0")
+    text = re.sub(r"\x1b\[[\d;]*m", "", book.run("halved(1)").text)
+    assert "Cell In[" in text
+    assert "line 3, in halved(x)" in text
+    assert "tpu_run cell" not in text
+
+
 def test_a_check_reports_what_is_above_a_line_that_cannot_be_traced(book: Notebook) -> None:
     report = book.good(
         "%%tpu_check\na = tf.strings.as_string(replica_id)\nfor i in range(2):\n    a.numpy()"
@@ -130,3 +168,13 @@ def test_a_per_replica_value_has_no_elements(book: Notebook) -> None:
     ran = book.run("a[0]")
     assert "Write `value.values[0]` for replica 0's." in " ".join(ran.text.split())
     assert book.good("a.values[0].numpy().tolist()").value == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["a > 1", "-a", "abs(a)", "round(a)", "len(a)", "a[0] = 1", "f'{a:.2f}'", "'%.2f' % a"]
+    + ["range(a)", "[1][a]", "float(a)", "a + 1", "for one in a: pass"],
+)
+def test_a_per_replica_value_is_no_number(book: Notebook, source: str) -> None:
+    book.good("%%tpu_run\na = replica_id")
+    assert "Known error 33" in book.run(source).text

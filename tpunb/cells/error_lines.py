@@ -10,11 +10,10 @@ from typing import Any
 from tpunb.virtual.check import innermost
 
 from ..errors.code_problems import SourceLine
-from .source import StepSource
+from .source import StepSource, is_cell_filename
 
 __all__ = ["cell_lines", "line_in", "mark", "mark_step", "original"]
 
-_DEFAULT = re.compile(r"<tpu_run cell [0-9a-f]+>$")
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
 _REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
@@ -34,7 +33,7 @@ def cell_lines(error: BaseException, filename: str | None = None) -> list[int]:
     marked = getattr(error, "tpunb_lines", None)
     if marked is not None and filename is None:
         return list(marked)
-    belongs: Callable[[str], Any] = filename.__eq__ if filename else _DEFAULT.match
+    belongs: Callable[[str], Any] = filename.__eq__ if filename else is_cell_filename
     found = (line for name, line in _places(error) if belongs(name))
     return list(dict.fromkeys(found))
 

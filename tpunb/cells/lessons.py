@@ -18,6 +18,12 @@ _SYMBOLIC = re.compile(r"'(?:Symbolic|Eager)?Tensor' object has no attribute 'nu
 _AS_BOOL = re.compile(r"symbolic `?tf\.Tensor`? as a Python `?bool`?")
 _ITERATED = re.compile(r"Iterating over a symbolic `?tf\.Tensor`?")
 _AS_ARRAY = re.compile(r"Cannot convert a symbolic (?:tf\.)?Tensor[^\n]{0,200} to a numpy array")
+_MIXED = re.compile(
+    r"parameter '[xy]' of op '\w+', got |\bExpected \w+, but got \S+ of type "
+    r"|does not match type \w+ of argument '[xy]'|`x` and `y` must have the same dtype"
+)
+_CHANGED = re.compile(r"'(?:Symbolic|Eager)?Tensor' object does not support item assignment")
+_OUTSIDE_ONLY = re.compile(r"requires (?:being in )?cross-replica context")
 _LONGEST = 60
 _BLOCKS = ("body", "orelse", "finalbody")
 
@@ -57,7 +63,12 @@ def lesson(
         if isinstance(statement, ast.Raise | ast.Assert)
         else None
     )
-    told = told or _asserted(error, statement, replicas) or _valueless(error, statement, replicas)
+    told = (
+        told
+        or _asserted(error, statement, replicas)
+        or _valueless(error, statement, replicas)
+        or _misunderstood(error, statement)
+    )
     if told is None:
         return None
     found = CellError(told[0], fix=told[1])
@@ -131,6 +142,38 @@ def _valueless(
             "Use TensorFlow's function: `tf.reduce_mean(x)` in place of `np.mean(x)`, ….",
         )
     return None
+
+
+def _misunderstood(error: BaseException, statement: ast.stmt | None) -> tuple[str, str] | None:
+    """What NumPy allows and TensorFlow does not, and what belongs outside of the replicas."""
+    text = str(error)
+    nodes = list(ast.walk(statement)) if statement is not None else []
+    if _is_arithmetic(nodes) and isinstance(error, TypeError) and _MIXED.search(text):
+        named = "replica_id" if _mentions(nodes, "replica_id") else "x"
+        return (
+            "TensorFlow does not compute with different types: integers do not become floats.",
+            f"Cast to one type first, as in `tf.cast({named}, tf.float32)`.",
+        )
+    if isinstance(error, TypeError) and _CHANGED.search(text):
+        return (
+            "A tensor cannot be changed in place.",
+            "Make another: `tf.tensor_scatter_nd_update(x, [[0]], [5])`, or one with `tf.where`.",
+        )
+    if isinstance(error, RuntimeError) and _OUTSIDE_ONLY.search(text):
+        return (
+            "The cell itself runs on every replica, and the strategy's methods are for outside.",
+            'Leave `strategy.run` out; `ctx.all_reduce("sum", x)` and `ctx.all_gather(x, axis=0)` '
+            "combine the replicas' values, and so do `-r NAME=mean` and `-g NAME`.",
+        )
+    return None
+
+
+def _is_arithmetic(nodes: list[ast.AST]) -> bool:
+    return any(isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare) for node in nodes)
+
+
+def _mentions(nodes: list[ast.AST], name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
 
 def _any(name: str, replicas: int) -> str:

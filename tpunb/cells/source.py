@@ -18,11 +18,20 @@ from .function_globals import read_globals
 from .names import Names, analyse
 from .scopes import declarations, refuse_hidden_names
 
-__all__ = ["PROVIDED", "CellSource", "StepSource", "above", "parse_cell"]
+__all__ = [
+    "PROVIDED",
+    "CellSource",
+    "StepSource",
+    "above",
+    "cell_filename",
+    "is_cell_filename",
+    "parse_cell",
+]
 
 PROVIDED = ("ctx", "num_replicas", "replica_id")
 """Names that exist in every cell without being the notebook's."""
 
+_FILENAME = re.compile(r"<tpu_run cell [0-9a-f]+>")
 _MAGIC = re.compile(r"\s*(?:\w+\s*=\s*)?[%!]|\s*\?|.*\?\s*$")
 _OWN_CELL = "Put it in a cell of its own."
 _ASYNC = (ast.AsyncFor, ast.AsyncWith, ast.AsyncFunctionDef, ast.Await)
@@ -105,8 +114,8 @@ def parse_cell(text: str, filename: str | None = None) -> CellSource:
         SyntaxError: It is not Python.
         CellError: It is Python that cannot be a replica function's body.
     """
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    filename = filename or _default_filename(text)
+    text = _lines_ended(text)
+    filename = filename or cell_filename(text)
     padded = "\n" + text
     tree = _parse(padded, filename)
     _refuse(tree)
@@ -139,9 +148,19 @@ def above(cell: CellSource, line: int) -> CellSource | None:
     return part if part is not None and part.body else None
 
 
-def _default_filename(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def cell_filename(text: str) -> str:
+    """What tracebacks call a cell of this source, unless it is given a name."""
+    digest = hashlib.sha256(_lines_ended(text).encode("utf-8", "surrogatepass")).hexdigest()
     return f"<tpu_run cell {digest[:8]}>"
+
+
+def is_cell_filename(name: str) -> bool:
+    """Whether tracebacks call some cell so."""
+    return _FILENAME.fullmatch(name) is not None
+
+
+def _lines_ended(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _parse(padded: str, filename: str) -> ast.Module:

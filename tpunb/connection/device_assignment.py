@@ -44,7 +44,7 @@ def device_assignment(
         raise ComputationShapeError(
             f"{replicas} replicas of {_times(shape)} cores do not fit on {name}, whose mesh is "
             f"{_times(mesh)}.",
-            fix=f"At most {fits} fit.",
+            fix=f"Leave the number of replicas out, or make it {fits}: at most {fits} fit.",
         )
     return tf.tpu.experimental.DeviceAssignment.build(
         topology, computation_shape=list(shape), num_replicas=replicas

@@ -80,7 +80,8 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
     try:
         return Described(describe_chosen_replicas(value, targets))
     except IndexError as error:
-        raise CellError("-t names a replica that does not exist.", fix=str(error)) from None
+        fix = f"Name some of them. {error}"
+        raise CellError("-t names a replica that does not exist.", fix=fix) from None
 
 
 def show(value: Any) -> LiveWidget:

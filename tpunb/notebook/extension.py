@@ -7,6 +7,7 @@ from typing import Any
 
 from tpunb.notebook.explain_hook import Explaining
 from tpunb.notebook.magics import TpuMagics
+from tpunb.notebook.plain_warnings import PlainWarnings
 from tpunb.notebook.stoppable_cells import StoppableCells
 from tpunb.virtual.import_tensorflow import QuietImport
 from tpunb.virtual.tensorflow_log import restore_log, silence_log
@@ -26,6 +27,7 @@ class _Extension:
         self.explaining = Explaining(shell, session.remember, session.about_closed)
         self.stoppable = StoppableCells(shell, self.magics.session.stoppable_calls)
         self.importing = QuietImport()
+        self.warnings = PlainWarnings()
         self.matcher: Any = None
         self.replaced: list[tuple[dict[str, Any], str, Any]] = []
         self.formatters: list[tuple[str, str, Any, Any]] = []
@@ -49,6 +51,7 @@ class _Extension:
         self._print_nests()
         self.explaining.install()
         self.stoppable.install()
+        self.warnings.install()
         silence_log()
         sys.meta_path.insert(0, self.importing)
 
@@ -79,6 +82,7 @@ class _Extension:
             self._restore_formatters()
             self.explaining.remove()
             self.stoppable.remove()
+            self.warnings.remove()
             if self.importing in sys.meta_path:
                 sys.meta_path.remove(self.importing)
             restore_log()

@@ -19,7 +19,7 @@ from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.display.progress import ConnectDisplay, show_in_passing
 from tpunb.errors import TpunbError, nearest
-from tpunb.notebook import displays, reports
+from tpunb.notebook import cell_names, displays, reports
 from tpunb.notebook.cell_options import compile_options, profile_options, run_options
 from tpunb.notebook.connect_options import connect_options
 from tpunb.notebook.run_options import CompileOptions, RunOptions, is_name
@@ -115,6 +115,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         cell again continues.
         """
         options = self._run_options.get(line) or self._read_run_options(line)
+        cell_names.register(self.shell, cell)
         value, quiet = (
             self._run_steps(cell, options) if options.is_stepped else self._run_once(cell, options)
         )

@@ -28,6 +28,13 @@ STRATEGY = (
             r"using a PerReplica object while not inside a replica context",
             r"unsupported operand type\(s\) for [^\n]{1,20}: (?:'\w+' and )?'PerReplica'",
             r"argument must be a string[^\n]{0,60}, not 'PerReplica'",
+            r"not supported between instances of (?:'\w+' and )?'PerReplica'",
+            r"bad operand type for [^\n]{1,12}: 'PerReplica'",
+            r"must be real number, not PerReplica",
+            r"unsupported format string passed to PerReplica",
+            r"(?:type|object of type) '?PerReplica'? (?:doesn't define|has no) ",
+            r"'PerReplica' object (?:does not support|cannot be interpreted)",
+            r"indices must be integers or slices, not PerReplica",
         ),
         "strategy.run gives one value for each replica, not one tensor.",
         "Write `value.values[0]` for replica 0's. `strategy.reduce` and `strategy.gather` combine "

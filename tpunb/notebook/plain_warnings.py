@@ -1,0 +1,70 @@
+"""Our warnings as plain text: Jupyter shows what is written as an error on red."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tpunb._util.plain_text import plain
+from tpunb.errors import TpuWarning
+
+__all__ = ["PlainWarnings"]
+
+_OURS = str(Path(__file__).parents[1])
+_A_RUN = "%%tpu_run"
+
+
+class PlainWarnings:
+    """Shows our warnings without paths of ours, on the standard output.
+
+    Others are shown as before, and so are ours to whoever catches warnings.
+    """
+
+    def __init__(self) -> None:
+        self._before: Any = None
+
+    def install(self) -> None:
+        """Begins with the next warning."""
+        self._before = warnings.showwarning
+        warnings.showwarning = self._show
+
+    def remove(self) -> None:
+        """Ends it, unless somebody else has taken over since."""
+        if warnings.showwarning == self._show:
+            warnings.showwarning = self._before
+
+    def _show(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: Any = None,
+        line: str | None = None,
+    ) -> None:
+        if file is None and _is_ours(category, filename):
+            text = f"Warning{_place(filename, lineno)}: {message}\n{_code(filename, lineno)}"
+            sys.stdout.write(plain(text))
+        else:
+            self._before(message, category, filename, lineno, file, line)
+
+
+def _is_ours(category: type[Warning], filename: str) -> bool:
+    ours = issubclass(category, TpuWarning) or filename == _A_RUN
+    return ours or filename.startswith(_OURS)
+
+
+def _place(filename: str, number: int) -> str:
+    """Where in the notebook, if that is known; execution counts change from run to run."""
+    from tpunb.cells.source import is_cell_filename
+
+    return f", line {number} of the cell" if is_cell_filename(filename) else ""
+
+
+def _code(filename: str, number: int) -> str:
+    """The line itself; a line of ours tells the notebook's author nothing."""
+    code = "" if filename.startswith(_OURS) else linecache.getline(filename, number).strip()
+    return f"    {code}\n" if code else ""
