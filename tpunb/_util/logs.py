@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
 
 __all__ = ["VARIABLE", "configure", "logger", "timed"]
 

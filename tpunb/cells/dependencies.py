@@ -12,7 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from .autoreload import realign
-from .guards import MISSING, Change, Guard
+from .dependency_guards import MISSING, Change, Guard
 from .reachable import reached
 
 __all__ = ["Dependencies"]

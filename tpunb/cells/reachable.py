@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .guards import (
+from .dependency_guards import (
     MISSING,
     ArrayGuard,
     Guard,

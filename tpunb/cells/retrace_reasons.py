@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from .capture import Captured, CaptureKind
-from .guards import MISSING, Change, is_plain
+from .dependency_guards import MISSING, Change, is_plain
 from .nests import is_nest
 from .program import Program
 from .settings import OutputOptions

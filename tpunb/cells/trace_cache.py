@@ -17,8 +17,8 @@ from ..virtual.stoppable import StoppableCalls
 from ..virtual.strict.examination import observed, observing, traced_anew
 from ..virtual.strict.traced_function import TracedFunction
 from .capture import Captured, CaptureKind, Capturer
+from .dependency_guards import is_plain
 from .error_lines import line_in, mark, original
-from .guards import is_plain
 from .lessons import lesson
 from .optimizers import make_ready
 from .outputs import OutputRecord

@@ -14,7 +14,7 @@ from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import Prepared
 from tpunb.compiler.program import CodeLine, ProgramMemory, TpuProgram
 from tpunb.compiler.refusals import memory_refusal, needed_bytes, refusal
-from tpunb.compiler.timing import step_time
+from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.virtual.check import problem_of

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from tpunb._util.masking import mask, secrets_in
 from tpunb._util.plain_text import hanging, plain
+from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import byte_count, counted
 from tpunb.connection.connection import latest_connection
 from tpunb.connection.plan import resolve

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from tpunb._util.integers import is_whole
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tpunb._util.logs import logger
-from tpunb._util.masking import mask, secrets_in
+from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.errors import ConnectError
 from tpunb.machine.chips import Chips, find_chips
 from tpunb.machine.metadata_server import MetadataError

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tpunb._util.masking import mask, secrets_in
+from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.machine import chips
 from tpunb.machine.problems import Problem
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from tpunb._util.masking import mask, secrets_in
+from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.machine.problems import Problem
 from tpunb.machine.tested_releases import OLDEST, SPECIFIER, is_newer, newer_than_tested, release
 from tpunb.machine.tpu_packages import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpunb._util.masking import mask, secrets_in
+from tpunb._util.secret_masking import mask, secrets_in
 
 __all__ = ["SHOWN", "shown_variables"]
 

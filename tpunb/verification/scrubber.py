@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from tpunb._util.masking import mask, secrets_in
+from tpunb._util.secret_masking import mask, secrets_in
 
 __all__ = ["Scrubber"]
 

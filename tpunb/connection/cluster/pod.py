@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
 from tpunb._util.units import counted
 from tpunb.connection.cluster.join import Joined, join
 from tpunb.connection.cluster.local_workers import LocalWorkers

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from tpunb._util.deadline import Running, bounded
 from tpunb._util.logs import logger
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
 
 __all__ = [
     "Reason",

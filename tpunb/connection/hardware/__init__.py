@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
 from tpunb.connection.cluster.join import Joined, join
 from tpunb.connection.device_assignment import device_assignment
 from tpunb.connection.hardware import cloud

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tpunb._util.logs import logger
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
 from tpunb.errors import ConnectError
 from tpunb.tpu.defaults import DEFAULT_TPU
 

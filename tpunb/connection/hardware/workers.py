@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
 from tpunb.connection.cluster.probe import Reason, Unreachable, Worker, check_all, host_and_port
 from tpunb.connection.cluster.worker import version_of
 from tpunb.connection.hardware.attempt import SIMULATE, Attempt

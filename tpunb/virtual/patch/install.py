@@ -1,7 +1,7 @@
 """TensorFlow's own names answer for a virtual TPU: `install` and `uninstall`.
 
 For notebooks that know nothing of this package. What is replaced, and how, is in
-`changes`; this module does not import TensorFlow until it must.
+`patched_names`; this module does not import TensorFlow until it must.
 """
 
 from __future__ import annotations

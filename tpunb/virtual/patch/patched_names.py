@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual import _tensorflow as private
-from tpunb.virtual import generations
+from tpunb.virtual import tensorflow_strategies
 from tpunb.virtual.patch.device_names import translated_property
 from tpunb.virtual.patch.environment import set_tpu_variables
 from tpunb.virtual.patch.patch_tools import attribute, construct_as_subclass, contents, redirected
@@ -19,9 +19,9 @@ from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
 from tpunb.virtual.patch.state import Installation
 
 _GENERATIONS = (
-    (private.TPUStrategyV2, generations.TPUStrategyV2),
-    (private.TPUStrategy, generations.TPUStrategy),
-    (private.TPUStrategyV1, generations.TPUStrategyV1),
+    (private.TPUStrategyV2, tensorflow_strategies.TPUStrategyV2),
+    (private.TPUStrategy, tensorflow_strategies.TPUStrategy),
+    (private.TPUStrategyV1, tensorflow_strategies.TPUStrategyV1),
 )
 
 # The public name has a copy of the function.

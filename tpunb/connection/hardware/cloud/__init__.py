@@ -11,11 +11,15 @@ import re
 import time
 from collections.abc import Mapping
 
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
+from tpunb.connection.hardware.cloud.answer_errors import (
+    explain_refusal,
+    not_found,
+    refuse_unusable,
+)
 from tpunb.connection.hardware.cloud.asking import Asking
 from tpunb.connection.hardware.cloud.http import ask
 from tpunb.connection.hardware.cloud.node import Node, node_of, service, where
-from tpunb.connection.hardware.cloud.states import explain_refusal, not_found, refuse_unusable
 from tpunb.errors import ConnectError
 
 __all__ = ["Node", "ask", "look_up", "refuse_unusable", "service"]

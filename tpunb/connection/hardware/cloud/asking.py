@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpunb._util.deadline import bounded
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
+from tpunb.connection.hardware.cloud.answer_errors import explain_silence
 from tpunb.connection.hardware.cloud.http import ask
-from tpunb.connection.hardware.cloud.states import explain_silence
 from tpunb.errors import ConnectError
 from tpunb.machine.metadata_server import MetadataError, access_token, metadata
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tpunb._util.deadline import bounded
 from tpunb._util.logs import logger
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
 
 __all__ = ["Answer", "ask"]
 

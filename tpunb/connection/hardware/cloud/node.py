@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tpunb._util.masking import mask
+from tpunb._util.secret_masking import mask
 from tpunb.tpu.defaults import WORKER_PORT
 
 __all__ = ["Node", "node_of", "service", "where"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from tpunb._util.masking import HIDDEN, mask, secrets_in
+from tpunb._util.secret_masking import HIDDEN, mask, secrets_in
 
 
 @pytest.mark.parametrize(
