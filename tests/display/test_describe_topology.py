@@ -101,8 +101,7 @@ def test_nothing_imports_tensorflow_or_matplotlib() -> None:
     assert output_of(code) == ""
 
 
-def test_tensorflows_own_classes() -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_tensorflows_own_classes(tf: Any) -> None:
     acc = accelerator("v3-8")
     topology = tf.tpu.experimental.Topology(
         mesh_shape=acc.topology_mesh_shape, device_coordinates=acc.device_coordinates()
