@@ -46,6 +46,9 @@ CFG = """
     def imported():
         import deps.helpers as h
         return h.FACTOR
+    def computed(name):
+        import sys
+        return getattr(sys.modules[__name__], name)
     def absent(): return globals().get("EXTRA", 0.0)
     def recursive(n): return LR if n == 0 else recursive(n - 1)
 
@@ -158,6 +161,29 @@ CHANGED = [
     ("from deps.cfg import LR\ny = LR", "cfg.LR = 0.5"),
     ("from deps import helpers as h\ny = h.FACTOR", "helpers.FACTOR = 0.5"),
     ("def f():\n  from deps.cfg import LR\n  return LR\ny = f()", "cfg.LR = 0.5"),
+    # Names that are computed, or looked up
+    ("import sys\ny = sys.modules['deps.cfg'].LR", "cfg.LR = 0.5"),
+    ("from sys import modules\ny = modules['deps.' + 'cfg'].LR", "cfg.LR = 0.5"),
+    ("import importlib\ny = importlib.import_module('deps.cfg').LR", "cfg.LR = 0.5"),
+    ("from importlib import import_module as find\ny = find('deps.cfg').LR", "cfg.LR = 0.5"),
+    ("y = __import__('deps.cfg').cfg.LR", "cfg.LR = 0.5"),
+    ("name = 'L' + 'rR'.upper()[1]\ny = getattr(cfg, name)", "cfg.LR = 0.5"),
+    ("y = getattr(deps.cfg, ''.join(['L', 'R']))", "cfg.LR = 0.5"),
+    ("y = getattr(cfg, 'A' if 0 else 'L' + str('R'))", "cfg.LR = 0.5"),
+    ("y = getattr(cfg.helpers, 'FACTOR'.upper())", "helpers.FACTOR = 0.5"),
+    ("y = getattr(cfg, 'N' + str('EW'), 1.0)", "cfg.NEW = 0.5"),
+    ("y = hasattr(cfg, 'N' + str('EW'))", "cfg.NEW = 0.5"),
+    ("y = vars(cfg)['L' + str('R')]", "cfg.LR = 0.5"),
+    ("y = cfg.__dict__['L' + str('R')]", "cfg.LR = 0.5"),
+    ("y = cfg.computed('LR')", "cfg.LR = 0.5"),
+    ("y = cfg.computed('slotted').lr", "cfg.slotted.lr = 0.5"),
+    ("y = getattr(cfg.Derived, 'sca' + str('le'), 0) or getattr(cfg.Derived, 'scale'.upper())",
+     "cfg.Base.SCALE = 0.5"),
+    ("y = getattr(cfg.config, 'l' + str('r'))", "cfg.config.lr = 0.5"),
+    ("y = getattr(cfg.space, 'l' + str('r'))", "cfg.space.lr = 0.5"),
+    ("y = getattr(cfg.slotted, 'l' + str('r'))", "cfg.slotted.lr = 0.5"),
+    ("y = list(vars(cfg.config).values())[0]", "cfg.config.lr = 0.5"),
+    ("y = cfg.dataclasses.asdict(cfg.config)['lr']", "cfg.config.lr = 0.5"),
     # Functions of other modules, and what these read
     ("y = cfg.rate()", "cfg.LR = 0.5"),
     ("y = cfg.scaled()", "helpers.FACTOR = 0.5"),
@@ -247,6 +273,9 @@ UNCHANGED = [
     ("y = cfg.rate() + cfg.scaled()", "import importlib; importlib.reload(cfg)"),
     ("cfg.result = 1.0", "cfg.result = 2.0"),
     ("y = cfg.LR", "another = 1"),
+    ("y = getattr(cfg, 'LR')", "cfg.unused = 1"),
+    ("y = getattr(cfg, 'NEW', cfg.LR if cfg else 2.0)", "cfg.unused = 1"),
+    ("y = getattr(cfg, 'L' + str('R'))", "another = 1"),
     ("import math\ny = math.pi", "math.pi = 3"),
 ]
 

@@ -12,6 +12,14 @@ from differential.generator import Program
 from differential.names import common, compiled, start_of
 
 
+class OutOfStepError(Exception):
+    """Replicas meet at different collectives.
+
+    The gradient of a collective is one, too. Where the value counts on some replicas only, eager
+    TensorFlow computes it on these alone, and a graph on all: there is nothing to compare with.
+    """
+
+
 class Together:
     """Replicas that hand each other values.
 
@@ -30,13 +38,25 @@ class Together:
         """The replica of this thread."""
         return int(self._mine.rank)
 
-    def exchange(self, value: Any) -> list[Any]:
-        """Gives every replica the values of all."""
-        self._values[self.rank] = value
+    def exchange(self, value: Any, collective: Any = None) -> list[Any]:
+        """Gives every replica the values of all.
+
+        Args:
+            value: This replica's.
+            collective: What it takes part in; by default the next one.
+        """
+        self._values[self.rank] = (collective or self._next(), value)
         self._meet()
-        values = list(self._values)
+        collectives, values = zip(*self._values, strict=True)
         self._meet()
-        return values
+        if len(set(collectives)) > 1:
+            raise OutOfStepError(f"Some are at {collectives}.")
+        return list(values)
+
+    def _next(self) -> int:
+        """Numbers a replica's collectives."""
+        self._mine.count = getattr(self._mine, "count", 0) + 1
+        return int(self._mine.count)
 
     def _meet(self) -> None:
         self._running.release()
@@ -49,7 +69,7 @@ class Together:
         """Calls a function on every replica."""
 
         def on(rank: int) -> Any:
-            self._mine.rank = rank
+            self._mine.rank, self._mine.count = rank, 0
             with self._running:
                 try:
                     return function(rank)
@@ -65,26 +85,28 @@ class Together:
             raise error
         return [future.result() for future in futures]
 
-    def all_reduce(self, how: str, value: Any) -> Any:
+    def all_reduce(self, how: str, value: Any, collective: Any = None) -> Any:
         """The sum or the mean over the replicas, with its gradient."""
+        collective = collective or self._next()
 
         @tf.custom_gradient
         def reduced(x: Any) -> Any:
-            total = tf.add_n(self.exchange(tf.convert_to_tensor(x)))
+            total = tf.add_n(self.exchange(tf.convert_to_tensor(x), collective))
             total = total / self.replicas if how == "mean" else total
-            return total, lambda dy: self.all_reduce(how, dy)
+            return total, lambda dy: self.all_reduce(how, dy, ("gradient", collective))
 
         return reduced(value)
 
     def all_gather(self, value: Any) -> Any:
         """The values of all replicas in a row, with its gradient."""
+        collective = self._next()
 
         @tf.custom_gradient
         def gathered(x: Any) -> Any:
             size, rank = x.shape[0], self.rank
-            return tf.concat(self.exchange(x), 0), lambda dy: self.all_reduce("sum", dy)[
-                rank * size : (rank + 1) * size
-            ]
+            return tf.concat(self.exchange(x, collective), 0), lambda dy: self.all_reduce(
+                "sum", dy, ("gradient", collective)
+            )[rank * size : (rank + 1) * size]
 
         return gathered(value)
 
@@ -92,10 +114,13 @@ class Together:
 class Copies:
     """A variable with a copy for each replica."""
 
-    def __init__(self, together: Together, start: Any, aggregation: str) -> None:
+    def __init__(self, together: Together, start: Any, aggregation: str, when: str) -> None:
         self._together = together
-        self._aggregation = aggregation
-        self.copies = [tf.Variable(start) for _ in range(together.replicas)]
+        # What syncs on read is each replica's own inside of a replica function, and no tape
+        # watches it.
+        own = when == "ON_READ"
+        self._aggregation = "NONE" if own else aggregation
+        self.copies = [tf.Variable(start, trainable=not own) for _ in range(together.replicas)]
 
     @property
     def mine(self) -> Any:
@@ -134,8 +159,7 @@ def run(program: Program) -> list[list[Any]]:
     """
     together = Together(program.replicas)
     variables = [
-        # What syncs on read is each replica's own inside of a replica function.
-        Copies(together, start_of(k), "NONE" if when == "ON_READ" else aggregation)
+        Copies(together, start_of(k), aggregation, when)
         for k, (when, aggregation) in enumerate(program.variables)
     ]
     names = {

@@ -23,6 +23,7 @@ __all__ = [
     "attributes_of",
     "is_plain",
     "items_entry",
+    "open_names",
     "slots_of",
 ]
 
@@ -88,6 +89,7 @@ class NamesGuard:
         describe: Describes a name.
         names: The names to guard, whether they are there or not.
         wanted: Names that must not come in addition; None if `names` lists all.
+        any_name: Whether no name must come in addition.
     """
 
     def __init__(
@@ -97,9 +99,12 @@ class NamesGuard:
         describe: Callable[[str], str],
         names: tuple[str, ...],
         wanted: frozenset[str] | None = None,
+        *,
+        any_name: bool = False,
     ) -> None:
         self.owner = owner
         self.names = names
+        self._any_name = any_name
         self._read = read
         self._describe = describe
         self._wanted = wanted
@@ -128,12 +133,18 @@ class NamesGuard:
             if not _same(before, now):
                 found.append(self._change(name, before, now))
         if self._wanted is not None and len(has) != self._size:
-            new = sorted((has.keys() & self._wanted).difference(self.names))
+            more = open_names(has) if self._any_name else has.keys() & self._wanted
+            new = sorted(more.difference(self.names))
             found += [self._change(name, MISSING, has[name]) for name in new]
         return found
 
     def _change(self, name: str, before: Any, now: Any) -> Change:
         return Change(self._describe(name), before, now, (id(self.owner), name))
+
+
+def open_names(has: Mapping[str, Any]) -> set[str]:
+    """The names that code may ask for by a name that it computes: all but Python's own."""
+    return {name for name in has if isinstance(name, str) and not name.startswith("__")}
 
 
 class ItemsGuard:

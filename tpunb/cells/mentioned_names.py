@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
+from .computed_names import reads_any_attribute, reads_any_module
+from .user_code import is_users_module
+
 __all__ = ["Mentions", "imported", "mentions"]
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
@@ -36,12 +39,16 @@ class Mentions:
         attributes: Names of attributes, and strings that might be (`getattr(x, "rate")`).
         imports: Names of modules that it imports.
         by_string: The globals that only a string names; not what it assigns as well.
+        any_attribute: Whether it reads attributes by names that are computed.
+        any_module: Whether it reads modules otherwise than by `import`.
     """
 
     globals: tuple[str, ...]
     attributes: frozenset[str]
     imports: tuple[str, ...]
     by_string: tuple[str, ...]
+    any_attribute: bool = False
+    any_module: bool = False
 
 
 @functools.lru_cache(maxsize=2048)
@@ -66,7 +73,14 @@ def mentions(code: CodeType) -> Mentions:
     words = set(_words(strings, evaluated=not _EVALUATED.isdisjoint(names)))
     by_string = sorted(words - stored) if not _BY_STRING.isdisjoint(names) else ()
     names.update(dict.fromkeys(by_string))
-    return Mentions(tuple(names), frozenset(attributes | words), tuple(imports), tuple(by_string))
+    return Mentions(
+        tuple(names),
+        frozenset(attributes | words),
+        tuple(imports),
+        tuple(by_string),
+        any(map(reads_any_attribute, _nested(code))),
+        any(map(reads_any_module, _nested(code))),
+    )
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
@@ -91,12 +105,15 @@ def _words(strings: list[str], *, evaluated: bool) -> Iterator[str]:
 
 
 def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
-    """The modules that code imports when it runs, as far as they are loaded.
+    """The modules that code imports or looks up when it runs, as far as they are loaded.
 
     Args:
         found: What the code mentions.
         namespace: Its globals: a relative import begins at their package.
     """
+    if found.any_module:
+        loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, ModuleType)]
+        yield from ((name, module) for name, module in loaded if is_users_module(module))
     package = namespace.get("__package__")
     for name in found.imports:
         names = [name, *(name[: at.start()] for at in re.finditer(r"\.", name))]

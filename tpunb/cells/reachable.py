@@ -11,6 +11,7 @@ import collections
 import contextvars
 import functools
 import os
+import sys
 import types
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any
@@ -26,8 +27,10 @@ from .dependency_guards import (
     attributes_of,
     is_plain,
     items_entry,
+    open_names,
     slots_of,
 )
+from .library_objects import layers_of, read_by_library
 from .mentioned_names import imported, mentions
 from .user_code import is_users_class, is_users_code, is_users_module
 
@@ -55,20 +58,25 @@ def reached(
         namespace: The notebook's.
         ignored: Entries that are not guarded, by `Change.entry`.
     """
-    attributes = set(mentions(code).attributes)
+    attributes, any_name = set(mentions(code).attributes), mentions(code).any_attribute
     while True:
-        walk = _Walk(attributes, ignored)
+        walk = _Walk(attributes, ignored, any_name=any_name)
         walk.start(roots, code, namespace)
-        if walk.attributes == attributes:
+        if walk.attributes == attributes and walk.any_name == any_name:
             return walk.guards
-        attributes = walk.attributes  # of code that was reached: objects may have them, too
+        # Of code that was reached: objects may have them, too.
+        attributes, any_name = walk.attributes, walk.any_name
 
 
 class _Walk:
     """One way through all that is reached, for one set of attributes."""
 
-    def __init__(self, attributes: Collection[str], ignored: Collection[Hashable]) -> None:
+    def __init__(
+        self, attributes: Collection[str], ignored: Collection[Hashable], *, any_name: bool
+    ) -> None:
         self._ignored = ignored
+        self._wants_any = self.any_name = any_name  # names that are computed may be any
+        self._namespace: Mapping[str, Any] = {}
         self._wanted = frozenset(attributes)
         self.attributes = set(attributes)
         self.guards: list[Guard] = []
@@ -83,6 +91,7 @@ class _Walk:
                 self._add_items(path, value)
             else:
                 self._waiting.append((path, value))
+        self._namespace = namespace
         self._globals("the cell", mentions(code).by_string, namespace)
         self._add_imports(code, namespace)
         self._add_environment(code)
@@ -127,6 +136,7 @@ class _Walk:
         self._guard(function, _function_parts, lambda part: _part(path, part), _FUNCTION)
         found = mentions(function.__code__)
         self.attributes |= found.attributes
+        self.any_name |= found.any_attribute
         namespace = function.__globals__
         self._globals(f"`{name}`", found.globals, namespace)
         self._waiting += [(f"{path}()", each) for each in function.__defaults__ or ()]
@@ -157,10 +167,23 @@ class _Walk:
     def _attributes(self, path: str, owner: Any, more: Collection[str] = ()) -> None:
         """Guards attributes that an object, a class or a module has itself."""
         has = attributes_of(owner)
-        wanted = self._wanted.union(more)
-        names = tuple(sorted(has.keys() & wanted))
-        self._guard(owner, attributes_of, lambda name: f"`{path}.{name}`", names, wanted=wanted)
+        wanted, any_name = self._wanted.union(more), self._wants_any and self._may_be_any(owner)
+        found = has.keys() & wanted | (open_names(has) if any_name else set())
+        names = tuple(sorted(found))
+        self._guard(owner, attributes_of, lambda name: f"`{path}.{name}`", names,
+                    wanted=wanted, any_name=any_name)  # fmt: skip
         self._waiting += [(f"{path}.{name}", has[name]) for name in names]
+
+    def _may_be_any(self, owner: Any) -> bool:
+        """Whether all attributes count where names are computed.
+
+        Those of a notebook and of a library's objects change with everything that is done.
+        """
+        if isinstance(owner, (type, types.ModuleType)):
+            return attributes_of(owner) is not self._namespace
+        kind = type(owner)
+        own = is_users_class(kind) or kind.__module__ in sys.stdlib_module_names
+        return own and not hasattr(kind, "_flatten_layers")
 
     def _class(self, kind: type) -> None:
         if is_users_class(type(kind)):
@@ -174,14 +197,18 @@ class _Walk:
         if is_users_class(kind):
             self._guard(value, _kind_of, lambda _: f"the class of `{path}`", ("class",))
             self._waiting.append((kind.__name__, kind))
-        if slots := self._wanted.intersection(_slots(kind)):
+        if (
+            slots := set(_slots(kind))
+            if self._wants_any
+            else self._wanted.intersection(_slots(kind))
+        ):
             names = tuple(sorted(slots))
             self._guard(value, slots_of(names), lambda name: f"`{path}.{name}`", names)
             has = slots_of(names)(value)
             self._waiting += [(f"{path}.{n}", has[n]) for n in names]
-        self._attributes(path, value, _read_by_library(value))
+        self._attributes(path, value, read_by_library(value))
         self._add_wrapped(path, value)
-        for number, layer in enumerate(_layers(value)):
+        for number, layer in enumerate(layers_of(value)):
             self._waiting.append((f"{path}.layers[{number}]", layer))
 
     # Containers
@@ -215,10 +242,11 @@ class _Walk:
         names: tuple[str, ...],
         *,
         wanted: frozenset[str] | None = None,
+        any_name: bool = False,
     ) -> None:
         names = tuple(name for name in names if (id(owner), name) not in self._ignored)
         if names or wanted is not None:
-            self.guards.append(NamesGuard(owner, read, describe, names, wanted))
+            self.guards.append(NamesGuard(owner, read, describe, names, wanted, any_name=any_name))
 
 
 def _itself(namespace: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -300,30 +328,3 @@ def _called_by_others(kind: type) -> set[str]:
         for name, value in vars(kind).items()
         if callable(value) and (name in library or name.startswith("__"))
     }
-
-
-def _layers(value: Any) -> list[Any]:
-    """The layers of a Keras layer or model."""
-    if not hasattr(type(value), "_flatten_layers"):
-        return []
-    try:
-        return list(value._flatten_layers(include_self=False))
-    except AttributeError:  # one whose `__init__` has not called Keras's
-        return []
-
-
-def _read_by_library(value: Any) -> set[str]:
-    """The attributes of an object that its library's own code reads: settings of layers."""
-    kind, has = type(value), attributes_of(value)
-    if hasattr(kind, "_flatten_layers"):
-        if hasattr(kind, "fit"):  # whose other attributes hold the progress of `fit`
-            return {"_trainable"}
-        settings = {n for n, v in has.items() if n[0] != "_" and _is_setting(v)}
-        return (settings | {"_trainable"}) - {"built", "name"}
-    if hasattr(kind, "__getattr__") and hasattr(kind, "keys") and not hasattr(kind, "__array__"):
-        return set(has)  # a configuration that is read as attributes, such as a ConfigDict
-    return set()
-
-
-def _is_setting(value: Any) -> bool:
-    return is_plain(value) or isinstance(value, types.FunctionType)

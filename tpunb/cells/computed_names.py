@@ -1,0 +1,65 @@
+"""Whether code reads attributes, or modules, by names that are not written in it."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Sequence
+from types import CodeType
+
+__all__ = ["reads_any_attribute", "reads_any_module"]
+
+_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_ASKED = frozenset({"getattr", "hasattr"})
+_ALL = frozenset({"dir", "vars"})
+_ALL_OF = frozenset({"__dict__", "__getattribute__", "asdict", "astuple", "attrgetter",
+                     "_asdict", "getmembers", "getmembers_static"})  # fmt: skip
+_CALLS = frozenset({"CALL", "CALL_FUNCTION", "PRECALL"})
+_MODULES = frozenset({"__import__", "import_module", "modules"})
+
+
+def reads_any_attribute(code: CodeType) -> bool:
+    """Whether code may read attributes whose names cannot be seen: `getattr(x, name)`.
+
+    Args:
+        code: A code object; those inside it are not looked into.
+    """
+    instructions = list(dis.get_instructions(code))
+    for number, instruction in enumerate(instructions):
+        name = instruction.argval
+        if instruction.opname in _NAMES and name in _ALL | _ALL_OF:
+            return True
+        if instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"} and name in _ALL_OF:
+            return True
+        asked = instruction.opname in _NAMES and name in _ASKED
+        if asked and not _second_is_constant(instructions[number + 1 :]):
+            return True
+    return False
+
+
+def reads_any_module(code: CodeType) -> bool:
+    """Whether code may read a module without an `import` of it: `sys.modules["cfg"]`."""
+    return not _MODULES.isdisjoint(code.co_names)
+
+
+def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
+    """Whether the second argument of a call is written as a constant.
+
+    Args:
+        following: What comes after the name of the function.
+    """
+    constant: list[bool] = []  # of what lies on the stack, above the function
+    for instruction in following:
+        if instruction.opname == "PUSH_NULL" and not constant:
+            continue
+        if instruction.opname in _CALLS and instruction.arg == len(constant):
+            return len(constant) > 1 and constant[1]
+        if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
+            return len(constant) > 2 and constant[1]  # with a part of the third above it
+        effect = dis.stack_effect(instruction.opcode, instruction.arg)
+        if effect > 0:
+            constant += [instruction.opname == "LOAD_CONST"] * effect
+            continue
+        del constant[len(constant) + effect :]
+        if constant and instruction.opname not in {"CACHE", "RESUME", "EXTENDED_ARG"}:
+            constant[-1] = False
+    return False
