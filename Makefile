@@ -32,7 +32,8 @@ OLDEST_TESTS := -m "(tensorflow or oldest) and not thorough" -p no:cacheprovider
 	--ignore=tests/browser
 # What the real tensorflow-tpu and Colab's IPython and widgets may change.
 TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
-	tests/display/test_widgets_curves.py tests/display/test_widgets_programs.py
+	tests/display/test_widgets_curves.py tests/display/test_widgets_programs.py \
+	tests/browser/test_classic.py
 NOTEBOOK_TESTS := --nbval --nbval-current-env notebooks
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
@@ -87,7 +88,7 @@ endef
 .venv-tpu/.done: pyproject.toml Makefile tests/colab.txt
 	$(STAGE) ".venv-tpu: TensorFlow for TPUs, and what Colab has; some minutes, once"
 	$(call make_environment,.venv-tpu)
-	$(TPU_WHEEL)/python $(PIP_INSTALL) -c tests/colab.txt -e ".[tpu,test]"
+	$(TPU_WHEEL)/python $(PIP_INSTALL) -c tests/colab.txt -e ".[tpu,test]" notebook playwright
 	touch $@
 
 # The TPU's own compiler, 230 MB that only tests and benchmarks need; nothing where it has no wheels.

@@ -111,13 +111,13 @@ def serving(folder: Path) -> Iterator[Server]:
         )
         try:
             assert process.stderr is not None
-            yield Server(folder, _address(process.stderr, output))
+            yield Server(folder, address(process.stderr, output))
         finally:
             process.terminate()
             process.communicate(timeout=PATIENCE)
 
 
-def _address(stderr: Any, log: Any) -> str:
+def address(stderr: Any, log: Any) -> str:
     """Where the server says that it listens."""
     for line in stderr:
         log.write(line)
