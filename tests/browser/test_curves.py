@@ -117,6 +117,18 @@ def test_waiting(host: Any, page: Any, screenshot: Any) -> None:
     both_themes(page, screenshot, "waiting")
 
 
+def test_the_first_step_moves_nothing_below(host: Any, page: Any) -> None:
+    host(lambda: by_hand(CurvesWidget(History("run"))))
+    history = History("run")
+    for step in range(1, 9):
+        history.append(step, loss=1 / step, accuracy=step / 9)
+    host(lambda: by_hand(CurvesWidget(history)))
+    roots = page.locator(ROOT)
+    expect(roots.last).to_have_attribute("data-points", "8")
+    waiting, running = (roots.nth(number).bounding_box()["height"] for number in range(2))
+    assert abs(waiting - running) < 15
+
+
 def ink(page: Any, panel: str = "loss") -> dict[str, int]:
     """How many pixels of a panel's canvas have each colour, faint ones left out."""
     script = """(panel) => {

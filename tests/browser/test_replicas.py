@@ -214,7 +214,17 @@ def test_no_number_is_cut(host: Host, page: Any, width: int, screenshot: Any) ->
     screenshot()
     cut = "nodes => nodes.filter(node => node.scrollWidth > node.clientWidth).length"
     assert page.locator(f"{ROOT} .tpunb-replicas-scroll").evaluate_all(cut) == 0
-    expect(page.locator(f"{ROOT} td").nth(3)).to_have_text("12346")
+    expect(page.locator(f"{ROOT} td").nth(3)).to_have_text("12345.68")
+
+
+def test_truth_values_are_counted_and_integers_whole(host: Host, page: Any) -> None:
+    truth = np.array([[True, False, True]] * 2)
+    host(widget_of(truth, ~truth))
+    expect(page.locator(f"{ROOT} .tpunb-replicas-facts")).to_have_text(
+        ["4 of 6 True", "2 of 6 True"]
+    )
+    host(widget_of(np.int64(2**40), np.int64(1)))
+    expect(page.locator(ROOT).last).to_contain_text("1099511627776")
 
 
 def test_axes_have_labels(host: Host, page: Any, screenshot: Any) -> None:

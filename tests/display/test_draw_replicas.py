@@ -17,7 +17,7 @@ from tpunb.display.describe import (
     describe_accelerator,
     describe_replica_values,
 )
-from tpunb.display.draw import mimebundle, replicas_html, replicas_png, replicas_text
+from tpunb.display.draw import formats, mimebundle, replicas_html, replicas_png, replicas_text
 from tpunb.tpu.types import accelerator
 
 pytestmark = pytest.mark.oldest
@@ -232,3 +232,13 @@ def test_curves_of_any_numbers_in_any_style(name: str) -> None:
     png = replicas_png(description)
     with mpl.rc_context({"axes.grid": True, "axes.facecolor": "red", "xtick.labelsize": 40}):
         assert replicas_png(description) == png
+
+
+def test_numbers_that_have_decimals_do_not_look_like_integers() -> None:
+    shown = [formats.number(value) for value in (12345.678, -1234.5678, 999.96, 1e7, 2**40, 2**60)]
+    assert shown == ["12345.68", "-1234.568", "1000", "1e+07", "1099511627776", "1.153e+18"]
+
+
+def test_truth_values_are_counted() -> None:
+    truth = np.array([[True, False, True]] * 2)
+    assert "4 of 6 True" in replicas_text(describe_replica_values({"truth": truth}))

@@ -172,8 +172,10 @@ def test_a_per_replica_value_has_no_elements(book: Notebook) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["a > 1", "-a", "abs(a)", "round(a)", "len(a)", "a[0] = 1", "f'{a:.2f}'", "'%.2f' % a"]
-    + ["range(a)", "[1][a]", "float(a)", "a + 1", "for one in a: pass"],
+    [
+        *("a > 1", "-a", "abs(a)", "round(a)", "len(a)", "a[0] = 1", "f'{a:.2f}'", "'%.2f' % a"),
+        *("range(a)", "[1][a]", "float(a)", "a + 1", "for one in a: pass"),
+    ],
 )
 def test_a_per_replica_value_is_no_number(book: Notebook, source: str) -> None:
     book.good("%%tpu_run\na = replica_id")

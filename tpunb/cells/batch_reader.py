@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,8 +99,12 @@ class BatchReader:
         self._coming = None
         return value
 
-    def described(self) -> str:
-        """The last batch's dtypes and shapes."""
+    def described(self, names: Sequence[str] = ()) -> str:
+        """The last batch's dtypes and shapes.
+
+        Args:
+            names: What a cell calls it; one that has a tuple is told how to name the parts.
+        """
         kinds = []
         for leaf in tf.nest.flatten(self._last):
             parts = getattr(leaf, "values", None)
@@ -108,7 +113,11 @@ class BatchReader:
                 f"{part.dtype.name}{list(part.shape)}" for part in each if hasattr(part, "shape")
             }
             kinds.append(" or ".join(sorted(shapes)))
-        return ", ".join(filter(None, kinds))
+        text = ", ".join(filter(None, kinds))
+        if len(names) != 1 or not isinstance(self._last, tuple | list):
+            return text
+        parts = ",".join("xyz"[: len(self._last)])
+        return f"({text}), a tuple: `--as {parts}` names its parts"
 
     def _refuse_uneven(self, batch: Batch) -> None:
         """Refuses a first batch that does not divide evenly; only the last may be smaller."""

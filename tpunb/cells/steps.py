@@ -21,7 +21,7 @@ from .outputs import LAST, OutputRecord
 from .plotted_values import PlottedValues
 from .program import Program
 from .settings import RunSettings
-from .source import StepSource
+from .source import CellSource, StepSource
 from .step_loop import Kept, Loop, bound_to
 from .steps_per_loop import StepsPerLoop
 from .timings import LoopTimings, Waits
@@ -205,7 +205,8 @@ class Steps:
         except Overdue:
             self.stopped, self.is_half_done = True, self.programs.calls.has_run
         except Exception as error:
-            mark_step(error, self.done, self._batches.described() if self._batches else "")
+            names = self.names if isinstance(self.cell, CellSource) else ()
+            mark_step(error, self.done, self._batches.described(names) if self._batches else "")
             raise
         finally:
             self._plots.flush()

@@ -73,7 +73,11 @@ class RunDisplay:
             self._line.remove()
             return
         done = counted(self._steps, "step")
-        self._line.leave(done, " · ".join([f"{done} in {self._taken()}", *self._speed()]))
+        rate, *others = self._speed() or [""]
+        if rate and self._started - self._entered > 0.2 * (time.monotonic() - self._entered):
+            rate += " after tracing"  # it is not the steps by the time
+        speed = filter(None, [rate, *others])
+        self._line.leave(done, " · ".join([f"{done} in {self._taken()}", *speed]))
 
     def tracing(self, what: str) -> None:
         """TensorFlow begins to trace a step or a loop."""

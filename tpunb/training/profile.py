@@ -20,6 +20,12 @@ _WAITS = 0.1
 
 _STEP_HEAD = ("", "time", "input wait", "host", "device", "collectives")
 _OPERATION_HEAD = ("operation", "kind", "calls", "time", "share")
+_LONG_NAMES = dataclasses.replace(
+    LINED,
+    heading=LINED.heading.replace("white-space:nowrap", "overflow-wrap:anywhere"),
+    cell=f"{LINED.cell};overflow-wrap:anywhere",
+)
+"""Names of operations have no spaces: the figures beside them are to fit on narrow pages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +173,7 @@ class Profile:
             parts.append(table(self._step_rows(), head=_STEP_HEAD, named=True, style=LINED))
         if self.operations:
             rows = self._operation_rows()
-            parts.append(table(rows, head=_OPERATION_HEAD, named=True, style=LINED))
+            parts.append(table(rows, head=_OPERATION_HEAD, named=True, style=_LONG_NAMES))
         return f"<div>{''.join(parts + [block(note) for note in self.notes])}</div>"
 
 

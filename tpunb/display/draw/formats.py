@@ -36,7 +36,9 @@ __all__ = [
     "topology_facts",
 ]
 
-_TEN_THOUSAND, _TEN_MILLION = 1e4, 1e7
+_THOUSAND, _TEN_MILLION = 1e3, 1e7
+_EXACT = 2**53
+"""Up to here a page's numbers hold every integer."""
 
 Number = int | float | bool
 Nested = list["Nested"] | Number
@@ -47,11 +49,11 @@ def number(value: Number | None) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool | int):
-        return str(value) if abs(value) < 10**12 else f"{float(value):.4g}"
+        return str(value) if abs(value) < _EXACT else f"{float(value):.4g}"
     if math.isnan(value):
         return "nan"
-    # Up to seven digits before the point are read more easily than an exponent.
-    return f"{value:.0f}" if _TEN_THOUSAND <= abs(value) < _TEN_MILLION else f"{value:.4g}"
+    # All seven digits of 32 bits: 12345.68 rounded to 12346 would look like an integer.
+    return f"{value:.7g}" if _THOUSAND <= abs(value) < _TEN_MILLION else f"{value:.4g}"
 
 
 def sampled_phrase(rows: int, columns: int = 1, *, of: str = "") -> str:
@@ -164,10 +166,18 @@ def section_title(section: Section, *, alone: bool) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def facts(statistics: Statistics | None) -> str:
-    """Minimum, mean, maximum and standard deviation in a line; empty where there are none."""
+def facts(value: ReplicaValue) -> str:
+    """Minimum, mean, maximum and standard deviation in a line; empty where there are none.
+
+    Truth values are counted: `"2 of 3 True"`.
+    """
+    statistics = value.statistics
     if statistics is None or statistics.mean is None:
         return ""
+    sides = value.shape or ()
+    if value.dtype == "bool" and None not in sides:
+        count = math.prod(side for side in sides if side is not None)
+        return f"{round(statistics.mean * count)} of {count} True"
     return (
         f"min {number(statistics.minimum)}  mean {number(statistics.mean)}  "
         f"max {number(statistics.maximum)}  std {number(statistics.deviation)}"

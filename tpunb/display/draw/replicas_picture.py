@@ -165,7 +165,7 @@ def _line_parts(section: Section, values: Sequence[ReplicaValue]) -> list[_Part]
         parts = (
             _caption(section, replica),
             formats.nested_values(value)[:80],
-            "" if value.shape == () else formats.facts(value.statistics),
+            "" if value.shape == () else formats.facts(value),
             formats.flags(value.statistics),
         )
         lines.append(_text_part("  ".join(filter(None, parts)), mono=True, size=11))
@@ -221,7 +221,8 @@ def _draw_panel(
 
 def _draw_facts(canvas: Canvas, value: ReplicaValue, left: float, top: float) -> None:
     # The panels are as wide as three numbers.
-    first, _, deviation = formats.facts(value.statistics).rpartition("  ")
+    facts = formats.facts(value)
+    first, _, deviation = facts.rpartition("  ") if "  " in facts else (facts, "", "")
     canvas.text(left, top, first, size=9.5, colour=INK)
     canvas.text(left, top + 13, deviation, size=9.5, colour=INK)
     beside = left + 75 if deviation else left
@@ -311,7 +312,7 @@ def _legend_parts(
         value = values[number]
         words = (
             _caption(section, number),
-            formats.facts(value.statistics),
+            formats.facts(value),
             formats.flags(value.statistics),
         )
         text = "   ".join(filter(None, words))

@@ -93,6 +93,9 @@ def _statistics_cells(value: ReplicaValue) -> list[str]:
     if value.statistics is None:
         return [""] * 4
     one = value.statistics
+    if value.dtype == "bool":
+        share = "" if one.mean is None else formats.number(one.mean)
+        return ["", share, "", ""]
     return [formats.number(n) for n in (one.minimum, one.mean, one.maximum, one.deviation)]
 
 

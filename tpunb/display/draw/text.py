@@ -155,7 +155,7 @@ def _value_line(value: ReplicaValue, *, same: bool) -> str:
     parts = ["" if same else f"{value.dtype} {formats.shape_phrase(value.shape)}".strip()]
     parts.append(shortened(formats.nested_values(value), 60))
     # The statistics of a single number are the number.
-    parts.append("" if single else formats.facts(value.statistics))
+    parts.append("" if single else formats.facts(value))
     parts.append("" if single else formats.flags(value.statistics))
     return "  ".join(part for part in parts if part)
 

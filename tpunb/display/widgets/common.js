@@ -182,7 +182,7 @@ export function oncePerFrame(draw) {
   return request;
 }
 
-/** A number as the static forms write it: four significant digits, up to seven before the point. */
+/** A number as the static forms write it: four significant digits, seven from a thousand on. */
 export function shortNumber(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isNaN(value)) return "nan";
@@ -190,8 +190,8 @@ export function shortNumber(value) {
   if (value === -Infinity) return "-inf";
   if (Number.isInteger(value) && Math.abs(value) < 1e12) return String(value);
   const size = Math.abs(value);
-  if (size >= 1e4 && size < 1e7) return value.toFixed(0);
-  if (size >= 1e-4 && size < 1e4) return String(Number(value.toPrecision(4)));
+  if (size >= 1e3 && size < 1e7) return String(Number(value.toPrecision(7)));
+  if (size >= 1e-4 && size < 1e3) return String(Number(value.toPrecision(4)));
   const [digits, exponent] = value.toExponential(3).split("e");
   const sign = exponent[0] === "-" ? "-" : "+";
   return `${Number(digits)}e${sign}${exponent.slice(1).padStart(2, "0")}`;

@@ -47,7 +47,8 @@ class ReplicasView {
     this.stops = [onTheme(() => this.draw()), onWidth(this.page, () => this.draw())];
     this.read();
     this.request.cancel();
-    this.draw();
+    // Not yet on the page there is no width: one column of panels would make it jump.
+    if (this.root.clientWidth > 0) this.draw();
   }
 
   stop() {
@@ -261,14 +262,17 @@ class ReplicasView {
   }
 
   facts(panel) {
-    const { mode, view } = this.settings;
+    const { mode, section, view } = this.settings;
     const single = panel.data?.length === 1 && view === "numbers";
     const { mean } = panel.statistics;
-    const narrow = this.panelWidth < 150 && !Number.isNaN(mean);
+    const narrow = this.panelWidth < 150 && !Number.isNaN(mean) && !panel.boolean;
     const lines = mode === "difference" ? [differenceText(panel)] : single ? []
       : narrow ? [`mean ${numberText(mean)}`] : statisticsParts(panel.statistics, panel).flatMap((part) => [element("span", {}, part), " "]);
     const odd = oddText(panel.statistics);
-    return [lines.length ? element("div", { class: "tpunb-replicas-facts", title: factsText(panel) }, ...lines) : null,
+    // Of a sparse or ragged tensor the numbers are those that are set: how many, of what.
+    const note = mode === "values" && view === "numbers" && section.texts[Math.max(0, panel.place)]?.[0];
+    return [note ? element("div", { class: "tpunb-replicas-facts" }, note) : null,
+      lines.length ? element("div", { class: "tpunb-replicas-facts", title: factsText(panel) }, ...lines) : null,
       odd ? element("div", { class: "tpunb-replicas-odd" }, odd) : null].filter(Boolean);
   }
 

@@ -288,7 +288,7 @@ export function oddPlaces(means) {
 /** A number as the static forms write it; integers in full. */
 export function numberText(value, integral = false) {
   const size = Math.abs(value);
-  if (!Number.isFinite(value) || size < 1e7 || (integral && Number.isInteger(value) && size < 1e12)) {
+  if (!Number.isFinite(value) || size < 1e7 || (integral && Number.isSafeInteger(value))) {
     return shortNumber(value);
   }
   if (Number.isInteger(value)) {

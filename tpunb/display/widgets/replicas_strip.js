@@ -66,7 +66,7 @@ export class MeanStrip {
 
   text(place) {
     const { section } = this;
-    const statistics = statisticsLines(statisticsAt(section.columns, place), section.block);
+    const statistics = statisticsLines(statisticsAt(section.columns, place), { integral: section.block.integral });
     const odd = this.odd.has(place) ? ["far from the others"] : [];
     return [`replica ${replicaAt(section, place)}`, ...statistics, ...odd].join("\n");
   }

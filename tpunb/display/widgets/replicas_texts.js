@@ -2,13 +2,17 @@
 
 import { matrixOf, numberText } from "./replicas_data.js";
 
-export function statisticsLines(statistics, { integral = false } = {}) {
+export function statisticsLines(statistics, panel) {
   if (!statistics) return [];
-  return [statisticsParts(statistics, { integral }).join("  "), oddText(statistics)].filter(Boolean);
+  return [statisticsParts(statistics, panel).join("  "), oddText(statistics)].filter(Boolean);
 }
 
-export function statisticsParts({ min, mean, max, std = NaN }, { integral = false }) {
+export function statisticsParts({ min, mean, max, std = NaN }, { integral = false, boolean = false, shape, data }) {
   if (Number.isNaN(mean)) return [];
+  if (boolean) {
+    const count = shape?.every((side) => side !== null) ? shape.reduce((size, side) => size * side, 1) : data.length;
+    return [`${Math.round(mean * count)} of ${count} True`];
+  }
   const spread = Number.isNaN(std) ? [] : [`std ${numberText(std)}`];
   return [`min ${numberText(min, integral)}`, `mean ${numberText(mean)}`, `max ${numberText(max, integral)}`, ...spread];
 }

@@ -163,13 +163,14 @@ def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict
             unless there is a device assignment.
     """
     _check(description)
+    facts = [line for line in _facts(description) if line]  # a replica on every core is said above
     if connected and not description.num_replicas:
         cores = range(description.num_cores)
         description = replace(description, replicas=tuple(cores), logical_devices=(0,) * len(cores))
     columns, buffer = pack(_columns(description))
     header = {
         "name": description.name or "TPU topology",
-        "facts": [line for line in _facts(description) if line],
+        "facts": facts,
         "mesh": list(description.mesh),
         "cores_per_chip": description.cores_per_chip,
         "wraps": list(description.wraps),
