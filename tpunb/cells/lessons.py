@@ -162,8 +162,11 @@ def _misunderstood(error: BaseException, statement: ast.stmt | None) -> tuple[st
     if isinstance(error, RuntimeError) and _OUTSIDE_ONLY.search(text):
         return (
             "The cell itself runs on every replica, and the strategy's methods are for outside.",
-            "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and `ctx.all_gather(x, axis=0)` "
-            "combine the replicas' values, and so do `-r NAME=mean` and `-g NAME`.",
+            (
+                "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and "
+                "`ctx.all_gather(x, axis=0)` combine the replicas' values, and so do "
+                "`-r NAME=mean` and `-g NAME`."
+            ),
         )
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from .guards import attributes_of, is_plain
+from .dependency_guards import attributes_of, is_plain
 
 __all__ = ["layers_of", "read_by_library"]
 
