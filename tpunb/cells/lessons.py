@@ -24,6 +24,10 @@ _MIXED = re.compile(
 )
 _CHANGED = re.compile(r"'(?:Symbolic|Eager)?Tensor' object does not support item assignment")
 _OUTSIDE_ONLY = re.compile(r"requires (?:being in )?cross-replica context")
+_COMBINED = (
+    "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and `ctx.all_gather(x, axis=0)` "
+    "combine the replicas' values, and so do `-r NAME=mean` and `-g NAME`."
+)
 _LONGEST = 60
 _BLOCKS = ("body", "orelse", "finalbody")
 
@@ -162,11 +166,7 @@ def _misunderstood(error: BaseException, statement: ast.stmt | None) -> tuple[st
     if isinstance(error, RuntimeError) and _OUTSIDE_ONLY.search(text):
         return (
             "The cell itself runs on every replica, and the strategy's methods are for outside.",
-            (
-                "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and "
-                "`ctx.all_gather(x, axis=0)` combine the replicas' values, and so do "
-                "`-r NAME=mean` and `-g NAME`."
-            ),
+            _COMBINED,
         )
     return None
 

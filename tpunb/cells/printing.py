@@ -34,6 +34,10 @@ _MOST_LETTERS = 1_000_000
 _SUMMARIZED = 3  # elements at each end, as `tf.print` has it
 _SYMBOLIC = re.compile(r'\bTensor\("[^"]*", shape=')
 _ON_A_TPU = "On a TPU, printing needs tf.config.set_soft_device_placement(True), and is slow."
+_ON_A_POD = (
+    "The replicas of a Pod print where they run: `tf.print` writes to each worker's own output. "
+    "Assign the values to names, and look at them in the next cell."
+)
 _F_STRING = (
     "A tensor has no value yet where an f-string is made: print('loss', loss) shows the values."
 )
@@ -45,10 +49,13 @@ class Printer:
 
     Args:
         strategy: The strategy; nothing is collected but from a virtual TPU in this process.
+            Of what replicas in other processes print it is said where it goes.
     """
 
     def __init__(self, strategy: Any) -> None:
-        self._collects = isinstance(strategy, VirtualTPU) and not _is_elsewhere(strategy)
+        is_virtual = isinstance(strategy, VirtualTPU)
+        self._is_elsewhere = is_virtual and _is_elsewhere(strategy)
+        self._collects = is_virtual and not self._is_elsewhere
         self._lock = threading.Lock()
         self._texts: dict[int, list[str]] = {}
         self._letters = 0
@@ -57,18 +64,19 @@ class Printer:
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """While a replica function is traced inside, what it prints is collected when it runs."""
-        if not self._collects or is_observed():
+        if is_observed() or not (self._collects or self._is_elsewhere):
             yield
             return
         python, tensorflow = builtins.print, tf.print
         builtins.print = _unconverted(self._python(python))
-        tf.print = _unconverted(self._tensorflow(tensorflow))
+        if self._collects or tf.config.get_soft_device_placement():  # else a Pod refuses it
+            tf.print = _unconverted(self._tensorflow(tensorflow))
         self._prints = False
         try:
             yield
         finally:
             builtins.print, tf.print = python, tensorflow
-        if self._prints:
+        if self._prints and self._collects:
             _in_order(tf.compat.v1.get_default_graph())
 
     def show(self) -> None:
@@ -107,6 +115,9 @@ class Printer:
             stream = options.get("output_stream", sys.stderr)
             if stream not in (sys.stdout, sys.stderr) or not _in_a_replica():
                 return otherwise(*values, **options)
+            if self._is_elsewhere:
+                self._say_where()
+                return otherwise(*values, **options)
             most = options.get("summarize") or _SUMMARIZED
             text = lambda value: _summarized(value, most)  # noqa: E731
             return self._add(values, options.get("sep", " "), options.get("end", "\n"), text)
@@ -115,6 +126,8 @@ class Printer:
 
     def _add(self, values: Any, sep: str, end: str, text: Callable[[Any], str]) -> Any:
         """Adds the operation to the graph that is being built."""
+        if self._is_elsewhere:  # this process's Python cannot be called from there
+            return self._say_where()
         flat = tf.nest.flatten(values)
         places = [place for place, value in enumerate(flat) if _has_no_value(value)]
 
@@ -135,6 +148,11 @@ class Printer:
         self._prints = True
         self._has_note |= not tf.config.get_soft_device_placement()
         return operation
+
+    def _say_where(self) -> None:
+        if not self._has_said:
+            self._has_said = True
+            sys.stdout.write(f"{_ON_A_POD}\n")
 
     def _collect(self, replica: int, text: str) -> None:
         with self._lock:

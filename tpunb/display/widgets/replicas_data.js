@@ -287,10 +287,8 @@ export function oddPlaces(means) {
 
 /** A number as the static forms write it; integers in full. */
 export function numberText(value, integral = false) {
-  const size = Math.abs(value);
-  if (!Number.isFinite(value) || size < 1e7 || (integral && Number.isSafeInteger(value))) {
-    return shortNumber(value);
-  }
+  if (integral && Number.isSafeInteger(value)) return String(value);
+  if (!Number.isFinite(value) || Math.abs(value) < 1e7) return shortNumber(value);
   if (Number.isInteger(value)) {
     const [digits, exponent] = value.toExponential(3).split("e+");
     return `${Number(digits)}e+${exponent.padStart(2, "0")}`;
