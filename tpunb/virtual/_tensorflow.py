@@ -98,7 +98,7 @@ from tensorflow.python.distribute.cluster_resolver.tpu.tpu_cluster_resolver impo
 from tensorflow.python.eager import remote
 from tensorflow.python.framework import config
 from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
 from tensorflow.python.tpu import tpu_strategy_util
 
 # The calls that wait for workers, to make them without Python's lock; and the call of a
@@ -135,6 +135,7 @@ __all__ = [
     "NodeDef",
     "OpSharding",
     "PrecisionConfig",
+    "ResourceVariable",
     "SymbolicTensor",
     "TPUClusterResolver",
     "TPUExtended",

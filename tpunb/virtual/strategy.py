@@ -40,6 +40,7 @@ from tpunb.virtual.replicate.collective_groups import broadcast_from_first
 from tpunb.virtual.replicate.gathering import of_one_shape
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
+from tpunb.virtual.single_writes import watch_copies
 from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.v1_steps import run_steps
 
@@ -237,9 +238,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         variable = super()._create_variable(next_creator, **kwargs)
+        if distribute_utils.is_distributed_variable(variable):
+            watch_copies(variable, self._options.divergence.diverge)
         if self._tpu_devices.shape[1] > 1 and distribute_utils.is_distributed_variable(variable):
-            everywhere = self._use_spmd_for_xla_partitioning
-            device = None if everywhere else int(self._logical_device_stack[-1])
+            spmd = self._use_spmd_for_xla_partitioning
+            device = None if spmd else int(self._logical_device_stack[-1])
             self.recorder.variable(variable, device)
         return variable
 

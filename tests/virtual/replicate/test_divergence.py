@@ -313,3 +313,52 @@ def test_an_update_that_was_shared_is_no_longer(strategy: Any) -> None:
     update()
     assert copies(w) == ranks(strategy)
     assert values(strategy, reads()) == ranks(strategy)
+
+
+# One copy, written from outside of a replica function.
+
+
+def eagerly(v: Any) -> None:
+    v.values[1].assign(30.0)
+
+
+def by_a_sum(v: Any) -> None:
+    v._values[1].assign_add(20.0)
+
+
+def in_a_traced_function(v: Any) -> None:
+    @tf.function
+    def write() -> None:
+        v.values[1].assign(30.0)
+
+    write()
+
+
+@pytest.mark.parametrize("write", [eagerly, by_a_sum, in_a_traced_function])
+@pytest.mark.parametrize("keep", [in_a_loop, in_a_nested_function, held_concrete])
+def test_one_copy_is_written_from_outside(strategy: Any, write: Any, keep: Any) -> None:
+    v = make(strategy)
+    step, replicas = keep(strategy, v), strategy.num_replicas_in_sync
+    assert values(strategy, step()) == pytest.approx([10.0] * replicas)
+    mean = function(lambda: strategy.run(lambda: mean_of(v)))
+    assert values(strategy, mean()) == pytest.approx([10.0] * replicas)
+    write(v)
+    expected = [10.0, 30.0, *[10.0] * (replicas - 2)]
+    assert values(strategy, step()) == pytest.approx(expected)
+    assert values(strategy, mean()) == pytest.approx([sum(expected) / replicas] * replicas)
+
+
+def mean_of(v: Any) -> Any:
+    return tf.distribute.get_replica_context().all_reduce("mean", v.read_value())
+
+
+def test_all_copies_are_written_from_outside(strategy: Any, tmp_path: Any) -> None:
+    v = make(strategy)
+    before = len(strategy.extended._options.divergence.variables)
+    checkpoint = tf.train.Checkpoint(v=v)
+    path = checkpoint.write(str(tmp_path / "at"))
+    v.assign(3.0)
+    strategy.extended.update(v, lambda copy, x: copy.assign_add(x), args=(1.0,))
+    checkpoint.read(path).assert_consumed()
+    assert copies(v) == [10.0] * strategy.num_replicas_in_sync
+    assert len(strategy.extended._options.divergence.variables) == before
