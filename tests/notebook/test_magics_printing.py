@@ -125,3 +125,18 @@ def test_soft_placement_needs_no_note(book: Notebook, place_softly: Callable[[bo
 def test_outside_of_cells_printing_is_refused(book: Notebook) -> None:
     ran = book.run("tf.function(lambda: strategy.run(lambda: tf.print(1)))()")
     assert "No registered 'StringFormat' OpKernel" in str(ran.error)
+
+
+def test_a_pod_says_where_its_replicas_print(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its workers are other processes, which cannot call this one's Python."""
+    monkeypatch.setattr("tpunb.cells.printing._is_elsewhere", lambda strategy: True)
+    notebook = Notebook(tmp_path)
+    notebook.good("%load_ext tpunb\nimport tensorflow as tf\n%tpu_connect --simulate 2")
+    first = notebook.good("%%tpu_run\nprint('id', replica_id)\nprint('traced')").text
+    assert first.startswith("The replicas of a Pod print where they run")
+    assert first.endswith("\ntraced\n")
+    assert notebook.good("%%tpu_run\nprint('id', replica_id + 1)").text == ""  # it was said
+    refused = notebook.run("%%tpu_run\ntf.print(replica_id)")
+    assert "In the cell, line 2" in refused.text
+    assert "Known error 23." in refused.text
+    notebook.close()

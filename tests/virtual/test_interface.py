@@ -29,6 +29,8 @@ def four() -> Any:
 def test_it_is_a_tpu_strategy(four: Any) -> None:
     assert isinstance(four, tf.distribute.TPUStrategy)
     assert four.num_replicas_in_sync == 4
+    assert repr(four) == "<virtual TPUStrategy of 4 replicas>"
+    assert repr(VirtualTPUClusterResolver("v3-8")) == "<resolver of a virtual TPU v3-8>"
     assert isinstance(four.cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver)
     with four.scope():
         assert tf.distribute.get_strategy() is four

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.units import counted
 from tpunb.tpu.annotations import Annotations
 from tpunb.virtual._tensorflow import deprecation
 from tpunb.virtual.resolver import virtual_topology
@@ -16,6 +17,11 @@ class VirtualTPU:
     """Shared by the strategies of all three generations."""
 
     extended: Any
+    num_replicas_in_sync: int
+
+    def __repr__(self) -> str:
+        """What it is: an address changes from run to run."""
+        return f"<virtual TPUStrategy of {counted(self.num_replicas_in_sync, 'replica')}>"
 
     def run(
         self,

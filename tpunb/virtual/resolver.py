@@ -75,6 +75,10 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         self._tpu = "local"
         self._tpu_topology = None
 
+    def __repr__(self) -> str:
+        """What it is: an address changes from run to run."""
+        return f"<resolver of a virtual TPU {self.accelerator.name}>"
+
     @staticmethod
     def connect(
         tpu: str | int | Accelerator | None = None,
