@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from tpunb._util.integers import is_whole
 from tpunb.errors import TpunbError
+from tpunb.machine.memory import measure
 from tpunb.machine.processors import processors
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
@@ -42,6 +44,9 @@ from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.v1_steps import run_steps
+
+_USUAL_MEMORY = 2**33  # of a machine that does not say what it has
+_JOINED_PART = 8
 
 
 class AtOnceError(TpunbError, ValueError):
@@ -70,6 +75,10 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
             what `TPUNB_ARITHMETIC` says, else `"cpu"`.
         at_once: How many replicas of a process run at a time, which changes the memory
             that a step takes and not its numbers; by default as many as it has processors.
+        joined: Whether one operation on the values of all replicas, joined in one tensor,
+            does for all what each would do: an eighth or less of the operations on 8
+            replicas, and the memory of all at once. By default where that takes a small
+            part of the machine's.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
@@ -87,6 +96,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         strict: bool | Mapping[str, bool] | Strictness = True,
         arithmetic: str | None = None,
         at_once: int | None = None,
+        joined: bool | None = None,
     ) -> None:
         warn_if_newer(tf.__version__)
         # TPUStrategyV2's own __init__ makes a TPUExtended, hence its parent's.
@@ -101,6 +111,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
                 Strictness.of(strict),
                 arithmetic=arithmetic_of(arithmetic),
                 at_once=at_once,
+                joined=joined,
             )
         )
         distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
@@ -123,6 +134,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         *,
         arithmetic: Arithmetic = "cpu",
         at_once: int | None = None,
+        joined: bool | None = None,
     ) -> None:
         super().__init__(
             strategy,
@@ -148,6 +160,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             memory=memory,
             called=called,
             at_once=_checked(at_once) or _processors_for_each(resolver.devices),
+            joined=_most_joined(joined),
             arithmetic=arithmetic,
         )
 
@@ -304,6 +317,16 @@ def _checked(at_once: int | None) -> int | None:
         f"{reprlib.repr(at_once)} replicas cannot run at a time.",
         fix="Give a whole number from 1, or nothing for as many as there are processors.",
     )
+
+
+def _most_joined(joined: bool | None) -> float:
+    """How many bytes the joined values of a step may take together.
+
+    They live at once at worst, and never do: each ends with the last that reads it.
+    """
+    if joined is not None:
+        return math.inf if joined else 0
+    return (measure().total or _USUAL_MEMORY) / _JOINED_PART
 
 
 def _processors_for_each(devices: VirtualDevices) -> int:

@@ -12,6 +12,7 @@ from tpunb.virtual.replicate.variance import Role, Variance
 from tpunb.virtual.replicate.write_collectives import write_collective
 from tpunb.virtual.replicate.write_control_flow import write_lifted
 from tpunb.virtual.replicate.write_copies import write_copies
+from tpunb.virtual.replicate.write_joined import write_joined
 from tpunb.virtual.replicate.write_results import write_effects, write_results
 from tpunb.virtual.replicate.write_updates import write_update
 
@@ -39,5 +40,7 @@ def _write_node(builder: Builder, node: NodeDef) -> None:
         write_update(builder, node)
     elif role is Role.LIFTED:
         write_lifted(builder, node, write_nodes)
+    elif role is Role.JOINED:
+        write_joined(builder, node)
     else:
         write_copies(builder, node)
