@@ -15,6 +15,7 @@ from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder, Setting
+from tpunb.virtual.replicate.dead_reads import without_dead_reads
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.graphs import Library, data_inputs, returned
 from tpunb.virtual.replicate.inline import inlined
@@ -55,7 +56,8 @@ class ReplicaFunction:
     @functools.cached_property
     def computed(self) -> FunctionDef:
         """The function as the replicas compute it."""
-        return self.unit.rounded(self.definition) if self.unit else self.definition
+        definition = without_dead_reads(self.definition)
+        return self.unit.rounded(definition) if self.unit else definition
 
     @functools.cached_property
     def inlined_library(self) -> Library:

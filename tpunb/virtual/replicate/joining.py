@@ -147,7 +147,7 @@ class _Candidates:
             shared = argument is not None and argument.is_mirrored and not varies
             return Input((), kind, varies=False, value=lambda: None) if shared else None
         sizes = self.statics.sizes(source)
-        if sizes is None or 0 in sizes or not _is_number(kind):
+        if sizes is None or (varies and 0 in sizes) or not _is_number(kind):
             return None
         return Input(sizes, kind, varies, lambda: self.statics.value(source))
 
@@ -210,7 +210,7 @@ class _Candidates:
                 apart += self._conversion(source) / (len(users) - alike + 1)
         users = self._users[node.name]
         others = [user for user in users if user.name not in plans and not _is_sum(user)]
-        size = self._size(node) / _BYTES
+        size = self.statics.bytes_of(node) / _BYTES
         if others or node.name in self._returned:
             joined += _CONVERSION
         if len(others) < len(users):
@@ -221,17 +221,9 @@ class _Candidates:
         sizes = self.statics.sizes(source) or ()
         return _CONVERSION + math.prod(sizes) * int(self.statics.dtype(source).size) / _BYTES
 
-    def _size(self, node: NodeDef) -> int:
-        """How many bytes a replica's node gives."""
-        kinds = output_types(node)
-        sizes = [self.statics.output_sizes(node.name, k) or () for k in range(len(kinds))]
-        return sum(
-            math.prod(one) * int(kind.size) for one, kind in zip(sizes, kinds, strict=True)
-        )
-
-    def bytes_of(self, names: Collection[str]) -> int:
+    def bytes_of(self, names: Collection[str]) -> float:
         """How many bytes a replica's part of what nodes give takes."""
-        return sum(self._size(self._nodes[name]) for name in names)
+        return sum(self.statics.bytes_of(self._nodes[name]) for name in names)
 
 
 _SUM_TAKES = frozenset({Form.SUMMED, Form.SHARED})

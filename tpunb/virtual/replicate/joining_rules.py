@@ -195,6 +195,10 @@ def _segment_sum(seen: Seen) -> Plan | None:
     return seen.plan([ROWS, ROWS, SHARED], Form.SUMMED)
 
 
+def _bitcast(seen: Seen) -> Plan | None:
+    return broadcasting(seen) if seen.outputs[0] == seen.inputs[0].sizes else None
+
+
 def _bias_gradient(seen: Seen) -> Plan | None:
     return seen.plan([ROWS], Form.SUMMED) if seen.summed else None
 
@@ -233,6 +237,7 @@ _RULES: dict[str, Rule] = {
     "ResizeBilinearGrad": _rows_of(0, 1),
     "MaxPoolGrad": _rows_of(0, 1, 2),
     "MaxPool3DGrad": _rows_of(0, 1, 2),
+    "Bitcast": _bitcast,
     "BiasAdd": _bias,
     "BiasAddGrad": _bias_gradient,
     "FusedBatchNormV3": _normalization,

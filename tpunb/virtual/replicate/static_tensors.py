@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -88,6 +89,16 @@ class StaticTensors:
         if known is None and node is not None and node.op in _PASS_ON:
             return self.sizes(data_inputs(node)[0])
         return known
+
+    def bytes_of(self, node: NodeDef) -> float:
+        """How many bytes what a node gives takes; infinitely many if that is not known."""
+        total = 0
+        for index, kind in enumerate(output_types(node)):
+            sizes = self.output_sizes(node.name, index)
+            if sizes is None:
+                return math.inf
+            total += math.prod(sizes) * int(kind.size)
+        return total
 
     def place(self, source: Reference) -> int:
         """Which of all tensors that a node gives a reference means."""

@@ -16,6 +16,9 @@ from tpunb.virtual.replicate.write_joined import write_joined
 from tpunb.virtual.replicate.write_results import write_effects, write_results
 from tpunb.virtual.replicate.write_updates import write_update
 
+_WIRED = frozenset({Role.COLLECTIVE, Role.LIFTED})
+"""What is checked although nothing needs it, and so needs what it takes."""
+
 
 def write_function(builder: Builder, results: Sequence[Returned]) -> FunctionDef:
     """Writes a whole function, which returns each result once per replica."""
@@ -27,7 +30,12 @@ def write_function(builder: Builder, results: Sequence[Returned]) -> FunctionDef
 
 def write_nodes(builder: Builder) -> None:
     """Writes what becomes of the nodes of a function."""
-    for node in builder.analysis.order:
+    nodes = builder.analysis.order
+    unused = {node.name for node in nodes if not builder.runs(node)}
+    if not any(builder.analysis.roles[name] in _WIRED for name in unused):
+        # TensorFlow would prune them, from a graph that is larger by all replicas' copies.
+        nodes = [node for node in nodes if node.name not in unused]
+    for node in nodes:
         _write_node(builder, node)
     take_turns(builder)
 
