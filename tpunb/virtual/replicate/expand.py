@@ -15,6 +15,7 @@ from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder, Setting
+from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
 from tpunb.virtual.replicate.dead_reads import without_dead_reads
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.graphs import Library, data_inputs, returned
@@ -57,6 +58,8 @@ class ReplicaFunction:
     def computed(self) -> FunctionDef:
         """The function as the replicas compute it."""
         definition = without_dead_reads(self.definition)
+        if self.joining is not None:
+            definition = with_constant_shapes(definition, self.joining.sizes)
         return self.unit.rounded(definition) if self.unit else definition
 
     @functools.cached_property

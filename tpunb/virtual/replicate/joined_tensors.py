@@ -43,6 +43,7 @@ class JoinedTensors:
         self._tensor = tensor
         self._known: dict[tuple[Reference, Form], str] = {}
         self._constants: dict[tuple[str, Sizes, bytes], str] = {}
+        self._widened: dict[str, str] = {}
         self._parts: dict[Reference, str] = {}
 
     @property
@@ -69,8 +70,12 @@ class JoinedTensors:
         text = self.taken(source, take.form)
         if take.sizes is None or take.sizes == self._sizes(source):
             return text
-        name = f"{self._name(source)}_of_{len(take.sizes)}_axes"
-        return self._reshaped(name, source, text, (self._replicas, *take.sizes))
+        # Only axes of size 1 are added in front: their number says which shape it is.
+        name = f"{self._name(source, take.form)}_of_{len(take.sizes)}_axes"
+        if name not in self._widened:
+            sizes = (self._replicas, *take.sizes)
+            self._widened[name] = self._reshaped(name, source, text, sizes)
+        return self._widened[name]
 
     def taken(self, source: Reference, form: Form) -> str:
         """A tensor in a form; it is written unless it has it."""

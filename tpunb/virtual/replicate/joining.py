@@ -121,7 +121,7 @@ class _Candidates:
             and analysis.roles[node.name] is Role.COMPUTE
             and analysis.variances[node.name] is Variance.VARYING
             and not node.device
-            and (not is_stateful(node) or node.op in READS)
+            and (not is_stateful(node) or node.op in _HARMLESS)
             and not any(key.startswith("_Xla") or key == "_xla_outside" for key in node.attr)
         )
 
@@ -226,6 +226,8 @@ class _Candidates:
         return sum(self.statics.bytes_of(self._nodes[name]) for name in names)
 
 
+_HARMLESS = READS | {"CheckNumerics"}
+"""Stateful operations that may as well run once."""
 _SUM_TAKES = frozenset({Form.SUMMED, Form.SHARED})
 
 
@@ -240,5 +242,5 @@ def _is_number(kind: dtypes.DType) -> bool:
 def _has_rows(plan: Plan, seen: Seen) -> bool:
     """Whether what is taken by rows has an axis."""
     return not plan.takes or all(
-        one.sizes or take is not ROWS for take, one in zip(plan.takes, seen.inputs, strict=True)
+        one.sizes or take is not ROWS for take, one in zip(plan.takes, seen.inputs, strict=False)
     )

@@ -86,6 +86,8 @@ class StaticTensors:
         """The shape of a tensor that a node gives, or of an argument."""
         known = self._sizes.get((name, index))
         node = self._nodes.get(name)
+        if node is not None and node.op == "Const":
+            return tuple(axis.size for axis in node.attr["value"].tensor.tensor_shape.dim)
         if known is None and node is not None and node.op in _PASS_ON:
             return self.sizes(data_inputs(node)[0])
         return known
