@@ -135,6 +135,16 @@ class Request:
         type=int,
         metavar="N",
     )
+    joined: bool | None = _option(
+        None,
+        "whether one operation of a virtual TPU works on the values of all replicas, joined in one "
+        "tensor, where all do the same: faster, with the memory of all at once; by default where "
+        "that takes a small part of the machine's",
+        flag="--no-joining",
+        help="let each replica of a virtual TPU do its operations for itself",
+        action="store_const",
+        const=False,
+    )
     patch: bool = _option(
         False,
         "let TensorFlow's own names answer for the virtual TPU until the connection is closed: "

@@ -7,18 +7,12 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import math
-import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tpunb._util.integers import is_whole
-from tpunb.errors import TpunbError
-from tpunb.machine.memory import measure
-from tpunb.machine.processors import processors
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, largest_memory
@@ -34,6 +28,7 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.devices import VirtualDevices
+from tpunb.virtual.economy import checked, most_joined, processors_for_each
 from tpunb.virtual.input_pipelines import share_iterators, without_tuning
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
@@ -44,13 +39,6 @@ from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.v1_steps import run_steps
-
-_USUAL_MEMORY = 2**33  # of a machine that does not say what it has
-_JOINED_PART = 8
-
-
-class AtOnceError(TpunbError, ValueError):
-    """What says how many replicas run at a time is no positive whole number."""
 
 
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
@@ -159,8 +147,8 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             assigned=device_assignment is not None,
             memory=memory,
             called=called,
-            at_once=_checked(at_once) or _processors_for_each(resolver.devices),
-            joined=_most_joined(joined),
+            at_once=checked(at_once) or processors_for_each(resolver.devices),
+            joined=most_joined(joined),
             arithmetic=arithmetic,
         )
 
@@ -308,31 +296,6 @@ def _prepared(
     if getattr(options.experimental_xla_options, "enable_xla_dynamic_padder", True):
         return inputs
     return padded(inputs, to_power_of_two=bool(options.experimental_bucketizing_dynamic_shape))
-
-
-def _checked(at_once: int | None) -> int | None:
-    if at_once is None or (is_whole(at_once) and at_once >= 1):
-        return at_once
-    raise AtOnceError(
-        f"{reprlib.repr(at_once)} replicas cannot run at a time.",
-        fix="Give a whole number from 1, or nothing for as many as there are processors.",
-    )
-
-
-def _most_joined(joined: bool | None) -> float:
-    """How many bytes the joined values of a step may take together.
-
-    They live at once at worst, and never do: each ends with the last that reads it.
-    """
-    if joined is not None:
-        return math.inf if joined else 0
-    return (measure().total or _USUAL_MEMORY) / _JOINED_PART
-
-
-def _processors_for_each(devices: VirtualDevices) -> int:
-    """How many of this machine's processors there are for each of the hosts' processes."""
-    processes = {host.partition("/device:")[0] for host in devices.hosts}
-    return max(1, processors() // len(processes))
 
 
 def replica_devices(

@@ -133,7 +133,7 @@ class Builder:
     # Where a node of the replica function is in the result.
 
     def repeated(self) -> frozenset[str]:
-        """The nodes of which the result has, in one tensor or in many, what each replica computes."""
+        """The nodes of which the result has what each replica computes, also in one tensor."""
         roles = self.analysis.roles.items()
         copied = {n for n, role in roles if role is Role.COMPUTE and self.is_repeated(n)}
         return frozenset(copied.union(self.analysis.plans))

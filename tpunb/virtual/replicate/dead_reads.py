@@ -32,7 +32,8 @@ def without_dead_reads(function: FunctionDef) -> FunctionDef:
     result = FunctionDef()
     result.CopyFrom(function)
     del result.node_def[:]
-    result.node_def.extend(_waiting(node, dead) for node in function.node_def if node.name not in dead)
+    alive = [node for node in function.node_def if node.name not in dead]
+    result.node_def.extend(_waiting(node, dead) for node in alive)
     result.control_ret.clear()
     ends = _alive(function.control_ret.values(), dead)
     result.control_ret.update({f"effect_{number}": name for number, name in enumerate(ends)})

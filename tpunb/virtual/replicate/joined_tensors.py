@@ -55,8 +55,8 @@ class JoinedTensors:
     def of_replica(self, source: Reference, replica: int) -> str:
         """A replica's part of what a joined node gives."""
         given = self._given(source)
-        if given is Form.SHARED:
-            return self.taken(source, given)
+        if given is None or given is Form.SHARED:
+            return self.taken(source, Form.SHARED)
         if source not in self._parts:
             self._parts[source] = self._part(source, given)
         return f"{self._parts[source]}:output:{replica}"
@@ -132,7 +132,9 @@ class JoinedTensors:
     def _name(self, source: Reference, form: Form | None = None) -> str:
         """How the nodes that are written for a tensor are called."""
         parts = [part for part in source.suffix.split(":") if part]
-        return "/".join([source.source, "_".join(["joined", *parts, _WHOLE.get(form, "parts")])])
+        return "/".join(
+            [source.source, "_".join(["joined", *parts, _WHOLE[form] if form else "parts"])]
+        )
 
     # Writing nodes.
 

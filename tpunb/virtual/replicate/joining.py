@@ -153,12 +153,10 @@ class _Candidates:
 
     def _is_summed(self, name: str) -> bool:
         """Whether nothing reads a node but the sums of it over all replicas."""
-        users = self._users.get(name)
-        return (
-            bool(users)
-            and name not in self._returned
-            and all(self._sums(user) for user in users)
-        )
+        users = self._users.get(name, [])
+        if not users or name in self._returned:
+            return False
+        return all(self._sums(user) for user in users)
 
     def _sums(self, user: NodeDef) -> bool:
         if user.op == "CrossReplicaSum":
@@ -194,9 +192,7 @@ class _Candidates:
     def _still_sums(self, user: NodeDef, plans: Mapping[str, Plan]) -> bool:
         return user.op == "CrossReplicaSum" or user.name in plans
 
-    def _costs(
-        self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]
-    ) -> tuple[float, float]:
+    def _costs(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> tuple[float, float]:
         """What conversions cost where a node is joined, and with the node where it is not."""
         joined, apart = 0.0, plan.gain
         for source in dict.fromkeys(data_inputs(node)):

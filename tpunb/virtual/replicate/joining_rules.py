@@ -23,24 +23,30 @@ from tpunb.virtual.replicate.joined_forms import (
 from tpunb.virtual.replicate.joining_products import PRODUCTS
 from tpunb.virtual.replicate.joining_shapes import SHAPES
 
-_BROADCASTING = (
-    "Abs Acos Acosh Add AddV2 Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BitwiseAnd "
-    "BitwiseOr BitwiseXor Cast Ceil CheckNumerics Conj Cos Cosh Digamma Div DivNoNan Elu Equal Erf "
-    "Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Igamma Igammac Inv Invert "
-    "IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd "
-    "LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual OnesLike "
-    "Pow PreventGradient RealDiv Reciprocal Relu Relu6 RightShift Rint Round Rsqrt SelectV2 Selu "
-    "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference StopGradient Sub Tan "
-    "Tanh TruncateDiv TruncateMod Xdivy Xlog1py Xlogy ZerosLike Zeta Identity Snapshot"
-).split()
-_UNIFORM = (
-    "AddN EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SeluGrad "
-    "SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad TanhGrad Select"
-).split()
-_LINEAR = frozenset(
-    "Add AddN AddV2 ExpandDims Identity Mul Neg RealDiv Reshape Squeeze StopGradient Sub "
-    "Transpose".split()
-)
+_BROADCASTING = """
+    Abs Acos Acosh Add AddV2 Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BitwiseAnd
+    BitwiseOr BitwiseXor Cast Ceil CheckNumerics Conj Cos Cosh Digamma Div DivNoNan Elu Equal Erf
+    Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity Igamma Igammac Inv
+    Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd
+    LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual OnesLike
+    Pow PreventGradient RealDiv Reciprocal Relu Relu6 RightShift Rint Round Rsqrt SelectV2 Selu
+    Sigmoid Sign Sin Sinh Snapshot Softplus Softsign Sqrt Square SquaredDifference StopGradient
+    Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlog1py Xlogy ZerosLike Zeta
+"""
+_UNIFORM = """
+    AddN EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad Select SeluGrad
+    SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad TanhGrad
+"""
+_REDUCTIONS = """
+    All Any ArgMax ArgMin Cumprod Cumsum EuclideanNorm Max Mean Min Prod ReverseV2 Sum
+"""
+_ON_IMAGES = """
+    AvgPool AvgPool3D DepthToSpace LRN MaxPool MaxPool3D ResizeBilinear ResizeNearestNeighbor
+    ResizeNearestNeighborGrad SpaceToDepth
+"""
+_LINEAR = """
+    Add AddN AddV2 ExpandDims Identity Mul Neg RealDiv Reshape Squeeze StopGradient Sub Transpose
+"""
 """Of the sum of the replicas' values they make the sum of what they make of each."""
 
 
@@ -80,7 +86,7 @@ def uniform(seen: Seen) -> Plan | None:
 
 def linear(seen: Seen) -> Plan | None:
     """An operation that can as well be done with the sum of what varies."""
-    if seen.node.op not in _LINEAR or not _is_linear(seen):
+    if seen.node.op not in _LINEAR.split() or not _is_linear(seen):
         return None
     return seen.plan([SUMMED if one.varies else SHARED for one in seen.inputs], Form.SUMMED)
 
@@ -216,23 +222,16 @@ def _normalization(seen: Seen) -> Plan | None:
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(_BROADCASTING, broadcasting),
-    **dict.fromkeys(_UNIFORM, uniform),
+    **dict.fromkeys(_BROADCASTING.split(), broadcasting),
+    **dict.fromkeys(_UNIFORM.split(), uniform),
     **PRODUCTS,
     **SHAPES,
     **dict.fromkeys(("Softmax", "LogSoftmax", "TopKV2"), _along_last_axis),
     **dict.fromkeys(
         ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"), _cross_entropy
     ),
-    **dict.fromkeys(
-        "All Any ArgMax ArgMin Cumprod Cumsum EuclideanNorm Max Mean Min Prod ReverseV2 Sum".split(),
-        _reduction,
-    ),
-    **dict.fromkeys(
-        "AvgPool AvgPool3D DepthToSpace LRN MaxPool MaxPool3D ResizeBilinear "
-        "ResizeNearestNeighbor ResizeNearestNeighborGrad SpaceToDepth".split(),
-        _rows_of(0),
-    ),
+    **dict.fromkeys(_REDUCTIONS.split(), _reduction),
+    **dict.fromkeys(_ON_IMAGES.split(), _rows_of(0)),
     "InTopKV2": _rows_of(0, 1),
     "ResizeBilinearGrad": _rows_of(0, 1),
     "MaxPoolGrad": _rows_of(0, 1, 2),

@@ -85,8 +85,8 @@ def _strided_slice(seen: Seen) -> Plan | None:
     if any(one is None for one in bounds) or not seen.inputs[0].varies:
         return None
     begin, end, strides = (one for one in bounds if one is not None)
-    bounds = ([0, *begin], [0, *end], [1, *strides])
-    takes = [STACKED, *map(constant, bounds, seen.inputs[1:])]
+    moved = ([0, *begin], [0, *end], [1, *strides])
+    takes = [STACKED, *map(constant, moved, seen.inputs[1:])]
     attributes = {
         key: integer(2 * seen.node.attr[key].i + (key in {"begin_mask", "end_mask"}))
         for key in _MASKS
