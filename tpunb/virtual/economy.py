@@ -41,7 +41,7 @@ def processors_for_each(devices: VirtualDevices) -> int:
     return max(1, processors() // len(processes))
 
 
-def most_joined(joined: bool | None) -> float:
+def most_joined(joined: bool | None, at_once: int | None) -> float:
     """How many bytes the joined values of a step may take together.
 
     Fewer live at once: each ends with the last that reads it.
@@ -49,7 +49,11 @@ def most_joined(joined: bool | None) -> float:
     Args:
         joined: Whether values are joined; None for where they take a small part of the
             machine's memory.
+        at_once: How many replicas run at a time, as it was given: whoever gives a number
+            wants no operation of all.
     """
     if joined is not None:
         return math.inf if joined else 0
+    if at_once is not None:
+        return 0
     return (measure().total or _USUAL_MEMORY) / _JOINED_PART

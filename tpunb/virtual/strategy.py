@@ -66,7 +66,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         joined: Whether one operation on the values of all replicas, joined in one tensor,
             does for all what each would do: an eighth or less of the operations on 8
             replicas, and the memory of all at once. By default where that takes a small
-            part of the machine's.
+            part of the machine's, unless `at_once` is given.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
@@ -148,7 +148,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             memory=memory,
             called=called,
             at_once=checked(at_once) or processors_for_each(resolver.devices),
-            joined=most_joined(joined),
+            joined=most_joined(joined, at_once),
             arithmetic=arithmetic,
         )
 

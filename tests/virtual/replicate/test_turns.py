@@ -167,7 +167,7 @@ def test_a_connection_takes_it() -> None:
 
 
 def test_as_many_as_each_host_has_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.virtual.strategy.processors", lambda: 4)
+    monkeypatch.setattr("tpunb.virtual.economy.processors", lambda: 4)
 
     def each_of(*hosts: str) -> int:
         return processors_for_each(VirtualDevices(hosts=hosts, cores=()))
