@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.keras_models import keras
 from support.replica_operations import (
     DEPTHWISE,
     KERNEL,
@@ -252,3 +254,34 @@ def test_costs_decide_without_help() -> None:
     values = per_replica(3, 5)
     found = local(strategy, step(each(strategy, values)))
     np.testing.assert_allclose(found, [2.0 * (x @ SHARED).sum() for x in values], rtol=1e-5)
+
+
+def trained(strategy: Any) -> list[np.ndarray]:
+    """The weights of a model with attention and convolutions, after some steps of `fit`."""
+    x = np.random.default_rng(0).normal(size=[32, 6, 4]).astype(np.float32)
+    y = (x.sum((1, 2)) > 0).astype(np.int32)
+    layers = keras.layers
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        keras.utils.set_random_seed(7)
+        given = keras.Input((6, 4))
+        hidden = layers.Conv1D(4, 3, padding="same", activation="relu")(given)
+        hidden = layers.LayerNormalization()(
+            hidden + layers.MultiHeadAttention(2, 2)(hidden, hidden)
+        )
+        hidden = layers.LSTM(5, unroll=True)(hidden)
+        model = keras.Model(given, layers.Dense(2)(hidden))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        # Adam would blow up what is left of a gradient of zero.
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16, drop_remainder=True)
+    history = model.fit(data, epochs=2, shuffle=False, verbose=0).history
+    return [*model.get_weights(), *history.values()]
+
+
+def test_a_model_is_that_of_one_device(joined: list[Analysis]) -> None:
+    expected = trained(None)
+    for choice in (True, False):
+        found = trained(strategy_of(REPLICAS, joined=choice))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert operations(joined) >= {"Conv2DBackpropFilter", "Einsum", "Softmax"}

@@ -24,6 +24,7 @@ from tpunb.virtual.replicate.static_tensors import (
     output_types,
 )
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
+from tpunb.virtual.strict.stand_ins import OUTSIDE
 
 # In nodes for each replica: what it costs to join the replicas' values or to part them again,
 # between devices, and for how many bytes of each the copying takes as long as a node.
@@ -122,7 +123,7 @@ class _Candidates:
             and analysis.variances[node.name] is Variance.VARYING
             and not node.device
             and (not is_stateful(node) or node.op in _HARMLESS)
-            and not any(key.startswith("_Xla") or key == "_xla_outside" for key in node.attr)
+            and OUTSIDE not in node.attr
         )
 
     def _seen(self, node: NodeDef) -> Seen | None:
