@@ -63,10 +63,9 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
             what `TPUNB_ARITHMETIC` says, else `"cpu"`.
         at_once: How many replicas of a process run at a time, which changes the memory
             that a step takes and not its numbers; by default as many as it has processors.
-        joined: Whether one operation on the values of all replicas, joined in one tensor,
-            does for all what each would do: an eighth or less of the operations on 8
-            replicas, and the memory of all at once. By default where that takes a small
-            part of the machine's, unless `at_once` is given.
+        joined: Whether one operation does for all replicas what each would do, on their
+            values joined in one tensor, which takes the memory of all at once. By default
+            where that is a small part of the machine's, unless `at_once` is given.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
