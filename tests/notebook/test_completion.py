@@ -21,6 +21,7 @@ CONNECT = [
         "--lenient",
         "--arithmetic",
         "--at-once",
+        "--no-joining",
         "--patch",
     ),
     *("--require-tpu", "--zone", "--project", "--workers", "--local-workers", "--timeout", "--as"),

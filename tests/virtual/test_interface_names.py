@@ -473,6 +473,13 @@ def argument_at_once() -> None:
     assert all_of(made, steps()) == [2.0] * 4
 
 
+def argument_joined() -> None:
+    for joined in (True, False):
+        made = VirtualTPUStrategy(4, joined=joined)
+        steps = tf.function(lambda made=made: made.run(lambda: tf.constant([1.0]) + 1.0))
+        assert [list(one) for one in all_of(made, steps())] == [[2.0]] * 4
+
+
 ARGUMENT_TESTS = {
     name.removeprefix("argument_"): check
     for name, check in list(globals().items())

@@ -156,6 +156,7 @@ def _on_cores(plan: Plan, tpu: Accelerator, pod: Pod | None) -> Connection:
         strict=request.strictness,
         arithmetic=request.arithmetic,
         at_once=request.at_once,
+        joined=request.joined,
     )
     current_strategy.remember(strategy)
     connection = Connection(plan, strategy, resolver, topology, assignment, pod=pod)

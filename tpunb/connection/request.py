@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from tpunb._util.integers import is_whole
-from tpunb._util.secret_masking import mask
+from tpunb.connection.worker_addresses import workers_of
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strict.rules import Strictness
 
-__all__ = ["Request", "options", "takes", "workers_of"]
+__all__ = ["Request", "options", "takes"]
 
 _DAY = 24 * 60 * 60
 _MOST_WORKERS = 64
@@ -134,6 +134,16 @@ class Request:
         "many as there are processors",
         type=int,
         metavar="N",
+    )
+    joined: bool | None = _option(
+        None,
+        "whether one operation of a virtual TPU works on the values of all replicas, joined in one "
+        "tensor, where all do the same: faster, with the memory of all at once; by default where "
+        "that takes a small part of the machine's",
+        flag="--no-joining",
+        help="let each replica of a virtual TPU do its operations for itself",
+        action="store_const",
+        const=False,
     )
     patch: bool = _option(
         False,
@@ -255,39 +265,6 @@ def _documented(text: str) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
-
-
-def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
-    """The addresses of workers, without what `grpc://` adds.
-
-    Args:
-        workers: A list, or a string of addresses that commas separate.
-
-    Raises:
-        ConnectError: One is no address, or two are the same.
-    """
-    if workers is None:
-        return ()
-    from tpunb.connection.cluster.probe import Unreachable, host_and_port
-
-    if isinstance(workers, str):
-        workers = [part for part in workers.split(",") if part.strip()]
-    if not isinstance(workers, Iterable) or not all(isinstance(one, str) for one in workers):
-        raise ConnectError(
-            f"Workers are addresses such as 'host:8470', not {reprlib.repr(workers)}.",
-            fix="Give a list of them.",
-        )
-    addresses = tuple(one.strip().removeprefix("grpc://").strip("/") for one in workers)
-    try:
-        read = [host_and_port(address) for address in addresses]
-    except Unreachable as error:
-        raise ConnectError(f"{error}.", fix="Write workers as host:port.") from None
-    twice = {address for address, pair in zip(addresses, read, strict=True) if read.count(pair) > 1}
-    if twice:
-        raise ConnectError(
-            f"{mask(min(twice))} is given twice.", fix="Give another worker for each host."
-        )
-    return addresses
 
 
 def _started(local_workers: int | bool) -> int | None:

@@ -7,16 +7,12 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tpunb._util.integers import is_whole
-from tpunb.errors import TpunbError
-from tpunb.machine.processors import processors
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, largest_memory
@@ -32,6 +28,7 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.devices import VirtualDevices
+from tpunb.virtual.economy import checked, most_joined, processors_for_each
 from tpunb.virtual.input_pipelines import share_iterators, without_tuning
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
@@ -43,10 +40,6 @@ from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.single_writes import watch_copies
 from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.v1_steps import run_steps
-
-
-class AtOnceError(TpunbError, ValueError):
-    """What says how many replicas run at a time is no positive whole number."""
 
 
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
@@ -71,6 +64,9 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
             what `TPUNB_ARITHMETIC` says, else `"cpu"`.
         at_once: How many replicas of a process run at a time, which changes the memory
             that a step takes and not its numbers; by default as many as it has processors.
+        joined: Whether one operation does for all replicas what each would do, on their
+            values joined in one tensor, which takes the memory of all at once. By default
+            where that is a small part of the machine's, unless `at_once` is given.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
@@ -88,6 +84,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         strict: bool | Mapping[str, bool] | Strictness = True,
         arithmetic: str | None = None,
         at_once: int | None = None,
+        joined: bool | None = None,
     ) -> None:
         warn_if_newer(tf.__version__)
         # TPUStrategyV2's own __init__ makes a TPUExtended, hence its parent's.
@@ -102,6 +99,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
                 Strictness.of(strict),
                 arithmetic=arithmetic_of(arithmetic),
                 at_once=at_once,
+                joined=joined,
             )
         )
         distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
@@ -124,6 +122,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         *,
         arithmetic: Arithmetic = "cpu",
         at_once: int | None = None,
+        joined: bool | None = None,
     ) -> None:
         super().__init__(
             strategy,
@@ -148,7 +147,8 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             assigned=device_assignment is not None,
             memory=memory,
             called=called,
-            at_once=_checked(at_once) or _processors_for_each(resolver.devices),
+            at_once=checked(at_once) or processors_for_each(resolver.devices),
+            joined=most_joined(joined, at_once),
             arithmetic=arithmetic,
         )
 
@@ -298,21 +298,6 @@ def _prepared(
     if getattr(options.experimental_xla_options, "enable_xla_dynamic_padder", True):
         return inputs
     return padded(inputs, to_power_of_two=bool(options.experimental_bucketizing_dynamic_shape))
-
-
-def _checked(at_once: int | None) -> int | None:
-    if at_once is None or (is_whole(at_once) and at_once >= 1):
-        return at_once
-    raise AtOnceError(
-        f"{reprlib.repr(at_once)} replicas cannot run at a time.",
-        fix="Give a whole number from 1, or nothing for as many as there are processors.",
-    )
-
-
-def _processors_for_each(devices: VirtualDevices) -> int:
-    """How many of this machine's processors there are for each of the hosts' processes."""
-    processes = {host.partition("/device:")[0] for host in devices.hosts}
-    return max(1, processors() // len(processes))
 
 
 def replica_devices(

@@ -15,7 +15,7 @@ from support.tiers import THOROUGH
 
 import tpunb
 from tpunb.virtual.devices import VirtualDevices
-from tpunb.virtual.strategy import AtOnceError, _processors_for_each
+from tpunb.virtual.economy import AtOnceError, processors_for_each
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -169,10 +169,10 @@ def test_a_connection_takes_it() -> None:
 
 
 def test_as_many_as_each_host_has_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.virtual.strategy.processors", lambda: 4)
+    monkeypatch.setattr("tpunb.virtual.economy.processors", lambda: 4)
 
     def each_of(*hosts: str) -> int:
-        return _processors_for_each(VirtualDevices(hosts=hosts, cores=()))
+        return processors_for_each(VirtualDevices(hosts=hosts, cores=()))
 
     assert each_of("/job:localhost/task:0/device:CPU:0", "/job:localhost/task:0/device:CPU:1") == 4
     assert each_of("/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,7 @@ from tpunb.virtual.replicate.graphs import (
     needed,
     reference,
 )
+from tpunb.virtual.replicate.joined_tensors import JoinedTensors
 from tpunb.virtual.replicate.nodes import (
     add_node,
     argument_name,
@@ -103,6 +105,12 @@ class Builder:
         shapes: dict[str, Sequence[int]] | None = None if self.shapes is None else {}
         return Builder(body, analysis, self.setting, name, path=path, shapes=shapes)
 
+    @functools.cached_property
+    def joined(self) -> JoinedTensors:
+        """The values of all replicas in one tensor."""
+        device = self.cores[0][0]
+        return JoinedTensors(self.analysis, self.add, device, len(self.cores), self.tensor)
+
     def _write_signature(self, name: str) -> None:
         """Writes the arguments, once or once for each replica."""
         self.result.signature.name = name
@@ -125,13 +133,17 @@ class Builder:
     # Where a node of the replica function is in the result.
 
     def repeated(self) -> frozenset[str]:
-        """The nodes that the result has once per replica."""
+        """The nodes of which the result has what each replica computes, also in one tensor."""
         roles = self.analysis.roles.items()
-        return frozenset(n for n, role in roles if role is Role.COMPUTE and self.is_repeated(n))
+        copied = {n for n, role in roles if role is Role.COMPUTE and self.is_repeated(n)}
+        return frozenset(copied.union(self.analysis.plans))
 
     def is_repeated(self, name: str) -> bool:
         """Whether the result has a node once per replica."""
-        return self.analysis.variances[name] is Variance.VARYING or name in self._everywhere
+        if name in self._everywhere:
+            return True
+        varies = self.analysis.variances[name] is Variance.VARYING
+        return varies and name not in self.analysis.plans
 
     def tensor(self, source: Reference, replica: int) -> str:
         """What a replica reads for a tensor of the replica function."""
@@ -142,6 +154,8 @@ class Builder:
         special = self.tensors.get((name, source.suffix, replica))
         if special is not None:
             return special
+        if name in self.analysis.plans:
+            return self.joined.of_replica(source, replica)
         return self._instance(name, replica) + source.suffix
 
     def ends(self, name: str, replica: int) -> list[str]:

@@ -23,9 +23,11 @@ from tpunb.virtual.replicate.arguments import columns_of
 from tpunb.virtual.replicate.effects import is_read
 from tpunb.virtual.replicate.empty_batches import unknown_sizes
 from tpunb.virtual.replicate.expand import Expansion, ReplicaFunction
+from tpunb.virtual.replicate.joining import Joining
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
+from tpunb.virtual.replicate.static_tensors import known_sizes
 from tpunb.virtual.replicate.trace import TracedVariable, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
 from tpunb.virtual.strict.examination import enforce, is_observed, spare_the_machine
@@ -107,6 +109,7 @@ def _call(
         unknown_sizes(graph),
         MatrixUnit.as_set() if options.arithmetic == "tpu" else None,
         options.at_once,
+        Joining(known_sizes(graph, traced.definition), options.joined) if options.joined else None,
     )
     arguments = {one.name: one.argument for one in inputs}
     expansion, functions = options.divergence.write(function, arguments, atomic)

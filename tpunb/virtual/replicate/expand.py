@@ -15,9 +15,12 @@ from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder, Setting
+from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
+from tpunb.virtual.replicate.dead_reads import without_dead_reads
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.graphs import Library, data_inputs, returned
 from tpunb.virtual.replicate.inline import inlined
+from tpunb.virtual.replicate.joining import Joining, join
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.replicate.nodes import new_name
 from tpunb.virtual.replicate.variance import Argument, mark_diverged
@@ -39,6 +42,8 @@ class ReplicaFunction:
             them; None if all sizes are known.
         unit: Rounds what a TPU's matrix unit would; None for nothing.
         at_once: How many replicas of a process run at a time; None for all.
+        joining: What is known for computing all replicas' values in one node; None to
+            leave each replica its own.
     """
 
     definition: FunctionDef
@@ -47,11 +52,15 @@ class ReplicaFunction:
     shapes: Mapping[str, Sequence[int]] | None = None
     unit: MatrixUnit | None = None
     at_once: int | None = None
+    joining: Joining | None = None
 
     @functools.cached_property
     def computed(self) -> FunctionDef:
         """The function as the replicas compute it."""
-        return self.unit.rounded(self.definition) if self.unit else self.definition
+        definition = without_dead_reads(self.definition)
+        if self.joining is not None:
+            definition = with_constant_shapes(definition, self.joining.sizes)
+        return self.unit.rounded(definition) if self.unit else definition
 
     @functools.cached_property
     def inlined_library(self) -> Library:
@@ -119,6 +128,8 @@ def expand(
     name = name or new_name(flat, function.cores)
     guarded = function.shapes is not None
     functions = FunctionCopies(library, name, prefix or name, guarded=guarded)
+    if function.joining is not None and not guarded:
+        analysis = join(flat, analysis, function.cores, function.joining)
     setting = Setting(function.cores, library, functions, function.at_once)
     builder = Builder(flat, analysis, setting, name, shapes=function.shapes)
     outputs = returned(flat)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+import numpy as np
+
+from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes, tensor_util
 
 Add = Callable[..., str]
 """Writes a node: its operation, name, device and inputs, then attributes; gives its name."""
@@ -61,6 +63,11 @@ def int32_tensor(value: int) -> AttrValue:
     tensor.tensor.tensor_shape.SetInParent()
     tensor.tensor.int_val.append(value)
     return tensor
+
+
+def integers(values: np.ndarray, kind: dtypes.DType) -> AttrValue:
+    """An attribute that is a tensor of integers, as constants have it."""
+    return AttrValue(tensor=tensor_util.make_tensor_proto(values, kind))
 
 
 def text_tensor(text: str) -> AttrValue:

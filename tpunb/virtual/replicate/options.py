@@ -23,6 +23,8 @@ class ReplicateOptions:
         memory: Of a replica's cores, in bytes.
         called: What these are called in a sentence.
         at_once: How many replicas of a process run at a time; None for all.
+        joined: How many bytes the values of all replicas that are one tensor may take
+            together; 0 to leave each replica its own.
         arithmetic: How they multiply.
     """
 
@@ -33,4 +35,5 @@ class ReplicateOptions:
     memory: int = dataclasses.field(default_factory=largest_memory)
     called: str = "a core of the largest TPU"
     at_once: int | None = None
+    joined: float = 0
     arithmetic: Arithmetic = "cpu"

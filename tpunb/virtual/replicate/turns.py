@@ -8,17 +8,22 @@ earlier one has ended it. Only the order changes, not the numbers.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from tpunb.virtual._tensorflow import NodeDef
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.graphs import control_inputs, data_inputs
+from tpunb.virtual.replicate.effects import ASSIGNMENTS, READS
+from tpunb.virtual.replicate.graphs import control_inputs, data_inputs, is_stateful
 from tpunb.virtual.replicate.nodes import instance
 from tpunb.virtual.replicate.variance import Role, Variance
 
 _ANYTIME = -1
 """The part of what waits for no replica: constants and reads, which need no memory."""
+
+_LITTLE = 2**24
+"""A part for which all replicas together need no more bytes takes no turns."""
 
 
 def take_turns(builder: Builder) -> None:
@@ -33,6 +38,8 @@ def take_turns(builder: Builder) -> None:
     parts = _Parts(builder)
     written = {node.name: node for node in builder.result.node_def}
     for part, starts in parts.starts.items():
+        if parts.bytes[part] * len(builder.cores) <= _LITTLE:
+            continue
         for earlier, later in pairs:
             ended = f"tpunb_turn_{part}_ended/replica_{earlier}"
             began = f"tpunb_turn_{part}/replica_{later}"
@@ -68,11 +75,13 @@ class _Parts:
     Attributes:
         starts: For each part the nodes that wait for nothing else in it.
         ends: For each part the nodes that nothing else in it waits for.
+        bytes: For each part how much memory a replica's own nodes take at the most.
     """
 
     def __init__(self, builder: Builder) -> None:
         self.starts: dict[int, list[str]] = defaultdict(list)
         self.ends: dict[int, dict[str, None]] = defaultdict(dict)
+        self.bytes: dict[int, float] = defaultdict(float)
         self._builder = builder
         self._parts: dict[str, int] = {}
         self._inside: set[str] = set()
@@ -91,6 +100,7 @@ class _Parts:
         self._parts[node.name] = part
         if not own or part == _ANYTIME:
             return
+        self.bytes[part] += self._bytes(node)
         before = [name for name in sources if name in self._inside and self._parts[name] == part]
         if not before:
             if builder.analysis.variances[node.name] is not Variance.VARYING:
@@ -100,6 +110,13 @@ class _Parts:
         for name in before:
             self.ends[part].pop(name, None)
         self.ends[part][node.name] = None
+
+    def _bytes(self, node: NodeDef) -> float:
+        """How much memory a node takes at the most, as far as that is known."""
+        statics = self._builder.analysis.statics
+        if statics is None or (is_stateful(node) and node.op not in READS | ASSIGNMENTS):
+            return math.inf
+        return statics.bytes_of(node)
 
     def _is_own(self, name: str) -> bool:
         """Whether every replica has a node of its own, which is no meeting of them."""

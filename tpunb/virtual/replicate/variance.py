@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import NodeDef
 from tpunb.virtual.replicate.graphs import Reference
+from tpunb.virtual.replicate.joined_forms import Plan
+from tpunb.virtual.replicate.static_tensors import StaticTensors
 
 
 class Variance(enum.IntEnum):
@@ -141,12 +143,14 @@ class Role(enum.Enum):
         UPDATE: It updates every copy of a variable with one value, computed once.
         COLLECTIVE: It is wired between the replicas.
         LIFTED: It is control flow containing collectives, and runs once for all replicas.
+        JOINED: One node does it on the values of all replicas, joined in one tensor.
     """
 
     COMPUTE = enum.auto()
     UPDATE = enum.auto()
     COLLECTIVE = enum.auto()
     LIFTED = enum.auto()
+    JOINED = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +164,8 @@ class Analysis:
         roles: What becomes of a node, by its name.
         arguments: The function's arguments; those whose copies a replica may set on
             its own have diverged.
+        plans: How joined nodes do it, by their names.
+        statics: What is known of the function's tensors, if nodes are joined.
     """
 
     order: Sequence[NodeDef]
@@ -167,6 +173,8 @@ class Analysis:
     output_variances: Mapping[str, Sequence[Variance]]
     roles: Mapping[str, Role]
     arguments: Mapping[str, Argument]
+    plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
+    statics: StaticTensors | None = None
 
     @property
     def diverged(self) -> frozenset[str]:

@@ -10,7 +10,8 @@ from tpunb.virtual.replicate.collective_groups import (
     is_broadcast,
     source_target_pairs,
 )
-from tpunb.virtual.replicate.graphs import data_inputs
+from tpunb.virtual.replicate.graphs import Reference, data_inputs
+from tpunb.virtual.replicate.joined_forms import Form
 from tpunb.virtual.replicate.nodes import instance, integer, type_of
 
 
@@ -28,6 +29,9 @@ def write_collective(builder: Builder, node: NodeDef) -> None:
 def _write_sum(builder: Builder, node: NodeDef) -> None:
     value = data_inputs(node)[0]
     joined = groups(node, builder.nodes)
+    if value.source in builder.analysis.plans and len(joined) == 1:
+        _write_joined_sum(builder, node, value)
+        return
     for group in joined:
         first = group[0]
         name = instance(node.name, first if len(joined) > 1 else 0)
@@ -39,6 +43,13 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
             total = builder.broadcast(f"{name}:sum:0", node.attr["T"], replica, first)
             builder.tensors[node.name, ":output:0", replica] = total
             builder.controls[node.name, replica] = [name]
+
+
+def _write_joined_sum(builder: Builder, node: NodeDef, value: Reference) -> None:
+    """Writes the sum of what is one tensor, or is a sum already."""
+    name, device = instance(node.name, 0), builder.cores[0][0]
+    inputs = [builder.joined.taken(value, Form.SUMMED), *builder.all_waits(node, builder.replicas)]
+    builder.add("Identity", name, device, inputs, T=node.attr["T"])
 
 
 def _write_exchange(builder: Builder, node: NodeDef) -> None:

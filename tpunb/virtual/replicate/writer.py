@@ -12,8 +12,12 @@ from tpunb.virtual.replicate.variance import Role, Variance
 from tpunb.virtual.replicate.write_collectives import write_collective
 from tpunb.virtual.replicate.write_control_flow import write_lifted
 from tpunb.virtual.replicate.write_copies import write_copies
+from tpunb.virtual.replicate.write_joined import write_joined
 from tpunb.virtual.replicate.write_results import write_effects, write_results
 from tpunb.virtual.replicate.write_updates import write_update
+
+_WIRED = frozenset({Role.COLLECTIVE, Role.LIFTED})
+"""What is checked although nothing needs it, and so needs what it takes."""
 
 
 def write_function(builder: Builder, results: Sequence[Returned]) -> FunctionDef:
@@ -26,7 +30,12 @@ def write_function(builder: Builder, results: Sequence[Returned]) -> FunctionDef
 
 def write_nodes(builder: Builder) -> None:
     """Writes what becomes of the nodes of a function."""
-    for node in builder.analysis.order:
+    nodes = builder.analysis.order
+    unused = {node.name for node in nodes if not builder.runs(node)}
+    if not any(builder.analysis.roles[name] in _WIRED for name in unused):
+        # TensorFlow would prune them, from a graph that is larger by all replicas' copies.
+        nodes = [node for node in nodes if node.name not in unused]
+    for node in nodes:
         _write_node(builder, node)
     take_turns(builder)
 
@@ -39,5 +48,7 @@ def _write_node(builder: Builder, node: NodeDef) -> None:
         write_update(builder, node)
     elif role is Role.LIFTED:
         write_lifted(builder, node, write_nodes)
+    elif role is Role.JOINED:
+        write_joined(builder, node)
     else:
         write_copies(builder, node)

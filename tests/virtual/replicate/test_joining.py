@@ -1,0 +1,287 @@
+"""Replicas as one batch: one operation for all of them, with the numbers of one for each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.keras_models import keras
+from support.replica_operations import (
+    DEPTHWISE,
+    KERNEL,
+    SHARED,
+    TABLE,
+    elements,
+    products,
+    reductions,
+    shapes,
+)
+from support.strategies import each, local, replica_id, run, strategy_of
+
+from tpunb.virtual.replicate import expand as expanding
+from tpunb.virtual.replicate import joining
+from tpunb.virtual.replicate.variance import Analysis
+
+REPLICAS, SUM = 4, tf.distribute.ReduceOp.SUM
+
+
+def per_replica(*shape: int, seed: int = 0) -> list[np.ndarray]:
+    values = np.random.default_rng(seed).normal(size=[REPLICAS, *shape])
+    return list(values.astype(np.float32))
+
+
+def all_reduce(value: Any) -> Any:
+    return tf.distribute.get_replica_context().all_reduce(SUM, value)
+
+
+@pytest.fixture(name="joined")
+def fixture_joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
+    """The analyses of what is traced; nothing is too cheap to be joined."""
+    found: list[Analysis] = []
+    decide = joining.join
+
+    def observed(*args: Any) -> Analysis:
+        found.append(decide(*args))
+        return found[-1]
+
+    monkeypatch.setattr(joining, "_CONVERSION", 0.0)
+    monkeypatch.setattr(joining, "_BYTES", 1e9)
+    monkeypatch.setattr(expanding, "join", observed)
+    return found
+
+
+def operations(analyses: list[Analysis]) -> set[str]:
+    """The operations of the nodes that were joined."""
+    return {node.op for one in analyses for node in one.order if node.name in one.plans}
+
+
+def both(function: Callable[..., Any], *columns: list[Any]) -> None:
+    """Compares a replica function's results, joined and not."""
+    results = []
+    for choice in (True, False):
+        strategy = strategy_of(REPLICAS, joined=choice)
+        results.append(run(strategy, function, *(each(strategy, column) for column in columns)))
+    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("function", [elements, reductions, shapes, products])
+def test_one_operation_does_what_one_on_each_replica_does(
+    function: Callable[..., Any], joined: list[Analysis]
+) -> None:
+    both(function, per_replica(3, 5), per_replica(3, 5, seed=1))
+    # What is left to each replica is what has random numbers or no rule: nothing here.
+    left = {
+        node.op for one in joined for node in one.order if node.name not in one.plans and node.input
+    }
+    assert operations(joined) - {"Const"}
+    assert not left & {"MatMul", "Conv2D", "Sum", "Reshape", "Mul", "StridedSlice", "GatherV2"}
+
+
+def gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A replica function that gives the sums of gradients by weights, and one of its own."""
+
+    def step(x: Any, y: Any) -> Any:
+        weights = [tf.constant(one) for one in (SHARED, TABLE, KERNEL, DEPTHWISE)]
+        with tf.GradientTape() as tape:
+            tape.watch([*weights, x])
+            loss = function(x, y, *weights)
+        *summed, own = tape.gradient(loss, [*weights, x], unconnected_gradients="zero")
+        return [all_reduce(tf.convert_to_tensor(one)) for one in summed], own, loss
+
+    return step
+
+
+def network(x: Any, y: Any, shared: Any, table: Any, kernel: Any, depthwise: Any) -> Any:
+    """A loss with the gradients of products, convolutions, pooling and a table."""
+    hidden = tf.nn.relu(tf.nn.bias_add(x @ shared, table[0, :1] * tf.ones([6])))
+    hidden = tf.gather(table, tf.argmax(y, 1)) @ shared + hidden
+    pixels = tf.reshape(tf.tile(hidden, [1, 10]), [5, 4, 3, 3])
+    out = tf.nn.conv2d(pixels, kernel, 1, "SAME")
+    out = tf.nn.max_pool2d(tf.nn.avg_pool2d(out, 2, 1, "SAME"), 2, 1, "SAME")
+    deep = tf.nn.depthwise_conv2d(pixels, depthwise, [1, 1, 1, 1], "VALID")
+    attention = tf.nn.softmax(tf.einsum("bhwc,bhvc->bhwv", out, out))
+    return tf.reduce_mean(attention @ out) + tf.reduce_sum(tf.tanh(deep)) / 3.0
+
+
+def test_gradients_that_are_only_summed_are_summed_as_they_are_computed(
+    joined: list[Analysis],
+) -> None:
+    both(gradients(network), per_replica(3, 5), per_replica(3, 5, seed=1))
+    assert operations(joined) >= {
+        "MatMul", "Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter", "MaxPoolGrad",
+        "AvgPoolGrad", "Conv2DBackpropInput", "UnsortedSegmentSum", "ReluGrad",
+    }  # fmt: skip
+    summed = [
+        [node.op for node in one.order if node.name in one.plans].count("Conv2DBackpropFilter")
+        for one in joined
+    ]
+    assert summed == [1]
+
+
+def clipped(x: Any, y: Any) -> Any:
+    """What is not linear before the sum: each replica clips its own gradient."""
+    weights = tf.constant(SHARED)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        loss = tf.reduce_sum(tf.tanh(x @ weights)) + tf.reduce_sum(y)
+    gradient = tape.gradient(loss, weights)
+    return all_reduce(tf.clip_by_norm(gradient, 0.5)), all_reduce(gradient * 2.0), gradient
+
+
+def branches(x: Any, y: Any) -> Any:
+    """What a replica does on its own, between what all do."""
+    x = x @ SHARED
+    x = tf.cond(replica_id() % 2 == 0, lambda: tf.sin(x), lambda: x * 2.0)
+    for _ in tf.range(replica_id()):
+        x = x + 1.0
+    return x @ tf.transpose(SHARED) + y
+
+
+def means(x: Any, y: Any) -> Any:
+    """Sums and other exchanges between the replicas, and of what is the same everywhere."""
+    context = tf.distribute.get_replica_context()
+    mean = context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.reduce_mean(x, 0))
+    return x - mean, all_reduce(TABLE[0] * 2.0), context.all_gather(y, 0)
+
+
+def recurrent(x: Any, y: Any) -> Any:
+    """Steps of a recurrent network, written out."""
+    state = tf.zeros([3, 6])
+    for _ in range(3):
+        gates = tf.concat([x, state], 1) @ tf.concat([SHARED, SHARED, SHARED[:1]], 0)
+        new, keep = tf.split(tf.concat([gates, gates], 1), 2, 1)
+        state = tf.sigmoid(keep) * state + tf.tanh(new)
+    return state @ tf.transpose(SHARED) * y
+
+
+@pytest.mark.parametrize("function", [clipped, branches, means, recurrent])
+def test_what_some_replicas_do_alone(function: Callable[..., Any], joined: list[Analysis]) -> None:
+    both(function, per_replica(3, 5), per_replica(3, 5, seed=1))
+    assert operations(joined)
+
+
+def test_variables_that_are_each_replicas_own_and_those_of_all(joined: list[Analysis]) -> None:
+    results = []
+    for choice in (True, False):
+        strategy = strategy_of(REPLICAS, joined=choice)
+        with strategy.scope():
+            weights = tf.Variable(SHARED, aggregation=tf.VariableAggregation.MEAN)
+            table = tf.Variable(TABLE)
+            seen = tf.Variable(
+                tf.zeros([]),
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+
+        def step(x: Any, weights: Any = weights, table: Any = table, seen: Any = seen) -> Any:
+            with tf.GradientTape() as tape:
+                rows = tf.raw_ops.ResourceGather(
+                    resource=table.handle, indices=tf.argmax(x, 1), dtype=tf.float32
+                )
+                loss = tf.reduce_mean(tf.square((x + rows) @ weights))
+            gradient = tape.gradient(loss, weights)
+            weights.assign_sub(0.1 * all_reduce(gradient))
+            seen.assign_add(loss)
+            return loss, seen.read_value(), x @ weights.read_value()
+
+        values = each(strategy, per_replica(3, 5))
+        steps = [run(strategy, step, values) for _ in range(2)]
+        results.append([steps, weights.numpy(), seen.numpy()])
+    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    assert "ResourceGather" in operations(joined)
+
+
+def test_each_replica_draws_its_own_numbers(joined: list[Analysis]) -> None:
+    strategy = strategy_of(REPLICAS, joined=True)
+
+    def step(x: Any) -> Any:
+        return tf.nn.dropout(tf.exp(x), 0.5, seed=3)
+
+    found = run(strategy, step, each(strategy, [np.zeros([4, 8], np.float32)] * REPLICAS))
+    assert len({np.asarray(one).tobytes() for one in found}) == REPLICAS
+    assert all(set(np.unique(one)) == {0.0, 2.0} for one in found)
+    assert operations(joined)
+
+
+def test_too_much_memory_is_left_in_turns(
+    monkeypatch: pytest.MonkeyPatch, joined: list[Analysis]
+) -> None:
+    monkeypatch.setattr("tpunb.virtual.economy._JOINED_PART", 2**40)
+    strategy = strategy_of(REPLICAS)
+    run(strategy, lambda x: tf.tanh(x @ SHARED), each(strategy, per_replica(3, 5)))
+    assert not operations(joined)
+    strategy = strategy_of(REPLICAS, joined=True)
+    run(strategy, lambda x: tf.tanh(x @ SHARED), each(strategy, per_replica(3, 5)))
+    assert operations(joined) == {"MatMul", "Tanh"}
+
+
+def test_an_error_leads_to_the_line(joined: list[Analysis]) -> None:
+    strategy = strategy_of(REPLICAS, joined=True)
+
+    def step(x: Any) -> Any:
+        return tf.debugging.check_numerics(tf.math.log(x @ SHARED - 1e9), "here")
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="here") as caught:
+        run(strategy, step, each(strategy, per_replica(3, 5)))
+    assert "test_joining.py" in str(caught.value)
+    assert "CheckNumerics" in operations(joined)
+
+
+def test_costs_decide_without_help() -> None:
+    """A product of all is worth joining; one number of each replica's own variable is not."""
+    strategy = strategy_of(REPLICAS, joined=True)
+    with strategy.scope():
+        seen = tf.Variable(
+            0.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+
+    @tf.function
+    def step(x: Any) -> Any:
+        def replica(x: Any) -> Any:
+            seen.assign_add(tf.reduce_sum(x @ SHARED))
+            return seen.read_value() * 2.0
+
+        return strategy.run(replica, args=(x,))
+
+    values = per_replica(3, 5)
+    found = local(strategy, step(each(strategy, values)))
+    np.testing.assert_allclose(found, [2.0 * (x @ SHARED).sum() for x in values], rtol=1e-5)
+
+
+def trained(strategy: Any) -> list[np.ndarray]:
+    """The weights of a model with attention and convolutions, after some steps of `fit`."""
+    x = np.random.default_rng(0).normal(size=[32, 6, 4]).astype(np.float32)
+    y = (x.sum((1, 2)) > 0).astype(np.int32)
+    layers = keras.layers
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        keras.utils.set_random_seed(7)
+        given = keras.Input((6, 4))
+        hidden = layers.Conv1D(4, 3, padding="same", activation="relu")(given)
+        hidden = layers.LayerNormalization()(
+            hidden + layers.MultiHeadAttention(2, 2)(hidden, hidden)
+        )
+        hidden = layers.LSTM(5, unroll=True)(hidden)
+        model = keras.Model(given, layers.Dense(2)(hidden))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        # Adam would blow up what is left of a gradient of zero.
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16, drop_remainder=True)
+    history = model.fit(data, epochs=2, shuffle=False, verbose=0).history
+    return [*model.get_weights(), *history.values()]
+
+
+def test_a_model_is_that_of_one_device(joined: list[Analysis]) -> None:
+    expected = trained(None)
+    for choice in (True, False):
+        found = trained(strategy_of(REPLICAS, joined=choice))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert operations(joined) >= {"Conv2DBackpropFilter", "Einsum", "Softmax"}

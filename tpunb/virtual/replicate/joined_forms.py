@@ -1,0 +1,150 @@
+"""The forms in which values of all replicas are one tensor, and how a node takes and gives them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tpunb.virtual._tensorflow import AttrValue, NodeDef, dtypes, op_def_registry
+from tpunb.virtual.replicate.static_tensors import Sizes
+
+
+class Form(enum.Enum):
+    """A form of the values that replicas have for one tensor.
+
+    Attributes:
+        SHARED: The one value that all have.
+        ROWS: The values one after the other along axis 0: of R times [B, ...], [R*B, ...].
+        STACKED: The values along a new axis 0: of R times [...], [R, ...].
+        SUMMED: Their sum.
+    """
+
+    SHARED = enum.auto()
+    ROWS = enum.auto()
+    STACKED = enum.auto()
+    SUMMED = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True)
+class Take:
+    """How a node for all replicas takes an input.
+
+    Attributes:
+        form: In which form.
+        sizes: The shape that each replica's value is given before; None for its own.
+        constant: Integers that are taken in place of the input.
+        kind: Their type.
+    """
+
+    form: Form
+    sizes: Sizes | None = None
+    constant: np.ndarray | None = None
+    kind: dtypes.DType = dtypes.int32
+
+
+SHARED = Take(Form.SHARED)
+ROWS = Take(Form.ROWS)
+STACKED = Take(Form.STACKED)
+SUMMED = Take(Form.SUMMED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How one node does what a node does on every replica.
+
+    Attributes:
+        takes: How it takes each of its inputs.
+        gives: The form of each of its outputs.
+        op: Its operation, if that is another than the replicas'.
+        attributes: Attributes that differ from the replicas'.
+        gain: What it saves against a node for each replica, in nodes for each replica.
+    """
+
+    takes: Sequence[Take]
+    gives: Sequence[Form]
+    op: str = ""
+    attributes: Mapping[str, AttrValue] = dataclasses.field(default_factory=dict)
+    gain: float = 1.0
+
+    @property
+    def output(self) -> str:
+        """What follows its name in references to the only tensor of another operation."""
+        return f":{op_def_registry.get(self.op).output_arg[0].name}:0" if self.op else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """An input of a node, as the rules see it.
+
+    Attributes:
+        sizes: Its shape.
+        dtype: Its type.
+        varies: Whether replicas have values of their own.
+        value: Gives its value, if it is a constant; else None.
+    """
+
+    sizes: Sizes
+    dtype: dtypes.DType
+    varies: bool
+    value: Callable[[], np.ndarray | None]
+
+    def integers(self) -> list[int] | None:
+        """Its value as a list of integers; None if it is not known."""
+        value = self.value()
+        return None if value is None else [int(one) for one in np.ravel(value)]
+
+
+def constant(values: int | Sequence[int] | np.ndarray, like: Input | None = None) -> Take:
+    """Integers, or one alone, in place of an input.
+
+    Args:
+        values: The integers.
+        like: The input, whose type they get; by default int32.
+    """
+    kind = dtypes.int32 if like is None else like.dtype
+    return Take(Form.SHARED, constant=np.asarray(values, kind.as_numpy_dtype), kind=kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A node of the replica function, as the rules see it.
+
+    Attributes:
+        node: The node.
+        inputs: Its inputs.
+        outputs: The shapes of what it gives.
+        replicas: How many replicas there are.
+        summed: Whether only the sum of what the replicas give is used.
+    """
+
+    node: NodeDef
+    inputs: Sequence[Input]
+    outputs: Sequence[Sizes]
+    replicas: int
+    summed: bool = False
+
+    def rows(self, sizes: Sizes) -> Sizes:
+        """The shape of all replicas' values of a shape one after the other."""
+        return (self.replicas * sizes[0], *sizes[1:])
+
+    def stacked(self, sizes: Sizes) -> Sizes:
+        """The shape of all replicas' values of a shape along a new axis."""
+        return (self.replicas, *sizes)
+
+    def plan(
+        self,
+        takes: Sequence[Take],
+        gives: Form,
+        op: str = "",
+        attributes: Mapping[str, AttrValue] | None = None,
+        gain: float = 1.0,
+    ) -> Plan:
+        """A plan by which all outputs have one form."""
+        return Plan(takes, [gives] * len(self.outputs), op, attributes or {}, gain)
+
+
+Rule = Callable[[Seen], Plan | None]
+"""Finds how a node does what it does for all replicas; None if it cannot."""
