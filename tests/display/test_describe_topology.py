@@ -116,8 +116,7 @@ def test_tensorflows_own_classes(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("name", accelerator_types()[::5])
-def test_tensorflow_takes_the_catalogues_coordinates(name: str) -> None:
-    tf = pytest.importorskip("tensorflow")
+def test_tensorflow_takes_the_catalogues_coordinates(tf: Any, name: str) -> None:
     acc = accelerator(name)
     topology = tf.tpu.experimental.Topology(
         mesh_shape=acc.topology_mesh_shape, device_coordinates=acc.device_coordinates()
