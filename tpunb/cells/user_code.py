@@ -21,7 +21,6 @@ _STANDARD = tuple(
 _OWN = os.path.normcase(str(PurePath(__file__).parents[1])) + os.sep
 
 
-@functools.lru_cache(maxsize=4096)
 @functools.lru_cache(maxsize=8192)  # asked of every module that is loaded
 def _is_users_file(path: str) -> bool:
     """Whether a file is the user's; what is no file comes from a notebook."""
