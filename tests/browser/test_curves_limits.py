@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from support.tiers import THOROUGH
 
 from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.training.history import History
+
+pytestmark = THOROUGH
 
 ROOT = "[data-testid=tpunb-curves]"
 

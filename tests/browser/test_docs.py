@@ -17,6 +17,7 @@ import pytest
 from hosting import SCREENSHOTS, Hosted
 from playwright.sync_api import expect
 from support import programs as made
+from support.tiers import THOROUGH
 from test_curves import by_hand, noise, trained
 from test_replicas import Values, distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, drawn, places
@@ -27,6 +28,8 @@ from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.training.history import History
+
+pytestmark = THOROUGH
 
 DOCS = Path(__file__).parents[2] / "docs"
 WIDTH = 960

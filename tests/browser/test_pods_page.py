@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from jupyter import Book
 from playwright.sync_api import expect
+from support.tiers import THOROUGH
+
+pytestmark = THOROUGH
 
 CONNECT = """\
 %load_ext tpunb

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from hosting import Hosted
 from playwright.sync_api import expect
+from support.tiers import THOROUGH
 
 from tpunb.display.describe import ReplicaValuesDescription, describe_replica_values
 from tpunb.display.describe.leaves import Leaf
 from tpunb.display.widgets.replicas import ReplicasWidget
+
+pytestmark = THOROUGH
 
 ATTACK = "<img src=x onerror=alert(1)>"
 ROOT = "[data-testid=tpunb-replicas]"

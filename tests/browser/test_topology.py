@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from support.tiers import THOROUGH
 
 from tpunb.display.describe import TopologyDescription, describe_accelerator
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.tpu.types import accelerator
+
+pytestmark = THOROUGH
 
 ROOT = '[data-testid="tpunb-topology"]'
 HOSTILE = "<img src=x onerror=alert(1)></script>"
