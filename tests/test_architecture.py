@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from counterparts.children import output_of
-from support.importing import imports_tensorflow
+from support.importing import homes_in, imports_tensorflow
 
 PACKAGE = Path(__file__).parents[1] / "tpunb"
 
@@ -45,6 +45,11 @@ PRIVATE = {"virtual._tensorflow", "virtual.strict.xla_process", "virtual.tensorf
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in sorted(PACKAGE.rglob("*.py"))
+}
+PACKAGES = {
+    module.rpartition(".")[0] if "." in module else "": path
+    for module, path in MODULES.items()
+    if path.name == "__init__.py"
 }
 
 
@@ -106,6 +111,17 @@ def test_the_map_shows_the_rooms_in_their_order() -> None:
     packages = [name for name in ROOMS if (PACKAGE / name).is_dir()]
     marks = {**dict.fromkeys(TENSORFLOW, "TF"), **dict.fromkeys(IPYTHON, "IPython")}
     assert rows == [(name, marks.get(name, "")) for name in packages]
+
+
+def test_names_that_come_late_have_a_home() -> None:
+    """What a package's `__getattr__` imports is there, whatever has been renamed."""
+    homes = {
+        f"{package}{'.' if package else ''}{home}"
+        for package, path in PACKAGES.items()
+        for home in homes_in(path).values()
+    }
+    assert homes
+    assert homes <= {module.removesuffix(".__init__") for module in MODULES}
 
 
 def test_rooms_import_downwards() -> None:

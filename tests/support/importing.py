@@ -94,12 +94,12 @@ def _module_files(place: Path, parts: list[str], attribute: str = "") -> Iterato
         yield module
     if package.is_file():
         yield package
-        if attribute in _homes(package):
-            yield from _files(".".join([*parts, _homes(package)[attribute]]))
+        if attribute in homes_in(package):
+            yield from _files(".".join([*parts, homes_in(package)[attribute]]))
 
 
 @functools.cache
-def _homes(package: Path) -> dict[str, str]:
+def homes_in(package: Path) -> dict[str, str]:
     """Where a package's `__getattr__` finds names: its `_HOMES`."""
     for node in ast.parse(package.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":

@@ -6,9 +6,9 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "TPUStrategy": "generations",
-    "TPUStrategyV1": "generations",
-    "TPUStrategyV2": "generations",
+    "TPUStrategy": "tensorflow_strategies",
+    "TPUStrategyV1": "tensorflow_strategies",
+    "TPUStrategyV2": "tensorflow_strategies",
     "VirtualTPUClusterResolver": "resolver",
     "VirtualTPUStrategy": "strategy",
     "install": "patch.install",

@@ -53,10 +53,12 @@ STRATEGY = (
             # A TPU core, or a virtual one: the first CPU is the host.
             r"Trying to access resource [^\n]{0,300} from device [^\n]{0,100}(?:TPU:\d|CPU:[1-9])",
             Clue(r"\bAssertionError\b", where=r"_distributed_tf_update_step"),
-            Clue(r'Need to be inside "with strategy\.scope\(\)"', where=r"TPUStrategy object"),
+            Clue(
+                r'Need to be inside "with strategy\.scope\(\)"', where=r"TPUStrategy (?:object|of)"
+            ),
             Clue(
                 r"Mixing different tf\.distribute\.Strategy objects",
-                where=r"TPUStrategy object|tpu_strategy\.py",
+                where=r"TPUStrategy (?:object|of)|tpu_strategy\.py",
             ),
         ),
         "The model, its metrics or its optimizer were made outside the strategy's scope, so their "
