@@ -57,7 +57,8 @@ def fitted(tf: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
     """A shell with a model that is traced, on a virtual v3-8."""
     notebook = Notebook(tmp_path_factory.mktemp("ipython"))
     notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np")
-    notebook.good("%tpu_connect --simulate v3-8")
+    # A sum over joined replicas is part of what is computed, and no operation across them.
+    notebook.good("%tpu_connect --simulate v3-8 --no-joining")
     notebook.good(DATA + MODEL)
     yield notebook
     notebook.close()
@@ -161,9 +162,9 @@ step(next(iter(batches_of_svd)))
 
 
 def test_a_cell_of_replicas(fitted: Notebook) -> None:
-    # Each replica draws its own numbers: no operation does it for all, and their sum is one.
+    fitted.good("x = tf.ones([256, 256])")
     ran = fitted.good(
-        "%%tpu_profile\n%%tpu_run -n 3\ny = ctx.all_reduce('sum', tf.random.normal([256, 256]))"
+        "%%tpu_profile\n%%tpu_run -n 3\ny = ctx.all_reduce('sum', x @ x * tf.cast(replica_id, x.dtype))"
     )
     profile = ran.value
     assert any(one.kind == "AddN" for one in profile.operations), profile
