@@ -216,6 +216,7 @@ def test_help(book: Notebook, name: str) -> None:
         assert action.help
 
 
+@pytest.mark.usefixtures("tf")
 def test_the_package_is_lazy_and_says_what_it_has() -> None:
     assert hasattr(tpunb, "history")  # of the last run, if there was one
     for name in {*tpunb.__all__} - {"history"}:
