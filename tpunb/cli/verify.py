@@ -27,7 +27,7 @@ examples:
   tpunb verify local                 this machine's TPU: Colab, Kaggle, a TPU VM
   tpunb verify grpc://10.0.0.2:8470  a TPU by its address
   tpunb verify v3-8                  a virtual TPU
-  tpunb verify v3-16 --local-workers a virtual Pod whose hosts are processes
+  tpunb verify v4-16 --local-workers a virtual Pod whose hosts are processes
   tpunb verify --json report.json    and a file to attach to an issue
 
 On Colab and Kaggle, where the notebook's kernel may hold the TPU, run it before the
