@@ -6,9 +6,11 @@ import dis
 from collections.abc import Sequence
 from types import CodeType
 
-__all__ = ["reads_any_attribute", "reads_any_module"]
+__all__ = ["READS_OF_NAMES", "reads_any_attribute", "reads_any_module"]
 
-_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+READS_OF_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+"""The instructions that read a global by its name."""
+
 _ASKED = frozenset({"getattr", "hasattr"})
 _ALL = frozenset({"dir", "vars"})
 _ALL_OF = frozenset({"__dict__", "__getattribute__", "asdict", "astuple", "attrgetter",
@@ -26,11 +28,11 @@ def reads_any_attribute(code: CodeType) -> bool:
     instructions = list(dis.get_instructions(code))
     for number, instruction in enumerate(instructions):
         name = instruction.argval
-        if instruction.opname in _NAMES and name in _ALL | _ALL_OF:
+        if instruction.opname in READS_OF_NAMES and name in _ALL | _ALL_OF:
             return True
         if instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"} and name in _ALL_OF:
             return True
-        asked = instruction.opname in _NAMES and name in _ASKED
+        asked = instruction.opname in READS_OF_NAMES and name in _ASKED
         if asked and not _second_is_constant(instructions[number + 1 :]):
             return True
     return False

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
-from .computed_names import reads_any_attribute, reads_any_module
+from .computed_names import READS_OF_NAMES, reads_any_attribute, reads_any_module
 from .user_code import is_users_module
 
 __all__ = ["Mentions", "imported", "mentions"]
 
-_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 # Only what is read: to retrace because of what the code itself stores would never end.
 _ATTRIBUTES = frozenset(
     {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD", "IMPORT_FROM"}
@@ -61,7 +60,7 @@ def mentions(code: CodeType) -> Mentions:
     stored: set[str] = set()
     for inner in _nested(code):
         for instruction in dis.get_instructions(inner):
-            if instruction.opname in _GLOBALS:
+            if instruction.opname in READS_OF_NAMES:
                 names[instruction.argval] = None
             elif instruction.opname in _ATTRIBUTES:
                 attributes.add(instruction.argval)

@@ -197,12 +197,8 @@ class _Walk:
         if is_users_class(kind):
             self._guard(value, _kind_of, lambda _: f"the class of `{path}`", ("class",))
             self._waiting.append((kind.__name__, kind))
-        if (
-            slots := set(_slots(kind))
-            if self._wants_any
-            else self._wanted.intersection(_slots(kind))
-        ):
-            names = tuple(sorted(slots))
+        slots = set(_slots(kind))
+        if names := tuple(sorted(slots if self._wants_any else slots & self._wanted)):
             self._guard(value, slots_of(names), lambda name: f"`{path}.{name}`", names)
             has = slots_of(names)(value)
             self._waiting += [(f"{path}.{n}", has[n]) for n in names]

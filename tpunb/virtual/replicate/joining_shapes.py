@@ -35,7 +35,7 @@ def _reshape(seen: Seen) -> Plan | None:
 
 
 def _transpose(seen: Seen) -> Plan | None:
-    order = None if seen.inputs[1].varies else seen.inputs[1].integers()
+    order = _known(seen.inputs[1])
     if order is None:
         return None
     if order and order[0] == 0:
@@ -49,22 +49,28 @@ def _concatenation(seen: Seen) -> Plan | None:
     axis = along.integers()
     if axis is None:
         return None
-    at = axis[0] + len(seen.outputs[0]) if axis[0] < 0 else axis[0]
+    at = _from_front(axis[0], len(seen.outputs[0]))
     if at:
         return seen.plan([ROWS] * len(values) + [constant(at, along)], Form.ROWS)
     return seen.plan([STACKED] * len(values) + [constant(1, along)], Form.STACKED)
 
 
 def _pack(seen: Seen) -> Plan | None:
-    axis, rank = seen.node.attr["axis"].i, len(seen.outputs[0])
-    attributes = {"axis": AttrValue(i=1 + (axis + rank if axis < 0 else axis))}
-    return seen.plan([STACKED] * len(seen.inputs), Form.STACKED, attributes=attributes)
+    return _along_attribute(seen, len(seen.outputs[0]))
 
 
 def _unpack(seen: Seen) -> Plan | None:
-    axis, rank = seen.node.attr["axis"].i, len(seen.inputs[0].sizes)
-    attributes = {"axis": AttrValue(i=1 + (axis + rank if axis < 0 else axis))}
-    return seen.plan([STACKED], Form.STACKED, attributes=attributes)
+    return _along_attribute(seen, len(seen.inputs[0].sizes))
+
+
+def _along_attribute(seen: Seen, rank: int) -> Plan | None:
+    attributes = {"axis": integer(1 + _from_front(seen.node.attr["axis"].i, rank))}
+    return seen.plan([STACKED] * len(seen.inputs), Form.STACKED, attributes=attributes)
+
+
+def _from_front(axis: int, rank: int) -> int:
+    """An axis that may be counted from the end, counted from the front."""
+    return axis + rank if axis < 0 else axis
 
 
 def _split(seen: Seen) -> Plan | None:
@@ -74,7 +80,7 @@ def _split(seen: Seen) -> Plan | None:
     axis = along.integers()
     if axis is None or not value.varies or (by_sizes and seen.inputs[1].varies):
         return None
-    at = axis[0] + len(value.sizes) if axis[0] < 0 else axis[0]
+    at = _from_front(axis[0], len(value.sizes))
     take, place = (ROWS, constant(at, along)) if at else (STACKED, constant(1, along))
     takes = [take, SHARED, place] if by_sizes else [place, take]
     return seen.plan(takes, take.form)
@@ -87,11 +93,7 @@ def _strided_slice(seen: Seen) -> Plan | None:
     begin, end, strides = (one for one in bounds if one is not None)
     moved = ([0, *begin], [0, *end], [1, *strides])
     takes = [STACKED, *map(constant, moved, seen.inputs[1:])]
-    attributes = {
-        key: integer(2 * seen.node.attr[key].i + (key in {"begin_mask", "end_mask"}))
-        for key in _MASKS
-    }
-    return seen.plan(takes, Form.STACKED, attributes=attributes)
+    return seen.plan(takes, Form.STACKED, attributes=_moved_masks(seen))
 
 
 def _strided_slice_gradient(seen: Seen) -> Plan | None:
@@ -102,11 +104,15 @@ def _strided_slice_gradient(seen: Seen) -> Plan | None:
     whole = seen.stacked(seen.outputs[0])
     integers = (whole, [0, *begin], [0, *end], [1, *strides])
     takes = [*map(constant, integers, seen.inputs), STACKED]
-    attributes = {
+    return seen.plan(takes, Form.STACKED, attributes=_moved_masks(seen))
+
+
+def _moved_masks(seen: Seen) -> dict[str, AttrValue]:
+    """The masks of a slice with an axis more in front, of which all is taken."""
+    return {
         key: integer(2 * seen.node.attr[key].i + (key in {"begin_mask", "end_mask"}))
         for key in _MASKS
     }
-    return seen.plan(takes, Form.STACKED, attributes=attributes)
 
 
 def _known(one: Input) -> list[int] | None:
