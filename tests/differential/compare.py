@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from differential import engine, reference
 from differential.generator import Program
+
+_XLA_FAILS_TOO = re.compile(r"of type AddN must have the same size and shape\. +Input 0: \[0\b")
+"""A defect of conditionals for XLA, catalogue entry 50: any TPU fails like this."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +44,7 @@ def compare(program: Program, *, strict: bool = False) -> Finding | None:
         return None
     if wrong or error:
         who = "plain TensorFlow" if wrong else "the virtual TPU"
-        if strict and error:
+        if error and (strict or _XLA_FAILS_TOO.search(error)):
             # A TPU refuses much that CPUs compute, float64's products among it.
             return None
         name, _, text = (wrong or error).partition(": ")
