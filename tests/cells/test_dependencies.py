@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tpunb.cells import user_code
 from tpunb.cells.dependencies import Dependencies
 from tpunb.cells.mentioned_names import mentions
 from tpunb.cells.user_code import is_users_class, is_users_code, is_users_module
@@ -114,6 +115,9 @@ HELPERS = """
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """A notebook's namespace that has imported a package of the user's."""
+    # The suite's own modules, hundreds of them, are not what a user has.
+    monkeypatch.setattr(user_code, "_OWN", str(Path(__file__).parents[2]) + os.sep)
+    user_code._is_users_file.cache_clear()
     package = tmp_path / "deps"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -124,6 +128,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     names: dict[str, Any] = {"__name__": "__main__"}
     exec("import deps.cfg\nfrom deps import cfg, helpers", names)
     yield names
+    user_code._is_users_file.cache_clear()
     for name in [n for n in sys.modules if n.partition(".")[0] == "deps"]:
         del sys.modules[name]
 

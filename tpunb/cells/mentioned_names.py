@@ -15,7 +15,7 @@ from typing import Any
 from .computed_names import READS_OF_NAMES, reads_any_attribute, reads_any_module
 from .user_code import is_users_module
 
-__all__ = ["Mentions", "imported", "mentions"]
+__all__ = ["Mentions", "imported", "mentions", "users_modules"]
 
 # Only what is read: to retrace because of what the code itself stores would never end.
 _ATTRIBUTES = frozenset(
@@ -103,16 +103,19 @@ def _words(strings: list[str], *, evaluated: bool) -> Iterator[str]:
             yield from _WORD.findall(text)
 
 
+def users_modules() -> Iterator[tuple[str, ModuleType]]:
+    """All modules of the user's that are loaded, by name."""
+    loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, ModuleType)]
+    return ((name, module) for name, module in loaded if is_users_module(module))
+
+
 def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
-    """The modules that code imports or looks up when it runs, as far as they are loaded.
+    """The modules that code imports when it runs, as far as they are loaded.
 
     Args:
         found: What the code mentions.
         namespace: Its globals: a relative import begins at their package.
     """
-    if found.any_module:
-        loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, ModuleType)]
-        yield from ((name, module) for name, module in loaded if is_users_module(module))
     package = namespace.get("__package__")
     for name in found.imports:
         names = [name, *(name[: at.start()] for at in re.finditer(r"\.", name))]

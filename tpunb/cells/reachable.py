@@ -31,7 +31,7 @@ from .dependency_guards import (
     slots_of,
 )
 from .library_objects import layers_of, read_by_library
-from .mentioned_names import imported, mentions
+from .mentioned_names import imported, mentions, users_modules
 from .user_code import is_users_class, is_users_code, is_users_module
 
 __all__ = ["reached"]
@@ -82,6 +82,7 @@ class _Walk:
         self.guards: list[Guard] = []
         self._seen: dict[int, Any] = {}  # held: no id is used twice while this runs
         self._waiting: collections.deque[tuple[str, Any]] = collections.deque()
+        self._has_all_modules = False
 
     def start(
         self, roots: Mapping[str, Any], code: types.CodeType, namespace: dict[str, Any]
@@ -155,6 +156,9 @@ class _Walk:
 
     def _add_imports(self, code: types.CodeType, namespace: Mapping[str, Any]) -> None:
         self._waiting += imported(mentions(code), namespace)
+        if mentions(code).any_module and not self._has_all_modules:
+            self._has_all_modules = True
+            self._waiting += users_modules()
 
     def _add_environment(self, code: types.CodeType) -> None:
         if {"environ", "getenv"} & {*mentions(code).attributes, *mentions(code).globals}:
@@ -167,7 +171,8 @@ class _Walk:
     def _attributes(self, path: str, owner: Any, more: Collection[str] = ()) -> None:
         """Guards attributes that an object, a class or a module has itself."""
         has = attributes_of(owner)
-        wanted, any_name = self._wanted.union(more), self._wants_any and self._may_be_any(owner)
+        wanted = self._wanted.union(more) if more else self._wanted
+        any_name = self._wants_any and self._may_be_any(owner)
         found = has.keys() & wanted | (open_names(has) if any_name else set())
         names = tuple(sorted(found))
         self._guard(owner, attributes_of, lambda name: f"`{path}.{name}`", names,
