@@ -1,7 +1,9 @@
 """Notices that a single copy of a mirrored variable is written: `v.values[1].assign(x)`.
 
 Copies of such a variable are taken for equal until something sets them apart. What a replica
-function does is seen in its graph; this is what is done from outside of one.
+function does is seen in its graph; this is what is done from outside of one. Whoever takes a
+copy's handle, or gives the copy to a `tf.function`, which may have been traced for another
+variable, is taken to write it: what they do with it cannot be seen.
 """
 
 from __future__ import annotations
@@ -38,15 +40,22 @@ def watch_copies(variable: Any, on_write: Callable[[set[str]], None]) -> None:
 @functools.cache
 def _watched() -> type:
     """TensorFlow's class of variables, whose methods see who calls them."""
-    methods = {name: _watching(name) for name in _WRITES if hasattr(ResourceVariable, name)}
+    methods: dict[str, Any] = {
+        name: _watching(name)
+        for name in (*_WRITES, "__tf_tracing_type__")
+        if hasattr(ResourceVariable, name)
+    }
+    methods["handle"] = property(_watching_call(ResourceVariable.handle.fget))
     names = {"__doc__": ResourceVariable.__doc__, "__module__": ResourceVariable.__module__}
     metaclass: Callable[..., type] = type(ResourceVariable)
     return metaclass(ResourceVariable.__name__, (ResourceVariable,), {**names, **methods})
 
 
 def _watching(name: str) -> Callable[..., Any]:
-    write = getattr(ResourceVariable, name)
+    return _watching_call(getattr(ResourceVariable, name))
 
+
+def _watching_call(write: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(write)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         caller = str(sys._getframe(1).f_globals.get("__name__"))
