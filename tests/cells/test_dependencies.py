@@ -391,6 +391,31 @@ def test_names_that_only_a_string_names(book: dict[str, Any]) -> None:
         assert found.change() is not None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = globals()['ra' + text[2:]]",
+        "y = globals().get(text)",
+        "y = [eval(each) for each in (text,)]",
+        "def f(name): return vars()[name] if name in vars() else globals()[name]\ny = f(text)",
+        "scope = globals()\ny = scope[text]",
+        "exec('z = ' + text)",
+    ],
+)
+def test_globals_by_names_that_are_computed(book: dict[str, Any], text: str) -> None:
+    book |= {"rate": 1.0, "text": "rate", "_1": 3, "y": 1.0}
+    found = dependencies(text, book)
+    book |= {"_1": 4, "In": ["rate"], "new": 2}
+    if "y =" in text:
+        book["y"] = 2.0
+    assert found.change() is None
+    book["rate"] += 1
+    assert found.change() is not None
+    found = dependencies("text = 'cfg.' + 'LR'\ny = eval(text)", book)
+    book["cfg"].LR = 0.7
+    assert found.change() is not None
+
+
 def test_nothing_is_looked_at_in_installed_libraries(book: dict[str, Any]) -> None:
     import argparse
     import json

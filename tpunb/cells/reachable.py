@@ -31,7 +31,7 @@ from .dependency_guards import (
     slots_of,
 )
 from .library_objects import layers_of, read_by_library
-from .mentioned_names import imported, mentions, users_modules
+from .mentioned_names import Mentions, imported, mentions, users_modules
 from .user_code import is_users_class, is_users_code, is_users_module
 
 __all__ = ["reached"]
@@ -93,7 +93,8 @@ class _Walk:
             else:
                 self._waiting.append((path, value))
         self._namespace = namespace
-        self._globals("the cell", mentions(code).by_string, namespace)
+        found = mentions(code)
+        self._globals("the cell", found.by_string + _any_global(found, namespace), namespace)
         self._add_imports(code, namespace)
         self._add_environment(code)
         while self._waiting and len(self._seen) < _MOST:
@@ -139,7 +140,7 @@ class _Walk:
         self.attributes |= found.attributes
         self.any_name |= found.any_attribute
         namespace = function.__globals__
-        self._globals(f"`{name}`", found.globals, namespace)
+        self._globals(f"`{name}`", found.globals + _any_global(found, namespace), namespace)
         self._waiting += [(f"{path}()", each) for each in function.__defaults__ or ()]
         self._waiting += [(f"{path}()", each) for each in (function.__kwdefaults__ or {}).values()]
         self._add_imports(function.__code__, namespace)
@@ -248,6 +249,14 @@ class _Walk:
         names = tuple(name for name in names if (id(owner), name) not in self._ignored)
         if names or wanted is not None:
             self.guards.append(NamesGuard(owner, read, describe, names, wanted, any_name=any_name))
+
+
+def _any_global(found: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
+    """The globals that code may read if it computes their names; not IPython's, nor its results."""
+    if not found.any_global:
+        return ()
+    names = {name for name in namespace if not name.startswith("_")}
+    return tuple(sorted(names - {"In", "Out"} - found.stored))
 
 
 def _itself(namespace: Mapping[str, Any]) -> Mapping[str, Any]:
