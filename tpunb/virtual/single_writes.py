@@ -68,5 +68,5 @@ def _watching_call(write: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_by_library(caller: str) -> bool:
-    """Whether TensorFlow writes all copies, one after the other, and no user's code one of them."""
-    return caller.startswith("tensorflow.") and ".autograph." not in caller
+    """Whether TensorFlow or we take all copies, one after the other, and no user's code one."""
+    return caller.startswith(("tensorflow.", "tpunb.")) and ".autograph." not in caller

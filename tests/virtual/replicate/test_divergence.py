@@ -374,6 +374,16 @@ def mean_of(v: Any) -> Any:
     return tf.distribute.get_replica_context().all_reduce("mean", v.read_value())
 
 
+def test_training_sets_no_copies_apart(strategy: Any) -> None:
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+        model.compile("adam", "mse")
+    before = set(strategy.extended._options.divergence.variables)
+    model.fit(tf.ones([16, 3]), tf.ones([16, 2]), batch_size=8, verbose=0)
+    model.evaluate(tf.ones([16, 3]), tf.ones([16, 2]), batch_size=8, verbose=0)
+    assert strategy.extended._options.divergence.variables == before
+
+
 def test_all_copies_are_written_from_outside(strategy: Any, tmp_path: Any) -> None:
     v = make(strategy)
     before = len(strategy.extended._options.divergence.variables)
