@@ -40,26 +40,24 @@ def watch_copies(variable: Any, on_write: Callable[[set[str]], None]) -> None:
 @functools.cache
 def _watched() -> type:
     """TensorFlow's class of variables, whose methods see who calls them."""
-    methods: dict[str, Any] = {
-        name: _watching(name)
-        for name in (*_WRITES, "__tf_tracing_type__")
-        if hasattr(ResourceVariable, name)
+    writes = [name for name in _WRITES if hasattr(ResourceVariable, name)]
+    methods = {
+        **{name: _watching(getattr(ResourceVariable, name), _is_by_library) for name in writes},
+        "handle": property(_watching(ResourceVariable.handle.fget, _is_by_library)),
+        "__tf_tracing_type__": _watching(ResourceVariable.__tf_tracing_type__, lambda _: False),
     }
-    methods["handle"] = property(_watching_call(ResourceVariable.handle.fget))
     names = {"__doc__": ResourceVariable.__doc__, "__module__": ResourceVariable.__module__}
     metaclass: Callable[..., type] = type(ResourceVariable)
     return metaclass(ResourceVariable.__name__, (ResourceVariable,), {**names, **methods})
 
 
-def _watching(name: str) -> Callable[..., Any]:
-    return _watching_call(getattr(ResourceVariable, name))
+def _watching(write: Callable[..., Any], is_harmless: Callable[[str], bool]) -> Callable[..., Any]:
+    """A method that tells of its calls, but for those by modules that do no harm."""
 
-
-def _watching_call(write: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(write)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         caller = str(sys._getframe(1).f_globals.get("__name__"))
-        if distribute_lib.get_update_replica_id() is None and not _is_by_library(caller):
+        if distribute_lib.get_update_replica_id() is None and not is_harmless(caller):
             getattr(self, _ON_WRITE)()
         return write(self, *args, **kwargs)
 
