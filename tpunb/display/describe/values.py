@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpunb._util.plain_text import shortened
+from tpunb._util.units import counted
 from tpunb.display.describe import _tensors
 from tpunb.display.describe.previews import SMALL, Preview, computable, preview_of, sample_of
 from tpunb.display.describe.statistics import (
@@ -218,13 +219,12 @@ def _composite(kind: str, value: Any, *, preview: bool) -> ReplicaValue | None:
         return _with_values("ragged", inner, sides, _ragged_rows(value, inner), places)
     dense = getattr(value, "dense_shape", None)
     shape = None if dense is None else tuple(int(side) for side in _tensors.as_array(dense))
-    count = inner.shape[0] if inner.shape else 0
-    texts = (f"{count} values set" if kind == "sparse" else f"{count} slices",)
+    text = f"{_length(inner, 'value')} set" if kind == "sparse" else _length(inner, "slice")
     return _with_values(
         "sparse" if kind == "sparse" else "slices",
         inner,
         shape,
-        texts,
+        (text,),
         (_fingerprint(value.indices),),
     )
 
@@ -253,11 +253,15 @@ def _fingerprint(tensor: Any) -> tuple[Any, ...]:
     return described.fingerprint if described else ()
 
 
+def _length(inner: ReplicaValue, noun: str) -> str:
+    """The count of a value's first axis, with its noun."""
+    return counted((inner.shape[0] or 0) if inner.shape else 0, noun)
+
+
 def _ragged_rows(value: Any, inner: ReplicaValue) -> tuple[str, ...]:
     """How many rows and values; row lengths of a small one."""
-    count = inner.shape[0] if inner.shape else 0
     rows = int(value.nrows())
-    text = f"{count} values in {rows} rows"
+    text = f"{_length(inner, 'value')} in {counted(rows, 'row')}"
     if rows > 16 or value.ragged_rank != 1:
         return (text,)
     lengths = _tensors.as_array(value.row_lengths()).tolist()

@@ -175,5 +175,5 @@ def connection_text(connection: ConnectionDescription) -> str:
 
 def introduction_text(connection: ConnectionDescription) -> str:
     """What is connected to, beside a display of its topology."""
-    line = f"{formats.connection_title(connection)} · {formats.replicas_phrase(connection)}"
-    return plain("\n".join([line, *connection.notes]))
+    parts = (formats.connection_title(connection), formats.replicas_phrase(connection))
+    return plain("\n".join([" · ".join(filter(None, parts)), *connection.notes]))

@@ -1,9 +1,9 @@
 // Training curves: what the model has received (curves_store.js) in panels (curves_panel.js).
 
-import { PALETTE, button, element, oncePerFrame, onTheme, onWidth, rootOf, shortNumber, slider, themeOf, toggle } from "./common.js";
+import { PALETTE, button, element, groups, oncePerFrame, onTheme, onWidth, rootOf, shortNumber, slider, themeOf, toggle } from "./common.js";
 import { saveStatically } from "./saving.js";
 import { curveStore } from "./curves_store.js";
-import { curvePanel, groups } from "./curves_panel.js";
+import { curvePanel } from "./curves_panel.js";
 
 const BRIGHT = ["#5aaee8", "#f58b4c", "#3cc9a0", "#dd94bf", "#cdb53d", "#8cc6ef", "#a99be6", "#d39a77"];
 const DRAWN_BY = ["scale", "smoothing", "spread", "zoom", "hidden"];

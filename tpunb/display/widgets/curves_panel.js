@@ -1,7 +1,7 @@
 // One panel of curves: a heading that is its legend, and uPlot's canvas below.
 // The global uPlot comes with vendor/uPlot.iife.min.js.
 
-import { element, shortNumber } from "./common.js";
+import { element, groups, shortNumber } from "./common.js";
 import { alignedLines, seenLine, seenSpread, withinReach } from "./curves_store.js";
 import { paintMarks, paintSpread, valueAxis } from "./curves_marks.js";
 
@@ -290,9 +290,4 @@ function stepText(step) {
     if (Math.abs(step) >= Math.max(unit, 1e4)) return `${Number((step / unit).toPrecision(6))}${letter}`;
   }
   return groups(step);
-}
-
-/** A whole number with its thousands apart. */
-export function groups(number) {
-  return String(number).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
