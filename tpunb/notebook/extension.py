@@ -24,7 +24,9 @@ class _Extension:
         self.shell = shell
         self.magics = TpuMagics(shell)
         session = self.magics.session
-        self.explaining = Explaining(shell, session.remember, session.about_closed)
+        self.explaining = Explaining(
+            shell, session.remember, session.about_closed, session.about_missing
+        )
         self.stoppable = StoppableCells(shell, self.magics.session.stoppable_calls)
         self.importing = QuietImport()
         self.warnings = PlainWarnings()

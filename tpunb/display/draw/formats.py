@@ -81,9 +81,10 @@ def shape_phrase(shape: tuple[int | None, ...] | None) -> str:
 
 def topology_facts(topology: TopologyDescription) -> str:
     """The totals: `"8 chips · 8 cores · 1 host · 16 GiB HBM per core"`."""
+    cores = counted(topology.num_cores, "core")
     parts = [
         counted(topology.num_chips, "chip"),
-        counted(topology.num_cores, "core"),
+        *([] if topology.name == cores else [cores]),  # the name of a TPU of no type
         counted(topology.num_hosts, "host"),
     ]
     if topology.hbm_bytes:
