@@ -281,7 +281,7 @@ function curvesToolbar(model, keep, act) {
   const runs = element("div", { class: "tpunb-curves-runs", role: "group", "aria-label": "Runs" });
   const node = element("div", { class: "tpunb-toolbar" },
     element("span", { class: "tpunb-group", role: "group", "aria-label": "Scale of values" }, linear, log),
-    smoothing, spread, runs, element("span", { class: "tpunb-curves-right" }, reset, save));
+    smoothing, runs, spread, element("span", { class: "tpunb-curves-right" }, reset, save));
   return {
     node,
     write(store, view) {

@@ -6,7 +6,7 @@ import { alignedLines, seenLine, seenSpread, withinReach } from "./curves_store.
 import { paintMarks, paintSpread, valueAxis } from "./curves_marks.js";
 
 // The height of a plot is the same however many stand side by side: nothing below moves.
-const [PLOT, LEAST_PLOT] = [230, 160];
+const [PLOT, LEAST_PLOT] = [240, 200];
 
 /** What stands for a panel before there is anything to draw: as high as that. */
 export function panelToCome() {
