@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
+import tpunb
 from tpunb._util.units import byte_count, counted, duration, grouped
 
 
@@ -13,6 +17,23 @@ from tpunb._util.units import byte_count, counted, duration, grouped
 )
 def test_grouped(count: int, text: str) -> None:
     assert grouped(count) == text
+
+
+def test_counts_have_one_form() -> None:
+    """Nothing but `grouped`, and `groups` on a page, puts commas into a number."""
+    package = Path(tpunb.__file__).parent
+    others = [
+        path.name
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FormattedValue)
+        and node.format_spec is not None
+        and "," in ast.unparse(node.format_spec)
+    ]
+    assert others == ["units.py"]
+    scripts = {path.name: path.read_text(encoding="utf-8") for path in package.rglob("*.js")}
+    pages = [name for name, text in scripts.items() if r"(\d{3})" in text and "vendor" not in name]
+    assert [name for name in pages if "uPlot" not in name] == ["common.js"]
 
 
 def test_counted() -> None:

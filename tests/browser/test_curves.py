@@ -117,16 +117,35 @@ def test_waiting(host: Any, page: Any, screenshot: Any) -> None:
     both_themes(page, screenshot, "waiting")
 
 
-def test_the_first_step_moves_nothing_below(host: Any, page: Any) -> None:
-    host(lambda: by_hand(CurvesWidget(History("run"))))
+@pytest.mark.parametrize("width", [1100, 700, 360])
+def test_the_first_steps_move_nothing_below(host: Any, page: Any, width: int) -> None:
+    """Neither the first step, nor the spread of the replicas, nor validation after an epoch."""
+    page.set_viewport_size({"width": width, "height": 900})
     history = History("run")
+    widget = by_hand(CurvesWidget(history, awaited=2))
+    host(lambda: widget)
+    root = page.locator(ROOT)
+    expect(root.get_by_text("Waiting for the first step")).to_be_visible()
+    heights = [root.bounding_box()["height"]]
     for step in range(1, 9):
-        history.append(step, loss=1 / step, accuracy=step / 9)
-    host(lambda: by_hand(CurvesWidget(history)))
-    roots = page.locator(ROOT)
-    expect(roots.last).to_have_attribute("data-points", "8")
-    waiting, running = (roots.nth(number).bounding_box()["height"] for number in range(2))
-    assert abs(waiting - running) < 15
+        more = {"val_loss": 1.0} if step == 8 else {}
+        history.append(step, {"loss": [1.0, 2 / step], "accuracy": step / 9, **more})
+        if step in (1, 8):
+            widget._flush()
+            expect(root).to_have_attribute("data-step", str(step))
+            heights.append(root.bounding_box()["height"])
+    assert max(heights) - min(heights) < 2
+
+
+def test_runs_that_are_all_hidden_come_back(host: Any, page: Any) -> None:
+    runs = [History("one"), History("two")]
+    for run in runs:
+        run.append(1, loss=1.0)
+    host(lambda: CurvesWidget(runs))
+    chips = page.locator(".tpunb-curves-run")
+    for number in (0, 1, 0):
+        chips.nth(number).click()
+    expect(page.locator(ROOT)).to_have_attribute("data-panels", "1")
 
 
 def ink(page: Any, panel: str = "loss") -> dict[str, int]:

@@ -171,7 +171,7 @@ def test_the_largest_is_drawn_and_answers_at_once(host: Any, page: Any) -> None:
           return calls();
         }}"""
     )
-    assert measured < 30_000  # 9,000 for 8960 chips
+    assert measured < 30_000  # 9000 for 8960 chips
     hovering = page.evaluate(
         f"""(root) => {{
           const canvas = root.querySelector("canvas");

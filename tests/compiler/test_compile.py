@@ -13,6 +13,7 @@ from support.compiler_verdicts import CASES
 from support.strategies import strategy_of
 
 from tpunb.compiler.compile import compile  # noqa: A004
+from tpunb.compiler.models import model_step
 from tpunb.compiler.program import CompileError, Share
 from tpunb.compiler.table import TpuPrograms
 from tpunb.errors import AcceleratorTypeError
@@ -230,6 +231,28 @@ def test_logical_devices_share_a_replica() -> None:
     assert (whole.replicas, whole.logical_devices) == (4, 2)
     assert whole.memory is not None
     assert whole.memory.arguments == pytest.approx(8 * MEBI, rel=0.01), "half of it each"
+
+
+def test_a_model_with_a_loss_wants_targets() -> None:
+    import keras
+    import tf_keras
+
+    class Autoencoder(tf_keras.Sequential):  # type: ignore[misc]
+        def train_step(self, x: Any) -> Any:
+            return {"loss": tf.reduce_mean((self(x) - x) ** 2)}
+
+    x = tf.TensorSpec([8, 4])
+    for kind in (keras, tf_keras):
+        model = kind.Sequential([kind.layers.InputLayer([4]), kind.layers.Dense(4)])
+        model.compile("sgd", "mse")
+        for fn in (model, model.fit, model.evaluate):
+            with pytest.raises(CompileError, match="the batch has inputs alone"):
+                model_step(fn, [x], None)
+        assert model_step(model, [x, x], None)
+        assert model_step(model.predict, [x], None)
+    own = Autoencoder([tf_keras.layers.InputLayer([4]), tf_keras.layers.Dense(4)])
+    own.compile("sgd", "mse")
+    assert model_step(own, [x], None)
 
 
 def test_what_cannot_be_compiled_says_what_to_do(eight: Any) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.tiers import thorough
 
 from tpunb.display.describe import describe_chosen_replicas, describe_replica_values
-from tpunb.display.describe.leaves import MAX_SECTIONS
-from tpunb.display.describe.replicas import ReplicaValue, Section
+from tpunb.display.describe.leaves import MAX_SECTIONS, Leaf
+from tpunb.display.describe.replicas import ReplicaValue, Section, describe_leaves
 from tpunb.display.draw import mimebundle
 
 
@@ -69,6 +69,21 @@ def test_per_replica_values(tf: Any, strategy: Any) -> None:
     assert statistics is not None
     assert (statistics.minimum, statistics.mean, statistics.maximum) == (1, 2, 3)
     assert (statistics.nans, statistics.infs) == (1, 1)
+
+
+def test_values_of_one_shape_are_drawn_alike() -> None:
+    """Brighter pictures beside one within 0 and 1: all of them are matrices, or all pictures."""
+
+    def kinds(*tops: float, dtype: str = "float32") -> list[str]:
+        pictures = [np.full([4, 16, 16, 3], top, dtype) for top in tops]
+        leaf = Leaf("", "PerReplica", tuple(pictures), distributed=True)
+        values = describe_leaves("PerReplica", [leaf], 0).sections[0].values
+        return [value.preview.kind for value in values if value.preview]
+
+    assert kinds(1.0, 0.5) == ["images"] * 2
+    assert kinds(1.0, 1.5) == ["grid"] * 2
+    assert kinds(*[1.0] * 70, 1.5) == ["grid"] * 64  # the last one is not among those drawn
+    assert kinds(1, 200, dtype="uint8") == ["images"] * 2
 
 
 def test_equal_replicas_with_nan(tf: Any, strategy: Any) -> None:

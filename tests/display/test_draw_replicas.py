@@ -84,6 +84,18 @@ def test_text_of_large_values_and_unequal_shapes() -> None:
     )
 
 
+def test_text_cuts_no_number() -> None:
+    """What does not fit is left out as a whole: half of a number is another number."""
+    values = [[1234.567 * 10 ** (k % 9), -7.125e-5] * 5 for k in range(4)]
+    for value in (values, np.array(values) * 1j, [12345678 + k for k in range(20)]):
+        for line in replicas_text(
+            on_replicas(*[np.array(value) * (1 + k) for k in range(2)])
+        ).splitlines():
+            assert len(line) <= 100
+            kept = line.split("…")[0]
+            assert kept == line or kept.endswith((", ", "  "))
+
+
 def test_text_of_many_replicas() -> None:
     lines = replicas_text(on_replicas(*range(100))).splitlines()
     assert lines[-1].strip() == "and 36 more"

@@ -118,6 +118,18 @@ def test_a_run_that_fails_at_once_leaves_nothing(live: None, published: Any) -> 
     assert not tickers()
 
 
+def test_what_is_taken_away_is_not_in_the_file(live: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a cell was slow must not show in a notebook: an empty output would."""
+    shown: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(frontend, "can_pass", lambda: True)
+    monkeypatch.setattr(
+        frontend, "publish", lambda data, metadata, **_: shown.append((data, metadata))
+    )
+    with pytest.raises(RuntimeError), RunDisplay(History("run"), 5):
+        raise RuntimeError
+    assert [metadata for data, metadata in shown if not data] == [frontend.passing("")] * 2
+
+
 def test_a_saved_run_that_fails_at_once_leaves_nothing(saved: None, published: Any) -> None:
     with pytest.raises(ZeroDivisionError), RunDisplay(History(), 3):
         raise ZeroDivisionError

@@ -45,7 +45,7 @@ def state(book: Notebook) -> Any:
 
 
 def test_unloading_undoes_loading(book: Notebook) -> None:
-    book.good("1")
+    book.good("import tpunb")  # loading binds this name, and leaves it
     before = state(book)
     book.good("%load_ext tpunb")
     loaded = state(book)
@@ -60,6 +60,21 @@ def test_unloading_undoes_loading(book: Notebook) -> None:
     assert set(loaded[0]["line"]) == set(magics(book)["line"])
     book.good("%unload_ext tpunb")
     assert state(book) == before
+
+
+def test_loading_binds_the_package(book: Notebook) -> None:
+    """Docs and messages say `tpunb.show(x)`, which has to work where only magics were used."""
+    book.good("%load_ext tpunb")
+    assert book.good("tpunb.accelerator('v3-8').name").value == "v3-8"
+    book.good("%unload_ext tpunb")
+    assert book.names["tpunb"] is tpunb  # the notebook may have imported it, too
+
+
+def test_loading_leaves_the_users_name(book: Notebook) -> None:
+    book.good("tpunb = 'mine'\n%load_ext tpunb")
+    assert book.names["tpunb"] == "mine"
+    book.good("%unload_ext tpunb")
+    assert book.names["tpunb"] == "mine"
 
 
 def test_unloading_after_the_types_have_been_met(book: Notebook) -> None:
@@ -94,6 +109,7 @@ def test_loading_twice_keeps_the_connection(book: Notebook) -> None:
 
 @pytest.mark.usefixtures("tf")
 def test_unloading_closes_the_connection(book: Notebook) -> None:
+    book.good("import tpunb")
     before = set(book.names)
     book.good("%load_ext tpunb\n%tpu_connect --simulate 2 --as s")
     connection = book.session.connection
@@ -167,6 +183,7 @@ def test_formatters_of_tensorflow_that_the_user_replaced(book: Notebook) -> None
 def test_a_disconnect_that_fails_does_not_keep_the_extension(
     book: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    book.good("import tpunb")
     before = state(book)
     book.good("%load_ext tpunb")
 

@@ -118,7 +118,10 @@ def test_what_is_shown(book: Notebook, line: str) -> None:
 
 def test_replicas_of_several_cores_are_introduced(book: Notebook) -> None:
     ran = book.good("%tpu_connect --simulate v3-8 --computation-shape 1,1,1,2")
-    assert ran.shown[0]["text/plain"].endswith("4 replicas of 2 logical devices each")
+    introduction, topology = ran.shown[:2]
+    assert introduction["text/plain"] == "virtual TPU v3-8 (simulated on CPU)"  # said once: below
+    assert "4 replicas of 2 logical devices" in topology["text/plain"]
+    assert "replica" not in introduction["text/html"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import linecache
 import re
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.shell import Notebook
@@ -56,6 +57,16 @@ LESSONS = {
         "Leave `strategy.run` out",
     ),
     "strategy.gather(replica_id, 0)": ("The cell itself runs on every", "`ctx.all_gather("),
+    "x = [10, 20][replica_id]": ("Python needs the value of a tensor here", "`tf.gather("),
+    "x = (1.0, 2.0)[int(replica_id)]": ("Python needs the value of a tensor", "`tf.gather("),
+    "x = {0: 1.0, 1: 2.0}[replica_id]": ("Python needs the value of a tensor", "`tf.gather("),
+    "x = f'{replica_id:.2f}'": ("Python needs the value of a tensor here", "`print('x', x)`"),
+    "x = '%d' % replica_id": ("Python needs the value of a tensor here", "`print('x', x)`"),
+    "import math\nx = math.sin(tf.ones([]))": ("Python needs the value of a", "TensorFlow's"),
+    "x = np.zeros(replica_id)": ("Python needs the value of a tensor here", "TensorFlow's"),
+    "x = tf.ones([2]).mean()": ("`mean` is NumPy's", "`tf.reduce_mean(x)`"),
+    "x = tf.ones([2]).reshape(1, 2)": ("`reshape` is NumPy's", "`tf.reshape(x, …)`"),
+    "x = tf.ones([2, 3]).T": ("`T` is NumPy's", "`tf.transpose(x)`"),
     "x = np.mean(tf.ones([3]))": ("NumPy needs the value of a tensor", "`tf.reduce_mean(x)`"),
 }
 
@@ -180,3 +191,21 @@ def test_a_per_replica_value_has_no_elements(book: Notebook) -> None:
 def test_a_per_replica_value_is_no_number(book: Notebook, source: str) -> None:
     book.good("%%tpu_run\na = replica_id")
     assert "Known error 33" in book.run(source).text
+
+
+def test_names_that_magics_make_are_said_to_be_theirs(tmp_path: Path) -> None:
+    notebook = Notebook(tmp_path)
+    notebook.good("%load_ext tpunb")
+    for name, maker in (
+        ("replica_id", "`%%tpu_run`"),
+        ("strategy", "`%tpu_connect` makes `strategy`"),
+        ("history", "`tpunb.history`"),
+    ):
+        ran = notebook.run(f"print({name})")
+        assert isinstance(ran.error, NameError)
+        assert ran.text.count(maker) == 1
+    notebook.good("%tpu_connect --simulate 2 --as tpu")
+    assert "%tpu_connect" not in notebook.run("strategy").text  # it has another name
+    assert "exists inside" in notebook.run("%%tpu_profile\nreplica_id + 1").text
+    assert "makes" not in notebook.run("mine").text
+    notebook.close()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support.shell import Notebook
 
+from tpunb.cells.printing import Printer
+
 pytestmark = pytest.mark.usefixtures("tf")
 
 NOTE = "On a TPU, printing needs tf.config.set_soft_device_placement(True), and is slow."
@@ -125,6 +127,34 @@ def test_soft_placement_needs_no_note(book: Notebook, place_softly: Callable[[bo
 def test_outside_of_cells_printing_is_refused(book: Notebook) -> None:
     ran = book.run("tf.function(lambda: strategy.run(lambda: tf.print(1)))()")
     assert "No registered 'StringFormat' OpKernel" in str(ran.error)
+
+
+def test_replicas_elsewhere_print_the_same(book: Notebook, capfd: Any, monkeypatch: Any) -> None:
+    """What workers write is read back here; this process stands for them."""
+    body = """
+x = tf.reshape(tf.range(2000.0), (2, 1000)) + tf.cast(replica_id, tf.float32)
+print("x", x, x[:, :0], tf.cast(x[0, :3], tf.bfloat16))
+tf.print({"k": replica_id}, x[0], x[0, :6], sep="|", end="!\\n")
+tf.print(x[0, :9], summarize=-1)
+for i in tf.range(3):
+    if replica_id == i:
+        print("I am", i, tf.constant("ü"), tf.constant(True))
+    tf.print("all", ctx.all_reduce("sum", i))
+"""
+    expected = printed(book, body)
+    capfd.readouterr()
+    monkeypatch.setattr("tpunb.cells.printing._is_elsewhere", lambda strategy: True)
+    written = []
+
+    def lines() -> list[str]:
+        written.append(capfd.readouterr().out)
+        return str(written[-1]).splitlines()
+
+    printer = Printer(book.names["strategy"], lines)
+    book.session.connection.cells.programs._printer = printer
+    assert printed(book, f"{body}\n#") == expected
+    assert len(expected) == 3 * 8
+    assert sum(map(len, written)) < 5000  # of x, which has 8000 bytes, the ends alone
 
 
 def test_a_pod_says_where_its_replicas_print(tmp_path: Path, monkeypatch: Any) -> None:

@@ -5,6 +5,8 @@ Prints what was seen as a line of JSON.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -77,9 +79,28 @@ def error_of(action: Any) -> BaseException | None:
     return None
 
 
+PRINTING = """
+import tensorflow as tf
+print("first", tf.range(4) * replica_id)
+for i in tf.range(2):
+    tf.print("sum", ctx.all_reduce("sum", i))
+"""
+
+
+def prints(connection: tpunb.Connection) -> list[list[str]]:
+    """What a cell's replicas print, at its first and at its second run."""
+    found = []
+    for _ in range(2):
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            connection.run_cell(PRINTING, {})
+        found.append(text.getvalue().splitlines())
+    return found
+
+
 def main(folder: str) -> None:
     """Trains undisturbed, then with a worker that dies."""
     connection = tpunb.connect(simulate=2, local_workers=2)
+    printed = prints(connection)
     whole = Training(connection, f"{folder}/whole")
     whole.go_on(STEPS)
 
@@ -117,6 +138,7 @@ def main(folder: str) -> None:
                 "here": here,
                 "resumed_at": resumed_at,
                 "weights": weights,
+                "printed": printed,
                 "expected": undisturbed.weights(),
             }
         )

@@ -11,7 +11,7 @@ def test_many_problems() -> None:
     shown = str(report)
     assert shown.startswith("Does not compile for a TPU: 10000 errors, 40 warnings.")
     assert shown.count("error rule") == shown.count("warning rule") == 30
-    assert "and 9,970 more errors" in shown
+    assert "and 9970 more errors" in shown
     assert "and 10 more warnings" in shown
-    assert "and 9,970 more errors" in report._repr_html_()
+    assert "and 9970 more errors" in report._repr_html_()
     assert len(shown) + len(report._repr_html_()) < 400_000

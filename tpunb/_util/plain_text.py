@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-__all__ = ["drawable", "hanging", "plain", "shortened"]
+__all__ = ["drawable", "hanging", "plain", "shortened", "shortened_between"]
 
 # Escape sequences move the cursor, set the window's title or hide what was printed; C1 has
 # one-character forms of them, and overrides of the direction show text in another order.
@@ -33,6 +33,22 @@ def plain(text: str) -> str:
 def shortened(text: str, length: int) -> str:
     """A text of at most so many characters."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def shortened_between(text: str, length: int, separator: str) -> str:
+    """A text of at most so many characters, without a part that would lose some of its own.
+
+    A number that is cut looks like another number.
+
+    Args:
+        text: The text.
+        length: How many characters it may have.
+        separator: What stands between its parts; a text of one long part is cut anywhere.
+    """
+    if len(text) <= length:
+        return text
+    end = text.rfind(separator, 0, length - 1) + len(separator)
+    return f"{text[:end]}…" if end > length // 2 else shortened(text, length)
 
 
 def hanging(head: str, text: str, width: int) -> str:

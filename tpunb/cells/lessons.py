@@ -23,10 +23,41 @@ _MIXED = re.compile(
     r"|does not match type \w+ of argument '[xy]'|`x` and `y` must have the same dtype"
 )
 _CHANGED = re.compile(r"'(?:Symbolic|Eager)?Tensor' object does not support item assignment")
+_AS_NUMBER = re.compile(
+    r"\b(?:list|tuple|string|bytes|range) ind(?:ices|ex) must be [^\n]*, not \w*Tensor"
+    r"|\bTensor is unhashable\b"
+    r"|unsupported format string passed to \w*Tensor\."
+    r"|format: a \w+ number is required, not \w*Tensor|must be real number, not \w*Tensor"
+    r"|expected a sequence of integers or a single integer"
+    r"|\w*Tensor' object cannot be interpreted as an integer"
+    r"|multiply sequence by non-int of type '\w*Tensor|cannot convert '\w*Tensor' object to bytes"
+    r"|argument must be [^\n]*, not '?\w*Tensor"
+)
+_NO_METHOD = re.compile(r"\w*Tensor'? object has no attribute '(\w+)'")
+_OF_NUMPY = {
+    **dict.fromkeys(("mean", "sum", "max", "min", "prod", "any", "all"), "tf.reduce_{}(x)"),
+    **dict.fromkeys(("reshape", "round", "argmax", "argmin"), "tf.{}(x, …)"),
+    "T": "tf.transpose(x)",
+    "transpose": "tf.transpose(x)",
+    "astype": "tf.cast(x, tf.int32)",
+    "std": "tf.math.reduce_std(x)",
+    "size": "tf.size(x)",
+    "flatten": "tf.reshape(x, [-1])",
+    "ravel": "tf.reshape(x, [-1])",
+    "dot": "tf.tensordot(x, y, 1)",
+    "item": "x",
+    "tolist": "tf.unstack(x)",
+    "copy": "tf.identity(x)",
+    "clip": "tf.clip_by_value(x, 0, 1)",
+}
 _OUTSIDE_ONLY = re.compile(r"requires (?:being in )?cross-replica context")
 _COMBINED = (
     "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and `ctx.all_gather(x, axis=0)` "
     "combine the replicas' values, and so do `-r NAME=mean` and `-g NAME`."
+)
+_WITHOUT_VALUE = (
+    "Look it up with `tf.gather([10, 20, 30], replica_id)`, show it with `print('x', x)`, or use "
+    "TensorFlow's function."
 )
 _LONGEST = 60
 _BLOCKS = ("body", "orelse", "finalbody")
@@ -145,6 +176,11 @@ def _valueless(
             "NumPy needs the value of a tensor, which comes after the cell is traced.",
             "Use TensorFlow's function: `tf.reduce_mean(x)` in place of `np.mean(x)`, ….",
         )
+    if isinstance(error, TypeError) and _AS_NUMBER.search(text):
+        return (
+            "Python needs the value of a tensor here, which comes after the cell is traced.",
+            _WITHOUT_VALUE,
+        )
     return None
 
 
@@ -162,6 +198,13 @@ def _misunderstood(error: BaseException, statement: ast.stmt | None) -> tuple[st
         return (
             "A tensor cannot be changed in place.",
             "Make another: `tf.tensor_scatter_nd_update(x, [[0]], [5])`, or one with `tf.where`.",
+        )
+    missing = _NO_METHOD.search(text) if isinstance(error, AttributeError) else None
+    if missing and missing[1] in _OF_NUMPY:
+        name = missing[1]
+        return (
+            f"`{name}` is NumPy's, and a tensor has no such attribute.",
+            f"Write `{_OF_NUMPY[name].format(name)}`.",
         )
     if isinstance(error, RuntimeError) and _OUTSIDE_ONLY.search(text):
         return (

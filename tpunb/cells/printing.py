@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tpunb._util.plain_text import plain
@@ -26,6 +25,8 @@ from tpunb.virtual.interface import VirtualTPU
 from tpunb.virtual.replicate.graphs import CALLS, CONTROL_FLOW
 from tpunb.virtual.strict.examination import is_observed
 from tpunb.virtual.strict.stand_ins import OUTSIDE
+
+from .printing_elsewhere import Elsewhere, Extent, Lines
 
 __all__ = ["Printer"]
 
@@ -48,14 +49,17 @@ class Printer:
     """Collects what the replicas of one strategy print, and shows it grouped by replica.
 
     Args:
-        strategy: The strategy; nothing is collected but from a virtual TPU in this process.
-            Of what replicas in other processes print it is said where it goes.
+        strategy: The strategy; nothing is collected but from a virtual TPU.
+        lines: What the processes have written in which its replicas are, if these are others
+            and were started here. Otherwise it is said where replicas elsewhere print.
     """
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: Any, lines: Lines | None = None) -> None:
         is_virtual = isinstance(strategy, VirtualTPU)
-        self._is_elsewhere = is_virtual and _is_elsewhere(strategy)
-        self._collects = is_virtual and not self._is_elsewhere
+        is_elsewhere = is_virtual and _is_elsewhere(strategy)
+        self._elsewhere = Elsewhere(lines) if is_elsewhere and lines else None
+        self._is_out_of_reach = is_elsewhere and self._elsewhere is None
+        self._collects = is_virtual and not self._is_out_of_reach
         self._lock = threading.Lock()
         self._texts: dict[int, list[str]] = {}
         self._letters = 0
@@ -64,7 +68,7 @@ class Printer:
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """While a replica function is traced inside, what it prints is collected when it runs."""
-        if is_observed() or not (self._collects or self._is_elsewhere):
+        if is_observed() or not (self._collects or self._is_out_of_reach):
             yield
             return
         python, tensorflow = builtins.print, tf.print
@@ -81,6 +85,8 @@ class Printer:
 
     def show(self) -> None:
         """Writes what was collected to the standard output, and forgets it."""
+        if self._elsewhere is not None:
+            self._elsewhere.receive()
         with self._lock:
             texts, self._texts, self._letters = self._texts, {}, 0
         most = max(_FEWEST_LINES, _MOST_LINES // max(1, len(texts)))
@@ -100,7 +106,12 @@ class Printer:
             mine = options.get("file") in (None, sys.stdout, sys.stderr) and _in_a_replica()
             if mine and any(map(_has_no_value, tf.nest.flatten(values))):
                 sep, end = options.get("sep"), options.get("end")
-                self._add(values, " " if sep is None else sep, "\n" if end is None else end, str)
+                self._add(
+                    values,
+                    " " if sep is None else sep,
+                    "\n" if end is None else end,
+                    Extent.of_numpy(),
+                )
             elif mine and any(isinstance(v, str) and _SYMBOLIC.search(v) for v in values):
                 sys.stdout.write(f"{_F_STRING}\n")
             else:
@@ -115,26 +126,26 @@ class Printer:
             stream = options.get("output_stream", sys.stderr)
             if stream not in (sys.stdout, sys.stderr) or not _in_a_replica():
                 return otherwise(*values, **options)
-            if self._is_elsewhere:
+            if self._is_out_of_reach:
                 self._say_where()
                 return otherwise(*values, **options)
-            most = options.get("summarize") or _SUMMARIZED
-            text = lambda value: _summarized(value, most)  # noqa: E731
-            return self._add(values, options.get("sep", " "), options.get("end", "\n"), text)
+            extent = Extent.of_tensorflow(options.get("summarize") or _SUMMARIZED)
+            return self._add(values, options.get("sep", " "), options.get("end", "\n"), extent)
 
         return show
 
-    def _add(self, values: Any, sep: str, end: str, text: Callable[[Any], str]) -> Any:
+    def _add(self, values: Any, sep: str, end: str, extent: Extent) -> Any:
         """Adds the operation to the graph that is being built."""
-        if self._is_elsewhere:  # this process's Python cannot be called from there
+        if self._is_out_of_reach:  # this process's Python cannot be called from there
             return self._say_where()
         flat = tf.nest.flatten(values)
         places = [place for place, value in enumerate(flat) if _has_no_value(value)]
 
-        def collect(replica: Any, *arrays: Any) -> None:
+        def collect(replica: Any, *arrays: Any, sizes: Any = None) -> None:
             filled = list(flat_values)
-            for place, array in zip(places, arrays, strict=True):
-                filled[place] = _Shown(text(_readable(array)))
+            sizes = sizes or [None] * len(arrays)
+            for place, array, size in zip(places, arrays, sizes, strict=True):
+                filled[place] = _Shown(extent.text(_readable(array), size))
             found = tf.nest.pack_sequence_as(values_shape, filled)
             self._collect(int(replica), sep.join(map(str, found)) + end)
 
@@ -143,10 +154,12 @@ class Printer:
         values_shape = tf.nest.map_structure(lambda _: 0, values)
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         tensors = [tf.convert_to_tensor(flat[place]) for place in places]
-        operation = tf.numpy_function(collect, [replica, *tensors], [], name="print")
-        operation._set_attr(OUTSIDE, AttrValue(s=b"print"))
         self._prints = True
         self._has_note |= not tf.config.get_soft_device_placement()
+        if self._elsewhere is not None:
+            return self._elsewhere.write(replica, tensors, extent, collect)
+        operation = tf.numpy_function(collect, [replica, *tensors], [], name="print")
+        operation._set_attr(OUTSIDE, AttrValue(s=b"print"))
         return operation
 
     def _say_where(self) -> None:
@@ -177,10 +190,14 @@ def _in_order(graph: Any) -> None:
     """
     before = None
     for operation in graph.get_operations():
-        if OUTSIDE in operation.node_def.attr or _may_print(operation):
+        if _is_print(operation) or _may_print(operation):
             if before is not None:
                 operation._add_control_input(before)
             before = operation
+
+
+def _is_print(operation: Any) -> bool:
+    return OUTSIDE in operation.node_def.attr and bool(operation._is_stateful)
 
 
 def _may_print(operation: Any) -> bool:
@@ -194,13 +211,6 @@ def _of_replica(replica: int, texts: list[str], most: int) -> Iterator[str]:
         lines[most:] = [f"… and {counted(len(lines) - most, 'more line')}"]
     for line in lines:
         yield f"[replica {replica}] {plain(line)}"
-
-
-def _summarized(value: Any, most: int) -> str:
-    if not isinstance(value, np.ndarray) or not value.ndim:
-        return str(value)
-    threshold = sys.maxsize if most < 0 else 2 * most
-    return np.array2string(value, threshold=threshold, edgeitems=abs(most))
 
 
 def _readable(array: Any) -> Any:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpunb._util.units import duration
+from tpunb._util.units import duration, grouped
 from tpunb.cells.trace_events import Event, HostTrace, Kind, after_each_other, inner_times
 from tpunb.training.profile import Operation, Profile, StepTimes
 from tpunb.training.spans import Spans
@@ -42,7 +42,7 @@ _STEP_LINES = frozenset({"Steps"})
 _NOTE_CPU = "Device: operations on this machine's processors, as on any virtual TPU."
 _NOTE_STEPS = "A step is a {}, as the run marks no steps; in a loop it holds several."
 _NOTE_TRACING = "Tracing functions takes {} of it: run it again to see it without."
-_NOTE_MOST = f"Only the first {MOST_EVENTS:,} events of each device and the host are read."
+_NOTE_MOST = f"Only the first {grouped(MOST_EVENTS)} events of each device and the host are read."
 
 
 @dataclass

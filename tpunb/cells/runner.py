@@ -13,6 +13,7 @@ from tpunb.virtual.check import CheckReport
 from ..virtual.stoppable import StoppableCalls
 from .from_function import FUNCTION, function_source, globals_of
 from .outputs import LAST
+from .printing_elsewhere import Lines
 from .settings import RunSettings
 from .source import CellSource, parse_cell
 from .steps import Steps
@@ -67,6 +68,8 @@ class CellRunner:
     Args:
         strategy: A `tf.distribute.Strategy`.
         last_resort: Ends what TensorFlow does where cancelling it does not.
+        lines: What processes that its replicas are in have written since it was last called,
+            if these were started here.
 
     Attributes:
         strategy: The strategy.
@@ -74,10 +77,15 @@ class CellRunner:
         programs: What the cells were traced to.
     """
 
-    def __init__(self, strategy: Any, last_resort: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        strategy: Any,
+        last_resort: Callable[[], object] | None = None,
+        lines: Lines | None = None,
+    ) -> None:
         self.strategy = strategy
         self.calls = StoppableCalls(last_resort)
-        self.programs = Programs(strategy, self.calls)
+        self.programs = Programs(strategy, self.calls, lines)
         self._cells: dict[str, CellSource] = {}
 
     @property

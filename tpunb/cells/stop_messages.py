@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tpunb._util.units import grouped
 from tpunb.training.stop_button import Stopped
 
 from ..errors import CellError
@@ -73,7 +74,7 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
             fix="Repeat it (`.repeat()`), or leave out the number of steps.",
         )
     if late:
-        raise Stopped(f"when all of the {run.done:,} steps were made; nothing is lost.")
+        raise Stopped(f"when all of the {grouped(run.done)} steps were made; nothing is lost.")
 
 
 def _stopped(run: Steps) -> str:
@@ -89,13 +90,15 @@ def _half_done(run: Steps) -> str:
     left = _LEFT if run.programs.calls.left_behind else ""
     again = "continue, or with --restart to start over" if run.can_continue else "start over"
     return (
-        f"inside step {run.done + 1:,}, after {_count(run)} steps: variables hold what was "
+        f"inside step {grouped(run.done + 1)}, after {_count(run)} steps: variables hold what was "
         f"assigned until then.{left} Run the cell again to {again}."
     )
 
 
 def _count(run: Steps) -> str:
-    return f"{run.done:,}" if run.total is None else f"{run.done:,} of {run.total:,}"
+    return (
+        grouped(run.done) if run.total is None else f"{grouped(run.done)} of {grouped(run.total)}"
+    )
 
 
 def _where(calls: StoppableCalls) -> str:

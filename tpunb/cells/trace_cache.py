@@ -23,6 +23,7 @@ from .lessons import lesson
 from .optimizers import make_ready
 from .outputs import OutputRecord
 from .printing import Printer
+from .printing_elsewhere import Lines
 from .program import Program, program_key
 from .retrace_reasons import EVICTED, FIRST_RUN, why_new_arguments, why_new_program
 from .settings import OutputOptions
@@ -59,6 +60,7 @@ class Programs:
     Args:
         strategy: A `tf.distribute.Strategy`.
         calls: Runs their functions, so that interrupts end them.
+        lines: What processes that its replicas are in have written, if these were started here.
 
     Attributes:
         strategy: The strategy.
@@ -66,12 +68,12 @@ class Programs:
         traces: How many times a cell has been traced.
     """
 
-    def __init__(self, strategy: Any, calls: StoppableCalls) -> None:
+    def __init__(self, strategy: Any, calls: StoppableCalls, lines: Lines | None = None) -> None:
         self.strategy = strategy
         self.calls = calls
         self.traces = 0
         self._capturer = Capturer(strategy)
-        self._printer = Printer(strategy)
+        self._printer = Printer(strategy, lines)
         self._programs: list[Program] = []  # the one used last at the end
         self._latest: dict[str, Program | None] = {}  # None: evicted since
 

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.freed_memory import giving_back
+from tpunb._util.units import grouped
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import chooser_of, cores_of, function_for, targets
 from tpunb.compiler.models import is_model
@@ -44,7 +45,7 @@ class LargestBatch:
     def __str__(self) -> str:
         if not self.per_replica:
             return f"{self.tpu}: not even one example a replica fits."
-        return f"{self.tpu}: {self.batch:,} examples, {self.per_replica:,} a replica."
+        return f"{self.tpu}: {grouped(self.batch)} examples, {grouped(self.per_replica)} a replica."
 
 
 @giving_back()
@@ -137,7 +138,7 @@ class _Sizes:
         )
 
     def _compiled(self, size: int, kind: Target) -> TpuProgram:
-        self.settings.progress(f"a batch of {size:,} a replica on {kind.tpu.name}")
+        self.settings.progress(f"a batch of {grouped(size)} a replica on {kind.tpu.name}")
         specs = _with_batch(self.specs, _batch_of(self.specs), size * self.times)
         program = function_for(self.fn, specs, self.strategy).on(kind, self.settings)
         if program.unknown or any(error.code != "memory" for error in program.errors):

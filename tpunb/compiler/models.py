@@ -69,6 +69,12 @@ def model_step(fn: Any, args: Sequence[Any], strategy: Any) -> ModelStep | None:
         )
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
     data = _batch(args)
+    if name != "predict" and not isinstance(data, tuple) and _wants_targets(model, _STEPS[name]):
+        raise CompileError(
+            f"The model {model.name} was compiled with a loss, and the batch has inputs alone.",
+            fix="Pass the targets too: tpunb.compile(model, x, y). Without them: "
+            "tpunb.compile(model.predict, x).",
+        )
     sizes = [spec.shape[0] for spec in tf.nest.flatten(data) if spec.shape.rank]
     share = tf.nest.map_structure(lambda spec: _part(spec, replicas), data)
     _build(model, share, strategy)
@@ -79,6 +85,13 @@ def model_step(fn: Any, args: Sequence[Any], strategy: Any) -> ModelStep | None:
         sizes[0] if sizes else None,
         strategy,
     )
+
+
+def _wants_targets(model: Any, step: str) -> bool:
+    """Whether a step compares with targets: Keras's own does, where there is a loss."""
+    module = getattr(type(model), step).__module__ or ""
+    is_kerass = module.partition(".")[0] in {"keras", "tf_keras"}
+    return is_kerass and getattr(model, "loss", None) is not None
 
 
 def _strategy_of(model: Any) -> Any:

@@ -144,7 +144,9 @@ class Connection:
         if self._cells is None:
             from tpunb.cells import CellRunner
 
-            self._cells = CellRunner(self.strategy, self._cut)
+            local = self.pod.local if self.pod is not None else None
+            lines = None if local is None else local.printed
+            self._cells = CellRunner(self.strategy, self._cut, lines)
         return self._cells
 
     def run_cell(

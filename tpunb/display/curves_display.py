@@ -26,6 +26,7 @@ class CurvesDisplay:
         metrics: Names of metrics, or of panels, to show; None for all.
         link: Widgets with the same link belong to one connection.
         paced: Whether they show how fast the steps are; if not, something beside them does.
+        awaited: Names of the metrics that will come, as far as they are known.
     """
 
     def __init__(
@@ -35,14 +36,19 @@ class CurvesDisplay:
         link: str = "",
         *,
         paced: bool = True,
+        awaited: Iterable[str] = (),
     ) -> None:
         self._histories, self._metrics = tuple(histories), metrics
         self._widget: CurvesWidget | None = None
         if frontend.shows_widgets():
             _kept.drop_former()
             from tpunb.display.widgets.curves import CurvesWidget
+            from tpunb.training.panels import MAX_PANELS, panels_of
 
-            self._widget = CurvesWidget(self._histories, metrics=metrics, link=link, paced=paced)
+            panels = min(len(panels_of(awaited)), MAX_PANELS)
+            self._widget = CurvesWidget(
+                self._histories, metrics=metrics, link=link, paced=paced, awaited=panels
+            )
             self._widget.show()
 
     @property

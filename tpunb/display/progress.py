@@ -7,7 +7,7 @@ import contextvars
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.tables import escaped
@@ -35,15 +35,22 @@ class RunDisplay:
         total: How many steps there will be; None where unknown.
         begin: How many were made in earlier parts of the run.
         link: The connection's, for the curves.
+        awaited: Names of what is plotted.
 
     Attributes:
         stopped: Whether the run has ended early.
     """
 
     def __init__(
-        self, history: History | None, total: int | None, begin: int = 0, link: str = ""
+        self,
+        history: History | None,
+        total: int | None,
+        begin: int = 0,
+        link: str = "",
+        awaited: Iterable[str] = (),
     ) -> None:
         self.stopped = False
+        self._awaited = tuple(awaited)
         self._history, self._total, self._link = history, total, link
         self._begin = self._steps = begin
         self._examples: int | None = None
@@ -55,7 +62,9 @@ class RunDisplay:
     def __enter__(self) -> RunDisplay:
         if self._history is not None:
             # The line below has the speed and the time left.
-            self._curves = CurvesDisplay([self._history], link=self._link, paced=False)
+            self._curves = CurvesDisplay(
+                [self._history], link=self._link, paced=False, awaited=self._awaited
+            )
         self._line.refresh()
         return self
 
@@ -153,7 +162,7 @@ class CellDisplay:
         with self._lock:
             self._context = None
             if self._display:
-                frontend.publish({}, {}, display_id=self._display, update=True)
+                frontend.clear(self._display)
 
     def tick(self) -> None:
         """Time passes; called on another thread."""
@@ -297,7 +306,7 @@ class _LiveLine:
     def remove(self) -> None:
         """Takes the line away."""
         if self._live and self._ticker is not None:
-            frontend.publish({}, {}, display_id=self._display, update=True)
+            frontend.clear(self._display)
 
     def _tick(self) -> None:
         while not self._ended.wait(self._interval):

@@ -194,9 +194,16 @@ class LiveCurves:
         self._warned = False
         self._fit = _Fit(
             LogRecorder(history, self.model, self.params, self._per, rate=rate),
-            CurvesDisplay(self.runs, self._metrics, _link()),
+            CurvesDisplay(self.runs, self._metrics, _link(), awaited=self._awaited()),
             TrainingGuard(owner, self._abandon, self._overdue),
         )
+
+    def _awaited(self) -> list[str]:
+        """The metrics that will come, as far as the model knows them before its first batch."""
+        known = self._metrics
+        if known is None:
+            known = getattr(self.model, "metrics_names", None) or ()
+        return [name for name in known if isinstance(name, str)]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Finds the step at which the epoch begins."""

@@ -34,6 +34,7 @@ class Explaining:
         report: Receives each explanation that is shown.
         instead: Gives what is to be shown in place of an error and its explanation, if
             there is something better to say.
+        hint: Gives a sentence for an error that is not known.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class Explaining:
         shell: Any,
         report: Callable[[Explanation], None],
         instead: Callable[[Explanation], str | None] = lambda _: None,
+        hint: Callable[[BaseException], str | None] = lambda _: None,
     ) -> None:
         self._shell = shell
         self._instead = instead
+        self._hint = hint
         self._report = report
         self._theirs: tuple[tuple[type[BaseException], ...], Any] = ((), None)
         self._ours: Any = None
@@ -99,15 +102,16 @@ class Explaining:
         addition = getattr(error, _MARK, None)
         if not isinstance(addition, _Addition):
             explanation = explain(error)
-            if explanation is None:
+            if explanation is None and (hint := self._hint(error)) is None:
                 return None
-            if self._is_told_otherwise(error, explanation):
+            if explanation is not None and self._is_told_otherwise(error, explanation):
                 self._report(explanation)
                 return None
-            addition = _Addition(explanation)
+            addition = _Addition(str(explanation or hint), explanation)
             _render_with(error, addition, self._shell)
         addition.shown = False  # the error may have been raised before, and shown
-        self._report(addition.explanation)
+        if addition.explanation is not None:
+            self._report(addition.explanation)
         return addition
 
     def _is_told_otherwise(self, error: BaseException, explanation: Explanation) -> bool:
@@ -120,21 +124,18 @@ class Explaining:
 
 
 class _Addition:
-    """An explanation under an error.
+    """What is shown under an error.
 
     Attributes:
-        explanation: The explanation.
+        text: What is shown.
+        explanation: The explanation that it is, if the error is known.
         shown: Whether it has been shown with the error's traceback.
     """
 
-    def __init__(self, explanation: Explanation) -> None:
+    def __init__(self, text: str, explanation: Explanation | None) -> None:
+        self.text = text
         self.explanation = explanation
         self.shown = False
-
-    @property
-    def text(self) -> str:
-        """What is shown."""
-        return str(self.explanation)
 
 
 def _says_so(error: BaseException, explanation: Explanation) -> bool:

@@ -24,7 +24,9 @@ class _Extension:
         self.shell = shell
         self.magics = TpuMagics(shell)
         session = self.magics.session
-        self.explaining = Explaining(shell, session.remember, session.about_closed)
+        self.explaining = Explaining(
+            shell, session.remember, session.about_closed, session.about_missing
+        )
         self.stoppable = StoppableCells(shell, self.magics.session.stoppable_calls)
         self.importing = QuietImport()
         self.warnings = PlainWarnings()
@@ -40,6 +42,9 @@ class _Extension:
             (tables[kind], name, tables[kind].get(name)) for kind in named for name in named[kind]
         ]
         self.shell.register_magics(self.magics)
+        # Messages and docs say `tpunb.show(x)`. It stays after unloading: the notebook may have
+        # imported it as well.
+        self.shell.user_ns.setdefault("tpunb", sys.modules["tpunb"])
         self._complete(
             {name: getattr(self.magics, name) for names in named.values() for name in names}
         )

@@ -15,6 +15,7 @@ from tpunb.connection.plan import Plan
 from tpunb.display.progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.notebook.closed_values import ClosedConnections, gone, replaced
+from tpunb.notebook.missing_names import about_missing_name
 from tpunb.training.stop_button import StopButton, Stopped
 
 if TYPE_CHECKING:
@@ -205,7 +206,8 @@ class Session:
         plotted = run.history if run.settings.plot else None
         resumed = run.done > 0
         try:
-            with RunDisplay(plotted, run.total, run.done, self.connection.link) as shown:
+            link, awaited = self.connection.link, run.settings.plot
+            with RunDisplay(plotted, run.total, run.done, link, awaited) as shown:
                 run.watcher = shown
                 run.go()
                 shown.stopped = run.stopped
@@ -306,6 +308,10 @@ class Session:
         """Says that a known error is about a value of a connection that is closed, if it is."""
         self._closed.note(self._connection)
         return self._closed.sentence(explanation, self.open_connection)
+
+    def about_missing(self, error: BaseException) -> str | None:
+        """Says where a name comes from that magics make, if an error is about one."""
+        return about_missing_name(error, connected=self.open_connection is not None)
 
     def remember(self, explanation: Explanation) -> None:
         """Keeps the explanation of the last known error."""

@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tpunb._util.plain_text import plain, shortened
+from tpunb._util.units import grouped
 from tpunb.cells.user_code import is_users_code
 
 __all__ = ["shorten"]
@@ -55,7 +56,7 @@ def _is_users(frame: FrameType) -> bool:
 def _text(error: BaseException, own: list[tuple[CodeType, int]], shell: Any) -> list[str]:
     lines = ["Traceback (most recent call last; your code alone):"]
     if len(own) > 2 * _ENDS:
-        left_out = f"  … {len(own) - 2 * _ENDS:,} more …"
+        left_out = f"  … {grouped(len(own) - 2 * _ENDS)} more …"
         shown = [_frame(*one, shell) for one in (*own[:_ENDS], *own[-_ENDS:])]
         lines += [*shown[:_ENDS], left_out, *shown[_ENDS:]]
     else:

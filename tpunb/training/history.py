@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tpunb._util.atomic_files import write_file
 from tpunb._util.plain_text import plain
+from tpunb._util.units import counted
 from tpunb.training.columns import Columns, Floats, Ints, Series
 from tpunb.training.metrics import best_row, checked, goal_of, summary, whole
 from tpunb.training.table import history_csv, history_table
@@ -209,7 +210,7 @@ class History:
         """The metrics' names in a line, as far as they can be read."""
         metrics = self.metrics
         shown = metrics[:_MOST_NAMED]
-        more = [f"… {len(metrics)} metrics in all"] if len(metrics) > len(shown) else []
+        more = [f"… {counted(len(metrics), 'metric')} in all"] if len(metrics) > len(shown) else []
         return ", ".join([*shown, *more])
 
     def columns(self, name: str, start: int = 0) -> Columns:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import LINED, block, table
-from tpunb._util.units import counted, duration
+from tpunb._util.units import counted, duration, grouped
 
 __all__ = ["Operation", "Profile", "StepTimes"]
 
@@ -141,7 +141,7 @@ class Profile:
         for step in self.steps[:_MOST_STEPS]:
             yield _row(step)
         if (left := len(self.steps) - _MOST_STEPS) > 0:
-            yield f"and {left:,} more", *[""] * (len(_STEP_HEAD) - 1)
+            yield f"and {grouped(left)} more", *[""] * (len(_STEP_HEAD) - 1)
         if self.steps:
             yield _row(self.all_steps)
         yield _row(self.whole)
@@ -149,12 +149,12 @@ class Profile:
     def _operation_rows(self) -> Iterator[tuple[str, ...]]:
         for one in self.operations[:_MOST_OPERATIONS]:
             name, kind = (shortened(text, _LONGEST_NAME) for text in (one.name, one.kind))
-            yield name, kind, f"{one.calls:,}", duration(one.seconds), f"{one.share:.1%}"
+            yield name, kind, grouped(one.calls), duration(one.seconds), f"{one.share:.1%}"
         if (left := len(self.operations) - _MOST_OPERATIONS) > 0:
             rest = self.operations[_MOST_OPERATIONS:]
             calls, seconds = sum(one.calls for one in rest), sum(one.seconds for one in rest)
             share = sum(one.share for one in rest)
-            yield f"and {left:,} more", "", f"{calls:,}", duration(seconds), f"{share:.1%}"
+            yield f"and {grouped(left)} more", "", grouped(calls), duration(seconds), f"{share:.1%}"
 
     def __str__(self) -> str:
         parts = [self.headline, *self.notes]

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import PLAIN, Markup, escaped, lines, table
+from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.errors.explain import explain
@@ -333,7 +334,7 @@ def _rows(found: CheckReport) -> Iterator[tuple[str, str, str, str]]:
             cause = shortened(problem.cause, _MAX_CAUSE)
             yield place, f"{kind} {problem.code}", cause, problem.fix
         if len(problems) > _MAX_PROBLEMS:
-            yield "", f"and {len(problems) - _MAX_PROBLEMS:,} more {kind}s", "", ""
+            yield "", f"and {grouped(len(problems) - _MAX_PROBLEMS)} more {kind}s", "", ""
 
 
 def _unbroken(text: str) -> Markup:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import LINED, escaped, table
+from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
 from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
@@ -99,7 +100,7 @@ class Comparison:
             numbers = f"{one.largest:.4g}", f"{one.absolute:.3g}", _share(one.relative)
             yield shortened(one.name, _LONGEST_NAME), kind, *numbers
         if len(self._all) > _MOST_ROWS:
-            yield f"and {len(self._all) - _MOST_ROWS:,} more", *[""] * (len(_HEAD) - 1)
+            yield f"and {grouped(len(self._all) - _MOST_ROWS)} more", *[""] * (len(_HEAD) - 1)
 
     def __str__(self) -> str:
         rows = [_HEAD, *self._rows()]

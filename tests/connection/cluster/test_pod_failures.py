@@ -31,6 +31,21 @@ def dying() -> Any:
     return run_script(SCRIPTS / "dying.py", keras=True)
 
 
+def test_what_replicas_print_is_shown_by_replica(dying: Any) -> None:
+    lines = [
+        line
+        for replica in range(2)
+        for line in (
+            f"[replica {replica}] first [0 {replica} {2 * replica} {3 * replica}]",
+            f"[replica {replica}] sum 0",
+            f"[replica {replica}] sum 2",
+        )
+    ]
+    (*first, note), second = dying["printed"]
+    assert note.startswith("On a TPU, printing needs")
+    assert first == second == lines
+
+
 def test_the_step_ends_with_an_explained_error(dying: Any) -> None:
     assert dying["error"] == "UnavailableError"
     assert dying["code"] == "14"

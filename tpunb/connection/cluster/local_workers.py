@@ -52,11 +52,12 @@ class LocalWorkers:
         self.addresses: tuple[str, ...] = ()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed by close()
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._outputs = [_Output() for _ in range(count)]
         self._lock = threading.Lock()
         atexit.register(self.close)
         try:
-            for _ in range(count):
-                self._processes.append(_start(cores, self._log))
+            for output in self._outputs:
+                self._processes.append(_start(cores, self._log, output.handle))
             if say is not None:
                 say(f"starting {counted(count, 'worker')} on this machine")
             _log.debug("started workers, process ids %s", self.process_ids)
@@ -75,6 +76,10 @@ class LocalWorkers:
         """The indices of workers that have ended on their own."""
         return [k for k, process in enumerate(self._processes) if process.poll() is not None]
 
+    def printed(self) -> list[str]:
+        """The lines that the workers have written to their standard output since the last call."""
+        return [line for output in self._outputs for line in output.lines()]
+
     def close(self, *, grace: float = _GRACE) -> None:
         """Ends the workers and waits for them.
 
@@ -91,6 +96,8 @@ class LocalWorkers:
         for process in processes:
             _end(process, max(0.0, deadline - time.monotonic()))
         self._log.close()
+        for output in self._outputs:
+            output.close()
 
     def _ready(self, deadline: float, timeout: float) -> tuple[str, ...]:
         """Reads the port that each worker prints once it is ready."""
@@ -132,7 +139,40 @@ class LocalWorkers:
         )
 
 
-def _start(cores: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+class _Output:
+    """What one worker writes once it is ready: a file without a name, which ends with both.
+
+    A file and no pipe: what an operation has printed is here as soon as it has ended.
+
+    Attributes:
+        handle: The file's number, for the worker.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by close()
+        self.handle = self._file.fileno()
+        if sys.platform != "win32":
+            import fcntl
+
+            # The file is emptied when it has been read: the worker goes on at its new end.
+            fcntl.fcntl(self.handle, fcntl.F_SETFL, os.O_APPEND)
+
+    def lines(self) -> list[str]:
+        """What is new."""
+        if self._file.closed:
+            return []
+        self._file.seek(0)
+        text = self._file.read()
+        end = text.rfind(b"\n") + 1
+        if end:
+            self._file.truncate(0)
+        return text[:end].decode(errors="replace").splitlines()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _start(cores: int, log: IO[bytes], output: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tpunb.connection.cluster.worker", str(cores)]
     options: dict[str, Any] = {}
     if sys.platform == "win32":
@@ -140,6 +180,8 @@ def _start(cores: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
     else:
         # The notebook's stop button goes to the kernel's whole group.
         options["start_new_session"] = True
+        options["pass_fds"] = (output,)
+        command.append(str(output))
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -142,16 +142,23 @@ def _end_with(parent: int) -> None:
     os._exit(0)
 
 
-def _serve_parent(cores: int) -> None:
-    """Runs a worker for the parent process, and prints its port for it."""
+def _serve_parent(cores: int, output: int | None = None) -> None:
+    """Runs a worker for the parent process, and prints its port for it.
+
+    Args:
+        cores: How many virtual cores it has.
+        output: The open file that receives what its operations print.
+    """
 
     def report(port: int) -> None:
         sys.stdout.write(f"{port}\n")
         sys.stdout.flush()
+        if output is not None:
+            os.dup2(output, sys.stdout.fileno())
 
     serve(cores, 0, ready=report, with_parent=True)
     os._exit(0)  # TensorFlow's server cannot be stopped
 
 
 if __name__ == "__main__":
-    _serve_parent(int(sys.argv[1]))
+    _serve_parent(*map(int, sys.argv[1:]))

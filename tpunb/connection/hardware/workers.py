@@ -135,8 +135,10 @@ def _error(attempt: Attempt, failed: Unreachable, count: int, node: Node | None)
     if failed.reason == "address":
         return attempt.error(f"{failed}.", fix)
     said = mask(str(failed)).removeprefix("no answer: ")
+    # Something else may answer there, and the sentence says what.
+    verdict = "does not answer" + " as one" * (failed.reason == "not_tensorflow")
     return attempt.error(
-        f"The TPU worker at {mask(failed.address)}{more} does not answer: {said}.",
+        f"The TPU worker at {mask(failed.address)}{more} {verdict}: {said}.",
         f"{fix.format(**values)} {SIMULATE}",
     )
 

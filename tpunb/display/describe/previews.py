@@ -12,7 +12,17 @@ import numpy.typing as npt
 
 from tpunb.display.describe.statistics import Statistics
 
-__all__ = ["SMALL", "Preview", "computable", "preview_of", "sample_of"]
+__all__ = [
+    "SMALL",
+    "Preview",
+    "PreviewMaker",
+    "Sampler",
+    "computable",
+    "is_picture",
+    "preview_of",
+    "preview_of_numbers",
+    "sample_of",
+]
 
 SMALL = 64
 """Values of at most this many elements are kept in full."""
@@ -55,18 +65,31 @@ class Preview:
         return any(step > 1 for step in self.steps)
 
 
+Sampler = Callable[[Sequence[int], Sequence[int]], Array]
+"""Gives a sample of an array seen in a shape, with a step along each axis."""
+
+PreviewMaker = Callable[[tuple[int, ...], str, Statistics, Sampler], Preview]
+"""Chooses what to draw of an array by its shape, dtype and statistics."""
+
+
 def preview_of(
-    shape: tuple[int, ...],
-    dtype: str,
-    statistics: Statistics,
-    sample: Callable[[Sequence[int], Sequence[int]], Array],
+    shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
 ) -> Preview:
     """What to draw of an array; `sample` gets it, from wherever it is."""
+    images = math.prod(shape) > SMALL and _image_shape(shape, dtype, statistics)
+    if images:
+        return _images(images, dtype, sample)
+    return preview_of_numbers(shape, dtype, statistics, sample)
+
+
+def preview_of_numbers(
+    shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
+) -> Preview:
+    """What to draw of an array that is no picture, or stands beside one that is none."""
+    del dtype, statistics
     size = math.prod(shape)
     if size <= SMALL:
         return _packed("values", sample(shape, (1,) * len(shape)), (1,) * len(shape))
-    if images := _image_shape(shape, dtype, statistics):
-        return _images(images, dtype, sample)
     # An axis of length one adds nothing to a picture.
     sides = [side for side in shape if side > 1]
     if len(sides) == 1:
@@ -94,6 +117,12 @@ def _step(length: int, most: int) -> int:
     return max(1, math.ceil(length / most))
 
 
+def is_picture(shape: tuple[int | None, ...] | None, dtype: str, statistics: Statistics) -> bool:
+    """Whether an array looks like pictures."""
+    sides = [side for side in shape or () if side is not None]
+    return bool(_image_shape(tuple(sides), dtype, statistics))
+
+
 def _image_shape(
     shape: tuple[int, ...], dtype: str, statistics: Statistics
 ) -> tuple[int, int, int, int] | None:
@@ -113,7 +142,7 @@ def _image_shape(
 def _images(
     shape: tuple[int, int, int, int],
     dtype: str,
-    sample: Callable[[Sequence[int], Sequence[int]], Array],
+    sample: Sampler,
 ) -> Preview:
     """The first images of a batch, reduced to a small size."""
     count, height, width, channels = shape

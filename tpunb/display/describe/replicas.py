@@ -12,7 +12,14 @@ import numpy as np
 
 from tpunb.display.describe import _tensors
 from tpunb.display.describe.leaves import Leaf, leaves_of
-from tpunb.display.describe.previews import SMALL, Preview
+from tpunb.display.describe.previews import (
+    SMALL,
+    Preview,
+    PreviewMaker,
+    is_picture,
+    preview_of,
+    preview_of_numbers,
+)
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue, guarded, replica_value
 
@@ -157,7 +164,9 @@ def _only(leaf: Leaf, chosen: tuple[int, ...]) -> Leaf:
 
 
 def _section(leaf: Leaf) -> Section:
-    values = tuple(_values(leaf.parts))
+    values = tuple(_values(leaf.parts, preview_of))
+    if _are_pictures_in_part(values):
+        values = tuple(_values(leaf.parts, preview_of_numbers))
     return Section(
         path=leaf.path,
         type_name=leaf.type_name,
@@ -168,18 +177,36 @@ def _section(leaf: Leaf) -> Section:
     )
 
 
-def _values(parts: tuple[Any, ...]) -> Iterable[ReplicaValue]:
+def _are_pictures_in_part(values: Sequence[ReplicaValue]) -> bool:
+    """Whether some of the values look like pictures, and others of the same shape do not.
+
+    Side by side they have to be drawn alike.
+    """
+    return any(
+        value.preview is not None
+        and value.preview.kind == "images"
+        and any(
+            (other.dtype, other.shape) == (value.dtype, value.shape)
+            and other.statistics is not None
+            and not is_picture(other.shape, other.dtype, other.statistics)
+            for other in values
+        )
+        for value in values
+    )
+
+
+def _values(parts: tuple[Any, ...], preview: PreviewMaker) -> Iterable[ReplicaValue]:
     """Describes the replicas' values, large arrays of the host in parallel."""
     # Variables are read here: another thread would not be in the strategy's scope.
     known = [_read(part) for part in parts]
+
+    def described(part: Any, place: int) -> ReplicaValue:
+        return replica_value(part, preview=preview if place < MAX_PREVIEWS else None)
+
     if not any(map(_waits_for_memory, known)):
-        return map(_described, known, range(len(known)))
+        return map(described, known, range(len(known)))
     with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
-        return list(pool.map(_described, known, range(len(known))))
-
-
-def _described(part: Any, place: int) -> ReplicaValue:
-    return replica_value(part, preview=place < MAX_PREVIEWS)
+        return list(pool.map(described, known, range(len(known))))
 
 
 def _read(part: Any) -> Any:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -15,8 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tpunb._util.plain_text import shortened
+from tpunb._util.units import counted
 from tpunb.display.describe import _tensors
-from tpunb.display.describe.previews import SMALL, Preview, computable, preview_of, sample_of
+from tpunb.display.describe.previews import (
+    SMALL,
+    Preview,
+    PreviewMaker,
+    Sampler,
+    computable,
+    sample_of,
+)
 from tpunb.display.describe.statistics import (
     ArraySummary,
     Statistics,
@@ -37,7 +45,6 @@ _QUICK = ("float32", "float64", "float16", "bfloat16")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 Array = npt.NDArray[Any]
-Sampler = Callable[[Sequence[int], Sequence[int]], Array]
 _T = TypeVar("_T")
 
 
@@ -69,8 +76,13 @@ class ReplicaValue:
     fingerprint: tuple[Any, ...] = field(default=(), repr=False)
 
 
-def replica_value(value: Any, *, preview: bool) -> ReplicaValue:
-    """Describes one leaf on one replica; unknown types by their repr."""
+def replica_value(value: Any, *, preview: PreviewMaker | None) -> ReplicaValue:
+    """Describes one leaf on one replica; unknown types by their repr.
+
+    Args:
+        value: The leaf.
+        preview: Makes what is drawn of it; None for nothing.
+    """
     found = guarded(lambda: _described(value, preview=preview), None)
     return found or guarded(lambda: _unreadable(value), None) or _object(value)
 
@@ -83,7 +95,7 @@ def _unreadable(value: Any) -> ReplicaValue | None:
     return ReplicaValue("object", *known, texts=(_LOST,), fingerprint=("lost", id(value)))
 
 
-def _described(value: Any, *, preview: bool) -> ReplicaValue | None:
+def _described(value: Any, *, preview: PreviewMaker | None) -> ReplicaValue | None:
     if value is None:
         return ReplicaValue("none", "None", texts=("None",), fingerprint=("none",))
     if kind := _tensors.composite_kind(value):
@@ -100,7 +112,7 @@ def _described(value: Any, *, preview: bool) -> ReplicaValue | None:
     return None
 
 
-def _tensor(tensor: Any, *, preview: bool) -> ReplicaValue | None:
+def _tensor(tensor: Any, *, preview: PreviewMaker | None) -> ReplicaValue | None:
     dtype = _tensors.tensor_dtype(tensor)
     if _tensors.is_symbolic(tensor):
         shape = tuple(tensor.shape) if tensor.shape.rank is not None else None
@@ -117,11 +129,15 @@ def _tensor(tensor: Any, *, preview: bool) -> ReplicaValue | None:
         return ReplicaValue("object", dtype, shape, texts=(text,), fingerprint=(id(tensor),))
     view = _tensors.host_view(tensor)
     summary = _tensors.device_summary(tensor) if view is None else array_summary(view)
-    return _large(summary, dtype, shape, partial(_tensors.strided, tensor) if preview else None)
+    return _large(summary, dtype, shape, preview, partial(_tensors.strided, tensor))
 
 
 def _large(
-    summary: ArraySummary, dtype: str, shape: tuple[int, ...], sample: Sampler | None
+    summary: ArraySummary,
+    dtype: str,
+    shape: tuple[int, ...],
+    preview: PreviewMaker | None,
+    sample: Sampler,
 ) -> ReplicaValue:
     """Describes numbers of which only a summary and samples are known."""
     return ReplicaValue(
@@ -129,12 +145,12 @@ def _large(
         dtype,
         shape,
         summary.statistics,
-        preview_of(shape, dtype, summary.statistics, sample) if sample else None,
+        preview(shape, dtype, summary.statistics, sample) if preview else None,
         fingerprint=(dtype, shape, summary.checksum),
     )
 
 
-def _array(array: Array, dtype: str, *, preview: bool) -> ReplicaValue | None:
+def _array(array: Array, dtype: str, *, preview: PreviewMaker | None) -> ReplicaValue | None:
     """Describes an array in the host's memory."""
     if array.dtype.kind in "SU" or dtype == "string":
         return _strings(array, dtype)
@@ -142,8 +158,8 @@ def _array(array: Array, dtype: str, *, preview: bool) -> ReplicaValue | None:
         return _complex(array, dtype)
     quick = array.dtype.kind in "biu" or array.dtype.name in _QUICK
     if quick and array.nbytes > _tensors.LARGE_BYTES and array.flags.c_contiguous:
-        sample = partial(sample_of, array) if preview else None
-        return _large(array_summary(array), dtype, array.shape, sample)
+        summary = array_summary(array)
+        return _large(summary, dtype, array.shape, preview, partial(sample_of, array))
     if (numbers := computable(array)) is None:
         return None
     statistics = statistics_of(numbers)
@@ -152,9 +168,7 @@ def _array(array: Array, dtype: str, *, preview: bool) -> ReplicaValue | None:
         dtype,
         array.shape,
         statistics,
-        preview_of(array.shape, dtype, statistics, partial(sample_of, numbers))
-        if preview
-        else None,
+        preview(array.shape, dtype, statistics, partial(sample_of, numbers)) if preview else None,
         fingerprint=(dtype, array.shape, _checksum(numbers)),
     )
 
@@ -206,7 +220,7 @@ def _complex(array: Array, dtype: str) -> ReplicaValue:
     )
 
 
-def _composite(kind: str, value: Any, *, preview: bool) -> ReplicaValue | None:
+def _composite(kind: str, value: Any, *, preview: PreviewMaker | None) -> ReplicaValue | None:
     """Describes a ragged or sparse tensor or indexed slices by their values."""
     names = {"ragged": "flat_values", "sparse": "values", "slices": "values"}
     inner = _tensor(_tensors.as_tensor(getattr(value, names[kind])), preview=preview)
@@ -218,13 +232,12 @@ def _composite(kind: str, value: Any, *, preview: bool) -> ReplicaValue | None:
         return _with_values("ragged", inner, sides, _ragged_rows(value, inner), places)
     dense = getattr(value, "dense_shape", None)
     shape = None if dense is None else tuple(int(side) for side in _tensors.as_array(dense))
-    count = inner.shape[0] if inner.shape else 0
-    texts = (f"{count} values set" if kind == "sparse" else f"{count} slices",)
+    text = f"{_length(inner, 'value')} set" if kind == "sparse" else _length(inner, "slice")
     return _with_values(
         "sparse" if kind == "sparse" else "slices",
         inner,
         shape,
-        texts,
+        (text,),
         (_fingerprint(value.indices),),
     )
 
@@ -249,15 +262,19 @@ def _with_values(
 
 
 def _fingerprint(tensor: Any) -> tuple[Any, ...]:
-    described = _tensor(tensor, preview=False)
+    described = _tensor(tensor, preview=None)
     return described.fingerprint if described else ()
+
+
+def _length(inner: ReplicaValue, noun: str) -> str:
+    """The count of a value's first axis, with its noun."""
+    return counted((inner.shape[0] or 0) if inner.shape else 0, noun)
 
 
 def _ragged_rows(value: Any, inner: ReplicaValue) -> tuple[str, ...]:
     """How many rows and values; row lengths of a small one."""
-    count = inner.shape[0] if inner.shape else 0
     rows = int(value.nrows())
-    text = f"{count} values in {rows} rows"
+    text = f"{_length(inner, 'value')} in {counted(rows, 'row')}"
     if rows > 16 or value.ragged_rank != 1:
         return (text,)
     lengths = _tensors.as_array(value.row_lengths()).tolist()

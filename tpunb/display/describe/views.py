@@ -111,7 +111,7 @@ class _DeviceElements:
     tensor: Any
 
     def described(self) -> tuple[Preview, Statistics]:
-        return _preview_of(replica_value(self.tensor, preview=True))
+        return _preview_of(replica_value(self.tensor, preview=preview_of))
 
     def counts(self, limits: tuple[float, float]) -> Array:
         return _tensors.device_counts(self.tensor, limits, BINS)

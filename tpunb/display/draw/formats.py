@@ -81,9 +81,10 @@ def shape_phrase(shape: tuple[int | None, ...] | None) -> str:
 
 def topology_facts(topology: TopologyDescription) -> str:
     """The totals: `"8 chips · 8 cores · 1 host · 16 GiB HBM per core"`."""
+    cores = counted(topology.num_cores, "core")
     parts = [
         counted(topology.num_chips, "chip"),
-        counted(topology.num_cores, "core"),
+        *([] if topology.name == cores else [cores]),  # the name of a TPU of no type
         counted(topology.num_hosts, "host"),
     ]
     if topology.hbm_bytes:
@@ -162,7 +163,7 @@ def section_title(section: Section, *, alone: bool) -> str:
         parts += ["" if kind in ("numeric", "string", "none", "object") else kind]
         parts += ["" if kind == "none" else f"{dtype} {shape_phrase(shape)}".strip()]
     if section.all_equal:
-        parts.append(f"all {len(values)} replicas equal")
+        parts.append(f"all {grouped(len(values))} replicas equal")
     return " · ".join(part for part in parts if part)
 
 
@@ -177,7 +178,7 @@ def facts(value: ReplicaValue) -> str:
     sides = value.shape or ()
     if value.dtype == "bool" and None not in sides:
         count = math.prod(side for side in sides if side is not None)
-        return f"{round(statistics.mean * count)} of {count} True"
+        return f"{grouped(round(statistics.mean * count))} of {grouped(count)} True"
     return (
         f"min {number(statistics.minimum)}  mean {number(statistics.mean)}  "
         f"max {number(statistics.maximum)}  std {number(statistics.deviation)}"
@@ -189,7 +190,7 @@ def flags(statistics: Statistics | None) -> str:
     if statistics is None:
         return ""
     parts = [
-        f"{count} {name}"
+        f"{grouped(count)} {name}"
         for count, name in ((statistics.nans, "NaN"), (statistics.infs, "Inf"))
         if count
     ]
@@ -199,7 +200,7 @@ def flags(statistics: Statistics | None) -> str:
 def nested_values(value: ReplicaValue) -> str:
     """The elements of a small value in brackets, on one line."""
     if value.preview is None or value.preview.kind != "values":
-        more = f", … {value.omitted} more" if value.omitted > 0 else ""
+        more = f", … {grouped(value.omitted)} more" if value.omitted > 0 else ""
         text = ", ".join(value.texts) + more
         bracketed = value.shape and value.texts and value.kind in ("string", "numeric")
         return f"[{text}]" if bracketed else text
@@ -228,7 +229,9 @@ def arithmetic_rows(connection: ConnectionDescription) -> Iterable[tuple[str, st
 
 
 def replicas_phrase(connection: ConnectionDescription) -> str:
-    """How many replicas there are: `"4 replicas of 2 logical devices each"`."""
+    """How many replicas there are; empty where a display of the topology says it."""
+    if connection.topology is not None and connection.topology.num_replicas:
+        return ""
     return _replicas(connection, counted(connection.replicas, "replica"))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 
-from tpunb._util.plain_text import plain, shortened
+from tpunb._util.plain_text import plain, shortened_between
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.replicas import ReplicaValue, ReplicaValuesDescription, Section
 from tpunb.display.describe.topology import TopologyDescription
@@ -153,7 +153,7 @@ def _section_lines(section: Section, *, alone: bool) -> list[str]:
 def _value_line(value: ReplicaValue, *, same: bool) -> str:
     single = value.shape == () or value.shape is None
     parts = ["" if same else f"{value.dtype} {formats.shape_phrase(value.shape)}".strip()]
-    parts.append(shortened(formats.nested_values(value), 60))
+    parts.append(shortened_between(formats.nested_values(value), 60, ", "))
     # The statistics of a single number are the number.
     parts.append("" if single else formats.facts(value))
     parts.append("" if single else formats.flags(value.statistics))
@@ -161,7 +161,7 @@ def _value_line(value: ReplicaValue, *, same: bool) -> str:
 
 
 def _clipped(lines: list[str]) -> list[str]:
-    return [shortened(line.rstrip(), WIDTH - 2) for line in lines if line.strip()]
+    return [shortened_between(line.rstrip(), WIDTH - 2, "  ") for line in lines if line.strip()]
 
 
 def connection_text(connection: ConnectionDescription) -> str:
@@ -175,5 +175,5 @@ def connection_text(connection: ConnectionDescription) -> str:
 
 def introduction_text(connection: ConnectionDescription) -> str:
     """What is connected to, beside a display of its topology."""
-    line = f"{formats.connection_title(connection)} · {formats.replicas_phrase(connection)}"
-    return plain("\n".join([line, *connection.notes]))
+    parts = (formats.connection_title(connection), formats.replicas_phrase(connection))
+    return plain("\n".join([" · ".join(filter(None, parts)), *connection.notes]))

@@ -125,7 +125,7 @@ class LiveWidget(anywidget.AnyWidget):
         """Takes every live form away, and ends the widget."""
         displays, self._displays = self._displays, []
         for display_id in displays:
-            frontend.publish({}, {}, display_id=display_id, update=True)
+            frontend.clear(display_id)
         self.close()
 
     def _ipython_display_(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tpunb._util.units import grouped
 from tpunb.display.describe.previews import Preview
 from tpunb.display.describe.replicas import (
     MAX_PREVIEWS,
@@ -130,7 +131,7 @@ def _is_plain(shown: Sequence[ReplicaValue]) -> bool:
 
 
 def _texts(value: ReplicaValue) -> list[str]:
-    more = [f"… {value.omitted} more"] if value.omitted > 0 else []
+    more = [f"… {grouped(value.omitted)} more"] if value.omitted > 0 else []
     return [*value.texts, *more]
 
 

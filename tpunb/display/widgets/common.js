@@ -211,6 +211,11 @@ export function evenTicks(low, high) {
   return ticks;
 }
 
+/** A count with commas from five digits on, as `grouped` in `units.py`. */
+export function groups(count) {
+  return Math.abs(count) < 1e4 ? String(count) : String(count).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+}
+
 /** Bytes in the unit that suits them. */
 export function memoryText(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,9 +1,9 @@
 // Training curves: what the model has received (curves_store.js) in panels (curves_panel.js).
 
-import { PALETTE, button, element, oncePerFrame, onTheme, onWidth, rootOf, shortNumber, slider, themeOf, toggle } from "./common.js";
+import { PALETTE, button, element, groups, oncePerFrame, onTheme, onWidth, rootOf, shortNumber, slider, themeOf, toggle } from "./common.js";
 import { saveStatically } from "./saving.js";
 import { curveStore } from "./curves_store.js";
-import { curvePanel, groups } from "./curves_panel.js";
+import { curvePanel, panelToCome } from "./curves_panel.js";
 
 const BRIGHT = ["#5aaee8", "#f58b4c", "#3cc9a0", "#dd94bf", "#cdb53d", "#8cc6ef", "#a99be6", "#d39a77"];
 const DRAWN_BY = ["scale", "smoothing", "spread", "zoom", "hidden"];
@@ -38,7 +38,9 @@ function curvesView(model, el, store) {
   const said = element("div", { class: "tpunb-unseen", "aria-live": "polite" });
   const heading = curvesHeading();
   const grid = element("div", { class: "tpunb-curves-grid" });
-  const empty = element("div", { class: "tpunb-curves-empty" });
+  const why = element("p", {});
+  const toCome = element("div", { class: "tpunb-curves-tocome" });
+  const empty = element("div", { class: "tpunb-curves-empty" }, toCome, why);
   const panels = new Map();
   let theme = themeOf(root);
   let cursor = null;
@@ -127,9 +129,12 @@ function curvesView(model, el, store) {
     arrange(titles);
     for (const title of titles) panels.get(title).update();
     bar.write(store, view);
-    bar.node.hidden = grid.hidden = !titles.length;
+    const waits = !store.longest() && (state === "waiting" || state === "running");
+    bar.node.hidden = !store.longest() && !waits;
+    grid.hidden = !titles.length;
     empty.hidden = Boolean(store.longest());
-    empty.textContent = state === "waiting" || state === "running" ? "Waiting for the first step" : "No step was made";
+    toCome.hidden = !waits;
+    why.textContent = waits ? "Waiting for the first step" : "No step was made";
     tell(state, titles);
   }
 
@@ -145,11 +150,16 @@ function curvesView(model, el, store) {
   }
 
   function arrange(titles) {
+    // Before the first step there are as many panels without curves as there will be.
+    const awaited = titles.length ? 0 : Math.max(1, model.get("awaited"));
     const most = width < 620 ? 1 : width < 960 ? 2 : 3;
-    const across = Math.min(most, titles.length === 4 ? 2 : titles.length) || 1;
+    const count = titles.length || awaited;
+    const across = Math.min(most, count === 4 ? 2 : count);
     const each = Math.floor((width - (across - 1) * 14) / across) - 26;
-    const height = across === 1 ? 260 : across === 2 ? 230 : 200;
-    grid.style.gridTemplateColumns = `repeat(${across}, minmax(0, 1fr))`;
+    grid.style.gridTemplateColumns = toCome.style.gridTemplateColumns = `repeat(${across}, minmax(0, 1fr))`;
+    if (toCome.children.length !== awaited) {
+      toCome.replaceChildren(...Array.from({ length: awaited }, () => panelToCome()));
+    }
     for (const [title, panel] of panels) {
       if (titles.includes(title)) continue;
       panel.destroy();
@@ -161,7 +171,7 @@ function curvesView(model, el, store) {
         panels.set(title, curvePanel(view, title));
         grid.append(panels.get(title).node);
       }
-      panels.get(title).resize(each, height);
+      panels.get(title).resize(each);
     }
   }
 
@@ -271,7 +281,7 @@ function curvesToolbar(model, keep, act) {
   const runs = element("div", { class: "tpunb-curves-runs", role: "group", "aria-label": "Runs" });
   const node = element("div", { class: "tpunb-toolbar" },
     element("span", { class: "tpunb-group", role: "group", "aria-label": "Scale of values" }, linear, log),
-    smoothing, spread, runs, element("span", { class: "tpunb-curves-right" }, reset, save));
+    smoothing, runs, spread, element("span", { class: "tpunb-curves-right" }, reset, save));
   return {
     node,
     write(store, view) {
@@ -279,7 +289,8 @@ function curvesToolbar(model, keep, act) {
       log.set(view.isLog());
       if (Number(smoothing.input.value) !== model.get("smoothing")) smoothing.set(model.get("smoothing"));
       spread.set(view.spread());
-      spread.hidden = !store.series.some((series) => series.lows);
+      // It keeps its place: the first step must not bring another line of tools.
+      spread.style.visibility = store.series.some((series) => series.lows) ? "" : "hidden";
       reset.hidden = model.get("zoom").length !== 2;
       runs.hidden = store.runs.length < 2;
       store.runs.forEach((run, number) => {

@@ -32,6 +32,8 @@ class CurvesWidget(LiveWidget):
         per_replica: Whether to show the spread over replicas, where it was logged.
         link: Widgets with the same link belong to one connection.
         paced: Whether to show how fast the steps are, and how long they have taken.
+        awaited: How many panels there will be, if that is known: before the first step it is as
+            high as with them.
         state: First values of the attributes below.
 
     Attributes:
@@ -51,6 +53,7 @@ class CurvesWidget(LiveWidget):
     spread = traitlets.Bool(True).tag(sync=True)
     zoom = traitlets.List(traitlets.Float()).tag(sync=True)
     hidden = traitlets.List(traitlets.List()).tag(sync=True)
+    awaited = traitlets.Int(0, min=0).tag(sync=True)
     # Read only when a page asks for the whole state: one that opens late gets all.
     snapshot = traitlets.Bytes(b"").tag(sync=True, to_json=lambda _, widget: widget._snapshot())
 
@@ -64,6 +67,7 @@ class CurvesWidget(LiveWidget):
         per_replica: bool = True,
         link: str = "",
         paced: bool = True,
+        awaited: int = 0,
         **state: Any,
     ) -> None:
         self.histories = _histories(history)
@@ -71,7 +75,7 @@ class CurvesWidget(LiveWidget):
         self._stream = CurvesStream(self.histories, self._metrics, paced=paced)
         self._sending = threading.Lock()
         self._text: str | None = None
-        super().__init__(link=link, spread=per_replica, **state)
+        super().__init__(link=link, spread=per_replica, awaited=awaited, **state)
         self.on_msg(self._on_request)
         self._follower = Follower(self.histories, self._flush)
 

@@ -1,9 +1,21 @@
 // One panel of curves: a heading that is its legend, and uPlot's canvas below.
 // The global uPlot comes with vendor/uPlot.iife.min.js.
 
-import { element, shortNumber } from "./common.js";
+import { element, groups, shortNumber } from "./common.js";
 import { alignedLines, seenLine, seenSpread, withinReach } from "./curves_store.js";
 import { paintMarks, paintSpread, valueAxis } from "./curves_marks.js";
+
+// The height of a plot is the same however many stand side by side: nothing below moves.
+const [PLOT, LEAST_PLOT] = [240, 200];
+
+/** What stands for a panel before there is anything to draw: as high as that. */
+export function panelToCome() {
+  const line = element("div", { class: "tpunb-curves-legend" },
+    element("span", { class: "tpunb-curves-item" }, element("b", {}, "\u00a0")));
+  return element("article", { class: "tpunb-curves-panel", "aria-hidden": true },
+    element("header", {}, element("h4", {}, "\u00a0")), line,
+    element("div", { class: "tpunb-curves-plot", style: `height: ${PLOT}px` }));
+}
 
 /**
  * A panel of a view (see curves.js), which gives it the lines to draw and their colours,
@@ -20,7 +32,7 @@ export function curvePanel(view, title) {
   let chart = null;
   let state = null;
   let shape = "";
-  let [width, height] = [0, 0];
+  let [width, height, fitted] = [0, PLOT, -1];
   const items = new Map();
 
   function lines() { return view.linesOf(title); }
@@ -30,6 +42,7 @@ export function curvePanel(view, title) {
     const drawn = lines();
     writeLegend(drawn);
     if (!width) return;
+    fit();
     state = stateOf(drawn);
     const wanted = JSON.stringify([state.log, drawn.map(({ key }) => key)]);
     if (!chart || wanted !== shape) build(drawn, wanted);
@@ -41,6 +54,18 @@ export function curvePanel(view, title) {
     });
     chart.setData(state.data, true);
     placeCursor();
+  }
+
+  /** Lines of the legend beyond the first take their room from the plot, and move nothing below. */
+  function fit() {
+    if (items.size === fitted) return;
+    fitted = items.size;
+    const rows = new Set([...items.values()].map((item) => item.offsetTop)).size;
+    const each = items.values().next().value?.offsetHeight ?? 0;
+    const next = Math.max(LEAST_PLOT, PLOT - Math.max(0, rows - 1) * each);
+    if (next === height) return;
+    height = next;
+    chart?.setSize({ width, height });
   }
 
   function stateOf(drawn) {
@@ -195,9 +220,10 @@ export function curvePanel(view, title) {
 
   return {
     node, update, placeCursor, writeCursor: () => writeLegend(lines()),
-    resize(nextWidth, nextHeight) {
-      if (nextWidth === width && nextHeight === height) return;
-      [width, height] = [nextWidth, nextHeight];
+    resize(next) {
+      if (next === width) return;
+      width = next;
+      fitted = -1;
       chart?.setSize({ width, height });
     },
     destroy() { chart?.destroy(); },
@@ -290,9 +316,4 @@ function stepText(step) {
     if (Math.abs(step) >= Math.max(unit, 1e4)) return `${Number((step / unit).toPrecision(6))}${letter}`;
   }
   return groups(step);
-}
-
-/** A whole number with its thousands apart. */
-export function groups(number) {
-  return String(number).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }

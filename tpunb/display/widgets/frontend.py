@@ -14,6 +14,7 @@ __all__ = [
     "VARIABLE",
     "can_pass",
     "cell_id",
+    "clear",
     "encoded",
     "execution",
     "in_marimo",
@@ -133,6 +134,11 @@ def publish(
         return
     transient = {"display_id": display_id}
     shell.display_pub.publish(encoded(data), metadata, transient=transient, update=update)
+
+
+def clear(display_id: str) -> None:
+    """Takes away what was shown under a name; the notebook's file gets nothing of it either."""
+    publish({}, passing("") if can_pass() else {}, display_id=display_id, update=True)
 
 
 def _publish_without_a_shell(data: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 // Compiled programs: the memory's bar, the time's parts, and a table of lines, layers or tensors.
 
-import { element, rootOf, toggle, choice, oncePerFrame } from "./common.js";
+import { element, groups, rootOf, toggle, choice, oncePerFrame } from "./common.js";
 import { saveStatically } from "./saving.js";
 
 const VIEWS = [
@@ -195,7 +195,7 @@ class ProgramsView {
     return element("div", {}, this.wide(element("table", { class: "tpunb-programs-table" },
       element("thead", {}, element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, HEADS[name] ?? name)))),
       element("tbody", {}, ...body))),
-      more ? element("p", { class: "tpunb-programs-note" }, `and ${more} more`) : null);
+      more ? element("p", { class: "tpunb-programs-note" }, `and ${groups(more)} more`) : null);
   }
 
   row(row, columns, sorted) {

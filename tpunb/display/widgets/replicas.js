@@ -1,6 +1,6 @@
 // What each replica holds: a tree of the parts, and a panel for each replica.
 
-import { element, onTheme, onWidth, oncePerFrame, rootOf, sameItems, sharedSelection, themeOf, toggle } from "./common.js";
+import { element, groups, onTheme, onWidth, oncePerFrame, rootOf, sameItems, sharedSelection, themeOf, toggle } from "./common.js";
 import { indexText, matrixOf, numberText, readSections, replicaAt } from "./replicas_data.js";
 import { CURVE_LEFT, INF_COLOUR, NAN_COLOUR, cellAt, colourScale, curveColours, heatPicture, imagePicture, paintCurves, paintHistogram, paintPicture, paintScale } from "./replicas_drawing.js";
 import { numbersTable, tableColumns } from "./replicas_numbers.js";
@@ -185,13 +185,13 @@ class ReplicasView {
   fillTexts(section) {
     const grid = this.grid(section.texts.length);
     section.texts.forEach((texts, place) => {
-      const label = section.equal ? `all ${section.count} replicas` : section.distributed ? `replica ${replicaAt(section, place)}` : "";
+      const label = section.equal ? `all ${groups(section.count)} replicas` : section.distributed ? `replica ${replicaAt(section, place)}` : "";
       const list = element("ol", { class: "tpunb-replicas-texts" }, ...texts.map((text) => element("li", {}, text)));
       grid.append(this.panelNode({ place, label, statistics: null }, list, texts.join(", ")));
     });
     this.body.append(grid);
     const more = section.equal ? 0 : section.count - section.texts.length;
-    if (more > 0) this.note(`first ${section.texts.length} of ${section.count} replicas`);
+    if (more > 0) this.note(`first ${section.texts.length} of ${groups(section.count)} replicas`);
   }
 
   fillPanels(section, scene, view) {
@@ -329,7 +329,7 @@ class ReplicasView {
       grid.append(this.panelNode(panel, content, factsText(panel)));
     });
     this.body.append(grid);
-    if (view === "histogram") this.note(`from ${numberText(scene.range[0])} to ${numberText(scene.range[1])}, the same ${scene.counts[0]?.length ?? 0} ranges everywhere; the highest bar has ${numberText(most, true)} elements`);
+    if (view === "histogram") this.note(`from ${numberText(scene.range[0])} to ${numberText(scene.range[1])}, the same ${scene.counts[0]?.length ?? 0} ranges everywhere; the highest bar has ${groups(most)} elements`);
   }
 
   room() {
@@ -411,13 +411,13 @@ class ReplicasView {
     const { panels, counts, range } = this.scene;
     const title = view === "histogram" ? rangeText(range, column, counts[0].length) : indexText(panel, row, column, slices);
     const lines = panels.map((item, at) => {
-      const value = counts ? numberText(counts[at][column], true) : valueText(item, row, column, view);
+      const value = counts ? groups(counts[at][column]) : valueText(item, row, column, view);
       return item.label ? `${item.label}  ${value}` : value;
     });
     const own = Math.max(0, panels.indexOf(panel));
     const first = Math.max(0, Math.min(own - 4, lines.length - MOST_TOLD));
     const told = lines.slice(first, first + MOST_TOLD);
-    if (lines.length > told.length) told.push(`… ${lines.length - told.length} more`);
+    if (lines.length > told.length) told.push(`… ${groups(lines.length - told.length)} more`);
     return [title, ...told].filter(Boolean).join("\n") + (mode === "difference" ? "\ndifference" : "");
   }
 
@@ -558,8 +558,8 @@ function plainTitle(section) {
 function equality(section) {
   if (section.equal === null || !section.distributed) return null;
   const some = (section.columns.differs ?? []).reduce((total, one) => total + one, 0);
-  const text = section.equal ? `all ${section.count} replicas equal`
-    : `${some} of ${section.count} ${some === 1 ? "differs" : "differ"} from replica ${replicaAt(section, 0)}`;
+  const text = section.equal ? `all ${groups(section.count)} replicas equal`
+    : `${groups(some)} of ${groups(section.count)} ${some === 1 ? "differs" : "differ"} from replica ${replicaAt(section, 0)}`;
   return element("span", { class: `tpunb-replicas-badge${section.equal ? " tpunb-replicas-equal" : ""}` }, text);
 }
 

@@ -1,6 +1,6 @@
 // What the replicas hold, as panels: read from the payload, and computed from it.
 
-import { unpack, shortNumber } from "./common.js";
+import { groups, unpack, shortNumber } from "./common.js";
 
 export const PAGE = 64;
 export const BINS = 48;
@@ -121,7 +121,7 @@ export function reduction(panels, mode, count) {
 }
 
 export function reductionLabel(mode, count) {
-  return `${mode} of ${count} replicas`;
+  return `${mode} of ${groups(count)} replicas`;
 }
 
 /** All panels one after the other along the first axis. */
@@ -139,7 +139,7 @@ export function gathered(panels, count) {
   }
   const rows = whole.reduce((total, { sides }) => total + (sides.length ? sides[0] : 1), 0);
   const sides = [rows, ...whole[0].sides.slice(1)];
-  const label = whole.length < count ? `first ${whole.length} of ${count} replicas` : `all ${count} replicas`;
+  const label = whole.length < count ? `first ${whole.length} of ${groups(count)} replicas` : `all ${groups(count)} replicas`;
   return [computed(whole[0], data, { place: -1, label, sides, parts: whole.length,
     boolean: whole[0].boolean, shape: gatheredShape(whole) })];
 }

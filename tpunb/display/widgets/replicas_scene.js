@@ -1,6 +1,6 @@
 // What is to be shown: the payload, the user's settings and the kernel's answers together.
 
-import { unpack } from "./common.js";
+import { groups, unpack } from "./common.js";
 import { BINS, PAGE, countsOf, differences, gathered, limitsOf, panelsOf, product, reduction, reductionLabel, replicaAt, sliced, statisticsAt, widened } from "./replicas_data.js";
 
 export const VIEWS = { numbers: "Numbers", images: "Images", heat: "Heat map", curves: "Curves",
@@ -112,7 +112,7 @@ function changed(panels, { section, mode, reference }) {
 
 function labelAt(section, place, mode) {
   if (!section.distributed) return "";
-  if (section.equal) return mode === "values" ? `all ${section.count} replicas` : "every replica";
+  if (section.equal) return mode === "values" ? `all ${groups(section.count)} replicas` : "every replica";
   return `replica ${replicaAt(section, place)}`;
 }
 

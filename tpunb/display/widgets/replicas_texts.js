@@ -1,5 +1,6 @@
 // Texts about panels: on them, at the pointer, for screen readers.
 
+import { groups } from "./common.js";
 import { matrixOf, numberText } from "./replicas_data.js";
 
 export function statisticsLines(statistics, panel) {
@@ -11,7 +12,7 @@ export function statisticsParts({ min, mean, max, std = NaN }, { integral = fals
   if (Number.isNaN(mean)) return [];
   if (boolean) {
     const count = shape?.every((side) => side !== null) ? shape.reduce((size, side) => size * side, 1) : data.length;
-    return [`${Math.round(mean * count)} of ${count} True`];
+    return [`${groups(Math.round(mean * count))} of ${groups(count)} True`];
   }
   const spread = Number.isNaN(std) ? [] : [`std ${numberText(std)}`];
   return [`min ${numberText(min, integral)}`, `mean ${numberText(mean)}`, `max ${numberText(max, integral)}`, ...spread];
@@ -19,7 +20,7 @@ export function statisticsParts({ min, mean, max, std = NaN }, { integral = fals
 
 export function oddText(statistics) {
   const parts = [["nans", "NaN"], ["infs", "Inf"]].filter(([name]) => statistics?.[name]);
-  return parts.map(([name, text]) => `${statistics[name]} ${text}`).join(", ");
+  return parts.map(([name, text]) => `${groups(statistics[name])} ${text}`).join(", ");
 }
 
 export function differenceText({ statistics, integral }) {

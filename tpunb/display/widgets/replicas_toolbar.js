@@ -1,6 +1,6 @@
 // The controls: what of the values is shown, and how.
 
-import { button, choice, element, slider, toggle } from "./common.js";
+import { button, choice, element, groups, slider, toggle } from "./common.js";
 import { PAGE, replicaAt } from "./replicas_data.js";
 import { REPLICA_MODES, VIEWS } from "./replicas_scene.js";
 
@@ -66,7 +66,7 @@ function pagerOf({ section, page, pages }, set) {
     return node;
   };
   const [first, last] = [page * PAGE, Math.min(section.count, (page + 1) * PAGE) - 1];
-  const text = `replicas ${replicaAt(section, first)}–${replicaAt(section, last)} of ${section.count}`;
+  const text = `replicas ${replicaAt(section, first)}–${replicaAt(section, last)} of ${groups(section.count)}`;
   return element("span", { class: "tpunb-field tpunb-replicas-pager" },
     turn(-1, "‹", "earlier replicas"), element("span", {}, text), turn(1, "›", "later replicas"));
 }

@@ -1,7 +1,7 @@
 // The live topology: chips on their mesh, as planes side by side or in space, and the
 // cores in them. Where things are and how they are drawn is in topology_*.js; here is the view.
 
-import { PALETTE, element, rootOf, button, choice, slider, unpack, themeOf, onTheme, onWidth, sized, oncePerFrame, memoryText, sharedSelection } from "./common.js";
+import { PALETTE, element, groups, rootOf, button, choice, slider, unpack, themeOf, onTheme, onWidth, sized, oncePerFrame, memoryText, sharedSelection } from "./common.js";
 import { saveStatically } from "./saving.js";
 import { topologyOf, placeOf, coreOf, replicaOf, along, pageOf, chipCorner, zoomed, coreOnPage, spaceOf, coreInSpace } from "./topology_geometry.js";
 import { LIGHT_HEAT, DARK_HEAT, mixed, fillsOf } from "./topology_colours.js";
@@ -280,7 +280,7 @@ class TopologyView {
       rest.push(element("span", {}, "later logical devices fainter"));
     }
     if (counts[kind] > PALETTE.length) {
-      return [element("span", {}, `${counts[kind]} ${word}s, neighbours in different colours`), ...rest];
+      return [element("span", {}, `${groups(counts[kind])} ${word}s, neighbours in different colours`), ...rest];
     }
     const list = Array.from({ length: counts[kind] }, (_, number) =>
       swatch(PALETTE[shades[kind]?.[number] ?? number % PALETTE.length], `${word} ${number}`));

@@ -170,9 +170,11 @@ class CompilerFunctions:
 
 def _silent(body: FunctionDef) -> Host:
     """What runs on the host and gives the core nothing back."""
-    used = {text.partition(":")[0] for node in body.node_def for text in node.input if ":" in text}
+    outside = {node.name for node in body.node_def if OUTSIDE in node.attr}
+    cores = [node for node in body.node_def if node.name not in outside]
+    used = {text.partition(":")[0] for node in cores for text in node.input if ":" in text}
     used |= {text.partition(":")[0] for text in body.ret.values()}
-    return {n.name: {} for n in body.node_def if OUTSIDE in n.attr and n.name not in used}
+    return {name: {} for name in outside - used}
 
 
 def _drop_outputs(function: FunctionDef, host: Host) -> None:
