@@ -13,13 +13,13 @@ from tpunb.virtual._tensorflow import (
     atomic_function,
     auto_control_deps_utils,
     context,
-    control_flow_util,
     handle_data_util,
     ops,
     variable_utils,
 )
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.replicate.arguments import columns_of
+from tpunb.virtual.replicate.compiled_around import settle_compilation_around
 from tpunb.virtual.replicate.effects import is_read
 from tpunb.virtual.replicate.empty_batches import unknown_sizes
 from tpunb.virtual.replicate.expand import Expansion, ReplicaFunction
@@ -68,21 +68,14 @@ def replicate(
     Raises:
         ValueError: The replicas' inputs differ in structure or type.
         TypeError: The function returns something that is not a tensor.
-        NotFoundError: A function around the call asks for XLA.
+        NotFoundError: A function around the call asks for XLA, and another calls it.
     """
     if not is_observed():
-        _refuse_compilation_around()
+        settle_compilation_around()
     inputs = [variable_utils.convert_variables_to_tensors(list(one)) for one in inputs]
     columns = columns_of(inputs)
     graph = trace(function, inputs[0], columns, options)
     return _call(graph, columns, options)
-
-
-def _refuse_compilation_around() -> None:
-    """Fails as a TPU VM does, whose XLA has a compiler for its cores and none for its host."""
-    if control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
-        message = "could not find registered transfer manager for platform Host"
-        raise tf.errors.NotFoundError(None, None, f"{message} -- check target linkage")
 
 
 def _call(

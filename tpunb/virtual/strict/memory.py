@@ -15,6 +15,7 @@ from tpunb.machine.memory import measure
 from tpunb.virtual._tensorflow import FuncGraph, FunctionDef, dtypes
 from tpunb.virtual.replicate.graphs import BRANCHES, CALLS, Library, called_functions, needed
 from tpunb.virtual.replicate.inline import inlined
+from tpunb.virtual.replicate.static_tensors import body_of
 from tpunb.virtual.strict.diagnostics import Diagnostic
 
 __all__ = ["Made", "beyond_a_core", "beyond_the_machine", "tensors_made"]
@@ -84,13 +85,13 @@ def _made(graph: FuncGraph, path: str, used: set[str], library: Library) -> Iter
         name, op = path + operation.name, operation.type
         callees = list(called_functions(operation.node_def))
         if op in CALLS:
-            body = _body(graph, callees[0])
+            body = body_of(graph, callees[0])
             if body is not None:
                 yield from _made(body, f"{name}/", used, library)
         elif name in used and op not in _PASSED_ON:
             yield from _outputs(operation, name)
             for callee in callees:
-                for made in _made_in_a_body(_body(graph, callee), callee, library):
+                for made in _made_in_a_body(body_of(graph, callee), callee, library):
                     yield dataclasses.replace(
                         made,
                         node=f"{name}/{made.node}",
@@ -111,10 +112,6 @@ def _outputs(operation: Any, node: str) -> Iterator[Made]:
     for tensor in operation.outputs:
         if tensor.dtype not in _NO_TENSORS and tensor.shape.is_fully_defined():
             yield Made(node, node, operation.type, tensor.dtype, tuple(tensor.shape.as_list()))
-
-
-def _body(graph: FuncGraph, name: str) -> FuncGraph | None:
-    return getattr(graph._functions.get(name), "_cached_graph", None)
 
 
 def beyond_a_core(
