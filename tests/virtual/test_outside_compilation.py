@@ -25,12 +25,9 @@ def two() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def never_softly() -> Any:
+def never_softly(place_softly: Any) -> None:
     """The host does what it is asked to, and nothing else."""
-    before = tf.config.get_soft_device_placement()
-    tf.config.set_soft_device_placement(False)
-    yield
-    tf.config.set_soft_device_placement(before)
+    place_softly(False)
 
 
 def in_text(x: Any) -> Any:

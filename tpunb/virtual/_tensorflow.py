@@ -43,6 +43,7 @@ from tensorflow.python.distribute import input_lib
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
 from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.framework import dtypes
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import handle_data_util
 
@@ -169,6 +170,7 @@ __all__ = [
     "dtypes",
     "enclosing_tpu_context",
     "func_graph_from_py_func",
+    "function_def_to_graph_def",
     "function_transform",
     "get_registered_kernels_for_op",
     "handle_data_util",

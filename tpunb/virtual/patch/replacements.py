@@ -5,6 +5,7 @@ Each takes the original function before the arguments.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ class Replacements:
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
         self._names = installation.names
+        self._remote: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def connect_to_cluster(
         self, original: _Original, cluster_spec_or_resolver: Any, *args: Any, **kwargs: Any
@@ -163,13 +165,23 @@ class Replacements:
             device = self._names.cpu(device)
         return original(device, *args, **kwargs)
 
-    def session_target(self, target: Any) -> Any:
+    def session_target(self, session: Any, target: Any) -> Any:
         """A session with the TPU's worker is one with this process."""
         if isinstance(target, bytes):
             target = target.decode()
         if isinstance(target, str) and target.rpartition("://")[2] in self._installation.addresses:
+            self._remote.add(session)
             return ""
         return target
+
+    def session_devices(self, session: Any, found: list[Any]) -> list[Any]:
+        """What `session.list_devices()` lists: the worker's devices, or those of this machine.
+
+        Args:
+            session: The session.
+            found: The devices that there are.
+        """
+        return self._names.of_session(found, remote=session in self._remote)
 
     def make_strategy(self, stand_in: type) -> Callable[..., None]:
         """Initialises a strategy, with the virtual TPU where no resolver is given."""

@@ -30,6 +30,7 @@ from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
 from tpunb.virtual.replicate.static_tensors import known_sizes
 from tpunb.virtual.replicate.trace import TracedVariable, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
+from tpunb.virtual.replicate.write_graph import write_into_graph
 from tpunb.virtual.strict.examination import enforce, is_observed, spare_the_machine
 from tpunb.virtual.strict.traced_function import TracedFunction
 
@@ -108,8 +109,8 @@ def _call(
     expansion, functions = options.divergence.write(function, arguments, atomic)
     if _runs_here(options):
         spare_the_machine(traced, len(options.cores), expansion.repeated)
-    call = _emit(graph, functions, expansion, inputs)
-    return _packed(graph, call.outputs, expansion.places, options.cores)
+    outputs = _emit(graph, functions, expansion, inputs)
+    return _packed(graph, outputs, expansion.places, options.cores)
 
 
 def _refuse_single_copies(traced: TracedFunction, options: ReplicateOptions) -> None:
@@ -191,14 +192,20 @@ def _emit(
     functions: Sequence[ReplicatedFunction],
     expansion: Expansion,
     inputs: Sequence[_Input],
-) -> Any:
-    """Adds the function for all replicas to the graph being built, and its call."""
+) -> Sequence[Any]:
+    """Adds the function for all replicas to the graph being built, and its call.
+
+    One replica's function stands in a graph of TensorFlow 1's as it is, where on a TPU it does
+    too: for those who look at the graph's operations.
+    """
     outer = ops.get_default_graph()
     for function in graph._functions.values():
         outer._add_function_recursive(function)
     for function in functions:
         outer._add_function(function)
     flat = [value for one in inputs for value in one.values]
+    if not outer.building_function and len(graph.tracing.options.cores) == 1:
+        return write_into_graph(expansion.definition, flat)
     call = atomic_function.partitioned_call_op(
         name=expansion.definition.signature.name.encode(),
         args=flat,
@@ -207,7 +214,7 @@ def _emit(
         config=context.context().function_call_options.config_proto_serialized,
     )
     _mark_reads(call, expansion, inputs)
-    return call
+    return call.outputs  # type: ignore[no-any-return]
 
 
 def _mark_reads(call: Any, expansion: Expansion, inputs: Sequence[_Input]) -> None:

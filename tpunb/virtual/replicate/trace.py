@@ -53,7 +53,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     def __init__(self, graph: FuncGraph, options: ReplicateOptions) -> None:
         super().__init__(name="virtual_tpu", num_replicas=len(options.cores), pivot=None)
         self._traced = graph
-        self._options = options
+        self.options = options
         # What TensorFlow keeps when it enters the context, and takes in `outside_compilation`.
         self._outer_device_function_stack = graph._device_function_stack.copy()
         self.variables: dict[int, TracedVariable] = {}
@@ -72,7 +72,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             return known
         if is_packed:
             vars_ = vars_[0]._distributed_variables
-        parts = components(vars_, self._options.cores, assigned=self._options.assigned)
+        parts = components(vars_, self.options.cores, assigned=self.options.assigned)
         placeholder = self._traced.capture(parts.handles[0])
         self.variables[id(placeholder)] = TracedVariable(
             parts, is_mirrored, handle_id, str(name).partition(":")[0]

@@ -118,7 +118,7 @@ class CompilerFunctions:
                 result.node_def.extend(self._stand_in(node, nodes, host))
         for node in result.node_def:
             _point(node, host.nodes, tensors)
-        for name, text in result.ret.items():
+        for name, text in list(result.ret.items()):
             result.ret[name] = tensors.get(text, text)
         _keep_effects(result, host.nodes)
         if host:
