@@ -207,6 +207,19 @@ def test_one_at_a_time(fitted: Notebook) -> None:
     profiled(fitted, "x = 4")
 
 
+def test_a_statement_in_the_line(fitted: Notebook, tmp_path: Path) -> None:
+    ran = fitted.good(f"%tpu_profile --keep {tmp_path / 'logs'} -o kept seen = '{{4}}'; len(seen)")
+    assert ran.shown[0]["text/plain"] == "3"  # IPython would have put a value in place of {4}
+    assert fitted.names["kept"] is ran.value
+    assert len(list(tmp_path.glob("logs/plugins/profile/*/*.xplane.pb"))) == 1
+    named = fitted.good("found = %tpu_profile -(-3);").shown
+    assert named == []
+    assert isinstance(fitted.names["found"], Profile)
+    assert "takes a statement" in fitted.run("%tpu_profile -o kept").text
+    assert "--kep" in fitted.run("%tpu_profile --kep logs 1 + 1").text
+    assert "Line 1" in fitted.run("%tpu_profile x = = 1").text
+
+
 def test_wrong_options(fitted: Notebook) -> None:
     ran = fitted.run("%%tpu_profile -o 1x\nx = 5")
     assert "-o takes a Python name" in ran.text

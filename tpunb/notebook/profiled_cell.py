@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
+from IPython.core.error import UsageError
 from IPython.display import display
 
 from tpunb.cells.profiling import profile
@@ -14,15 +16,33 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.connection.connection import Connection
 from tpunb.training.profile import Profile
 
-__all__ = ["compiler_estimates", "run_profiled"]
+__all__ = ["compiler_estimates", "run_profiled", "split_line"]
+
+_OPTIONS = re.compile(r"""\s*(?:(?:-o|--out|--keep)(?:=|\s+)(?:'[^']*'|"[^"]*"|\S+)(?:\s+|$))*""")
+
+
+def split_line(line: str) -> tuple[str, str]:
+    """The options of `%tpu_profile`, and the statement behind them.
+
+    Raises:
+        UsageError: There is no statement.
+    """
+    found = _OPTIONS.match(line)
+    end = found.end() if found else 0
+    if line[end:].startswith("--"):  # an option that there is not
+        return line, ""
+    if not line[end:].strip():
+        raise UsageError("%tpu_profile takes a statement; %%tpu_profile is for a whole cell.")
+    return line[:end], line[end:]
 
 
 def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
-    """Runs a cell's body, shows the value of its last expression, and returns its profile.
+    """Runs code, shows the value of its last expression, and returns its profile.
 
     Args:
         shell: IPython's, in whose namespace it runs.
-        source: The body, which may have magics of its own.
+        source: A cell's body, below an empty line for the magic's own, which may have magics
+            of its own; or a statement.
         keep: As of `tpunb.profile`.
 
     Raises:
@@ -53,7 +73,8 @@ def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
 
 def _compiled(shell: Any, source: str) -> tuple[Any, Any]:
     """The code of the body, and that of an expression at its end, whose value is shown."""
-    transformed = "\n" + shell.transform_cell(source)  # the magic's own line is line 1
+    head = "\n" if source.startswith("\n") else ""  # which transforming takes away
+    transformed = head + shell.transform_cell(source.removeprefix("\n"))
     running = getattr(shell.displayhook.exec_result, "execution_count", None)
     try:
         tree = shell.transform_ast(shell.compile.ast_parse(transformed))
