@@ -239,16 +239,20 @@ class TpuMagics(Magics):  # type: ignore[misc]
                 with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
                     train_step(next(batches))
         """
-        from tpunb.notebook.profiled_cell import compiler_estimates, run_profiled, split_line
+        from tpunb.notebook import profiled_cell
 
         __tracebackhide__ = True
 
-        options, statement = split_line(line) if cell is None else (line, "")
+        options, statement = profiled_cell.split_line(line) if cell is None else (line, "")
         args = arguments_of(self.tpu_profile, options)
         if args.out is not None and not is_name(args.out):
             raise UsageError(f"-o takes a Python name, not {args.out!r}")
-        profile = run_profiled(self.shell, "\n" + cell if cell else statement, args.keep)
-        profile.notes += compiler_estimates(self.session.open_connection)
+        profile = profiled_cell.run_profiled(
+            self.shell, "\n" + cell if cell else statement, args.keep
+        )
+        connection = self.session.open_connection
+        profile.notes += profiled_cell.unrecorded_cores(connection)
+        profile.notes += profiled_cell.compiler_estimates(connection)
         if args.out is not None:
             self.shell.user_ns[args.out] = profile
         return profile

@@ -10,13 +10,15 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.display import display
 
+from tpunb._util.units import counted
 from tpunb.cells.profiling import profile
 from tpunb.cells.traceback import syntax_error
 from tpunb.compiler.program import TpuProgram
 from tpunb.connection.connection import Connection
 from tpunb.training.profile import Profile
+from tpunb.virtual.devices import is_elsewhere
 
-__all__ = ["compiler_estimates", "run_profiled", "split_line"]
+__all__ = ["compiler_estimates", "run_profiled", "split_line", "unrecorded_cores"]
 
 _OPTIONS = re.compile(r"""\s*(?:(?:-o|--out|--keep)(?:=|\s+)(?:'[^']*'|"[^"]*"|\S+)(?:\s+|$))*""")
 
@@ -56,6 +58,18 @@ def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
     if value is not None:
         display(value)
     return recorded
+
+
+def unrecorded_cores(connection: Connection | None) -> tuple[str, ...]:
+    """A sentence where the cores are not this process's, as those of a Pod."""
+    devices = () if connection is None else connection.strategy.extended.worker_devices
+    elsewhere = sum(map(is_elsewhere, devices))
+    if not elsewhere:
+        return ()
+    return (
+        f"The {counted(elsewhere, 'core')} are other processes', and only this process is recorded: "
+        "what they compute and exchange is host time here, spent waiting for them.",
+    )
 
 
 def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
