@@ -66,10 +66,11 @@ def unrecorded_cores(connection: Connection | None) -> tuple[str, ...]:
     elsewhere = sum(map(is_elsewhere, devices))
     if not elsewhere:
         return ()
-    return (
-        f"The {counted(elsewhere, 'core')} are other processes', and only this process is recorded: "
-        "what they compute and exchange is host time here, spent waiting for them.",
+    text = (
+        f"The {counted(elsewhere, 'core')} are other processes', and only this process is "
+        "recorded: what they compute and exchange is host time here, spent waiting for them."
     )
+    return (text,)
 
 
 def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
