@@ -552,6 +552,16 @@ def test_names_in_the_mouths_of_users_and_of_tensorflow() -> None:
     assert eval("value.device", asking) == CORE.format(2)
 
 
+def test_another_class_than_a_resolver_is_refused() -> None:
+    install(2)
+    for impl in (
+        tpu_strategy_util.initialize_tpu_system_impl,
+        tpu_strategy_util.shutdown_tpu_system_impl,
+    ):
+        with pytest.raises(TypeError, match="tpu_cluster_resolver_cls is not tf.distribute"):
+            impl(TPUClusterResolver(), tpu_cluster_resolver_cls=None)
+
+
 def test_where_results_are() -> None:
     """Where the memory is; what computed it is for TensorFlow the function, which is the host's."""
     install("v3-8")

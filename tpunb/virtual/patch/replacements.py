@@ -59,7 +59,10 @@ class Replacements:
         original(remote_host, job_name)
 
     def initialize_tpu_system(
-        self, original: _Original, cluster_resolver: Any, resolver_class: Any
+        self,
+        original: _Original,
+        cluster_resolver: Any = None,
+        tpu_cluster_resolver_cls: Any = None,
     ) -> Any:
         """The topology, with the log lines and the bookkeeping of TensorFlow's own.
 
@@ -67,7 +70,7 @@ class Replacements:
         """
         del original
         private.logging.info("Deallocate tpu buffers before initializing tpu system.")
-        resolver = self._resolver(cluster_resolver, resolver_class)
+        resolver = self._resolver(cluster_resolver, tpu_cluster_resolver_cls)
         systems = private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS
         if resolver._tpu in systems:
             private.logging.warning(
@@ -86,11 +89,14 @@ class Replacements:
         return topology
 
     def shutdown_tpu_system(
-        self, original: _Original, cluster_resolver: Any, resolver_class: Any
+        self,
+        original: _Original,
+        cluster_resolver: Any = None,
+        tpu_cluster_resolver_cls: Any = None,
     ) -> None:
         """Forgets that the system was initialised; its log lines are TensorFlow's own."""
         del original
-        resolver = self._resolver(cluster_resolver, resolver_class)
+        resolver = self._resolver(cluster_resolver, tpu_cluster_resolver_cls)
         systems = private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS
         if resolver._tpu not in systems:
             private.logging.warning(
@@ -141,6 +147,10 @@ class Replacements:
 
     @staticmethod
     def _resolver(cluster_resolver: Any, resolver_class: Any) -> VirtualTPUClusterResolver:
+        if not hasattr(resolver_class, "tpu_hardware_feature"):
+            raise TypeError(
+                "tpu_cluster_resolver_cls is not tf.distribute.cluster_resolver.TPUClusterResolver."
+            )
         resolver = resolver_class("") if cluster_resolver is None else cluster_resolver
         assert isinstance(resolver, resolver_class)  # as TensorFlow's own
         return resolver  # type: ignore[no-any-return]
