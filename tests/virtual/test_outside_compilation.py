@@ -244,6 +244,15 @@ def test_a_function_around_the_replicas_is_not_compiled_as_a_whole(two: Any) -> 
     assert known.number == 43
 
 
+def test_a_core_need_not_hold_what_the_host_makes(two: Any) -> None:
+    def step(x: Any) -> Any:
+        return tf.reduce_mean(tf.broadcast_to(x, [2**20, 2**20]))
+
+    assert [one.code for one in tpunb.check(step, 1.0, strategy=two).errors] == ["memory"]
+    assert tpunb.check(lambda x: outside(step, x), 1.0, strategy=two).ok
+    assert tpunb.check(lambda x: outside(tf.function(step), x), 1.0, strategy=two).ok
+
+
 @pytest.mark.parametrize("spmd", [False, True], ids=["plain", "spmd"])
 def test_replicas_of_two_cores(spmd: bool) -> None:
     assignment = tf.tpu.experimental.DeviceAssignment.build(
