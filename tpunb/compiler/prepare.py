@@ -14,8 +14,9 @@ from tpunb.virtual.check import problem_of
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 from tpunb.virtual.strict.examination import Located, once_a_line, statically_found
 from tpunb.virtual.strict.host import on_host
+from tpunb.virtual.strict.kernels import RESIZES
 from tpunb.virtual.strict.lowering import Lowered, lower_for_tpu
-from tpunb.virtual.strict.stand_ins import ANY_SIZE, RESIZES
+from tpunb.virtual.strict.stand_ins import ANY_SIZE
 from tpunb.virtual.strict.traced_function import TracedFunction, parameters
 
 __all__ = ["Prepared", "prepare"]

@@ -9,12 +9,14 @@ from tpunb.virtual.replicate.graphs import (
     CALLS,
     OUTSIDE,
     Library,
+    called_functions,
     control_inputs,
     data_inputs,
     has_collectives,
     has_outside,
     reference,
 )
+from tpunb.virtual.strict.kernels import RESIZES, compiles
 
 _IDENTITIES = frozenset({"Identity", "IdentityN"})
 _MUST_COMPILE = "_XlaMustCompile"
@@ -24,8 +26,9 @@ def inlined(function: FunctionDef, library: Library) -> FunctionDef:
     """A function in which the bodies of the functions that it calls stand in place.
 
     A call that must be compiled by XLA stays a call, unless its body contains
-    collectives or is to run on the host in part: then it has to be opened, and a TPU
-    would compile it anyway. What a call to the host calls is the host's too.
+    collectives or runs on the host in part, as it was asked to or because XLA cannot
+    compile it: then it has to be opened, and a TPU would compile the rest anyway. What a
+    call to the host calls is the host's too.
 
     Args:
         function: The function; it is not changed.
@@ -71,6 +74,17 @@ def _opens(node: NodeDef, library: Library) -> bool:
         or OUTSIDE in node.attr
         or has_collectives(body, library)
         or has_outside(body, library)
+        or _beyond_the_compiler(body, library)
+    )
+
+
+def _beyond_the_compiler(function: FunctionDef, library: Library) -> bool:
+    """Whether XLA has no kernel on a CPU for something in a function."""
+    return any(
+        node.op in RESIZES
+        or not compiles(node)
+        or any(_beyond_the_compiler(library(name), library) for name in called_functions(node))
+        for node in function.node_def
     )
 
 

@@ -27,19 +27,14 @@ from tpunb.virtual.replicate.inline import inlined
 from tpunb.virtual.strict.collective_stand_ins import exchange, marked_collective, pass_on
 from tpunb.virtual.strict.host import Host
 from tpunb.virtual.strict.host_stand_ins import hide_what_the_host_takes, write_unknown
+from tpunb.virtual.strict.kernels import RESIZES
 
-__all__ = ["ANY_SIZE", "RESIZES", "CompilerFunctions", "Parameter"]
+__all__ = ["ANY_SIZE", "CompilerFunctions", "Parameter"]
 
 _names = itertools.count()
 
 ANY_SIZE = 8
 """What stands for a size that is known only when the step runs."""
-
-RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
-"""Gradients of resizing images, for which TPUs have kernels of their own and XLA has none.
-
-Source: tensorflow/core/tpu/kernels/image_resize_ops.cc, in TensorFlow since 2020.
-"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
