@@ -25,8 +25,8 @@ from tpunb.virtual.strict.examination import (
     Located,
     examine,
     observing,
-    traced_anew,
 )
+from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.strict.traced_function import TracedFunction, traced_function_of
 
 __all__ = [

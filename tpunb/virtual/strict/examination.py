@@ -15,19 +15,18 @@ import tensorflow as tf
 from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, refusal
 from tpunb.errors.explain import explain
-from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.replicate.graphs import needed
-from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
+from tpunb.virtual.strict.host import on_host
 from tpunb.virtual.strict.known_ops import compiles_surely
 from tpunb.virtual.strict.lint import lint
-from tpunb.virtual.strict.lowering import Unknown, lower
+from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.rules import RULES, Strictness
 from tpunb.virtual.strict.source_lines import SourceLines
 from tpunb.virtual.strict.traced_function import (
     TracedFunction,
     foreign_types,
-    on_host,
     out_of_scope_variables,
     parameters,
 )
@@ -43,7 +42,6 @@ __all__ = [
     "once_a_line",
     "spare_the_machine",
     "statically_found",
-    "traced_anew",
 ]
 
 _REFUSES = {rule.name: rule.refuses for rule in RULES}
@@ -115,38 +113,6 @@ def observing(observer: Callable[[TracedFunction], None]) -> Iterator[None]:
         yield
     finally:
         _observer.reset(token)
-
-
-class _CompilerContext(XLAControlFlowContext):  # type: ignore[misc]
-    """Inside, everything is traced as for XLA, and what was traced before is traced again."""
-
-    def RequiresUniqueFunctionRetracing(self) -> bool:
-        return True
-
-
-@contextlib.contextmanager
-def traced_anew() -> Iterator[None]:
-    """Traces functions inside as XLA has them traced, those too that were traced before.
-
-    XLA's loops differ: their gradients keep as many values as the loop has steps.
-    """
-    around = _CompilerContext()
-    registered = frozenset(ops.gradient_registry.list())
-    around.Enter()
-    try:
-        yield
-    finally:
-        around.Exit()
-        _forget_gradients(registered)
-
-
-def _forget_gradients(kept: frozenset[str]) -> None:
-    """Removes the custom gradients of what was traced, whose graph is left when it was looked at.
-
-    TensorFlow registers each for as long as the process lives, and with it the whole graph.
-    """
-    for name in frozenset(ops.gradient_registry.list()) - kept:
-        ops.gradient_registry._registry.pop(name, None)
 
 
 def is_observed() -> bool:
@@ -232,7 +198,7 @@ def examine(
     refused = None
     if not sure:
         with contextlib.suppress(Unknown):
-            host = on_host(traced.graph, definition, found)
+            host = on_host(traced.graph, definition, library, found)
             given = parameters(traced, definition)
             refused = lower(definition, given, library, host)
     if refused is not None and wanted(refused) and not _says_again(refused, found):
