@@ -257,7 +257,7 @@ class _Rewriter:
         return self._made("stablehlo.all_to_all", operation, attributes)
 
     def _groups(self, rows: list[list[int]]) -> Any:
-        return self._regrouped(self._np.array(rows or [range(self._replicas)]))
+        return self._regrouped(self._np.array(rows or [list(range(self._replicas))]))
 
     def _regrouped(self, groups: Any) -> Any:
         """The groups on another number of replicas than the function was traced for."""
