@@ -20,6 +20,7 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.replicate.arguments import columns_of
+from tpunb.virtual.replicate.collective_groups import check_all
 from tpunb.virtual.replicate.effects import is_read
 from tpunb.virtual.replicate.empty_batches import unknown_sizes
 from tpunb.virtual.replicate.expand import Expansion, ReplicaFunction
@@ -30,7 +31,12 @@ from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
 from tpunb.virtual.replicate.static_tensors import known_sizes
 from tpunb.virtual.replicate.trace import TracedVariable, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
-from tpunb.virtual.strict.examination import enforce, is_observed, spare_the_machine
+from tpunb.virtual.strict.examination import (
+    enforce,
+    is_observed,
+    is_written,
+    spare_the_machine,
+)
 from tpunb.virtual.strict.traced_function import TracedFunction
 
 
@@ -101,6 +107,9 @@ def _call(
     )
     enforce(traced, options.strictness)
     _refuse_single_copies(traced, options)
+    if not is_written():
+        check_all(traced.definition, traced.library, len(options.cores))
+        return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
     inputs = _inputs(graph, traced, [column for column in columns if column[0] is not None])
     function = ReplicaFunction(
         traced.definition,
@@ -117,6 +126,15 @@ def _call(
         spare_the_machine(traced, len(options.cores), expansion.repeated)
     call = _emit(graph, functions, expansion, inputs)
     return _packed(graph, call.outputs, expansion.places, options.cores)
+
+
+def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
+    """Outputs of a function that nobody runs, as far as they are known statically."""
+    return [
+        tf.raw_ops.Placeholder(dtype=output.dtype, shape=output.shape)
+        for output in graph.outputs
+        for _ in options.cores
+    ]
 
 
 def _refuse_single_copies(traced: TracedFunction, options: ReplicateOptions) -> None:
