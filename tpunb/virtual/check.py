@@ -262,13 +262,13 @@ def trace_for(
     def as_replica() -> list[_Seen]:
         values = [_element(argument) for argument in args]
         found: list[_Seen] = []
-        with observing(lambda traced: found.append(see(traced))):
+        with observing(lambda traced: found.append(see(traced)), written=False):
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
         return found
 
     def as_caller() -> list[_Seen]:
         found: list[_Seen] = []
-        with observing(lambda traced: found.append(see(traced))):
+        with observing(lambda traced: found.append(see(traced)), written=False):
             concrete = _traced(fn, args)
         return found or ([] if strategy else [see(traced_function_of(concrete))])
 

@@ -19,6 +19,7 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.replicate.arguments import columns_of
+from tpunb.virtual.replicate.collective_groups import check_all
 from tpunb.virtual.replicate.compiled_around import settle_compilation_around
 from tpunb.virtual.replicate.effects import is_read
 from tpunb.virtual.replicate.empty_batches import unknown_sizes
@@ -31,7 +32,12 @@ from tpunb.virtual.replicate.static_tensors import known_sizes
 from tpunb.virtual.replicate.trace import TracedVariable, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
 from tpunb.virtual.replicate.write_graph import write_into_graph
-from tpunb.virtual.strict.examination import enforce, is_observed, spare_the_machine
+from tpunb.virtual.strict.examination import (
+    enforce,
+    is_observed,
+    is_written,
+    spare_the_machine,
+)
 from tpunb.virtual.strict.traced_function import TracedFunction
 
 
@@ -95,6 +101,9 @@ def _call(
     )
     enforce(traced, options.strictness)
     _refuse_single_copies(traced, options)
+    if not is_written():
+        check_all(traced.definition, traced.library, len(options.cores))
+        return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
     inputs = _inputs(graph, traced, [column for column in columns if column[0] is not None])
     function = ReplicaFunction(
         traced.definition,
@@ -111,6 +120,15 @@ def _call(
         spare_the_machine(traced, len(options.cores), expansion.repeated)
     outputs = _emit(graph, functions, expansion, inputs)
     return _packed(graph, outputs, expansion.places, options.cores)
+
+
+def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
+    """Outputs of a function that nobody runs, as far as they are known statically."""
+    return [
+        tf.raw_ops.Placeholder(dtype=output.dtype, shape=output.shape)
+        for output in graph.outputs
+        for _ in options.cores
+    ]
 
 
 def _refuse_single_copies(traced: TracedFunction, options: ReplicateOptions) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "enforce",
     "examine",
     "is_observed",
+    "is_written",
     "observed",
     "observing",
     "once_a_line",
@@ -48,6 +49,7 @@ _REFUSES = {rule.name: rule.refuses for rule in RULES}
 _observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = contextvars.ContextVar(
     "tpunb_observer", default=None
 )
+_written: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_written", default=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,22 +104,31 @@ def observed() -> Iterator[list[Examination]]:
 
 
 @contextlib.contextmanager
-def observing(observer: Callable[[TracedFunction], None]) -> Iterator[None]:
+def observing(
+    observer: Callable[[TracedFunction], None], *, written: bool = True
+) -> Iterator[None]:
     """Passes the replica functions that are traced inside to an observer; none is refused or run.
 
     Args:
         observer: Is called with each while the graph around it is being built.
+        written: Whether they are written out for all replicas, as what may run later has to be.
     """
-    token = _observer.set(observer)
+    tokens = _observer.set(observer), _written.set(written)
     try:
         yield
     finally:
-        _observer.reset(token)
+        _observer.reset(tokens[0])
+        _written.reset(tokens[1])
 
 
 def is_observed() -> bool:
     """Whether what is traced now is examined only, and will not run."""
     return _observer.get() is not None
+
+
+def is_written() -> bool:
+    """Whether what is traced now has to be written out for all replicas."""
+    return _written.get()
 
 
 def enforce(traced: TracedFunction, strictness: Strictness) -> None:

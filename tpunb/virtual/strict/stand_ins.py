@@ -125,7 +125,7 @@ class CompilerFunctions:
         copy = NodeDef()
         copy.CopyFrom(node)
         copy.device = ""
-        if self._for_tpu and (marked := marked_collective(node, nodes)):
+        if self._for_tpu and node.op in COLLECTIVES and (marked := marked_collective(copy, nodes)):
             return marked
         if self._for_tpu and node.op == "XlaSharding":
             return [copy]
