@@ -104,7 +104,7 @@ def test_huge_programs(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(made.huge()))
     root = shown(page)
     expect(root).to_have_attribute("data-rows", "200")
-    expect(root).to_contain_text("and 19799 more")
+    expect(root).to_contain_text("and 19,799 more")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -8,12 +8,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+from tpunb.virtual.replicate.effects import READS
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.graphs import (
     Library,
     Reference,
     control_inputs,
     data_inputs,
+    is_stateful,
     needed,
     reference,
 )
@@ -66,6 +68,8 @@ class Builder:
         tensors: What a replica reads in place of a tensor, where that is not
             its own copy of the node.
         controls: Likewise, the nodes that stand for a node in control inputs.
+        once: The nodes without effects that are written once, for which other replicas do not wait.
+        copied: The nodes that give a variable's copy the value of an update; their replicas.
         processes: The process of each replica.
     """
 
@@ -92,6 +96,8 @@ class Builder:
         self.lifted: list[FunctionDef] = []
         self.tensors: dict[tuple[str, str, int], str] = {}
         self.controls: dict[tuple[str, int], list[str]] = {}
+        self.copied: dict[str, int] = {}
+        self.once: set[str] = set()
         self._types = {a.name: a.type for a in function.signature.input_arg}
         self._everywhere = _computed_everywhere(function, analysis)
         self.processes = [core[0].partition("/device:")[0] for core in setting.cores]
@@ -160,14 +166,36 @@ class Builder:
 
     def ends(self, name: str, replica: int) -> list[str]:
         """The nodes after which a replica is done with a node."""
-        return self.controls.get((name, replica), [self._instance(name, replica)])
+        written = self.controls.get((name, replica))
+        if written is not None:
+            return written
+        return [] if replica and name in self.once else [self._instance(name, replica)]
 
     def waits(self, node: NodeDef, replica: int) -> list[str]:
         """The control inputs of a node's instance."""
         waits: dict[str, None] = {}
         for name in control_inputs(node):
             waits.update(dict.fromkeys(self._waited_for(name, replica)))
+        if replica:
+            for source in data_inputs(node):
+                if source.source in self.once:
+                    waits.update(dict.fromkeys(self.ends(source.source, replica)))
         return [f"^{name}" for name in waits]
+
+    def waits_of_one(self, node: NodeDef) -> list[str]:
+        """The control inputs of a node that is written once for all replicas.
+
+        If it has no effect it waits on the first core alone. What takes its result on another,
+        or waits for it there, waits for what it would have waited for: to hear of each core's
+        end takes longer than most nodes.
+        """
+        if is_stateful(node) and node.op not in READS:
+            return self.all_waits(node, self.replicas)
+        self.once.add(node.name)
+        for replica in self.replicas[1:]:
+            if waits := self.waits(node, replica):
+                self.controls[node.name, replica] = [text[1:] for text in waits]
+        return self.waits(node, 0)
 
     def _waited_for(self, name: str, replica: int) -> list[str]:
         cheap = self.analysis.variances[name] is Variance.CHEAP_INVARIANT

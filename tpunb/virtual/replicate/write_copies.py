@@ -24,9 +24,8 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> None:
     copy.device = builder.device(node, replica)
     del copy.input[:]
     copy.input.extend(builder.tensor(source, replica) for source in data_inputs(node))
-    # One node for all of them is all that the end of the function may wait for.
-    waiting = (replica,) if builder.is_repeated(node.name) else builder.replicas
-    copy.input.extend(builder.all_waits(node, waiting))
+    repeated = builder.is_repeated(node.name)
+    copy.input.extend(builder.waits(node, replica) if repeated else builder.waits_of_one(node))
     # It asks to be on a device with nodes that may have other names here.
     copy.attr.pop("_class", None)
     if node.op in CONTROL_FLOW:

@@ -26,7 +26,7 @@ def write_joined(builder: Builder, node: NodeDef) -> None:
         joined.attr[key].CopyFrom(value)
     del joined.input[:]
     joined.input.extend(_inputs(builder, node, plan))
-    joined.input.extend(builder.all_waits(node, builder.replicas))
+    joined.input.extend(builder.waits_of_one(node))
 
 
 def _inputs(builder: Builder, node: NodeDef, plan: Plan) -> Iterator[str]:

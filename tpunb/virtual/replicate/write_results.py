@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.graphs import Returned
+from tpunb.virtual.replicate.graphs import Returned, reference
 from tpunb.virtual.replicate.variance import Variance
 from tpunb.virtual.replicate.write_updates import write_last_values
 
@@ -31,14 +31,26 @@ def write_effects(builder: Builder) -> None:
     Reads are among it, even those that only the first core makes: once the call
     is inlined, an update after the call waits for nothing else.
     """
-    effects = [
-        name
-        for target in dict.fromkeys(builder.function.control_ret.values())
-        for name in sorted({n for r in builder.replicas for n in builder.ends(target, r)})
-    ]
+    targets = dict.fromkeys(builder.function.control_ret.values())
+    effects = dict.fromkeys(name for target in targets for name in builder.ends(target, 0))
+    # What is returned from the first core alone may have waited for the others as well.
+    returned = {reference(text).source for text in builder.function.ret.values()}
+    targets.update(dict.fromkeys(sorted(returned & builder.once)))
+    for replica in builder.replicas[1:]:
+        ends = {name for target in targets for name in builder.ends(target, replica)}
+        effects.update(dict.fromkeys(_end(builder, replica, sorted(ends - effects.keys()))))
     for name, argument in sorted(builder.analysis.arguments.items()):
         if argument.copy_type is not None:
-            effects += write_last_values(builder, name, argument.copy_type)
+            copied = write_last_values(builder, name, argument.copy_type)
+            effects.update(dict.fromkeys(copied))
     for number, name in enumerate(effects):
         builder.result.control_ret[f"effect_{number}"] = name
         builder.result.signature.control_output.append(f"effect_{number}")
+
+
+def _end(builder: Builder, replica: int, ends: Sequence[str]) -> Sequence[str]:
+    """One node that waits for all on a replica: what follows the call waits for each of them."""
+    if len(ends) < 2:
+        return ends
+    name, device = f"tpunb_end/replica_{replica}", builder.cores[replica][0]
+    return [builder.add("NoOp", name, device, [f"^{end}" for end in ends])]
