@@ -71,10 +71,10 @@ $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(
 	$(PYTHON) -m pip --python $(1)/bin/python install -qq pip; }
 endef
 
-.venv/.done: pyproject.toml Makefile
+.venv/.done: pyproject.toml Makefile tests/newest.txt
 	$(STAGE) ".venv: TensorFlow, JupyterLab and tools; some minutes, once"
 	$(call make_environment,.venv)
-	$(BIN)/python $(PIP_INSTALL) -e ".[cpu,lab,test,browser,docs,dev]"
+	$(BIN)/python $(PIP_INSTALL) -c tests/newest.txt -e ".[cpu,lab,test,browser,docs,dev]"
 	$(BIN)/python $(TF_KERAS)
 	touch $@
 

@@ -15,6 +15,9 @@ from typing import Any
 MEASURED = {"v2-8": 0.229, "v3-8": 0.137}
 """Seconds of a step of ResNet-50 in bfloat16, 1024 images; from the time stamps of MLPerf."""
 
+SCATTERS = {13_000_000: 0.29, 1_300_000: 0.026}
+"""Seconds of scattering so many numbers on one core of a v2: pytorch/xla, issue 8720, with JAX."""
+
 _TPU = "v5e-8"
 
 
@@ -69,10 +72,27 @@ def _rooflines() -> dict[str, list[float]]:
             link_seconds("all-reduce", big, None, target(_TPU, None)),
         ),
     }
-    return {
+    found = {
         name: [*_range(fn, specs, _TPU, connection.strategy), best]
         for name, (fn, specs, best) in cases.items()
     }
+    return {**found, **_scatters(connection.strategy)}
+
+
+def _scatters(strategy: Any) -> dict[str, list[float]]:
+    """Of numbers into a table four times as large: low, middle, high, and what was measured."""
+    import tensorflow as tf
+
+    def scatter(table: Any, places: Any, numbers: Any) -> Any:
+        return tf.tensor_scatter_nd_min(table, places[:, None], numbers)
+
+    found = {}
+    for size, real in SCATTERS.items():
+        table = tf.TensorSpec([size // 13 * 56])
+        specs = [table, tf.TensorSpec([size], tf.int32), tf.TensorSpec([size])]
+        ours = _range(scatter, specs, "v2-8", strategy)
+        found[f"scatter of {size:,} numbers, v2"] = [*ours, real]
+    return found
 
 
 def _resnet(tpu: str) -> list[float]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tpunb.cells import user_code
 from tpunb.cells.dependencies import Dependencies
 from tpunb.cells.mentioned_names import mentions
 from tpunb.cells.user_code import is_users_class, is_users_code, is_users_module
@@ -114,6 +115,9 @@ HELPERS = """
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """A notebook's namespace that has imported a package of the user's."""
+    # The suite's own modules, hundreds of them, are not what a user has.
+    monkeypatch.setattr(user_code, "_OWN", str(Path(__file__).parents[2]) + os.sep)
+    user_code._is_users_file.cache_clear()
     package = tmp_path / "deps"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -124,6 +128,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     names: dict[str, Any] = {"__name__": "__main__"}
     exec("import deps.cfg\nfrom deps import cfg, helpers", names)
     yield names
+    user_code._is_users_file.cache_clear()
     for name in [n for n in sys.modules if n.partition(".")[0] == "deps"]:
         del sys.modules[name]
 
@@ -384,6 +389,31 @@ def test_names_that_only_a_string_names(book: dict[str, Any]) -> None:
         found = dependencies(text, book)
         book["rate"] += 1
         assert found.change() is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = globals()['ra' + text[2:]]",
+        "y = globals().get(text)",
+        "y = [eval(each) for each in (text,)]",
+        "def f(name): return vars()[name] if name in vars() else globals()[name]\ny = f(text)",
+        "scope = globals()\ny = scope[text]",
+        "exec('z = ' + text)",
+    ],
+)
+def test_globals_by_names_that_are_computed(book: dict[str, Any], text: str) -> None:
+    book |= {"rate": 1.0, "text": "rate", "_1": 3, "y": 1.0}
+    found = dependencies(text, book)
+    book |= {"_1": 4, "In": ["rate"], "new": 2}
+    if "y =" in text:
+        book["y"] = 2.0
+    assert found.change() is None
+    book["rate"] += 1
+    assert found.change() is not None
+    found = dependencies("text = 'cfg.' + 'LR'\ny = eval(text)", book)
+    book["cfg"].LR = 0.7
+    assert found.change() is not None
 
 
 def test_nothing_is_looked_at_in_installed_libraries(book: dict[str, Any]) -> None:

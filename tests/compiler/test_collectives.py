@@ -79,6 +79,44 @@ def test_an_all_to_all_in_groups(eight: Any) -> None:
     assert [error.code for error in program.errors] == ["compile"]
 
 
+def sent(x: Any) -> Any:
+    return tpu_ops.collective_permute(x, PAIRS)
+
+
+def exchanged(x: Any) -> Any:
+    return tpu_ops.all_to_all(x, concat_dimension=1, split_dimension=0, split_count=8)
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind", "dtypes"),
+    [
+        (sent, "collective-permute", "uint8 int64 float64 complex64"),
+        (exchanged, "all-to-all", "int8 uint16 bool uint64 complex64"),
+    ],
+    ids=["permute", "all-to-all"],
+)
+def test_all_types_that_tensorflow_passes_on_reach_the_compiler(
+    eight: Any, fn: Any, kind: str, dtypes: str
+) -> None:
+    for dtype in map(tf.dtypes.as_dtype, dtypes.split()):
+        program = compile(fn, tf.TensorSpec([64, 256], dtype), strategy=eight)
+        assert collectives(program, kind), dtype
+
+
+def test_a_sum_in_float64_is_one_of_the_links(eight: Any) -> None:
+    """libtpu gathers both halves of the numbers, and adds here."""
+    spec = tf.TensorSpec([64, 256], tf.float64)
+    program = compile(tpu_ops.cross_replica_sum, spec, strategy=eight)
+    assert collectives(program, "all-gather")
+
+
+def test_a_sum_in_groups(eight: Any) -> None:
+    groups = [[0, 2, 4, 6], [1, 3, 5, 7]]
+    program = compile(lambda x: tpu_ops.cross_replica_sum(x, groups), X, strategy=eight)
+    (total,) = collectives(program, "all-reduce")
+    assert "replica_groups={{0,2,4,6},{1,3,5,7}}" in total.rest
+
+
 def test_a_model_of_tf_keras_has_its_layers(eight: Any) -> None:
     import tf_keras
 

@@ -24,7 +24,8 @@ from tpunb.compiler.topologies import target
 pytestmark = pytest.mark.usefixtures("libtpu")
 
 TINY = (Path(__file__).parent / "tiny.hlo.pb").read_bytes()
-"""x @ x of f32[64,64], as TensorFlow lowers it for a CPU."""
+"""x @ x of f32[64,64], as TensorFlow lowers it for a CPU; in `sorts.hlo.pb` are four sorts of
+a million numbers, over which the compiler sits for a minute."""
 
 
 def asked(tpu: str = "v5e-8", **options: Any) -> Compiled | Refused:
@@ -116,6 +117,48 @@ def test_two_processes_compile_at_once_in_silence_and_leave_no_orphans() -> None
         process.kill()
         assert process.communicate(timeout=PATIENCE)[1] == ""
     wait_until(lambda: not any(map(_runs, children)))
+
+
+IN_THE_MIDST = """
+import sys
+from pathlib import Path
+from tpunb.compiler import libtpu
+from tpunb.compiler.topologies import target
+tiny, sorts = (Path(path).read_bytes() for path in sys.argv[1:])
+libtpu.ask(tiny, target("v5e-8", None), effort="", seconds=600)
+print(libtpu._child()._process.pid, flush=True)
+libtpu.ask(sorts, target("v5e-8", None), effort="", seconds=600)
+"""
+
+
+def test_the_compiler_ends_with_a_kernel_that_is_killed_in_the_midst_of_compiling() -> None:
+    paths = [str(Path(__file__).parent / f"{name}.hlo.pb") for name in ("tiny", "sorts")]
+    command = [sys.executable, "-c", IN_THE_MIDST, *paths]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as kernel:
+        assert kernel.stdout is not None
+        child = int(kernel.stdout.readline())
+        begin = _processor_seconds(child)
+        wait_until(lambda: _processor_seconds(child) > begin + 1)
+        at_work = _processor_seconds(child)
+        kernel.kill()
+    last = at_work
+
+    def ended() -> bool:
+        nonlocal last
+        last = max(last, _processor_seconds(child))
+        return not _runs(child)
+
+    wait_until(ended)
+    # All of it would take a minute of a processor.
+    assert last - at_work < 20
+
+
+def _processor_seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _runs(pid: int) -> bool:

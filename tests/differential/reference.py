@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 from differential.generator import Program
-from differential.names import common, compiled, start_of
+from differential.names import bounded, common, compiled, start_of
 
 
 class OutOfStepError(Exception):
@@ -151,8 +151,13 @@ class Copies:
         self.mine.assign_sub(self._aggregated(value))
 
 
-def run(program: Program) -> list[list[Any]]:
+def run(program: Program, *, rounded: Any = None) -> list[list[Any]]:
     """Runs a program.
+
+    Args:
+        program: The program.
+        rounded: A NumPy generator of random numbers: all that is computed is off by so little
+            as another order of adding, or another width of vectors, may make it.
 
     Returns:
         For each call what each replica returns; last, the copies of each variable.
@@ -165,6 +170,7 @@ def run(program: Program) -> list[list[Any]]:
     names = {
         **common(program),
         **{f"v{k}": variable for k, variable in enumerate(variables)},
+        "bounded": bounded if rounded is None else lambda x: _off(bounded(x), rounded),
         "replica_id": lambda: tf.constant(together.rank),
         "all_reduce": together.all_reduce,
         "all_gather": together.all_gather,
@@ -184,3 +190,7 @@ def run(program: Program) -> list[list[Any]]:
         )
     results.append([[copy.read_value() for copy in variable.copies] for variable in variables])
     return results
+
+
+def _off(value: Any, noise: Any) -> Any:
+    return value * (1 + 1e-14 * noise.normal(size=value.shape))

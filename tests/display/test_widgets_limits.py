@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from support.patience import PATIENCE
 from support.shell import Notebook
-from support.tiers import THOROUGH
+from support.tiers import THOROUGH, thorough
 
 import tpunb
 from tpunb.display.describe import describe_accelerator, describe_replica_values
@@ -219,21 +219,22 @@ DTYPES = [
     "float8_e4m3fn",
     "string",
 ]
-SHAPES = ([], [0], [3, 0, 2], [3, 4], [1, 1, 1, 1], [70], [9, 9], [8, 8, 3])
+SHAPES = [[3, 4], *thorough([[], [0], [3, 0, 2], [1, 1, 1, 1], [70], [9, 9], [8, 8, 3]])]
+
+
+def tensors_of_all_types(tf: Any, shape: list[int]) -> Iterator[Any]:
+    for name in DTYPES:
+        dtype = tf.as_dtype(name)
+        if dtype == tf.string:
+            yield tf.fill(shape, "a")
+        else:
+            yield tf.cast(tf.ones(shape, tf.int8 if "int4" in name else tf.float32), dtype)
+    for number in (math.nan, math.inf, -math.inf):
+        for name in ("float32", "float64", "half", "bfloat16"):
+            yield tf.cast(tf.fill(shape, number), name)
 
 
 def odd_tensors(tf: Any) -> Iterator[Any]:
-    for name in DTYPES:
-        dtype = tf.as_dtype(name)
-        for shape in SHAPES:
-            if dtype == tf.string:
-                yield tf.fill(shape, "a")
-            else:
-                yield tf.cast(tf.ones(shape, tf.int8 if "int4" in name else tf.float32), dtype)
-    for number in (math.nan, math.inf, -math.inf):
-        for shape in ([], [3], [9, 9], [8, 8, 3]):
-            for name in ("float32", "float64", "half", "bfloat16"):
-                yield tf.cast(tf.fill(shape, number), name)
     yield tf.sparse.from_dense(tf.eye(3))
     yield tf.sparse.SparseTensor(np.zeros((0, 2), np.int64), tf.zeros([0]), [5, 5])
     yield tf.IndexedSlices(tf.ones([2, 3]), tf.constant([0, 4]), tf.constant([9, 3]))
@@ -247,9 +248,18 @@ def odd_tensors(tf: Any) -> Iterator[Any]:
     yield None
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_any_type_and_shape_is_shown(tf: Any, distributed: Any, shape: list[int]) -> None:
+    assert_shown(distributed, tensors_of_all_types(tf, shape))
+
+
 def test_any_tensor_is_shown(tf: Any, distributed: Any) -> None:
+    assert_shown(distributed, odd_tensors(tf))
+
+
+def assert_shown(distributed: Any, tensors: Iterator[Any]) -> None:
     updated = tpunb.ReplicasWidget(1)
-    for tensor in odd_tensors(tf):
+    for tensor in tensors:
         for value in (distributed(tensor, tensor), distributed(tensor), {"a": tensor}):
             # A widget that has shown something else is none the worse for it.
             assert updated.update(value)

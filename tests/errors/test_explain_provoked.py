@@ -422,3 +422,20 @@ def test_collectives_outside_of_replicas() -> None:
     provoked(49, lambda: tf.raw_ops.AllToAll(input=x, group_assignment=group, **sizes))
     provoked(49, lambda: tf.raw_ops.CrossReplicaSum(input=x, group_assignment=group))
     provoked(49, lambda: tf.raw_ops.CollectivePermute(input=x, source_target_pairs=group))
+
+
+@pytest.mark.parametrize("compiled", ["by XLA", "virtual"])
+def test_gradient_of_a_branch_with_an_unknown_size(two: Any, compiled: str) -> None:
+    def gradient(x: Any, y: Any) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(y)
+            z = tf.cond(y[0] > 1, lambda: y, lambda: tf.reduce_sum(tf.tanh(x) * y, 0))
+        return tape.gradient(z, y)
+
+    def replicated(x: Any, y: Any) -> Any:
+        return two.run(gradient, args=(x, y))
+
+    signature = (tf.TensorSpec([None, 3]), tf.TensorSpec([3]))
+    xla = compiled == "by XLA"
+    function = tf.function(gradient if xla else replicated, signature, jit_compile=xla or None)
+    provoked(50, function, tf.ones([2, 3]), tf.zeros([3]))

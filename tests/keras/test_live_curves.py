@@ -128,7 +128,7 @@ def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("replicas", [None, 8])
+@pytest.mark.parametrize("replicas", [8, *thorough([None])])
 @pytest.mark.parametrize("size", [1, *thorough([4])])
 def test_a_fit(keras: Any, replicas: int | None, size: int) -> None:
     """The points are at the right steps, the weights as without."""
@@ -396,7 +396,7 @@ def test_a_constant_rate_is_no_metric(keras: Any) -> None:
     np.testing.assert_allclose(asked.history.values("learning_rate"), 0.01)
 
 
-@pytest.mark.parametrize("replicas", [None, 8])
+@pytest.mark.parametrize("replicas", [None, *thorough([8])])
 def test_the_rate_of_a_schedule(keras: Any, replicas: int | None) -> None:
     def optimizer() -> Any:
         schedule = keras.optimizers.schedules.PolynomialDecay(0.1, 18, 0.01)
@@ -439,7 +439,7 @@ def test_summaries(keras: Any) -> None:
     assert live.summary == f"run 1: finished at step 18; best loss {value:.4g} at step {step}"
 
 
-@pytest.mark.parametrize("replicas", [None, 8])
+@pytest.mark.parametrize("replicas", [8, *thorough([None])])
 def test_stopping(keras: Any, replicas: int | None, published: list[Any]) -> None:
     """The weights are those of the steps that were done, and training can go on."""
     strategy = virtual_tpu() if replicas else None

@@ -142,5 +142,6 @@ def test_other_lines_are_untouched(book: Notebook) -> None:
 def test_names_of_magics(book: Notebook) -> None:
     _, matches = old_complete(book, "%tpu_")
     assert set(matches) == {
-        f"%tpu_{name}" for name in ("connect", "disconnect", "doctor", "status", "topology")
+        f"%tpu_{name}"
+        for name in ("connect", "disconnect", "doctor", "profile", "status", "topology")
     } | {"%%tpu_check", "%%tpu_compile", "%%tpu_profile", "%%tpu_run"}

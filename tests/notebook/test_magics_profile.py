@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.shell import Notebook
 
 from tpunb.cells import profiling
 from tpunb.cells.profiling import ProfileError
+from tpunb.tpu.types import accelerator
 from tpunb.training.profile import Profile
 
 pytestmark = pytest.mark.usefixtures("tf")
@@ -205,6 +207,33 @@ def test_one_at_a_time(fitted: Notebook) -> None:
     assert isinstance(ran.error, ProfileError)
     assert "stopped" in ran.text
     profiled(fitted, "x = 4")
+
+
+def test_a_statement_in_the_line(fitted: Notebook, tmp_path: Path) -> None:
+    ran = fitted.good(f"%tpu_profile --keep {tmp_path / 'logs'} -o kept seen = '{{4}}'; len(seen)")
+    assert ran.shown[0]["text/plain"] == "3"  # IPython would have put a value in place of {4}
+    assert fitted.names["kept"] is ran.value
+    assert len(list(tmp_path.glob("logs/plugins/profile/*/*.xplane.pb"))) == 1
+    named = fitted.good("found = %tpu_profile -(-3);").shown
+    assert named == []
+    assert isinstance(fitted.names["found"], Profile)
+    assert "takes a statement" in fitted.run("%tpu_profile -o kept").text
+    assert "--kep" in fitted.run("%tpu_profile --kep logs 1 + 1").text
+    assert "Line 1" in fitted.run("%tpu_profile x = = 1").text
+
+
+def test_what_is_not_recorded(fitted: Notebook) -> None:
+    """A Pod's workers are other processes."""
+    from tpunb.notebook.profiled_cell import unrecorded_cores
+    from tpunb.virtual.devices import worker_devices
+
+    assert unrecorded_cores(None) == ()
+    assert "other processes" not in str(profiled(fitted, "x = 1").notes)
+    devices = worker_devices(accelerator("v3-32"))
+    cores = [core for cores in devices.cores for core in cores]
+    strategy = SimpleNamespace(extended=SimpleNamespace(worker_devices=tuple(cores)))
+    [note] = unrecorded_cores(SimpleNamespace(strategy=strategy))  # type: ignore[arg-type]
+    assert note.startswith("The 32 cores are other processes', and only this process is recorded")
 
 
 def test_wrong_options(fitted: Notebook) -> None:

@@ -15,6 +15,7 @@ from jupyter_client.manager import KernelManager
 from support.interrupts import When, counts
 from support.kernels import Client
 from support.shell import Notebook
+from support.tiers import thorough
 
 from tpunb.display import progress
 from tpunb.display.widgets import frontend
@@ -141,7 +142,7 @@ def test_a_step_that_does_not_end(book: Notebook, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("mode", ["signal", "message"])
+@pytest.mark.parametrize("mode", ["signal", *thorough(["message"])])
 def test_a_kernel(tmp_path: Path, mode: str) -> None:
     manager = KernelManager()
     manager.kernel_spec.interrupt_mode = mode

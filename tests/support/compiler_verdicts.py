@@ -175,3 +175,22 @@ def open_loop(x: Any) -> Any:
 @case(tf.TensorSpec([8, 16], tf.uint8))
 def small_integers(x: Any) -> Any:
     return tf.cast(x, tf.float32) / 255.0, tf.bitwise.bitwise_and(x, tf.constant(3, tf.uint8))
+
+
+@case(SQUARE)
+def loops_and_branches_that_ask_the_host(x: Any) -> Any:
+    ask = tf.compat.v1.tpu.outside_compilation
+    for _ in tf.range(3):
+        x = ask(lambda x: tf.strings.to_number(tf.strings.as_string(x)), x) @ x
+    if tf.reduce_sum(x) > 0.0:
+        seen, number = ask(lambda x: (tf.reduce_any(x > 1.0), tf.constant(2, tf.uint8)), x)
+        x *= tf.cast(seen, tf.float32) + tf.cast(number, tf.float32)
+    return x
+
+
+@case(SQUARE, refused="unsupported-op")
+def a_text_beside_what_the_host_does(x: Any) -> Any:
+    if tf.reduce_sum(x) > 0.0:
+        x = tf.compat.v1.tpu.outside_compilation(tf.square, x)
+        x += tf.strings.to_number(tf.strings.as_string(x))
+    return x

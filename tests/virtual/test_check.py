@@ -13,7 +13,9 @@ import tensorflow as tf
 from support.strategies import strategy_of
 
 import tpunb
+from tpunb.virtual._tensorflow import tpu_ops
 from tpunb.virtual.check import CheckError, CheckReport, check
+from tpunb.virtual.replicate.stale_traces import Divergence
 
 X = tf.TensorSpec([8, 16])
 IDS = tf.TensorSpec([8, 5], tf.int32)
@@ -463,6 +465,42 @@ def test_a_function_that_runs_replicas() -> None:
         assert "dynamic-shape" in codes
     with strategy.scope():
         assert check(train, iterator).warnings
+
+
+def test_what_is_only_checked_is_not_written_out_for_all_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write(*_: Any) -> Any:
+        raise AssertionError("it is written out")
+
+    monkeypatch.setattr(Divergence, "write", write)
+    strategy = strategy_of("v3-8", strict=True)
+
+    def step(x: Any) -> Any:
+        both = tf.distribute.get_replica_context().all_reduce("sum", {"x": x, "y": [2 * x]})
+        return both, tf.RaggedTensor.from_row_splits(x[:, 0], tf.constant([0, 3, 8])), None
+
+    @tf.function
+    def caller(x: Any) -> Any:
+        both, ragged, nothing = strategy.run(step, args=(x,))
+        assert nothing is None or set(strategy.experimental_local_results(nothing)) == {None}
+        total = strategy.reduce("sum", both["y"][0], axis=None)
+        return total, strategy.experimental_local_results(ragged)
+
+    assert check(step, X, strategy=strategy).ok
+    assert check(caller, X, strategy=strategy).ok
+
+
+def test_partners_that_do_not_match_are_refused_in_what_is_called_too() -> None:
+    @tf.function
+    def halves(x: Any) -> Any:
+        return tpu_ops.cross_replica_sum(x, [[0, 1, 2, 3], [4, 5, 6, 6]])
+
+    def step(x: Any) -> Any:
+        return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, halves(y)), [0, x])[1]
+
+    with pytest.raises(ValueError, match="must be in exactly one group"):
+        check(step, X, strategy=strategy_of("v3-8", strict=True))
 
 
 def test_a_dataset_stands_for_a_batch() -> None:

@@ -113,6 +113,22 @@ def test_a_wrong_number_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch)
     assert source in str(small)
 
 
+def test_what_rounding_decides_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    tied = "    return [y, tf.argmax(bounded(tf.fill([3], s))), bounded(y)]\n"
+    given = program("def first(x, y, s, i):\n" + tied, 2)
+    right = reference.run(given)
+
+    def other(_: Program, **__: Any) -> Any:
+        return [[[y, 2 - at, z] for y, at, z in replicas] for replicas in right[:-1]] + right[-1:]
+
+    monkeypatch.setattr(engine, "run", other)
+    assert compare(given) is None
+    source = given.source.replace("tf.argmax(bounded(tf.fill([3], s)))", "tf.argmax(y)")
+    finding = compare(dataclasses.replace(given, source=source))
+    assert finding is not None
+    assert "result 1 of call 0" in finding.text
+
+
 def test_what_fails_both_ways_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = program("def first(x, y, s, i):\n    return [tf.reshape(y, [2, 5])]\n")
     assert compare(broken) is None

@@ -156,12 +156,12 @@ def from_function(strategy: Any) -> Any:
 @pytest.mark.parametrize(
     ("data", "steps"),
     [
-        (plain_dataset, None),
-        (distributed, ROWS // BATCH),
         (from_function, ROWS // BATCH),
-        (lambda _: Batches(), None),
+        *thorough(
+            [(plain_dataset, None), (distributed, ROWS // BATCH), (lambda _: Batches(), None)]
+        ),
     ],
-    ids=["dataset", "distributed", "from function", "PyDataset"],
+    ids=["from function", "dataset", "distributed", "PyDataset"],
 )
 def test_data_of_every_kind(four: Any, data: Any, steps: int | None) -> None:
     model = compiled(four)
@@ -169,6 +169,7 @@ def test_data_of_every_kind(four: Any, data: Any, steps: int | None) -> None:
     assert_same(plain(), model)
 
 
+@THOROUGH
 def test_a_generator(four: Any) -> None:
     """Keras looks at a batch to build the model; which comes first is not said."""
     model = compiled(four)

@@ -17,10 +17,15 @@ __all__ = ["realign"]
 
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
+_LAST_FIRST_LINE = 20
+"""Where a function that is compiled by itself may begin: after its decorators, at most."""
+
 
 def realign(function: FunctionType) -> bool:
     """Corrects the first line of a function's code; whether it was wrong and now is right."""
     code = function.__code__
+    if code.co_firstlineno > _LAST_FIRST_LINE:
+        return False
     if "<" in function.__qualname__ or code.co_filename.startswith("<"):
         return False  # a lambda, a function's inner one, or a notebook's: never patched so
     linecache.checkcache(code.co_filename)

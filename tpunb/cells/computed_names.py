@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import dis
+import itertools
 from collections.abc import Sequence
 from types import CodeType
 
-__all__ = ["READS_OF_NAMES", "reads_any_attribute", "reads_any_module"]
+__all__ = [
+    "BY_STRING",
+    "READS_OF_NAMES",
+    "reads_any_attribute",
+    "reads_any_global",
+    "reads_any_module",
+]
 
 READS_OF_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 """The instructions that read a global by its name."""
+
+BY_STRING = frozenset({"eval", "exec", "globals", "locals", "vars"})
+"""What reads globals by names that are strings."""
 
 _ASKED = frozenset({"getattr", "hasattr"})
 _ALL = frozenset({"dir", "vars"})
 _ALL_OF = frozenset({"__dict__", "__getattribute__", "asdict", "astuple", "attrgetter",
                      "_asdict", "getmembers", "getmembers_static"})  # fmt: skip
 _CALLS = frozenset({"CALL", "CALL_FUNCTION", "PRECALL"})
+_NOTHING = frozenset({"CACHE", "PUSH_NULL"})
+_BEFORE_A_NAME = _CALLS | {"CALL_METHOD", "LOAD_ATTR", "LOAD_METHOD"}
+_USES = _CALLS | {"BINARY_SUBSCR", "CALL_METHOD", "LOAD_CONST"}
 _MODULES = frozenset({"__import__", "import_module", "modules"})
 
 
@@ -36,6 +49,35 @@ def reads_any_attribute(code: CodeType) -> bool:
         if asked and not _second_is_constant(instructions[number + 1 :]):
             return True
     return False
+
+
+def reads_any_global(code: CodeType) -> bool:
+    """Whether code may read globals whose names cannot be seen: `globals()[name]`, `eval(text)`.
+
+    Args:
+        code: A code object; those inside it are not looked into.
+    """
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in _NOTHING]
+    return any(
+        instruction.argval in BY_STRING
+        and instruction.opname in READS_OF_NAMES
+        and _name_is_computed(instruction.argval, instructions[number + 1 :])
+        for number, instruction in enumerate(instructions)
+    )
+
+
+def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool:
+    """Whether what reads globals is given a name that is not a constant.
+
+    Args:
+        reader: One of `BY_STRING`.
+        following: What comes after it.
+    """
+    if reader == "vars" and following[0].opname not in _CALLS:
+        return False  # of an object
+    given = itertools.dropwhile(lambda each: each.opname in _BEFORE_A_NAME, following)
+    name, used = next(given), next(given)
+    return name.opname != "LOAD_CONST" or used.opname not in _USES
 
 
 def reads_any_module(code: CodeType) -> bool:

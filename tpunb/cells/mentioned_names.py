@@ -12,16 +12,21 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
-from .computed_names import READS_OF_NAMES, reads_any_attribute, reads_any_module
+from .computed_names import (
+    BY_STRING,
+    READS_OF_NAMES,
+    reads_any_attribute,
+    reads_any_global,
+    reads_any_module,
+)
 from .user_code import is_users_module
 
-__all__ = ["Mentions", "imported", "mentions"]
+__all__ = ["Mentions", "imported", "mentions", "users_modules"]
 
 # Only what is read: to retrace because of what the code itself stores would never end.
 _ATTRIBUTES = frozenset(
     {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD", "IMPORT_FROM"}
 )
-_BY_STRING = frozenset({"eval", "exec", "globals", "locals", "vars"})
 _EVALUATED = frozenset({"eval", "exec"})
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -38,7 +43,9 @@ class Mentions:
         attributes: Names of attributes, and strings that might be (`getattr(x, "rate")`).
         imports: Names of modules that it imports.
         by_string: The globals that only a string names; not what it assigns as well.
+        stored: The globals that it assigns.
         any_attribute: Whether it reads attributes by names that are computed.
+        any_global: Whether it reads globals by names that are computed.
         any_module: Whether it reads modules otherwise than by `import`.
     """
 
@@ -46,7 +53,9 @@ class Mentions:
     attributes: frozenset[str]
     imports: tuple[str, ...]
     by_string: tuple[str, ...]
+    stored: frozenset[str] = frozenset()
     any_attribute: bool = False
+    any_global: bool = False
     any_module: bool = False
 
 
@@ -70,14 +79,17 @@ def mentions(code: CodeType) -> Mentions:
                 stored.add(instruction.argval)
         strings += _strings(inner)
     words = set(_words(strings, evaluated=not _EVALUATED.isdisjoint(names)))
-    by_string = sorted(words - stored) if not _BY_STRING.isdisjoint(names) else ()
+    by_string = sorted(words - stored) if not BY_STRING.isdisjoint(names) else ()
     names.update(dict.fromkeys(by_string))
+    any_global = any(map(reads_any_global, _nested(code)))
     return Mentions(
         tuple(names),
         frozenset(attributes | words),
         tuple(imports),
         tuple(by_string),
-        any(map(reads_any_attribute, _nested(code))),
+        frozenset(stored),
+        any_global or any(map(reads_any_attribute, _nested(code))),
+        any_global,
         any(map(reads_any_module, _nested(code))),
     )
 
@@ -103,16 +115,19 @@ def _words(strings: list[str], *, evaluated: bool) -> Iterator[str]:
             yield from _WORD.findall(text)
 
 
+def users_modules() -> Iterator[tuple[str, ModuleType]]:
+    """All modules of the user's that are loaded, by name."""
+    loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, ModuleType)]
+    return ((name, module) for name, module in loaded if is_users_module(module))
+
+
 def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
-    """The modules that code imports or looks up when it runs, as far as they are loaded.
+    """The modules that code imports when it runs, as far as they are loaded.
 
     Args:
         found: What the code mentions.
         namespace: Its globals: a relative import begins at their package.
     """
-    if found.any_module:
-        loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, ModuleType)]
-        yield from ((name, module) for name, module in loaded if is_users_module(module))
     package = namespace.get("__package__")
     for name in found.imports:
         names = [name, *(name[: at.start()] for at in re.finditer(r"\.", name))]

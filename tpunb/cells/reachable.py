@@ -31,7 +31,7 @@ from .dependency_guards import (
     slots_of,
 )
 from .library_objects import layers_of, read_by_library
-from .mentioned_names import imported, mentions
+from .mentioned_names import Mentions, imported, mentions, users_modules
 from .user_code import is_users_class, is_users_code, is_users_module
 
 __all__ = ["reached"]
@@ -82,6 +82,7 @@ class _Walk:
         self.guards: list[Guard] = []
         self._seen: dict[int, Any] = {}  # held: no id is used twice while this runs
         self._waiting: collections.deque[tuple[str, Any]] = collections.deque()
+        self._has_all_modules = False
 
     def start(
         self, roots: Mapping[str, Any], code: types.CodeType, namespace: dict[str, Any]
@@ -92,7 +93,8 @@ class _Walk:
             else:
                 self._waiting.append((path, value))
         self._namespace = namespace
-        self._globals("the cell", mentions(code).by_string, namespace)
+        found = mentions(code)
+        self._globals("the cell", found.by_string + _any_global(found, namespace), namespace)
         self._add_imports(code, namespace)
         self._add_environment(code)
         while self._waiting and len(self._seen) < _MOST:
@@ -138,7 +140,7 @@ class _Walk:
         self.attributes |= found.attributes
         self.any_name |= found.any_attribute
         namespace = function.__globals__
-        self._globals(f"`{name}`", found.globals, namespace)
+        self._globals(f"`{name}`", found.globals + _any_global(found, namespace), namespace)
         self._waiting += [(f"{path}()", each) for each in function.__defaults__ or ()]
         self._waiting += [(f"{path}()", each) for each in (function.__kwdefaults__ or {}).values()]
         self._add_imports(function.__code__, namespace)
@@ -155,6 +157,9 @@ class _Walk:
 
     def _add_imports(self, code: types.CodeType, namespace: Mapping[str, Any]) -> None:
         self._waiting += imported(mentions(code), namespace)
+        if mentions(code).any_module and not self._has_all_modules:
+            self._has_all_modules = True
+            self._waiting += users_modules()
 
     def _add_environment(self, code: types.CodeType) -> None:
         if {"environ", "getenv"} & {*mentions(code).attributes, *mentions(code).globals}:
@@ -167,7 +172,8 @@ class _Walk:
     def _attributes(self, path: str, owner: Any, more: Collection[str] = ()) -> None:
         """Guards attributes that an object, a class or a module has itself."""
         has = attributes_of(owner)
-        wanted, any_name = self._wanted.union(more), self._wants_any and self._may_be_any(owner)
+        wanted = self._wanted.union(more) if more else self._wanted
+        any_name = self._wants_any and self._may_be_any(owner)
         found = has.keys() & wanted | (open_names(has) if any_name else set())
         names = tuple(sorted(found))
         self._guard(owner, attributes_of, lambda name: f"`{path}.{name}`", names,
@@ -243,6 +249,14 @@ class _Walk:
         names = tuple(name for name in names if (id(owner), name) not in self._ignored)
         if names or wanted is not None:
             self.guards.append(NamesGuard(owner, read, describe, names, wanted, any_name=any_name))
+
+
+def _any_global(found: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
+    """The globals that code may read if it computes their names; not IPython's, nor its results."""
+    if not found.any_global:
+        return ()
+    names = {name for name in namespace if not name.startswith("_")}
+    return tuple(sorted(names - {"In", "Out"} - found.stored))
 
 
 def _itself(namespace: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,7 +14,8 @@ from tpunb.errors.code_problems import Problem
 from tpunb.virtual.check import CheckReport, refuse_other_strategies, report
 
 from ..virtual.stoppable import StoppableCalls
-from ..virtual.strict.examination import observed, observing, traced_anew
+from ..virtual.strict.examination import observed, observing
+from ..virtual.strict.traced_anew import traced_anew
 from ..virtual.strict.traced_function import TracedFunction
 from .capture import Captured, CaptureKind, Capturer
 from .dependency_guards import is_plain

@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-_MARKERS = {"stablehlo.multiply": "/CollectivePermute/", "stablehlo.minimum": "/AllToAll"}
 _OF_THIS_PROGRAM = (AttributeError, ImportError, LookupError, NameError, TypeError)
 """Errors that are no verdict: this program and the libraries do not fit each other."""
 
-_PAIRS = re.compile(r"/CollectivePermute/((?:\d+-\d+_?)+)")
+_MARK = re.compile(r"/(CrossReplicaSum|CollectivePermute|AllToAll)/(all|[\d_-]+)\"")
+"""How `virtual/strict/collective_marks.py` names a barrier that stands for another operation."""
 
 
 def serve() -> None:
@@ -176,6 +176,7 @@ class _Rewriter:
     def __init__(self, ir: Any, np: Any, replicas: int) -> None:
         self._ir, self._np, self._replicas = ir, np, replicas
         self._copies: list[Any] = []
+        self._marked: list[tuple[Any, str, str]] = []
         self._reductions: list[Any] = []
         self.bounded: list[str] = []
 
@@ -185,6 +186,8 @@ class _Rewriter:
             self._copies.append(operation)
         elif operation.name == "stablehlo.all_reduce":
             self._reductions.append(operation)
+        elif mark := _mark(operation):
+            self._marked.append((operation, mark[1], mark[2]))
         if any("stablehlo.bounds" in str(result.type) for result in operation.results):
             self.bounded.append(_name(operation))
         return self._ir.WalkResult.ADVANCE
@@ -195,51 +198,66 @@ class _Rewriter:
             operation.results[0].replace_all_uses_with(operation.operands[0])
             operation.erase()
         for operation in self._reductions:
-            self._mend(operation)
-
-    def _mend(self, operation: Any) -> None:
-        groups = self._np.array(operation.attributes["replica_groups"])
-        marker = _MARKERS.get(_reduction(operation), "?")
-        if marker not in _name(operation):
+            groups = self._np.array(operation.attributes["replica_groups"])
             operation.attributes["replica_groups"] = self._dense(self._regrouped(groups))
-            return
-        pairs = _PAIRS.search(_name(operation))
-        attributes = (
-            self._permutation(pairs[1])
-            if pairs
-            else self._exchange(operation, self._regrouped(groups))
-        )
-        with self._ir.InsertionPoint(operation), operation.location:
-            made = self._ir.Operation.create(
-                "stablehlo.collective_permute" if pairs else "stablehlo.all_to_all",
-                results=[operation.results[0].type],
-                operands=[operation.operands[0]],
-                attributes=attributes,
-            )
-        operation.results[0].replace_all_uses_with(made.results[0])
-        operation.erase()
+        for operation, kind, partners in self._marked:
+            with self._ir.InsertionPoint(operation), operation.location:
+                made = getattr(self, _MAKERS[kind])(operation, _rows(partners))
+            operation.results[0].replace_all_uses_with(made.results[0])
+            operation.erase()
 
-    def _permutation(self, text: str) -> dict[str, Any]:
-        pairs = self._np.array([pair.split("-") for pair in text.split("_")], self._np.int64)
+    def _made(self, name: str, like: Any, attributes: dict[str, Any], regions: int = 0) -> Any:
+        return self._ir.Operation.create(
+            name,
+            results=[like.results[0].type],
+            operands=[like.operands[0]],
+            attributes=attributes,
+            regions=regions,
+        )
+
+    def _sum(self, operation: Any, rows: list[list[int]]) -> Any:
+        attributes = {"replica_groups": self._dense(self._groups(rows))}
+        made = self._made("stablehlo.all_reduce", operation, attributes, regions=1)
+        element = self._ir.RankedTensorType(operation.results[0].type).element_type
+        number = self._ir.RankedTensorType.get([], element)
+        where = operation.location
+        block = made.regions[0].blocks.append(number, number, arg_locs=[where, where])
+        with self._ir.InsertionPoint(block):
+            both = list(block.arguments)
+            total = self._ir.Operation.create("stablehlo.add", results=[number], operands=both)
+            self._ir.Operation.create("stablehlo.return", operands=[total.results[0]])
+        return made
+
+    def _permute(self, operation: Any, rows: list[list[int]]) -> Any:
+        pairs = self._permutation(rows)
+        attributes = {"source_target_pairs": self._dense(pairs)}
+        return self._made("stablehlo.collective_permute", operation, attributes)
+
+    def _permutation(self, rows: list[list[int]]) -> Any:
+        pairs = self._np.array(rows, self._np.int64)
         # One that sends to all is what the virtual TPU makes of a broadcast: no permutation.
         if len(pairs) and len(set(pairs[:, 0])) < len(pairs):
             pairs = self._np.array([[pair[1], (pair[1] + 1) % len(pairs)] for pair in pairs])
         inside = [pair for pair in pairs.tolist() if max(pair) < self._replicas]
-        kept = self._np.array(inside or [[0, 0]])
-        return {"source_target_pairs": self._dense(kept)}
+        return self._np.array(inside or [[0, 0]])
 
-    def _exchange(self, operation: Any, groups: Any) -> dict[str, Any]:
+    def _exchange(self, operation: Any, rows: list[list[int]]) -> Any:
+        groups = self._groups(rows)
         count = groups.shape[1]
         shape = self._ir.RankedTensorType(operation.results[0].type).shape
         axis = next((axis for axis, size in enumerate(shape) if size % count == 0), 0)
         whole = self._ir.IntegerType.get_signless(64)
         number = [self._ir.IntegerAttr.get(whole, value) for value in (axis, count)]
-        return {
+        attributes = {
             "split_dimension": number[0],
             "concat_dimension": number[0],
             "split_count": number[1],
             "replica_groups": self._dense(groups),
         }
+        return self._made("stablehlo.all_to_all", operation, attributes)
+
+    def _groups(self, rows: list[list[int]]) -> Any:
+        return self._regrouped(self._np.array(rows or [list(range(self._replicas))]))
 
     def _regrouped(self, groups: Any) -> Any:
         """The groups on another number of replicas than the function was traced for."""
@@ -260,9 +278,17 @@ class _Rewriter:
         return self._ir.DenseElementsAttr.get(self._np.ascontiguousarray(numbers, self._np.int64))
 
 
-def _reduction(operation: Any) -> str:
-    """What an all-reduce makes of two numbers."""
-    return str(operation.regions[0].blocks[0].operations[0].operation.name)
+_MAKERS = {"CrossReplicaSum": "_sum", "CollectivePermute": "_permute", "AllToAll": "_exchange"}
+
+
+def _mark(operation: Any) -> re.Match[str] | None:
+    barrier = operation.name == "stablehlo.optimization_barrier"
+    return _MARK.search(_name(operation)) if barrier else None
+
+
+def _rows(text: str) -> list[list[int]]:
+    """Groups or pairs of replicas; none for all in one group."""
+    return [] if text == "all" else [[int(k) for k in row.split("-")] for row in text.split("_")]
 
 
 def _name(operation: Any) -> str:

@@ -11,11 +11,13 @@ from tpunb.compiler.memory import Parameters
 from tpunb.compiler.origins import Choose, Origins
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.check import problem_of
-from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 from tpunb.virtual.strict.examination import Located, once_a_line, statically_found
-from tpunb.virtual.strict.lowering import Lowered, Unknown, lower_for_tpu
-from tpunb.virtual.strict.stand_ins import ANY_SIZE, RESIZES
-from tpunb.virtual.strict.traced_function import TracedFunction, on_host, parameters
+from tpunb.virtual.strict.host import on_host
+from tpunb.virtual.strict.kernels import RESIZES
+from tpunb.virtual.strict.lowering import Lowered, lower_for_tpu
+from tpunb.virtual.strict.stand_ins import ANY_SIZE
+from tpunb.virtual.strict.traced_function import TracedFunction, parameters
 
 __all__ = ["Prepared", "prepare"]
 
@@ -58,7 +60,7 @@ def prepare(traced: TracedFunction, choose: Choose, layers: Collection[str] = ()
     if refused := [one for one in found if one.rule in _BEFORE]:
         return Prepared(origins, _problems(refused, origins, choose))
     try:
-        host = on_host(traced.graph, traced.definition, found)
+        host = on_host(traced.graph, traced.definition, traced.library, found)
         given = parameters(traced, traced.definition)
         lowered = lower_for_tpu(traced.definition, given, traced.library, host)
     except Unknown as error:

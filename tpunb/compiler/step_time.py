@@ -2,8 +2,8 @@
 
 The higher one is mostly the compiler's cycles at the core's clock, the lower one its "optimal
 seconds", a roofline of its own: on the steps that were published, the two were below and above
-what was measured. Loops are multiplied by their trips; what goes over the links and what the
-compiler gives no cycles for is modelled here: docs/compiler.md has the formulas.
+what was measured. Loops are multiplied by their trips; what goes over the links, gathers,
+scatters and sorts are modelled: docs/compiler.md has the formulas.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tpunb._util.units import byte_count
 from tpunb.compiler.collectives import KINDS, collective_size, link_bytes, link_seconds
+from tpunb.compiler.gathers import irregular
 from tpunb.compiler.hlo import Computation, Instruction, Module
 from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.loops import trips
@@ -32,20 +33,36 @@ _FREE = frozenset(
     | {"call", "after-all", "partition-id", "replica-id", "iota", "domain"}
     | {"optimization-barrier", "add-dependency", "async-update"}
 )
-_ROWS_ONLY = frozenset({"gather", "dynamic-slice"})
+_ROWS_ONLY = frozenset({"dynamic-slice"})
 _BITCASTS = frozenset({"ConcatBitcast", "SliceBitcast", "AllocateBuffer", "Sharding"})
 _LEAST = 1e-7
+_BEST = 0.45
+"""The compiler's roofline of an operation on memory, in parts of its cycles; of products more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cost:
-    """What an instruction takes, in all its runs."""
+    """What an instruction takes, in all its runs.
+
+    Attributes:
+        instruction: The instruction.
+        seconds: Its cycles at the core's clock, or what a model says.
+        once: The same in one run; 0 where the compiler's own roofline says nothing of it.
+        kind: `"matmul"`, `"memory"` or `"collective"`.
+        bytes: That it reads from HBM and writes to it, or sends.
+        least: Of a model of gathers, scatters and sorts.
+        most: Of the same.
+        whole: Bytes of all that such a one has for arguments and results.
+    """
 
     instruction: Instruction
     seconds: float
     once: float
     kind: str
     bytes: int = 0
+    least: float = 0.0
+    most: float = 0.0
+    whole: int = 0
 
 
 @dataclasses.dataclass
@@ -55,7 +72,8 @@ class _Sum:
     costs: list[_Cost] = dataclasses.field(default_factory=list)
     unknown_loops: int = 0
     branches: int = 0
-    modelled: set[str] = dataclasses.field(default_factory=set)
+    without_cycles: set[str] = dataclasses.field(default_factory=set)
+    irregular: set[str] = dataclasses.field(default_factory=set)
 
 
 def step_time(
@@ -77,12 +95,23 @@ def step_time(
     found = _Sum()
     _add(found, module, module.entry, 1.0, target)
     links = sum(cost.seconds for cost in found.costs if cost.kind == "collective")
-    core = sum(cost.seconds for cost in found.costs) - links
-    once = sum(cost.once for cost in found.costs if cost.kind != "collective")
-    optimal = _optimal(compiled, module) * (core / once if once else 1.0)
-    estimates = sorted((max(core, _LEAST), max(optimal, _LEAST)))
-    low, high = max(estimates[0], links), estimates[1] + links
+    low, high = _core(found, _optimal(compiled, module), target)
+    low, high = max(low, links), high + links
     return _described(found, module, origins, (low, high))
+
+
+def _core(found: _Sum, optimal: float, target: Target) -> tuple[float, float]:
+    """Both estimates of what is not on the links."""
+    costs = [cost for cost in found.costs if cost.kind != "collective"]
+    least, most = sum(cost.least for cost in costs), sum(cost.most for cost in costs)
+    once = sum(cost.once for cost in costs)
+    rest = sum(cost.seconds for cost in costs if cost.once)
+    if most:
+        # The compiler's roofline counts something for these too: whole tables, or more.
+        tables = sum(cost.whole for cost in costs) / target.hardware.hbm
+        optimal = min(max(optimal - tables, _BEST * once), once)
+    low, high = sorted((rest, optimal * (rest / once) if once else optimal))
+    return max(low + least, _LEAST), max(high + most, _LEAST)
 
 
 def _add(
@@ -128,14 +157,18 @@ def _cost(
         seconds = link_seconds(opcode, size, instruction.group_size, target)
         sent = round(link_bytes(opcode, size, instruction.group_size or target.replicas))
         return _Cost(instruction, seconds * times, 0.0, "collective", sent)
-    clock = target.hardware.clock or 1.0
     cycles = instruction.cycles
     moved = _moved(instruction, computation)
+    if cycles is None and (model := irregular(instruction, computation, module, target)):
+        found.irregular |= model.kinds
+        least, most = (seconds * times for seconds in model.seconds(target))
+        middle = (least * most) ** 0.5
+        return _Cost(instruction, middle, 0.0, "memory", model.bytes, least, most, moved)
     if cycles is None:
-        found.modelled.add(_called(instruction))
+        found.without_cycles.add(_called(instruction))
         once = moved / target.hardware.hbm
     else:
-        once = cycles / clock
+        once = cycles / (target.hardware.clock or 1.0)
     kind = "matmul" if _is_product(instruction, module) else "memory"
     return _Cost(instruction, once * times, once, kind, moved)
 
@@ -252,8 +285,11 @@ def _not_counted(found: _Sum) -> Iterator[str]:
         yield f"{found.unknown_loops} loops of unknown length are counted as one trip each."
     if found.branches:
         yield f"Of {found.branches} conditionals, the mean of the branches is counted."
-    if found.modelled:
-        names = ", ".join(sorted(found.modelled)[:6])
+    if found.irregular:
+        names = ", ".join(f"{kind}s" for kind in sorted(found.irregular))
+        yield f"The compiler gives no cycles for {names}: modelled, by rows and by memory."
+    if found.without_cycles:
+        names = ", ".join(sorted(found.without_cycles)[:6])
         yield f"The compiler gives no cycles for {names}: counted as what they read and write."
     if any(cost.kind == "collective" for cost in found.costs):
         yield (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from IPython.core.error import UsageError
+from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument
 
-__all__ = ["compile_options", "profile_options", "run_options"]
+__all__ = ["arguments_of", "compile_options", "profile_options", "run_options"]
 
 _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 
@@ -116,11 +119,20 @@ def compile_options(magic: _Magic) -> _Magic:
 
 
 def profile_options(magic: _Magic) -> _Magic:
-    """Gives a magic the options of `%%tpu_profile`."""
-    return _given(magic, _PROFILE)
+    """Gives a magic the options of `%%tpu_profile`, and leaves its line as it is."""
+    return no_var_expand(_given(magic, _PROFILE))  # type: ignore[no-any-return]
 
 
 def _given(magic: _Magic, options: tuple[argument, ...]) -> _Magic:
     for option in reversed(options):
         magic = option(magic)
     return magic
+
+
+def arguments_of(magic: Callable[..., Any], line: str) -> Any:
+    """A magic's arguments, split as a shell does: quotes are not part of a value."""
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{error} in: {line}") from None
+    return magic.parser.parse_args(words)  # type: ignore[attr-defined]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
@@ -20,7 +18,12 @@ from tpunb.connection.request import Request
 from tpunb.display.progress import ConnectDisplay, show_in_passing
 from tpunb.errors import TpunbError, nearest
 from tpunb.notebook import cell_names, displays, reports
-from tpunb.notebook.cell_options import compile_options, profile_options, run_options
+from tpunb.notebook.cell_options import (
+    arguments_of,
+    compile_options,
+    profile_options,
+    run_options,
+)
 from tpunb.notebook.connect_options import connect_options
 from tpunb.notebook.run_options import CompileOptions, RunOptions, is_name
 from tpunb.notebook.session import Session
@@ -67,7 +70,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_connect --simulate v3-32 --workers a:8470,b:8470,c:8470,d:8470
             %tpu_connect --simulate v3-32 --local-workers
         """
-        options = dict(vars(_arguments(self.tpu_connect, line)))
+        options = dict(vars(arguments_of(self.tpu_connect, line)))
         name = options.pop("name")
         if not is_name(name):
             raise UsageError(f"--as takes a Python name, not {name!r}")
@@ -170,7 +173,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
     def _read_run_options(self, line: str) -> RunOptions:
         """The options of a `%%tpu_run` line, which are read once."""
-        options = self._run_options[line] = RunOptions.of(_arguments(self.tpu_run, line))
+        options = self._run_options[line] = RunOptions.of(arguments_of(self.tpu_run, line))
         return options
 
     @magic_arguments()
@@ -187,7 +190,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             x = tf.random.normal([8, 128])
             tf.reshape(x, [tf.cast(x[0, 0], tf.int32), -1])
         """
-        _arguments(self.tpu_check, line)
+        arguments_of(self.tpu_check, line)
         return self.session.check(cell)
 
     @magic_arguments()
@@ -212,7 +215,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables))
         """
-        options = CompileOptions.of(_arguments(self.tpu_compile, line))
+        options = CompileOptions.of(arguments_of(self.tpu_compile, line))
         program = self.session.compile(cell, options, self._data(options.data))
         if options.out is not None:
             self.shell.user_ns[options.out] = program
@@ -220,32 +223,36 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
     @magic_arguments()
     @profile_options
-    @cell_magic
-    def tpu_profile(self, line: str, cell: str) -> Profile:
-        """Run the cell as it is, and show where its time went.
+    @line_cell_magic
+    def tpu_profile(self, line: str, cell: str | None = None) -> Profile:
+        """Run the cell, or the statement in the line, and show where its time went.
 
         TensorFlow's profiler records steps (input wait, host, device, collectives) and
         operations. What the cell runs has to be traced before: run it once without.
 
         Examples::
 
-            %%tpu_profile
-            model.fit(dataset, steps_per_epoch=20)
+            %tpu_profile model.fit(dataset, steps_per_epoch=20)
 
             %%tpu_profile --keep logs -o profile
             for step in range(20):
                 with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
                     train_step(next(batches))
         """
-        from tpunb.notebook.profiled_cell import compiler_estimates, run_profiled
+        from tpunb.notebook import profiled_cell
 
         __tracebackhide__ = True
 
-        args = _arguments(self.tpu_profile, line)
+        options, statement = profiled_cell.split_line(line) if cell is None else (line, "")
+        args = arguments_of(self.tpu_profile, options)
         if args.out is not None and not is_name(args.out):
             raise UsageError(f"-o takes a Python name, not {args.out!r}")
-        profile = run_profiled(self.shell, cell, args.keep)
-        profile.notes += compiler_estimates(self.session.open_connection)
+        profile = profiled_cell.run_profiled(
+            self.shell, "\n" + cell if cell else statement, args.keep
+        )
+        connection = self.session.open_connection
+        profile.notes += profiled_cell.unrecorded_cores(connection)
+        profile.notes += profiled_cell.compiler_estimates(connection)
         if args.out is not None:
             self.shell.user_ns[args.out] = profile
         return profile
@@ -259,7 +266,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %tpu_status
         """
-        _arguments(self.tpu_status, line)
+        arguments_of(self.tpu_status, line)
         return reports.StatusReport(self.session.status())
 
     @magic_arguments()
@@ -283,7 +290,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         """
         from tpunb.display.describe import describe_accelerator, with_program
 
-        args = _arguments(self.tpu_topology, line)
+        args = arguments_of(self.tpu_topology, line)
         if args.annotations:
             return displays.Described(self.session.connection.annotations())
         if args.type:
@@ -311,7 +318,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         """
         from tpunb.connection.doctor import doctor
 
-        args = _arguments(self.tpu_doctor, line)
+        args = arguments_of(self.tpu_doctor, line)
         if args.last:
             return self.session.last_explanation or reports.Sentence("No known error so far.")
         report = doctor()
@@ -326,7 +333,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %tpu_disconnect
         """
-        _arguments(self.tpu_disconnect, line)
+        arguments_of(self.tpu_disconnect, line)
         try:
             self.session.connection  # noqa: B018  raises where there is none
         finally:
@@ -339,12 +346,3 @@ def _inspect(found: CheckReport) -> None:
     if found.errors or found.warnings:
         display(found)
     found.raise_if_refused()
-
-
-def _arguments(magic: Callable[..., Any], line: str) -> Any:
-    """A magic's arguments, split as a shell does: quotes are not part of a value."""
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise UsageError(f"{error} in: {line}") from None
-    return magic.parser.parse_args(words)  # type: ignore[attr-defined]

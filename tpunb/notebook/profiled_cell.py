@@ -3,26 +3,48 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
+from IPython.core.error import UsageError
 from IPython.display import display
 
+from tpunb._util.units import counted
 from tpunb.cells.profiling import profile
 from tpunb.cells.traceback import syntax_error
 from tpunb.compiler.program import TpuProgram
 from tpunb.connection.connection import Connection
 from tpunb.training.profile import Profile
+from tpunb.virtual.devices import is_elsewhere
 
-__all__ = ["compiler_estimates", "run_profiled"]
+__all__ = ["compiler_estimates", "run_profiled", "split_line", "unrecorded_cores"]
+
+_OPTIONS = re.compile(r"""\s*(?:(?:-o|--out|--keep)(?:=|\s+)(?:'[^']*'|"[^"]*"|\S+)(?:\s+|$))*""")
+
+
+def split_line(line: str) -> tuple[str, str]:
+    """The options of `%tpu_profile`, and the statement behind them.
+
+    Raises:
+        UsageError: There is no statement.
+    """
+    found = _OPTIONS.match(line)
+    end = found.end() if found else 0
+    if line[end:].startswith("--"):  # an option that there is not
+        return line, ""
+    if not line[end:].strip():
+        raise UsageError("%tpu_profile takes a statement; %%tpu_profile is for a whole cell.")
+    return line[:end], line[end:]
 
 
 def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
-    """Runs a cell's body, shows the value of its last expression, and returns its profile.
+    """Runs code, shows the value of its last expression, and returns its profile.
 
     Args:
         shell: IPython's, in whose namespace it runs.
-        source: The body, which may have magics of its own.
+        source: A cell's body, below an empty line for the magic's own, which may have magics
+            of its own; or a statement.
         keep: As of `tpunb.profile`.
 
     Raises:
@@ -36,6 +58,19 @@ def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
     if value is not None:
         display(value)
     return recorded
+
+
+def unrecorded_cores(connection: Connection | None) -> tuple[str, ...]:
+    """A sentence where the cores are not this process's, as those of a Pod."""
+    devices = () if connection is None else connection.strategy.extended.worker_devices
+    elsewhere = sum(map(is_elsewhere, devices))
+    if not elsewhere:
+        return ()
+    text = (
+        f"The {counted(elsewhere, 'core')} are other processes', and only this process is "
+        "recorded: what they compute and exchange is host time here, spent waiting for them."
+    )
+    return (text,)
 
 
 def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
@@ -53,7 +88,8 @@ def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
 
 def _compiled(shell: Any, source: str) -> tuple[Any, Any]:
     """The code of the body, and that of an expression at its end, whose value is shown."""
-    transformed = "\n" + shell.transform_cell(source)  # the magic's own line is line 1
+    head = "\n" if source.startswith("\n") else ""  # which transforming takes away
+    transformed = head + shell.transform_cell(source.removeprefix("\n"))
     running = getattr(shell.displayhook.exec_result, "execution_count", None)
     try:
         tree = shell.transform_ast(shell.compile.ast_parse(transformed))

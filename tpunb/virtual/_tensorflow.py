@@ -43,12 +43,16 @@ from tensorflow.python.distribute import input_lib
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
 from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.framework import dtypes
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import handle_data_util
 
 # A traced graph as FunctionDef, and a FunctionDef as something to call.
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
+
+# What is called with each function that has been traced.
+from tensorflow.python.eager.polymorphic_function import transform as function_transform
 
 # Whether a function that is being traced will be compiled by XLA.
 from tensorflow.python.ops import control_flow_util
@@ -75,6 +79,9 @@ from tensorflow.python.distribute.tpu_replicated_variable import TPUReplicatedVa
 # What a TPU asks of arguments and results: padding, and what "flat" means.
 from tensorflow.python.compiler.xla.xla import is_flat
 from tensorflow.python.tpu import tpu
+
+# Whether `outside_compilation` finds a replica around it.
+from tensorflow.python.tpu import tpu_replication
 
 # The names of old releases warn in TensorFlow's own way.
 from tensorflow.python.platform import tf_logging as logging
@@ -163,6 +170,8 @@ __all__ = [
     "dtypes",
     "enclosing_tpu_context",
     "func_graph_from_py_func",
+    "function_def_to_graph_def",
+    "function_transform",
     "get_registered_kernels_for_op",
     "handle_data_util",
     "in_save_context",
@@ -180,6 +189,7 @@ __all__ = [
     "tensor_util",
     "tpu",
     "tpu_ops",
+    "tpu_replication",
     "tpu_shard_context",
     "tpu_strategy_util",
     "variable_utils",

@@ -25,8 +25,8 @@ from tpunb.virtual.strict.examination import (
     Located,
     examine,
     observing,
-    traced_anew,
 )
+from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.strict.traced_function import TracedFunction, traced_function_of
 
 __all__ = [
@@ -262,13 +262,13 @@ def trace_for(
     def as_replica() -> list[_Seen]:
         values = [_element(argument) for argument in args]
         found: list[_Seen] = []
-        with observing(lambda traced: found.append(see(traced))):
+        with observing(lambda traced: found.append(see(traced)), written=False):
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
         return found
 
     def as_caller() -> list[_Seen]:
         found: list[_Seen] = []
-        with observing(lambda traced: found.append(see(traced))):
+        with observing(lambda traced: found.append(see(traced)), written=False):
             concrete = _traced(fn, args)
         return found or ([] if strategy else [see(traced_function_of(concrete))])
 

@@ -39,7 +39,7 @@ from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.single_writes import watch_copies
 from tpunb.virtual.strict.rules import Strictness
-from tpunb.virtual.v1_steps import run_steps
+from tpunb.virtual.v1_steps import run_steps, values_outside
 
 
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
@@ -251,7 +251,8 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
     ) -> Any:
         # As TPUExtended, which asks no iterations of a strategy that runs one step.
         steps = 1 if self.steps_per_run == 1 else iterations
-        return run_steps(fn, multi_worker_iterator, steps, initial_loop_values, self._options)
+        with values_outside(self):
+            return run_steps(fn, multi_worker_iterator, steps, initial_loop_values, self._options)
 
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None

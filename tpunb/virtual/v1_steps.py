@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,6 +55,45 @@ def run_steps(
     number = len(flat) // replicas if context.last_step_outputs else 0
     _set_last_step_outputs(context, [flat[k::number] for k in range(number)])
     return context
+
+
+class OuterGraph:
+    """The graph around the steps, as the control flow context that TensorFlow's metrics enter.
+
+    They make the operation that gives their value there: it is for after the steps, on the
+    host. On a TPU all is in one graph, and leaving a context is enough.
+    """
+
+    def __init__(self) -> None:
+        self._graph = tf.compat.v1.get_default_graph()
+        self._context = self._graph._get_control_flow_context()
+        self._exits: list[contextlib.ExitStack] = []
+
+    def Enter(self) -> None:
+        """What is made from here on is in the graph around the steps."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._graph.as_default())
+            stack.enter_context(self._graph.control_dependencies(None))
+            self._graph._set_control_flow_context(self._context)
+            self._exits.append(stack.pop_all())
+
+    def Exit(self) -> None:
+        """What is made from here on is in the step again."""
+        self._exits.pop().close()
+
+
+@contextlib.contextmanager
+def values_outside(extended: Any) -> Iterator[None]:
+    """TensorFlow 1's metrics make their values outside of the steps that are traced inside.
+
+    Args:
+        extended: The strategy's, by which they know.
+    """
+    extended._outer_control_flow_context = OuterGraph()
+    try:
+        yield
+    finally:
+        del extended._outer_control_flow_context
 
 
 def _repeated(steps: Callable[..., list[Any]], iterations: int, start: Sequence[Any]) -> list[Any]:

@@ -50,6 +50,26 @@ def test_one_replica() -> None:
     assert evaluated(lambda: v1.tpu.rewrite(tf.no_op)) is None
 
 
+def test_the_graph_shows_what_one_replica_computes(capfd: Any) -> None:
+    """As TensorFlow's `test_tpu_rewrite_uses_xla_einsum` asks."""
+
+    def products(x: Any) -> Any:
+        y = tf.while_loop(lambda k, _: k < 2, lambda k, y: (k + 1, y * 2.0), (0, x))[1]
+        return (
+            tf.einsum("ab,cb->ac", y, tf.constant(X)),
+            x,
+            v1.tpu.outside_compilation(tf.print, "shown"),
+        )
+
+    def build() -> Any:
+        found = v1.tpu.rewrite(products, [tf.constant(X)])
+        assert "Einsum" in {one.type for one in v1.get_default_graph().get_operations()}
+        return found
+
+    same(evaluated(build), [X * 4.0 @ X.T, X])
+    assert "shown" in capfd.readouterr().err
+
+
 def test_each_replica_has_its_input_and_they_reduce() -> None:
     def build() -> Any:
         rows = [[tf.constant(X)], [tf.constant(X * 2)]]

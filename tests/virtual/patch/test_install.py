@@ -552,6 +552,16 @@ def test_names_in_the_mouths_of_users_and_of_tensorflow() -> None:
     assert eval("value.device", asking) == CORE.format(2)
 
 
+def test_another_class_than_a_resolver_is_refused() -> None:
+    install(2)
+    for impl in (
+        tpu_strategy_util.initialize_tpu_system_impl,
+        tpu_strategy_util.shutdown_tpu_system_impl,
+    ):
+        with pytest.raises(TypeError, match="tpu_cluster_resolver_cls is not"):
+            impl(TPUClusterResolver(), tpu_cluster_resolver_cls=None)
+
+
 def test_where_results_are() -> None:
     """Where the memory is; what computed it is for TensorFlow the function, which is the host's."""
     install("v3-8")
@@ -571,6 +581,34 @@ def test_where_results_are() -> None:
     assert [copy.value().backing_device for copy in variable.values] == cores
     uninstall()
     assert results[1].backing_device == CORE.format(2)
+
+
+def test_devices_of_a_session() -> None:
+    """A session with the worker lists what notebooks recorded; one of this machine what it has."""
+    install("v3-8")
+    name = "/job:tpu_worker/replica:0/task:0/device:{}:{}".format
+    with tf.Graph().as_default(), tf.compat.v1.Session(TPUClusterResolver().master()) as session:
+        found = session.list_devices()
+        with tf.device(found[3].name):
+            assert tf.constant(1.0).device == LOCAL.format(2)
+    names = [name("CPU", 0), *(name("TPU", core) for core in range(8)), name("TPU_SYSTEM", 0)]
+    assert [device.name for device in found] == names
+    assert [device.device_type for device in found] == ["CPU", *["TPU"] * 8, "TPU_SYSTEM"]
+    assert [device.memory_limit_bytes for device in found] == [-1, *[17179869184] * 9]
+    assert len({device.incarnation for device in found[1:9]}) == 8
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        local = [device.name for device in session.list_devices()]
+    start("")  # from here on the TPU is another machine's
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        assert [device.name for device in session.list_devices()] == [CORE.format(0)]
+    assert local == [
+        CORE.format(0),
+        *map(LOCAL.format, range(8)),
+        LOCAL.format(0).replace("TPU:", "TPU_SYSTEM:"),
+    ]
+    uninstall()
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        assert len(session.list_devices()) > 9
 
 
 def test_names_in_graphs() -> None:

@@ -334,7 +334,29 @@ def in_a_traced_function(v: Any) -> None:
     write()
 
 
-@pytest.mark.parametrize("write", [eagerly, by_a_sum, in_a_traced_function])
+def by_its_handle(v: Any) -> None:
+    tf.raw_ops.AssignVariableOp(resource=v.values[1].handle, value=30.0)
+
+
+def by_a_function_traced_for_another(v: Any) -> None:
+    @tf.function
+    def write(variable: Any) -> None:
+        variable.assign(30.0)
+
+    write(tf.Variable(1.0))
+    write(v.values[1])
+
+
+WRITES = (
+    eagerly,
+    by_a_sum,
+    in_a_traced_function,
+    by_its_handle,
+    by_a_function_traced_for_another,
+)
+
+
+@pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("keep", [in_a_loop, in_a_nested_function, held_concrete])
 def test_one_copy_is_written_from_outside(strategy: Any, write: Any, keep: Any) -> None:
     v = make(strategy)
@@ -350,6 +372,16 @@ def test_one_copy_is_written_from_outside(strategy: Any, write: Any, keep: Any) 
 
 def mean_of(v: Any) -> Any:
     return tf.distribute.get_replica_context().all_reduce("mean", v.read_value())
+
+
+def test_training_sets_no_copies_apart(strategy: Any) -> None:
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
+        model.compile("adam", "mse")
+    before = set(strategy.extended._options.divergence.variables)
+    model.fit(tf.ones([16, 3]), tf.ones([16, 2]), batch_size=8, verbose=0)
+    model.evaluate(tf.ones([16, 3]), tf.ones([16, 2]), batch_size=8, verbose=0)
+    assert strategy.extended._options.divergence.variables == before
 
 
 def test_all_copies_are_written_from_outside(strategy: Any, tmp_path: Any) -> None:

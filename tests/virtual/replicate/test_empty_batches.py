@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from support.patience import PATIENCE
 from support.strategies import local, strategy_of
-from support.tiers import THOROUGH
+from support.tiers import THOROUGH, thorough
 from tensorflow.python.distribute import values
 
 random = np.random.default_rng(0)
@@ -99,7 +99,10 @@ def given(strategy: Any) -> Any:
 @pytest.mark.parametrize("sizes", [[None, 8, 8, 4], [None, None, None, 4]], ids=["batch", "all"])
 @pytest.mark.parametrize(
     ("place", "replicas"),
-    [*((place, 3) for place in PLACES), ("in a branch", 2), ("in a loop with collectives", 8)],
+    [
+        *((place, 3) for place in PLACES),
+        *thorough([("in a branch", 2), ("in a loop with collectives", 8)]),
+    ],
 )
 def test_gradients_of_nothing(place: str, sizes: list[int | None], replicas: int) -> None:
     strategy = strategy_of(replicas, strict=False)

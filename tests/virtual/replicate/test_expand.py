@@ -50,6 +50,24 @@ def variances_of(analysis: Analysis, op: str) -> list[Variance]:
     return [analysis.variances[node.name] for node in analysis.order if node.op == op]
 
 
+def test_what_waits_for_an_argument_waits_for_what_gives_it() -> None:
+    def waits(x: Any) -> Any:
+        with tf.control_dependencies([x]):
+            return tf.constant(1.0)
+
+    keep, definition = traced(
+        lambda x: (waits(x), tf.function(waits)(x), tf.function(waits)(-x)), X
+    )
+    flat = inlined(definition, library)
+    names = [node.name for node in flat.node_def]
+    waited = [text for node in flat.node_def for text in node.input if text.startswith("^")]
+    assert {text.lstrip("^") for text in waited} <= {*names}
+    assert "^Neg" in waited
+    definition = expanded(definition, CORES, Passing.VARYING).definition
+    assert len(definition.signature.output_arg) == 9
+    del keep
+
+
 def test_calls_are_written_out_at_every_depth() -> None:
     inner = tf.function(lambda x: (x, x * 2.0))
     middle = tf.function(lambda x: inner(x)[1] + inner(x)[0])

@@ -154,6 +154,38 @@ def test_with_soft_placement_the_host_does_it_with_a_warning(place_softly: Any) 
     assert run(lenient, lambda x: made.lookup(x), each(lenient, [1, 2, 3, 1])) == [10, 20, -1, 10]
 
 
+def test_with_soft_placement_the_host_does_it_in_a_compiled_function_too(
+    place_softly: Any,
+) -> None:
+    place_softly(True)
+    strategy = strategy_of(4, strict=True)
+
+    @tf.function(jit_compile=True)
+    def length(x: Any) -> Any:
+        return tf.strings.length(tf.strings.as_string(x, precision=1))
+
+    def step(x: Any) -> Any:
+        size = length(x)
+        for _ in tf.range(2):
+            size += length(x)
+        return size
+
+    with pytest.warns(TpuWarning, match="works on strings"):
+        assert run(strategy, step, each(strategy, [1.0, 10.0, 100.0, 1.0])) == [9, 12, 15, 9]
+
+
+def test_gradients_that_only_tpus_compile_run_in_a_compiled_function(four: Any) -> None:
+    @tf.function(jit_compile=True)
+    def gradient(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.image.resize(x, [4, 4])
+        return tape.gradient(y, x)
+
+    found = run(four, gradient, each(four, [np.ones([1, 2, 2, 1], np.float32)] * 4))
+    np.testing.assert_allclose(found[0], np.full([1, 2, 2, 1], 4.0), rtol=1e-6)
+
+
 def test_what_is_compiled_outside_is_the_hosts(four: Any) -> None:
     outside = tf.compat.v1.tpu.outside_compilation
 

@@ -132,4 +132,15 @@ COMPILING = (
         "Delete old models and results, or connect again; make the batch smaller.",
         ("pytorch/xla#1735",),
     ),
+    Entry(
+        "50",
+        "A persistent tape's gradient of a branch, where a size is unknown",
+        (r"/AddN\S{0,99} of type AddN must have the same size and shape\. {1,2}Input 0: \[0\b",),
+        "For XLA, a `tf.cond` also returns what its branches compute on the way, and TensorFlow "
+        "takes a size of theirs that is unknown for 0. A dataset whose last batch is smaller "
+        "makes the batch's size unknown. `tf.GradientTape(persistent=True)` adds these values.",
+        "Use a tape that is not persistent, or give the batch a fixed size: "
+        "`dataset.batch(n, drop_remainder=True)`.",
+        ("`_convert_dynamic_dimension_to_zero` in TensorFlow's tensorflow/python/ops/cond_v2.py",),
+    ),
 )

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb.tpu.types import Accelerator
+from tpunb.virtual._tensorflow import DeviceAttributes
 from tpunb.virtual.devices import VirtualDevices
+
+WORKER_OF_A_SESSION = "tpu_worker"
+"""The job of a TPU's worker, as itself calls it: with a session by its address."""
+
+_XLA_BYTES = 16 * 2**30
 
 _FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "tpunb"})
 
@@ -52,7 +58,7 @@ class TPUNames:
             spec = tf.DeviceSpec.from_string(name)
         except ValueError:
             return name  # TensorFlow explains better what is wrong with it
-        remote = spec.job == "worker"
+        remote = spec.job in {"worker", WORKER_OF_A_SESSION}
         hosts, cores = self._devices.hosts, self._devices.cores
         task, index = spec.task or 0, spec.device_index or 0
         if task >= len(hosts):
@@ -88,6 +94,35 @@ class TPUNames:
                 found.append((self._full("TPU", host, ordinal), "TPU"))
         return found
 
+    def of_session(self, found: Sequence[Any], *, remote: bool) -> list[Any]:
+        """The devices that a session of TensorFlow 1's lists.
+
+        As notebooks recorded them on TPUs: a worker that is connected to by its address calls
+        its job `tpu_worker`, and every device of XLA claims 16 GiB.
+
+        Args:
+            found: The devices that there are, of which the CPUs but one stand for the TPU's.
+            remote: Whether the session is one with the TPU's worker.
+        """
+        cpus = [device for device in found if device.device_type == "CPU"]
+        mine = [*cpus[:1], *(device for device in found if device.device_type != "CPU")]
+        if not remote and self.job != "localhost":
+            return mine
+        job = WORKER_OF_A_SESSION if remote else self.job
+        numbers = {device.name: device.incarnation for device in found}
+        tpu: list[Any] = []
+        for task, (host, cores) in enumerate(
+            zip(self._devices.hosts, self._devices.cores, strict=True)
+        ):
+            kinds = [("CPU", [host], -1)] if remote else []
+            kinds += [("TPU", [*cores], _XLA_BYTES), ("TPU_SYSTEM", [host], _XLA_BYTES)]
+            tpu += [
+                DeviceAttributes(full(job, task, kind, index), kind, size, numbers.get(device, 0))
+                for kind, devices, size in kinds
+                for index, device in enumerate(devices)
+            ]
+        return tpu if remote else [*mine, *tpu]
+
     def _listed(self) -> list[tuple[str, str]]:
         short = self.job == "localhost" and len(self._devices.hosts) == 1
         return [
@@ -98,7 +133,12 @@ class TPUNames:
         ]
 
     def _full(self, kind: str, host: int, index: int) -> str:
-        return f"/job:{self.job}/replica:0/task:{host}/device:{kind}:{index}"
+        return full(self.job, host, kind, index)
+
+
+def full(job: str, task: int, kind: str, index: int) -> str:
+    """A device's full name."""
+    return f"/job:{job}/replica:0/task:{task}/device:{kind}:{index}"
 
 
 def translated_property(original: Any, translate: Callable[[Any], Any]) -> property:

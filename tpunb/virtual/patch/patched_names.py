@@ -48,13 +48,23 @@ def _change_classes(replacements: Replacements, undo: contextlib.ExitStack) -> N
         undo.enter_context(
             construct_as_subclass(original, virtual, replacements.make_strategy(virtual))
         )
-    open_session = vars(private.BaseSession)["__init__"]
+    _change_sessions(replacements, undo)
+
+
+def _change_sessions(replacements: Replacements, undo: contextlib.ExitStack) -> None:
+    session = private.BaseSession
+    open_session, list_devices = vars(session)["__init__"], vars(session)["list_devices"]
 
     @functools.wraps(open_session)
     def initialise(self: Any, target: Any = "", *args: Any, **kwargs: Any) -> None:
-        open_session(self, replacements.session_target(target), *args, **kwargs)
+        open_session(self, replacements.session_target(self, target), *args, **kwargs)
 
-    undo.enter_context(attribute(private.BaseSession, "__init__", initialise))
+    @functools.wraps(list_devices)
+    def listed(self: Any) -> list[Any]:
+        return replacements.session_devices(self, list_devices(self))
+
+    undo.enter_context(attribute(session, "__init__", initialise))
+    undo.enter_context(attribute(session, "list_devices", listed))
 
 
 def _change_functions(replacements: Replacements, undo: contextlib.ExitStack) -> None:

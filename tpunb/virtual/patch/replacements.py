@@ -5,6 +5,7 @@ Each takes the original function before the arguments.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ class Replacements:
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
         self._names = installation.names
+        self._remote: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def connect_to_cluster(
         self, original: _Original, cluster_spec_or_resolver: Any, *args: Any, **kwargs: Any
@@ -57,7 +59,10 @@ class Replacements:
         original(remote_host, job_name)
 
     def initialize_tpu_system(
-        self, original: _Original, cluster_resolver: Any, resolver_class: Any
+        self,
+        original: _Original,
+        cluster_resolver: Any = None,
+        tpu_cluster_resolver_cls: Any = None,
     ) -> Any:
         """The topology, with the log lines and the bookkeeping of TensorFlow's own.
 
@@ -65,7 +70,7 @@ class Replacements:
         """
         del original
         private.logging.info("Deallocate tpu buffers before initializing tpu system.")
-        resolver = self._resolver(cluster_resolver, resolver_class)
+        resolver = self._resolver(cluster_resolver, tpu_cluster_resolver_cls)
         systems = private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS
         if resolver._tpu in systems:
             private.logging.warning(
@@ -84,11 +89,14 @@ class Replacements:
         return topology
 
     def shutdown_tpu_system(
-        self, original: _Original, cluster_resolver: Any, resolver_class: Any
+        self,
+        original: _Original,
+        cluster_resolver: Any = None,
+        tpu_cluster_resolver_cls: Any = None,
     ) -> None:
         """Forgets that the system was initialised; its log lines are TensorFlow's own."""
         del original
-        resolver = self._resolver(cluster_resolver, resolver_class)
+        resolver = self._resolver(cluster_resolver, tpu_cluster_resolver_cls)
         systems = private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS
         if resolver._tpu not in systems:
             private.logging.warning(
@@ -139,6 +147,10 @@ class Replacements:
 
     @staticmethod
     def _resolver(cluster_resolver: Any, resolver_class: Any) -> VirtualTPUClusterResolver:
+        if not hasattr(resolver_class, "tpu_hardware_feature"):
+            raise TypeError(
+                "tpu_cluster_resolver_cls is not tf.distribute.cluster_resolver.TPUClusterResolver."
+            )
         resolver = resolver_class("") if cluster_resolver is None else cluster_resolver
         assert isinstance(resolver, resolver_class)  # as TensorFlow's own
         return resolver  # type: ignore[no-any-return]
@@ -163,13 +175,23 @@ class Replacements:
             device = self._names.cpu(device)
         return original(device, *args, **kwargs)
 
-    def session_target(self, target: Any) -> Any:
+    def session_target(self, session: Any, target: Any) -> Any:
         """A session with the TPU's worker is one with this process."""
         if isinstance(target, bytes):
             target = target.decode()
         if isinstance(target, str) and target.rpartition("://")[2] in self._installation.addresses:
+            self._remote.add(session)
             return ""
         return target
+
+    def session_devices(self, session: Any, found: list[Any]) -> list[Any]:
+        """What `session.list_devices()` lists: the worker's devices, or those of this machine.
+
+        Args:
+            session: The session.
+            found: The devices that there are.
+        """
+        return self._names.of_session(found, remote=session in self._remote)
 
     def make_strategy(self, stand_in: type) -> Callable[..., None]:
         """Initialises a strategy, with the virtual TPU where no resolver is given."""

@@ -16,6 +16,7 @@ from tpunb.virtual._tensorflow import FunctionDef, NodeDef
 from tpunb.virtual.replicate.collective_groups import gives_one_value
 from tpunb.virtual.replicate.effects import READS, has_effects, only_updates, writes_variables
 from tpunb.virtual.replicate.graphs import (
+    BRANCHES,
     COLLECTIVES,
     CONTROL_FLOW,
     LOOPS,
@@ -95,9 +96,9 @@ class _Pass:
             self.variances[node.name] = Variance.VARYING
         elif any(True for _ in called_functions(node)):
             self._visit_caller(node)
-        elif self._mirrored(node) and node.op not in READS:
+        elif self._mirrored(node) and node.op not in READS | {"VarIsInitializedOp"}:
             self._visit_update(node)
-        elif is_stateful(node) and not (node.op in READS and self._mirrored(node)):
+        elif is_stateful(node) and not self._mirrored(node):
             self.variances[node.name] = Variance.VARYING
         elif any(self.roles.get(name) is Role.UPDATE for name in control_inputs(node)):
             # Read after it was updated once for all: what follows is done once too.
@@ -119,9 +120,28 @@ class _Pass:
         """A loop, a branch or a compiled call of which each replica has its own."""
         bodies = [self.library(name) for name in called_functions(node)]
         if any(writes_variables(body, self.library) for body in bodies):
-            self._diverge(self._mirrored(node))
+            self._diverge(self._set_apart(node, bodies))
         pure = not any(has_effects(body, self.library) for body in bodies)
         self.variances[node.name] = self._input_variance(node) if pure else Variance.VARYING
+
+    def _set_apart(self, node: NodeDef, bodies: Sequence[FunctionDef]) -> set[str]:
+        """The variables whose copies a loop, a branch or a call may set apart.
+
+        None if all replicas take the same way, and write the same: what initializes variables
+        that the first step makes, or is done in each tenth step.
+        """
+        mirrored, sources = set(self._mirrored(node)), data_inputs(node)
+        variances = [self.analysis.variance(source) for source in sources]
+        if node.op in LOOPS:
+            variances = self._after_each_turn(node, sources, variances)
+            ways = self._body(self.library(node.attr["cond"].func.name), sources, variances)[1]
+        elif node.op in BRANCHES:
+            ways, sources, variances = variances[:1], sources[1:], variances[1:]
+        else:
+            ways = []
+        if Variance.VARYING in ways:
+            return mirrored
+        return {name for body in bodies for name in self._body(body, sources, variances)[0]}
 
     def _visit_update(self, node: NodeDef) -> None:
         variance = self._input_variance(node)
@@ -152,6 +172,12 @@ class _Pass:
                 for name in called_functions(node)
             ]
             return [max(Variance.INVARIANT, *outputs) for outputs in zip(*branches, strict=True)]
+        return self._after_each_turn(node, sources, variances)
+
+    def _after_each_turn(
+        self, node: NodeDef, sources: Sequence[Reference], variances: Sequence[Variance]
+    ) -> list[Variance]:
+        """How much the values of a loop may differ, whatever the number of its turns."""
         body = self.library(node.attr["body"].func.name)
         while True:
             variances = [max(Variance.INVARIANT, variance) for variance in variances]
@@ -164,12 +190,20 @@ class _Pass:
     def _body_variances(
         self, body: FunctionDef, sources: Sequence[Reference], variances: Sequence[Variance]
     ) -> list[Variance]:
+        diverged, results = self._body(body, sources, variances)
+        self._diverge(diverged)
+        return results
+
+    def _body(
+        self, body: FunctionDef, sources: Sequence[Reference], variances: Sequence[Variance]
+    ) -> tuple[set[str], list[Variance]]:
+        """The outer variables that a body may set apart, and how much its results differ."""
         names = [argument.name for argument in body.signature.input_arg]
         arguments = body_arguments(names, sources, variances, self.arguments)
         inner = analyze(body, arguments, self.library)
         outer = dict(zip(names, (source.source for source in sources), strict=True))
-        self._diverge(outer[name] for name in inner.diverged)
-        return [inner.variance(reference(body.ret[o.name])) for o in body.signature.output_arg]
+        results = [inner.variance(reference(body.ret[o.name])) for o in body.signature.output_arg]
+        return {outer[name] for name in inner.diverged}, results
 
 
 def _least_variance(node: NodeDef) -> Variance:

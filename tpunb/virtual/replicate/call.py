@@ -13,13 +13,14 @@ from tpunb.virtual._tensorflow import (
     atomic_function,
     auto_control_deps_utils,
     context,
-    control_flow_util,
     handle_data_util,
     ops,
     variable_utils,
 )
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.replicate.arguments import columns_of
+from tpunb.virtual.replicate.collective_groups import check_all
+from tpunb.virtual.replicate.compiled_around import settle_compilation_around
 from tpunb.virtual.replicate.effects import is_read
 from tpunb.virtual.replicate.empty_batches import unknown_sizes
 from tpunb.virtual.replicate.expand import Expansion, ReplicaFunction
@@ -30,7 +31,13 @@ from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
 from tpunb.virtual.replicate.static_tensors import known_sizes
 from tpunb.virtual.replicate.trace import TracedVariable, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
-from tpunb.virtual.strict.examination import enforce, is_observed, spare_the_machine
+from tpunb.virtual.replicate.write_graph import write_into_graph
+from tpunb.virtual.strict.examination import (
+    enforce,
+    is_observed,
+    is_written,
+    spare_the_machine,
+)
 from tpunb.virtual.strict.traced_function import TracedFunction
 
 
@@ -68,21 +75,14 @@ def replicate(
     Raises:
         ValueError: The replicas' inputs differ in structure or type.
         TypeError: The function returns something that is not a tensor.
-        NotFoundError: A function around the call asks for XLA.
+        NotFoundError: A function around the call asks for XLA, and another calls it.
     """
     if not is_observed():
-        _refuse_compilation_around()
+        settle_compilation_around()
     inputs = [variable_utils.convert_variables_to_tensors(list(one)) for one in inputs]
     columns = columns_of(inputs)
     graph = trace(function, inputs[0], columns, options)
     return _call(graph, columns, options)
-
-
-def _refuse_compilation_around() -> None:
-    """Fails as a TPU VM does, whose XLA has a compiler for its cores and none for its host."""
-    if control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
-        message = "could not find registered transfer manager for platform Host"
-        raise tf.errors.NotFoundError(None, None, f"{message} -- check target linkage")
 
 
 def _call(
@@ -101,6 +101,9 @@ def _call(
     )
     enforce(traced, options.strictness)
     _refuse_single_copies(traced, options)
+    if not is_written():
+        check_all(traced.definition, traced.library, len(options.cores))
+        return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
     inputs = _inputs(graph, traced, [column for column in columns if column[0] is not None])
     function = ReplicaFunction(
         traced.definition,
@@ -115,8 +118,17 @@ def _call(
     expansion, functions = options.divergence.write(function, arguments, atomic)
     if _runs_here(options):
         spare_the_machine(traced, len(options.cores), expansion.repeated)
-    call = _emit(graph, functions, expansion, inputs)
-    return _packed(graph, call.outputs, expansion.places, options.cores)
+    outputs = _emit(graph, functions, expansion, inputs)
+    return _packed(graph, outputs, expansion.places, options.cores)
+
+
+def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
+    """Outputs of a function that nobody runs, as far as they are known statically."""
+    return [
+        tf.raw_ops.Placeholder(dtype=output.dtype, shape=output.shape)
+        for output in graph.outputs
+        for _ in options.cores
+    ]
 
 
 def _refuse_single_copies(traced: TracedFunction, options: ReplicateOptions) -> None:
@@ -198,14 +210,20 @@ def _emit(
     functions: Sequence[ReplicatedFunction],
     expansion: Expansion,
     inputs: Sequence[_Input],
-) -> Any:
-    """Adds the function for all replicas to the graph being built, and its call."""
+) -> Sequence[Any]:
+    """Adds the function for all replicas to the graph being built, and its call.
+
+    One replica's function stands in a graph of TensorFlow 1's as it is, where on a TPU it does
+    too: for those who look at the graph's operations.
+    """
     outer = ops.get_default_graph()
     for function in graph._functions.values():
         outer._add_function_recursive(function)
     for function in functions:
         outer._add_function(function)
     flat = [value for one in inputs for value in one.values]
+    if not outer.building_function and len(graph.tracing.options.cores) == 1:
+        return write_into_graph(expansion.definition, flat)
     call = atomic_function.partitioned_call_op(
         name=expansion.definition.signature.name.encode(),
         args=flat,
@@ -214,7 +232,7 @@ def _emit(
         config=context.context().function_call_options.config_proto_serialized,
     )
     _mark_reads(call, expansion, inputs)
-    return call
+    return call.outputs  # type: ignore[no-any-return]
 
 
 def _mark_reads(call: Any, expansion: Expansion, inputs: Sequence[_Input]) -> None:

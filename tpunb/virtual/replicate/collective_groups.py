@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.virtual._tensorflow import NodeDef, tensor_util, tpu_ops
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, tensor_util, tpu_ops
+from tpunb.virtual.replicate.graphs import COLLECTIVES, Library, called_functions
 
 
 def groups(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[list[int]]:
@@ -70,6 +71,20 @@ def check(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int) -> Non
             f"AllToAll `{node.name}`: split_count is {node.attr['split_count'].i} and must be the "
             f"size of each group, but the groups are {joined}."
         )
+
+
+def check_all(function: FunctionDef, library: Library, num_replicas: int) -> None:
+    """Refuses cross-replica operations of a function, and of those that it calls, as `check` does.
+
+    Raises:
+        ValueError: Partners do not match.
+    """
+    nodes = {node.name: node for node in function.node_def}
+    for node in function.node_def:
+        if node.op in COLLECTIVES:
+            check(node, nodes, num_replicas)
+        for name in called_functions(node):
+            check_all(library(name), library, num_replicas)
 
 
 def _check_pairs(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int) -> None:

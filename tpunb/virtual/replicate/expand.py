@@ -67,8 +67,9 @@ class ReplicaFunction:
         """Finds the functions that it calls as replicas compute them, the calls in them inlined."""
 
         def found(name: str) -> FunctionDef:
-            body = inlined(self.library(name), self.library)
-            return self.unit.rounded(body) if self.unit else body
+            if self.unit:
+                return self.unit.body(name, self.library)
+            return inlined(self.library(name), self.library)
 
         return functools.cache(found)
 

@@ -21,6 +21,9 @@ LOOPS = frozenset({"While", "StatelessWhile"})
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 CONTROL_FLOW = LOOPS | BRANCHES
 
+OUTSIDE = "_xla_outside_compilation"
+"""What `tf.compat.v1.tpu.outside_compilation` marks runs on the host, as it was asked to."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
@@ -95,6 +98,15 @@ def has_collectives(function: FunctionDef, library: Library) -> bool:
     return any(
         node.op in COLLECTIVES
         or any(has_collectives(library(name), library) for name in called_functions(node))
+        for node in function.node_def
+    )
+
+
+def has_outside(function: FunctionDef, library: Library) -> bool:
+    """Whether a function, or one that it calls, is to run on the host in part."""
+    return any(
+        OUTSIDE in node.attr
+        or any(has_outside(library(name), library) for name in called_functions(node))
         for node in function.node_def
     )
 

@@ -7,12 +7,16 @@ from collections.abc import Iterable
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
 from tpunb.virtual.replicate.graphs import (
     CALLS,
+    OUTSIDE,
     Library,
+    called_functions,
     control_inputs,
     data_inputs,
     has_collectives,
+    has_outside,
     reference,
 )
+from tpunb.virtual.strict.kernels import RESIZES, compiles
 
 _IDENTITIES = frozenset({"Identity", "IdentityN"})
 _MUST_COMPILE = "_XlaMustCompile"
@@ -22,7 +26,9 @@ def inlined(function: FunctionDef, library: Library) -> FunctionDef:
     """A function in which the bodies of the functions that it calls stand in place.
 
     A call that must be compiled by XLA stays a call, unless its body contains
-    collectives: then it has to be opened, and a TPU would compile it anyway.
+    collectives or runs on the host in part, as it was asked to or because XLA cannot
+    compile it: then it has to be opened, and a TPU would compile the rest anyway. What a
+    call to the host calls is the host's too.
 
     Args:
         function: The function; it is not changed.
@@ -33,9 +39,20 @@ def inlined(function: FunctionDef, library: Library) -> FunctionDef:
     """
     flat = FunctionDef()
     flat.CopyFrom(function)
+    _drop_waits_for_arguments(flat)
     while any(_opens(node, library) for node in flat.node_def):
         flat = _one_level(flat, library)
     return flat
+
+
+def _drop_waits_for_arguments(function: FunctionDef) -> None:
+    """Arguments are there from the beginning, and no nodes that others could wait for."""
+    waits = {f"^{argument.name}" for argument in function.signature.input_arg}
+    for node in function.node_def:
+        if not waits.isdisjoint(node.input):
+            kept = [text for text in node.input if text not in waits]
+            del node.input[:]
+            node.input.extend(kept)
 
 
 def _opens(node: NodeDef, library: Library) -> bool:
@@ -52,7 +69,23 @@ def _opens(node: NodeDef, library: Library) -> bool:
         if _MUST_COMPILE in node.attr
         else _MUST_COMPILE in body.attr and body.attr[_MUST_COMPILE].b
     )
-    return not compiled or has_collectives(body, library)
+    return (
+        not compiled
+        or OUTSIDE in node.attr
+        or has_collectives(body, library)
+        or has_outside(body, library)
+        or _beyond_the_compiler(body, library)
+    )
+
+
+def _beyond_the_compiler(function: FunctionDef, library: Library) -> bool:
+    """Whether XLA has no kernel on a CPU for something in a function."""
+    return any(
+        node.op in RESIZES
+        or not compiles(node)
+        or any(_beyond_the_compiler(library(name), library) for name in called_functions(node))
+        for node in function.node_def
+    )
 
 
 def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
@@ -102,6 +135,9 @@ def _write_body(
         argument.name: f"{source.source}{source.suffix}"
         for argument, source in zip(body.signature.input_arg, data_inputs(call), strict=True)
     }
+    for argument, source in zip(body.signature.input_arg, data_inputs(call), strict=True):
+        # What waits for an argument waits for what gives it.
+        controls[f"{call.name}/{argument.name}"] = [source.source] if source.suffix else []
     before = [f"^{name}" for name in control_inputs(call)]
     names = {node.name for node in body.node_def}
 
@@ -118,6 +154,8 @@ def _write_body(
         copy.CopyFrom(node)
         copy.name = f"{call.name}/{node.name}"
         copy.device = node.device or call.device
+        if OUTSIDE in call.attr:
+            copy.attr[OUTSIDE].CopyFrom(call.attr[OUTSIDE])
         del copy.input[:]
         copy.input.extend(renamed(text) for text in node.input)
         copy.input.extend(before)

@@ -15,7 +15,14 @@ from collections.abc import Collection, Mapping, Sequence
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.replicate.collective_groups import gives_one_value
 from tpunb.virtual.replicate.effects import READS
-from tpunb.virtual.replicate.graphs import Reference, data_inputs, is_stateful, needed, reference
+from tpunb.virtual.replicate.graphs import (
+    OUTSIDE,
+    Reference,
+    data_inputs,
+    is_stateful,
+    needed,
+    reference,
+)
 from tpunb.virtual.replicate.joined_forms import ROWS, Form, Input, Plan, Seen
 from tpunb.virtual.replicate.joining_rules import linear, rule_of
 from tpunb.virtual.replicate.static_tensors import (
@@ -24,7 +31,6 @@ from tpunb.virtual.replicate.static_tensors import (
     output_types,
 )
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
-from tpunb.virtual.strict.stand_ins import OUTSIDE
 
 # In nodes for each replica: what it costs to join the replicas' values or to part them again,
 # between devices, and for how many bytes of each the copying takes as long as a node.

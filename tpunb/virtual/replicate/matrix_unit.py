@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, PrecisionConfig, dtypes, op_def_registry
-from tpunb.virtual.replicate.graphs import Reference, data_inputs
+from tpunb.virtual.replicate.graphs import OUTSIDE, Library, Reference, data_inputs
+from tpunb.virtual.replicate.inline import inlined
 from tpunb.virtual.replicate.nodes import add_node, type_of
-from tpunb.virtual.strict.stand_ins import OUTSIDE
 
 __all__ = ["FACTORS", "MatrixUnit"]
 
@@ -47,6 +47,8 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "XlaEinsum": ("a", "b"),
 }
 """The arguments of each operation that a matrix unit multiplies."""
+
+_ON_HOST = "@host"
 
 _FLOAT32, _BFLOAT16 = type_of(dtypes.float32), type_of(dtypes.bfloat16)
 
@@ -77,21 +79,37 @@ class MatrixUnit:
             function: The function; it is not changed.
 
         Returns:
-            A new one, or the same if it has none. The functions that it calls are as before.
+            A new one, or the same if it has none. Of the functions that it calls those that run
+            on the host have other names, by which `body` knows them.
         """
-        if not any(map(self._multiplies, function.node_def)):
+        if not any(self._multiplies(node) or OUTSIDE in node.attr for node in function.node_def):
             return function
         result = FunctionDef()
         result.CopyFrom(function)
         known: dict[tuple[Reference, str], str] = {}
         for node in result.node_def[:]:
-            if self._multiplies(node):
+            if OUTSIDE in node.attr:
+                _name_as_the_hosts(node)
+            elif self._multiplies(node):
                 for place, source in _factors(node):
                     key = source, node.device
                     if key not in known:
                         known[key] = _write_rounding(result, f"tpunb_rounded_{len(known)}", *key)
                     node.input[place] = known[key]
         return result
+
+    def body(self, name: str, library: Library) -> FunctionDef:
+        """A function that a rounded one calls, its calls inlined, rounded too.
+
+        Args:
+            name: Its name there.
+            library: Finds functions by the names that they were traced with.
+        """
+        body = inlined(library(name.removesuffix(_ON_HOST)), library)
+        if name.endswith(_ON_HOST):
+            for node in body.node_def:
+                node.attr[OUTSIDE].s = b"around"
+        return self.rounded(body)
 
     def _multiplies(self, node: NodeDef) -> bool:
         """Whether a matrix unit computes a node, and rounds."""
@@ -103,6 +121,14 @@ class MatrixUnit:
         return self.by_default and (
             "equation" not in node.attr or _contracts(node.attr["equation"].s.decode())
         )
+
+
+def _name_as_the_hosts(node: NodeDef) -> None:
+    """Names the functions of a loop or a branch as those of one that runs on the host."""
+    for value in node.attr.values():
+        functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
+        for function in functions:
+            function.name += _ON_HOST
 
 
 def _contracts(equation: str) -> bool:

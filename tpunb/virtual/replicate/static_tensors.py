@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -39,21 +40,32 @@ def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, in
     found: dict[tuple[str, int], Sizes] = {}
     for argument, placeholder in zip(definition.signature.input_arg, graph.inputs, strict=True):
         _note(found, argument.name, 0, placeholder)
-    _collect(graph, "", found)
+    for name, operation in named_operations(graph):
+        if operation.type not in CALLS:
+            for index, tensor in enumerate(operation.outputs):
+                _note(found, name, index, tensor)
     return found
 
 
-def _collect(graph: FuncGraph, path: str, found: dict[tuple[str, int], Sizes]) -> None:
+def named_operations(graph: FuncGraph, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The operations of a graph, with the names that they get when all calls are inlined.
+
+    Args:
+        graph: The graph.
+        path: The calls around it, as a prefix.
+    """
     for operation in graph.get_operations():
         name = path + operation.name
+        yield name, operation
         if operation.type in CALLS:
-            function = graph._functions.get(operation.get_attr("f").name)
-            body = getattr(function, "_cached_graph", None)
+            body = body_of(graph, operation.get_attr("f").name)
             if body is not None:
-                _collect(body, f"{name}/", found)
-            continue
-        for index, tensor in enumerate(operation.outputs):
-            _note(found, name, index, tensor)
+                yield from named_operations(body, f"{name}/")
+
+
+def body_of(graph: FuncGraph, name: str) -> FuncGraph | None:
+    """The graph of a function that is called in a graph, as it was traced, if it is known."""
+    return getattr(graph._functions.get(name), "_cached_graph", None)
 
 
 def _note(found: dict[tuple[str, int], Sizes], name: str, index: int, tensor: object) -> None:

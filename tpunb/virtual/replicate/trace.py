@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import (
+    AttrValue,
     FuncGraph,
     TPUReplicateContext,
     func_graph_from_py_func,
@@ -18,6 +19,7 @@ from tpunb.virtual._tensorflow import (
     tpu_shard_context,
     variable_utils,
 )
+from tpunb.virtual.replicate.graphs import OUTSIDE
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.replicate.placement import Components, components
 
@@ -51,7 +53,9 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     def __init__(self, graph: FuncGraph, options: ReplicateOptions) -> None:
         super().__init__(name="virtual_tpu", num_replicas=len(options.cores), pivot=None)
         self._traced = graph
-        self._options = options
+        self.options = options
+        # What TensorFlow keeps when it enters the context, and takes in `outside_compilation`.
+        self._outer_device_function_stack = graph._device_function_stack.copy()
         self.variables: dict[int, TracedVariable] = {}
 
     def get_replicated_var_handle(
@@ -68,7 +72,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             return known
         if is_packed:
             vars_ = vars_[0]._distributed_variables
-        parts = components(vars_, self._options.cores, assigned=self._options.assigned)
+        parts = components(vars_, self.options.cores, assigned=self.options.assigned)
         placeholder = self._traced.capture(parts.handles[0])
         self.variables[id(placeholder)] = TracedVariable(
             parts, is_mirrored, handle_id, str(name).partition(":")[0]
@@ -77,14 +81,17 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         return placeholder
 
     def AddOp(self, op: Any) -> None:
-        """Leaves an operation as it is: nothing has to be marked for a compiler."""
+        """Marks what belongs to the host: gradients of what runs there; nothing else."""
+        if self._outside_compilation_cluster:
+            op._set_attr(OUTSIDE, AttrValue(s=self._outside_compilation_cluster.encode()))
 
     def AddValue(self, val: Any) -> Any:
         """Leaves a tensor as it is."""
         return val
 
     def AddInnerOp(self, op: Any) -> None:
-        """Leaves an operation of an inner context as it is."""
+        """Does likewise with an operation of an inner context."""
+        self.AddOp(op)
 
 
 class TracingGraph(FuncGraph):  # type: ignore[misc]

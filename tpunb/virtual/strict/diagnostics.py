@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["UNCHECKED", "Diagnostic"]
+__all__ = ["UNCHECKED", "Diagnostic", "Unknown"]
 
 UNCHECKED = "It runs here; whether a TPU compiles it is not known."
 """What is advised where nothing is known of a function."""
+
+
+class Unknown(Exception):
+    """A function that cannot be compiled by itself, so that nothing is known of it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,19 +15,18 @@ import tensorflow as tf
 from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, refusal
 from tpunb.errors.explain import explain
-from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.replicate.graphs import needed
-from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
+from tpunb.virtual.strict.host import on_host
 from tpunb.virtual.strict.known_ops import compiles_surely
 from tpunb.virtual.strict.lint import lint
-from tpunb.virtual.strict.lowering import Unknown, lower
+from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.rules import RULES, Strictness
 from tpunb.virtual.strict.source_lines import SourceLines
 from tpunb.virtual.strict.traced_function import (
     TracedFunction,
     foreign_types,
-    on_host,
     out_of_scope_variables,
     parameters,
 )
@@ -38,18 +37,19 @@ __all__ = [
     "enforce",
     "examine",
     "is_observed",
+    "is_written",
     "observed",
     "observing",
     "once_a_line",
     "spare_the_machine",
     "statically_found",
-    "traced_anew",
 ]
 
 _REFUSES = {rule.name: rule.refuses for rule in RULES}
 _observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = contextvars.ContextVar(
     "tpunb_observer", default=None
 )
+_written: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_written", default=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,54 +104,31 @@ def observed() -> Iterator[list[Examination]]:
 
 
 @contextlib.contextmanager
-def observing(observer: Callable[[TracedFunction], None]) -> Iterator[None]:
+def observing(
+    observer: Callable[[TracedFunction], None], *, written: bool = True
+) -> Iterator[None]:
     """Passes the replica functions that are traced inside to an observer; none is refused or run.
 
     Args:
         observer: Is called with each while the graph around it is being built.
+        written: Whether they are written out for all replicas, as what may run later has to be.
     """
-    token = _observer.set(observer)
+    tokens = _observer.set(observer), _written.set(written)
     try:
         yield
     finally:
-        _observer.reset(token)
-
-
-class _CompilerContext(XLAControlFlowContext):  # type: ignore[misc]
-    """Inside, everything is traced as for XLA, and what was traced before is traced again."""
-
-    def RequiresUniqueFunctionRetracing(self) -> bool:
-        return True
-
-
-@contextlib.contextmanager
-def traced_anew() -> Iterator[None]:
-    """Traces functions inside as XLA has them traced, those too that were traced before.
-
-    XLA's loops differ: their gradients keep as many values as the loop has steps.
-    """
-    around = _CompilerContext()
-    registered = frozenset(ops.gradient_registry.list())
-    around.Enter()
-    try:
-        yield
-    finally:
-        around.Exit()
-        _forget_gradients(registered)
-
-
-def _forget_gradients(kept: frozenset[str]) -> None:
-    """Removes the custom gradients of what was traced, whose graph is left when it was looked at.
-
-    TensorFlow registers each for as long as the process lives, and with it the whole graph.
-    """
-    for name in frozenset(ops.gradient_registry.list()) - kept:
-        ops.gradient_registry._registry.pop(name, None)
+        _observer.reset(tokens[0])
+        _written.reset(tokens[1])
 
 
 def is_observed() -> bool:
     """Whether what is traced now is examined only, and will not run."""
     return _observer.get() is not None
+
+
+def is_written() -> bool:
+    """Whether what is traced now has to be written out for all replicas."""
+    return _written.get()
 
 
 def enforce(traced: TracedFunction, strictness: Strictness) -> None:
@@ -232,7 +209,7 @@ def examine(
     refused = None
     if not sure:
         with contextlib.suppress(Unknown):
-            host = on_host(traced.graph, definition, found)
+            host = on_host(traced.graph, definition, library, found)
             given = parameters(traced, definition)
             refused = lower(definition, given, library, host)
     if refused is not None and wanted(refused) and not _says_again(refused, found):

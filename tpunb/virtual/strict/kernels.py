@@ -17,10 +17,15 @@ from tpunb.virtual._tensorflow import (
     op_def_registry,
 )
 from tpunb.virtual.devices import full_name
-from tpunb.virtual.strict.stand_ins import RESIZES
 from tpunb.virtual.tensorflow_log import quiet_start
 
-__all__ = ["compiles", "why_not"]
+__all__ = ["RESIZES", "compiles", "why_not"]
+
+RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
+"""Gradients of resizing images, for which TPUs have kernels of their own and XLA has none.
+
+Source: tensorflow/core/tpu/kernels/image_resize_ops.cc, in TensorFlow since 2020.
+"""
 
 # TensorFlow keeps kernels for each of XLA's devices. Those of TPUs are registered in
 # TPU builds alone; they come from the same source as the CPU's.

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, tensor_util
-from tpunb.virtual.replicate.graphs import Library, called_functions, data_inputs, needed
+from tpunb.virtual.replicate.graphs import (
+    OUTSIDE,
+    Library,
+    called_functions,
+    data_inputs,
+    needed,
+)
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.kernels import compiles, why_not
 from tpunb.virtual.strict.known_ops import PRODUCTS, is_known
-from tpunb.virtual.strict.stand_ins import OUTSIDE
 
 __all__ = ["FRAGILE", "lint"]
 
@@ -102,7 +107,9 @@ def _lint(
     nodes = {node.name: node for node in function.node_def}
     examined = needed(function) - _serve_assertions(function)
     for node in function.node_def:
-        if node.name in examined and OUTSIDE not in node.attr:
+        if OUTSIDE in node.attr:
+            continue  # with all that it calls
+        if node.name in examined:
             yield from _lint_node(node, nodes, name, path)
         for callee in called_functions(node):
             if callee not in around:

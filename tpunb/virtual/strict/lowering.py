@@ -16,13 +16,14 @@ import tensorflow as tf
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.replicate.graphs import Library, called_functions
-from tpunb.virtual.strict.diagnostics import UNCHECKED, Diagnostic
+from tpunb.virtual.strict.diagnostics import UNCHECKED, Diagnostic, Unknown
+from tpunb.virtual.strict.host import Host
 from tpunb.virtual.strict.lint import FRAGILE
-from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Host, Parameter
+from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Parameter
 from tpunb.virtual.strict.xla import CompilerLostError, ask
 from tpunb.virtual.strict.xla_process import Answer, Request
 
-__all__ = ["Lowered", "Unknown", "lower", "lower_for_tpu"]
+__all__ = ["Lowered", "lower", "lower_for_tpu"]
 
 _NODE = re.compile(r"{{node ([^}]+)}}")
 _BOUNDED = re.compile(r"<=\d+")
@@ -39,10 +40,6 @@ _OF_ITS_OWN_STATE = re.compile(
     r"|Op type not registered|in function library|[Ff]unction \S+ (?:is not defined|not found)"
     r"|transfer manager|compiler for platform|located in device"
 )
-
-
-class Unknown(Exception):
-    """A function that cannot be compiled by itself, so that nothing is known of it."""
 
 
 @timed("strict", "lower the replica function to HLO")

@@ -13,8 +13,16 @@ from typing import Any
 
 from tpunb.machine.memory import measure
 from tpunb.virtual._tensorflow import FuncGraph, FunctionDef, dtypes
-from tpunb.virtual.replicate.graphs import BRANCHES, CALLS, Library, called_functions, needed
+from tpunb.virtual.replicate.graphs import (
+    BRANCHES,
+    CALLS,
+    OUTSIDE,
+    Library,
+    called_functions,
+    needed,
+)
 from tpunb.virtual.replicate.inline import inlined
+from tpunb.virtual.replicate.static_tensors import body_of
 from tpunb.virtual.strict.diagnostics import Diagnostic
 
 __all__ = ["Made", "beyond_a_core", "beyond_the_machine", "tensors_made"]
@@ -40,6 +48,7 @@ class Made:
         dtype: Its type.
         sizes: Its shape.
         certain: Whether it is made in every step, and not in a branch that may not be taken.
+        hosts: Whether the host makes it, which was asked to, and no core.
     """
 
     node: str
@@ -48,6 +57,7 @@ class Made:
     dtype: dtypes.DType
     sizes: tuple[int, ...]
     certain: bool = True
+    hosts: bool = False
 
     @property
     def size(self) -> int:
@@ -71,7 +81,9 @@ def tensors_made(graph: FuncGraph, definition: FunctionDef, library: Library) ->
     return list(_made(graph, "", needed(definition, without=_ASK_SHAPES), library))
 
 
-def _made(graph: FuncGraph, path: str, used: set[str], library: Library) -> Iterator[Made]:
+def _made(
+    graph: FuncGraph, path: str, used: set[str], library: Library, *, hosts: bool = False
+) -> Iterator[Made]:
     """Goes through a graph.
 
     Args:
@@ -79,23 +91,27 @@ def _made(graph: FuncGraph, path: str, used: set[str], library: Library) -> Iter
         path: The calls around it, as a prefix.
         used: The nodes whose tensors are made, all calls written out.
         library: Finds the functions of loops and branches.
+        hosts: Whether all of it runs on the host.
     """
     for operation in graph.get_operations():
         name, op = path + operation.name, operation.type
-        callees = list(called_functions(operation.node_def))
+        node = operation.node_def
+        callees = list(called_functions(node))
+        here = hosts or OUTSIDE in node.attr
         if op in CALLS:
-            body = _body(graph, callees[0])
+            body = body_of(graph, callees[0])
             if body is not None:
-                yield from _made(body, f"{name}/", used, library)
+                yield from _made(body, f"{name}/", used, library, hosts=here)
         elif name in used and op not in _PASSED_ON:
-            yield from _outputs(operation, name)
+            yield from _outputs(operation, name, hosts=here)
             for callee in callees:
-                for made in _made_in_a_body(_body(graph, callee), callee, library):
+                for made in _made_in_a_body(body_of(graph, callee), callee, library):
                     yield dataclasses.replace(
                         made,
                         node=f"{name}/{made.node}",
                         outermost=name,
                         certain=made.certain and op not in BRANCHES,
+                        hosts=made.hosts or here,
                     )
 
 
@@ -107,14 +123,11 @@ def _made_in_a_body(body: FuncGraph | None, name: str, library: Library) -> Iter
         )
 
 
-def _outputs(operation: Any, node: str) -> Iterator[Made]:
+def _outputs(operation: Any, node: str, *, hosts: bool) -> Iterator[Made]:
     for tensor in operation.outputs:
         if tensor.dtype not in _NO_TENSORS and tensor.shape.is_fully_defined():
-            yield Made(node, node, operation.type, tensor.dtype, tuple(tensor.shape.as_list()))
-
-
-def _body(graph: FuncGraph, name: str) -> FuncGraph | None:
-    return getattr(graph._functions.get(name), "_cached_graph", None)
+            sizes = tuple(tensor.shape.as_list())
+            yield Made(node, node, operation.type, tensor.dtype, sizes, hosts=hosts)
 
 
 def beyond_a_core(
@@ -129,7 +142,7 @@ def beyond_a_core(
         whose: What has it, as in "a core of v5e-8".
     """
     for one in made:
-        if one.size > memory:
+        if one.size > memory and not one.hosts:
             reason = (
                 f"{one.op} makes {one.text}, which takes {_shown(one.size)}: {whose} has "
                 f"{_shown(memory)}."

@@ -13,43 +13,28 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, tensor_util
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.replicate.graphs import (
     COLLECTIVES,
+    CONTROL_FLOW,
+    OUTSIDE,
     Library,
     called_functions,
-    data_inputs,
     has_collectives,
     needed,
 )
-from tpunb.virtual.replicate.nodes import int32_tensor, make_identity
+from tpunb.virtual.replicate.inline import inlined
+from tpunb.virtual.strict.collective_stand_ins import exchange, marked_collective, pass_on
+from tpunb.virtual.strict.host import Host
+from tpunb.virtual.strict.host_stand_ins import hide_what_the_host_takes, write_unknown
+from tpunb.virtual.strict.kernels import RESIZES
 
-__all__ = ["ANY_SIZE", "MARKERS", "OUTSIDE", "RESIZES", "CompilerFunctions", "Host", "Parameter"]
+__all__ = ["ANY_SIZE", "CompilerFunctions", "Parameter"]
 
 _names = itertools.count()
 
-_REDUCED_TYPES = frozenset(
-    {dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.int32, dtypes.uint32}
-)
-
 ANY_SIZE = 8
 """What stands for a size that is known only when the step runs."""
-
-RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
-"""Gradients of resizing images, for which TPUs have kernels of their own and XLA has none.
-
-Source: tensorflow/core/tpu/kernels/image_resize_ops.cc, in TensorFlow since 2020.
-"""
-
-MARKERS = {"CrossReplicaSum": "Add", "CollectivePermute": "Mul", "AllToAll": "Min"}
-"""By the reduction of an all-reduce, the only operation across replicas that XLA on a CPU
-lowers, the TPU's compiler is told which one is meant: see `compiler/libtpu_process.py`."""
-
-OUTSIDE = "_xla_outside_compilation"
-"""What `tf.compat.v1.tpu.outside_compilation` marks runs on the host, as it was asked to."""
-
-Host = Mapping[str, Mapping[str, tf.TensorSpec]]
-"""Nodes that run on the host; what each gives, by the end of the reference to it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,7 +76,7 @@ class CompilerFunctions:
         Returns:
             The function and the specs of its tensors.
         """
-        given = [_argument(f"host_{k}", spec) for k, spec in enumerate(_all(host))]
+        given = [_argument(f"host_{k}", spec) for k, spec in enumerate(host.specs)]
         result = self._copy(function, host, [argument.name for argument in given])
         arguments = list(function.signature.input_arg)
         tensors = [a for a in arguments if parameters[a.name].spec is not None]
@@ -103,78 +88,102 @@ class CompilerFunctions:
         result.arg_attr.clear()
         specs = [spec for a in tensors if (spec := parameters[a.name].spec) is not None]
         _drop_outputs(result, host)
-        return result, [*specs, *_all(host)]
+        return result, [*specs, *host.specs]
 
     def _copy(
-        self,
-        function: FunctionDef,
-        host: Host | None = None,
-        given: Sequence[str] = (),
+        self, function: FunctionDef, host: Host, given: Sequence[str] | None = None
     ) -> FunctionDef:
-        host = host or {}
+        """Copies a function without what runs on the host.
+
+        Args:
+            function: The function.
+            host: What of it does.
+            given: The arguments that what the host gives has become; None for a body, where
+                something else stands for it.
+        """
         result = FunctionDef()
         result.CopyFrom(function)
         result.signature.name = f"{function.signature.name}_lowered_{next(_names)}"
-        tensors: dict[str, str] = {}
-        names = iter(given)
-        for name, specs in host.items():
-            tensors.update({name + suffix: next(names) for suffix in specs})
         del result.node_def[:]
-        kept = needed(function) - host.keys()
+        tensors = _unknowns(result, host) if given is None else _arguments(host, given)
+        kept = needed(function) - host.nodes.keys()
         nodes = {node.name: node for node in function.node_def}
         for node in function.node_def:
             if node.name in kept:
-                result.node_def.extend(self._stand_in(node, nodes))
+                result.node_def.extend(self._stand_in(node, nodes, host))
         for node in result.node_def:
-            _point(node, host, tensors)
-        _keep_effects(result, host)
+            _point(node, host.nodes, tensors)
+        for name, text in list(result.ret.items()):
+            result.ret[name] = tensors.get(text, text)
+        _keep_effects(result, host.nodes)
+        if host:
+            _prune(result)
         self.made.append(result)
         return result
 
-    def _stand_in(self, node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeDef]:
+    def _stand_in(self, node: NodeDef, nodes: Mapping[str, NodeDef], host: Host) -> list[NodeDef]:
         copy = NodeDef()
         copy.CopyFrom(node)
         copy.device = ""
-        if self._for_tpu and node.op in MARKERS and _can_be_marked(node):
-            if node.op != "CollectivePermute":
-                return _marked(copy)
-            if pairs := _pairs(node, nodes):
-                return _permuted(copy, pairs)
+        if self._for_tpu and node.op in COLLECTIVES and (marked := marked_collective(copy, nodes)):
+            return marked
         if self._for_tpu and node.op == "XlaSharding":
             return [copy]
         if node.op == "AllToAll" and node.attr["split_count"].i > 1:
-            return _exchange(copy)
+            return exchange(copy)
         if node.op in COLLECTIVES or node.op == "XlaSharding":
-            _pass_on(copy)
+            pass_on(copy)
         if node.op == "FakeParam":
             _give_size(copy)
         if node.op == "ResizeBilinearGrad":
             del copy.input[0]  # what is left has the shape and the type of the result
-            _pass_on(copy)
+            pass_on(copy)
         if node.op == "ResizeNearestNeighborGrad":
             return _resized(copy)
+        in_part = any((node.name, name) in host.inside for name in called_functions(node))
+        bodies = []
         for key in sorted(copy.attr):
             value = copy.attr[key]
             functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
             for called in functions:
-                called.name = self._body(called.name)
-        return [copy]
+                inside = host.inside.get((node.name, called.name), Host())
+                body = self._body(called.name, inside, copied=in_part)
+                bodies.append(body)
+                called.name = body.signature.name
+        if not in_part or node.op not in CONTROL_FLOW:
+            return [copy]
+        used = {text for other in nodes.values() for text in other.input}
+        return [*hide_what_the_host_takes(copy, bodies, used), copy]
 
-    def _body(self, name: str) -> str:
+    def _body(self, name: str, host: Host, *, copied: bool) -> FunctionDef:
         """A function that is called; a copy of it if anything in it has to be replaced."""
         body = self._library(name)
-        if not _needs_copy(body, self._library):
-            return name
-        return str(self._copy(body, _silent(body)).signature.name)
+        if not copied and not _needs_copy(body, self._library):
+            return body
+        return self._copy(inlined(body, self._library) if host else body, host)
 
 
-def _silent(body: FunctionDef) -> Host:
-    """What runs on the host and gives the core nothing back."""
-    outside = {node.name for node in body.node_def if OUTSIDE in node.attr}
-    cores = [node for node in body.node_def if node.name not in outside]
-    used = {text.partition(":")[0] for node in cores for text in node.input if ":" in text}
-    used |= {text.partition(":")[0] for text in body.ret.values()}
-    return {name: {} for name in outside - used}
+def _arguments(host: Host, given: Sequence[str]) -> dict[str, str]:
+    """The arguments for what the host gives, by the references to it."""
+    ends = [name + end for name, specs in host.nodes.items() for end in specs]
+    return dict(zip(ends, given, strict=True))
+
+
+def _unknowns(body: FunctionDef, host: Host) -> dict[str, str]:
+    """Writes what stands in a body for what the host gives; gives the references to it."""
+    return {
+        name + end: write_unknown(body, f"{name}/of_the_host_{place}", spec, ANY_SIZE)
+        for name, specs in host.nodes.items()
+        for place, (end, spec) in enumerate(specs.items())
+    }
+
+
+def _prune(function: FunctionDef) -> None:
+    """Leaves out what nothing needs any more."""
+    kept = needed(function)
+    nodes = [node for node in function.node_def if node.name in kept]
+    del function.node_def[:]
+    function.node_def.extend(nodes)
 
 
 def _drop_outputs(function: FunctionDef, host: Host) -> None:
@@ -182,7 +191,7 @@ def _drop_outputs(function: FunctionDef, host: Host) -> None:
     for output in list(function.signature.output_arg):
         source = function.ret[output.name].partition(":")[0]
         kind = dtypes.as_dtype(output.type)
-        if source in host or kind in {dtypes.resource, dtypes.variant}:
+        if source in host.nodes or kind in {dtypes.resource, dtypes.variant}:
             function.signature.output_arg.remove(output)
             del function.ret[output.name]
 
@@ -198,61 +207,6 @@ def _needs_copy(function: FunctionDef, library: Library) -> bool:
         or any(_needs_copy(library(name), library) for name in called_functions(node))
         for node in function.node_def
     )
-
-
-def _can_be_marked(node: NodeDef) -> bool:
-    return dtypes.as_dtype(node.attr["T"].type) in _REDUCED_TYPES
-
-
-def _marked(node: NodeDef) -> list[NodeDef]:
-    """An all-reduce that says which operation across replicas it stands for, by its name too."""
-    before = _exchange(node) if node.op == "AllToAll" and node.attr["split_count"].i > 1 else []
-    marker = NodeDef(name=f"{node.name}/{node.op}", op="XlaAllReduce")
-    marker.input.extend(node.input)
-    if before:
-        before[-1].name = f"{node.name}/exchanged"
-        marker.input[0] = f"{before[-1].name}:output:0"
-    marker.attr["T"].CopyFrom(node.attr["T"])
-    marker.attr["reduce_op"].s = MARKERS[node.op].encode()
-    marker.attr["mode"].s = b"CrossReplica"
-    result = NodeDef(name=node.name, op="Identity", input=[f"{marker.name}:output:0"])
-    result.attr["T"].CopyFrom(node.attr["T"])
-    return [*before, marker, result]
-
-
-def _pairs(node: NodeDef, nodes: Mapping[str, NodeDef]) -> str:
-    """A permutation's pairs in a text that may stand in a name: `0-1_1-0`."""
-    source = nodes.get(data_inputs(node)[1].source)
-    while source is not None and source.op == "Identity":
-        source = nodes.get(data_inputs(source)[0].source)
-    if source is None or source.op != "Const":
-        return ""
-    pairs = tensor_util.MakeNdarray(source.attr["value"].tensor)
-    return "_".join(f"{sender}-{receiver}" for sender, receiver in pairs.tolist())
-
-
-def _permuted(node: NodeDef, pairs: str) -> list[NodeDef]:
-    """An all-reduce that has a permutation's pairs in its name.
-
-    As its groups they would be refused: a replica may send and receive.
-    """
-    groups = NodeDef(name=f"{node.name}/groups", op="Const")
-    groups.attr["dtype"].type = dtypes.int32.as_datatype_enum
-    groups.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto([[0]], "int32"))
-    node.input[1] = f"{groups.name}:output:0"
-    marked = _marked(node)
-    marked[0].name += f"/{pairs}"
-    marked[-1].input[0] = f"{marked[0].name}:output:0"
-    return [groups, *marked]
-
-
-def _pass_on(node: NodeDef) -> None:
-    """Makes a node pass on the first of its inputs, which has the shape of its result."""
-    kept = [text for text in node.input if not text.startswith("^")][:1]
-    controls = [text for text in node.input if text.startswith("^")]
-    del node.input[:]
-    node.input.extend([*kept, *controls])
-    make_identity(node)
 
 
 def _give_size(node: NodeDef) -> None:
@@ -274,44 +228,8 @@ def _resized(node: NodeDef) -> list[NodeDef]:
     back.name, back.op = f"{node.name}/back", "ResizeNearestNeighbor"
     del node.input[:]
     node.input.append(f"{back.name}:resized_images:0")
-    _pass_on(node)
+    pass_on(node)
     return [back, node]
-
-
-def _exchange(node: NodeDef) -> list[NodeDef]:
-    """An `AllToAll`'s shape without its partners: split, and joined along another axis."""
-    split, concat, count = (
-        node.attr[key].i for key in ("split_dimension", "concat_dimension", "split_count")
-    )
-    kind = node.attr["T"]
-    axes = [
-        _constant(f"{node.name}/{name}", value) for name, value in (("s", split), ("c", concat))
-    ]
-    parts = NodeDef(name=f"{node.name}/parts", op="Split")
-    parts.input.extend([f"{axes[0].name}:output:0", node.input[0]])
-    parts.attr["T"].CopyFrom(kind)
-    parts.attr["num_split"].i = count
-    joined = NodeDef(name=f"{node.name}/joined", op="ConcatV2")
-    joined.input.extend(f"{parts.name}:output:{k}" for k in range(count))
-    joined.input.append(f"{axes[1].name}:output:0")
-    joined.attr["T"].CopyFrom(kind)
-    joined.attr["N"].i = count
-    joined.attr["Tidx"].type = dtypes.int32.as_datatype_enum
-    result = NodeDef(name=node.name, op="Identity")
-    result.input.append(f"{joined.name}:output:0")
-    result.attr["T"].CopyFrom(kind)
-    return [*axes, parts, joined, result]
-
-
-def _constant(name: str, value: int) -> NodeDef:
-    node = NodeDef(name=name, op="Const")
-    node.attr["dtype"].type = dtypes.int32.as_datatype_enum
-    node.attr["value"].CopyFrom(int32_tensor(value))
-    return node
-
-
-def _all(host: Host) -> list[tf.TensorSpec]:
-    return [spec for specs in host.values() for spec in specs.values()]
 
 
 def _argument(name: str, spec: tf.TensorSpec) -> Any:
@@ -320,7 +238,7 @@ def _argument(name: str, spec: tf.TensorSpec) -> Any:
     return argument
 
 
-def _point(node: NodeDef, host: Host, tensors: Mapping[str, str]) -> None:
+def _point(node: NodeDef, host: Collection[str], tensors: Mapping[str, str]) -> None:
     inputs = [
         # What was a tensor of the host is an argument now.
         tensors.get(text, text)

@@ -17,21 +17,25 @@ from tpunb.virtual._tensorflow import (
     context,
     dtypes,
     in_save_context,
-    op_def_registry,
     ops,
 )
 from tpunb.virtual.devices import full_name
-from tpunb.virtual.replicate.graphs import Library
+from tpunb.virtual.replicate.graphs import (
+    BRANCHES,
+    OUTSIDE,
+    Library,
+    called_functions,
+    data_inputs,
+)
 from tpunb.virtual.replicate.inline import inlined
 from tpunb.virtual.strict.diagnostics import Diagnostic
-from tpunb.virtual.strict.lowering import Unknown
+from tpunb.virtual.strict.host import NO_TENSORS
 from tpunb.virtual.strict.memory import Made, tensors_made
-from tpunb.virtual.strict.stand_ins import OUTSIDE, Host, Parameter
+from tpunb.virtual.strict.stand_ins import Parameter
 
 __all__ = [
     "TracedFunction",
     "foreign_types",
-    "on_host",
     "out_of_scope_variables",
     "parameters",
     "traced_function_of",
@@ -39,7 +43,6 @@ __all__ = [
 
 # No TPU's memory holds these.
 _NO_TPU_TYPES = frozenset({dtypes.string, dtypes.complex128})
-_NO_TENSORS = frozenset({dtypes.resource, dtypes.variant})
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
 
 
@@ -99,7 +102,7 @@ def parameters(traced: TracedFunction, definition: FunctionDef) -> dict[str, Par
     for argument, placeholder in zip(
         definition.signature.input_arg, traced.graph.inputs, strict=True
     ):
-        if placeholder.dtype in _NO_TENSORS:
+        if placeholder.dtype in NO_TENSORS:
             handle = traced.variables.get(id(placeholder), outer.get(id(placeholder)))
             parameters[argument.name] = Parameter(handle=handle)
         else:
@@ -141,10 +144,30 @@ def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> I
         variable = known.get(id(outer.get(id(placeholder))))
         if variable is None or id(placeholder) in traced.variables:
             continue
-        for node in definition.node_def:
-            if name in node.input and node.op not in _READS:
-                yield _out_of_scope(node, variable, traced.device)
-                break
+        node = _touching(definition, name, traced.library)
+        if node is not None:
+            yield _out_of_scope(node, variable, traced.device)
+
+
+def _touching(function: FunctionDef, name: str, library: Library) -> NodeDef | None:
+    """The first node that does more on a core with an argument's variable than read it."""
+    for node in function.node_def:
+        if OUTSIDE in node.attr or node.op in _READS:
+            continue
+        for place, source in enumerate(data_inputs(node)):
+            if source.source == name and _touches(node, place, library):
+                return node
+    return None
+
+
+def _touches(node: NodeDef, place: int, library: Library) -> bool:
+    """Whether a node does more than read the variable that it takes at a place."""
+    bodies = list(map(library, called_functions(node)))
+    inner = place - (node.op in BRANCHES)  # a branch does not see its condition
+    return not bodies or any(
+        _touching(body, body.signature.input_arg[inner].name, library) is not None
+        for body in bodies
+    )
 
 
 def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Diagnostic:
@@ -169,35 +192,3 @@ def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Diagnostic:
         fix=fix,
         message=message,
     )
-
-
-def on_host(graph: Any, definition: FunctionDef, found: list[Diagnostic]) -> Host:
-    """What runs on the host, of which the compiler takes what it gives as arguments."""
-    unsupported = {diagnostic.node for diagnostic in found if diagnostic.rule == "unsupported-op"}
-    unsupported |= {node.name for node in definition.node_def if OUTSIDE in node.attr}
-    nodes = {node.name: node for node in definition.node_def}
-    if unsupported - nodes.keys():
-        raise Unknown("A loop or a branch runs on the host in part.")
-    cores = [node for node in definition.node_def if node.name not in unsupported]
-    used = {text for node in cores for text in node.input}
-    return {name: _given_by(graph, nodes[name], used) for name in unsupported}
-
-
-def _given_by(graph: Any, node: NodeDef, used: set[str]) -> dict[str, tf.TensorSpec]:
-    """What a node gives to others, by the end of the reference to it."""
-    ends = {text[len(node.name) :] for text in used if text.startswith(f"{node.name}:")}
-    if not ends:
-        return {}
-    arguments = [argument.name for argument in op_def_registry.get(node.op).output_arg]
-    try:
-        outputs = graph.get_operation_by_name(node.name).outputs
-    except (KeyError, ValueError):
-        raise Unknown("It is not known what a node on the host gives.") from None
-    given = {}
-    for end in sorted(ends):
-        _, argument, index = end.split(":")
-        place = arguments.index(argument) if len(arguments) > 1 else int(index)
-        if outputs[place].dtype in _NO_TENSORS:
-            raise Unknown("A node on the host gives what is no tensor.")
-        given[end] = tf.TensorSpec(outputs[place].shape, outputs[place].dtype)
-    return given

@@ -1,0 +1,97 @@
+"""What gathers, scatters and sorts are said to take, against figures made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tpunb.compiler.gathers import irregular
+from tpunb.compiler.hlo import parse
+from tpunb.compiler.topologies import target
+
+pytestmark = pytest.mark.tensorflow  # the package's `__init__` has `compile`
+
+PROGRAM = """\
+HloModule rows, is_scheduled=true
+
+%gathered (t: f32[4096,256], i: s32[1024]) -> f32[1024,256] {
+  %t = f32[4096,256]{1,0:T(8,128)} parameter(0)
+  %i = s32[1024]{0:T(1024)} parameter(1)
+  ROOT %rows = f32[1024,256]{1,0:T(8,128)} gather(%t, %i), offset_dims={1}, slice_sizes={1,256}
+}
+
+ENTRY %main (t: f32[4096,256], i: s32[1024], x: f32[65536]) -> (f32[1024,256], f32[1024]) {
+  %t = f32[4096,256]{1,0:T(8,128)} parameter(0)
+  %i = s32[1024]{0:T(1024)} parameter(1)
+  %x = f32[65536]{0:T(1024)} parameter(2)
+  %lookup = f32[1024,256]{1,0:T(8,128)} fusion(%t, %i), kind=kCustom, calls=%gathered
+  %numbers = f32[1024]{0:T(1024)} gather(%x, %i), offset_dims={}, slice_sizes={1}
+  %added = f32[4096,256]{1,0:T(8,128)} scatter(%t, %i, %lookup), update_window_dims={1}
+  %sorted = f32[65536]{0:T(1024)} sort(%x), dimensions={0}, to_apply=%compare
+  %sum = f32[65536]{0:T(1024)} add(%x, %x)
+  ROOT %result = (f32[1024,256]{1,0}, f32[1024]{0}) tuple(%lookup, %numbers)
+}
+"""
+
+
+def cost(name: str, tpu: str = "v5e-8") -> tuple[Any, Any]:
+    module, kind = parse(PROGRAM), target(tpu, None)
+    found = irregular(module.entry.by_name[name], module.entry, module, kind)
+    return found, found and found.seconds(kind)
+
+
+def test_a_fused_gather_takes_its_rows_and_not_its_table() -> None:
+    found, (least, most) = cost("lookup")
+    assert found.kinds == {"gather"}
+    # Read and written: 1024 rows of 2 pieces of 512 bytes.
+    assert found.bytes == 2 * 1024 * 2 * 512
+    assert least == pytest.approx(1024 * (4.6 + 1.3) / 1.5e9)
+    assert most == pytest.approx(least + found.bytes / 819e9)
+
+
+def test_a_number_is_a_row_of_its_own() -> None:
+    found, _ = cost("numbers")
+    assert found.bytes == 1024 * 512 + 1024 * 4
+    assert found.least == pytest.approx(1024 * 9.3)
+    assert cost("numbers", "v3-8")[0].least == pytest.approx(1024 * 12.6)
+
+
+def test_a_scatter_reads_and_writes_its_table_from_end_to_end() -> None:
+    found, (least, most) = cost("added")
+    assert found.kinds == {"scatter"}
+    assert found.bytes == 2 * 4096 * 1024 + 1024 * 1024
+    assert found.least == pytest.approx(1024 * (6.6 + 1.5))
+    assert least == pytest.approx(found.bytes / 819e9), "memory is the longer part of it"
+    assert most > least
+
+
+def test_a_sort_is_a_network() -> None:
+    found, (least, most) = cost("sorted")
+    # 16 doublings: 136 steps over 64 registers.
+    assert found.least * found.most == pytest.approx((14 * 136 * 64) ** 2)
+    assert most > least > 65536 * 8 / 819e9
+
+
+def test_other_operations_are_not_its_business() -> None:
+    assert cost("sum") == (None, None)
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_looking_rows_up_takes_as_long_as_the_rows_wherever_they_are() -> None:
+    import tensorflow as tf
+
+    from tpunb.compiler.compile import compile  # noqa: A004
+
+    rows = 2**16
+    times = []
+    for size in (2**16, 2**20):
+        table, ids = tf.TensorSpec([size, 128]), tf.TensorSpec([rows], tf.int32)
+        program = compile(tf.gather, table, ids, tpu="v3-8", speed=True)
+        assert program.time is not None
+        assert any("gathers" in text for text in program.time.not_counted)
+        times.append(program.time)
+    assert times[0].estimate == pytest.approx(times[1].estimate, rel=0.1)
+    # The scalar unit starts a copy for each; at least the memory's own time, at most twice both.
+    memory = 2 * rows * 512 / 450e9
+    assert memory < times[1].low <= times[1].high < 2 * (memory + rows * 8.7 / 940e6)

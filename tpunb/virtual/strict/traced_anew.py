@@ -1,0 +1,74 @@
+"""Functions traced to be looked at, as for XLA, and not to be run."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from tpunb.virtual._tensorflow import XLAControlFlowContext, ops, tpu_replication
+
+__all__ = ["traced_anew"]
+
+_looked_at: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_looked_at", default=False)
+
+_CLUSTERS = types.SimpleNamespace(_outside_compilation_counter=0)
+"""Counts what is given to `outside_compilation` where there is no replica."""
+
+
+class _CompilerContext(XLAControlFlowContext):  # type: ignore[misc]
+    """Inside, everything is traced as for XLA, and what was traced before is traced again."""
+
+    def RequiresUniqueFunctionRetracing(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def traced_anew() -> Iterator[None]:
+    """Traces functions inside as XLA has them traced, those too that were traced before.
+
+    XLA's loops differ: their gradients keep as many values as the loop has steps. A function
+    that is looked at without a strategy is taken for a replica's: what it gives to
+    `outside_compilation` is the host's.
+    """
+    _know_what_is_looked_at()
+    token = _looked_at.set(True)
+    around = _CompilerContext()
+    registered = frozenset(ops.gradient_registry.list())
+    around.Enter()
+    try:
+        yield
+    finally:
+        around.Exit()
+        _looked_at.reset(token)
+        _forget_gradients(registered)
+
+
+def _know_what_is_looked_at() -> None:
+    """Has `outside_compilation` find a replica in each function that is looked at."""
+    find = tpu_replication._enclosing_tpu_context_and_graph
+    if hasattr(find, "__wrapped__"):
+        return
+
+    @functools.wraps(find)
+    def find_or_take() -> Any:
+        try:
+            return find()
+        except ValueError:  # there is no replica
+            if not _looked_at.get():
+                raise
+            return _CLUSTERS, ops.get_default_graph()
+
+    tpu_replication._enclosing_tpu_context_and_graph = find_or_take
+
+
+def _forget_gradients(kept: frozenset[str]) -> None:
+    """Removes the custom gradients of what was traced, whose graph is left when it was looked at.
+
+    TensorFlow registers each for as long as the process lives, and with it the whole graph.
+    """
+    for name in frozenset(ops.gradient_registry.list()) - kept:
+        ops.gradient_registry._registry.pop(name, None)
