@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tpunb.compiler.largest import largest_batch
+from tpunb.compiler.largest import LargestBatch, largest_batch
 from tpunb.compiler.program import CompileError
 
 pytestmark = pytest.mark.usefixtures("libtpu")
@@ -47,3 +47,9 @@ def test_what_does_not_compile_has_no_largest_batch() -> None:
         largest_batch(lambda x: x @ x, tf.TensorSpec([8, 8, 8], tf.int64), tpu="v3-8")
     with pytest.raises(CompileError, match="has a batch"):
         largest_batch(doubled, 1.0, tpu="v3-8")
+
+
+def test_a_notebook_shows_its_sentence() -> None:
+    pretty = pytest.importorskip("IPython.lib.pretty").pretty
+    found = LargestBatch("v5e-8", 1600, 12800, None, ((1600, 10**9, True),))  # type: ignore[arg-type]
+    assert pretty(found) == str(found) == "v5e-8: 12,800 examples, 1600 a replica."

@@ -57,6 +57,8 @@ LESSONS = {
         "Leave `strategy.run` out",
     ),
     "strategy.gather(replica_id, 0)": ("The cell itself runs on every", "`ctx.all_gather("),
+    "ctx.all_reduce('mean', replica_id)": ("A mean of integers", "tf.cast(x, tf.float32)"),
+    "ctx.all_reduce('max', tf.ones([]))": ("'sum' or 'mean'", "ctx.all_gather([x], axis=0)"),
     "x = [10, 20][replica_id]": ("Python needs the value of a tensor here", "`tf.gather("),
     "x = (1.0, 2.0)[int(replica_id)]": ("Python needs the value of a tensor", "`tf.gather("),
     "x = {0: 1.0, 1: 2.0}[replica_id]": ("Python needs the value of a tensor", "`tf.gather("),
@@ -83,6 +85,21 @@ def test_one_mistake_one_explanation(book: Notebook, body: str) -> None:
         assert "Known error" not in ran.text
         assert "symbolic" not in ran.text
         assert ran.text.count("Try: ") == 1
+
+
+def test_a_mean_of_integers_is_refused_in_our_words(book: Notebook) -> None:
+    for body in ("m = replica_id", "m = replica_id > 0"):
+        ran = book.run(f"%%tpu_run -r m=mean\n{body}")
+        assert isinstance(ran.error, CellError)
+        assert "`m = tf.cast(m, tf.float32)`, or `-r m=sum`" in ran.error.fix
+        assert ".py" not in ran.text
+    book.good("%%tpu_run -r m=mean\nm = tf.cast(replica_id, tf.float32)")
+
+
+def test_texts_are_no_numbers(book: Notebook) -> None:
+    book.good("names = ['one', 'two']")
+    ran = book.run("%%tpu_run -d names -n 1\nbatch")
+    assert "A single text cannot be divided among 2 replicas" in str(ran.error)
 
 
 def test_what_the_fixes_say_works(book: Notebook) -> None:

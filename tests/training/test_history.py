@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tpunb.display.describe.history import describe_history
+from tpunb.errors import HistoryError
 from tpunb.training.history import History
 from tpunb.training.metrics import goal_of, panel_of
 
@@ -158,7 +159,7 @@ def test_a_step_is_a_whole_number(step: Any) -> None:
 
 def test_a_step_that_falls_changes_nothing() -> None:
     history = filled()
-    with pytest.raises(ValueError, match="'loss' never fall, and step 3 comes after 10"):
+    with pytest.raises(HistoryError, match="'loss' never fall, and step 3 comes after 10"):
         history.append(3, loss=1.0)
     assert history.steps("loss").tolist() == list(range(1, 11))
 

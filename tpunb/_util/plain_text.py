@@ -35,7 +35,7 @@ def shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def shortened_between(text: str, length: int, separator: str) -> str:
+def shortened_between(text: str, length: int, *separators: str) -> str:
     """A text of at most so many characters, without a part that would lose some of its own.
 
     A number that is cut looks like another number.
@@ -43,12 +43,14 @@ def shortened_between(text: str, length: int, separator: str) -> str:
     Args:
         text: The text.
         length: How many characters it may have.
-        separator: What stands between its parts; a text of one long part is cut anywhere.
+        *separators: What stands between its parts, the best first; a text of one long part is
+            cut anywhere.
     """
     if len(text) <= length:
         return text
-    end = text.rfind(separator, 0, length - 1) + len(separator)
-    return f"{text[:end]}…" if end > length // 2 else shortened(text, length)
+    ends = (text.rfind(part, 0, length - 1) + len(part) for part in separators)
+    end = next((end for end in ends if end > length // 2), 0)
+    return f"{text[:end]}…" if end else shortened(text, length)
 
 
 def hanging(head: str, text: str, width: int) -> str:

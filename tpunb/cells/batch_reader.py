@@ -148,10 +148,14 @@ class BatchReader:
     def _parts(self, leaf: Any, count: int) -> Any:
         tensor = tf.convert_to_tensor(leaf)
         if tensor.shape.rank == 0 or tensor.shape[0] % count:
-            size = "a single number" if tensor.shape.rank == 0 else f"a batch of {tensor.shape[0]}"
+            single = "text" if tensor.dtype == tf.string else "number"
+            size = (
+                f"a single {single}" if tensor.shape.rank == 0 else f"a batch of {tensor.shape[0]}"
+            )
             raise CellError(
                 f"{size[0].upper()}{size[1:]} cannot be divided among {count} replicas.",
-                fix="Yield global batches whose size is a multiple of the number of replicas.",
+                fix="Yield global batches whose size is a multiple of the number of replicas: "
+                "`tf.data.Dataset.from_tensor_slices(...).batch(...)` makes them.",
             )
         if count == 1:
             return tensor

@@ -33,6 +33,7 @@ _AS_NUMBER = re.compile(
     r"|multiply sequence by non-int of type '\w*Tensor|cannot convert '\w*Tensor' object to bytes"
     r"|argument must be [^\n]*, not '?\w*Tensor"
 )
+_NO_REDUCTION = re.compile(r"is not a valid ReduceOp")
 _NO_METHOD = re.compile(r"\w*Tensor'? object has no attribute '(\w+)'")
 _OF_NUMPY = {
     **dict.fromkeys(("mean", "sum", "max", "min", "prod", "any", "all"), "tf.reduce_{}(x)"),
@@ -199,6 +200,17 @@ def _misunderstood(error: BaseException, statement: ast.stmt | None) -> tuple[st
             "A tensor cannot be changed in place.",
             "Make another: `tf.tensor_scatter_nd_update(x, [[0]], [5])`, or one with `tf.where`.",
         )
+    if isinstance(error, TypeError | ValueError) and _mentions_method(nodes, "all_reduce"):
+        if _MIXED.search(text):
+            return (
+                "A mean of integers is no integer.",
+                "Write `ctx.all_reduce('mean', tf.cast(x, tf.float32))`.",
+            )
+        if _NO_REDUCTION.search(text):
+            return (
+                "`all_reduce` takes 'sum' or 'mean'.",
+                "For the largest of all: `tf.reduce_max(ctx.all_gather([x], axis=0))`.",
+            )
     missing = _NO_METHOD.search(text) if isinstance(error, AttributeError) else None
     if missing and missing[1] in _OF_NUMPY:
         name = missing[1]
@@ -216,6 +228,10 @@ def _misunderstood(error: BaseException, statement: ast.stmt | None) -> tuple[st
 
 def _is_arithmetic(nodes: list[ast.AST]) -> bool:
     return any(isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare) for node in nodes)
+
+
+def _mentions_method(nodes: list[ast.AST], name: str) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == name for node in nodes)
 
 
 def _mentions(nodes: list[ast.AST], name: str) -> bool:

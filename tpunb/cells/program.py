@@ -256,8 +256,7 @@ class Program:
         combined = list(outputs or ())
         for name, operation in self.options.reduce:
             for index in record.slots(self._slot_name(name)):
-                operator = _REDUCTIONS[operation]
-                combined[index] = self.strategy.reduce(operator, combined[index], axis=None)
+                combined[index] = self._reduced(name, combined[index], operation)
         for name, axis in self.options.gather:
             for index in record.slots(self._slot_name(name)):
                 combined[index] = self._gathered(name, combined[index], axis)
@@ -265,6 +264,18 @@ class Program:
         self.traced_at = time.perf_counter()
         once, record.places = without_repeats(combined)
         return once
+
+    def _reduced(self, name: str, value: Any, operation: str) -> Any:
+        dtype = getattr(value, "values", (value,))[0].dtype
+        several = self.strategy.num_replicas_in_sync > 1
+        if several and operation == "mean" and (dtype.is_integer or dtype.is_bool):
+            # Kept, because AutoGraph raises another one in its place.
+            self.attempt.failure = CellError(
+                f"`{name}` is {dtype.name}, and its mean is not.",
+                fix=f"Write `{name} = tf.cast({name}, tf.float32)`, or `-r {name}=sum`.",
+            )
+            raise self.attempt.failure
+        return self.strategy.reduce(_REDUCTIONS[operation], value, axis=None)
 
     def _gathered(self, name: str, value: Any, axis: int) -> Any:
         try:

@@ -42,6 +42,10 @@ class LargestBatch:
     program: TpuProgram
     tried: tuple[tuple[int, int | None, bool], ...]
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython shows."""
+        printer.text("LargestBatch(...)" if cycle else str(self))
+
     def __str__(self) -> str:
         if not self.per_replica:
             return f"{self.tpu}: not even one example a replica fits."

@@ -17,6 +17,7 @@ __all__ = [
     "CellError",
     "ComputationShapeError",
     "ConnectError",
+    "HistoryError",
     "KernelError",
     "MemoryLimitError",
     "NotConnectedError",
@@ -99,6 +100,10 @@ class MemoryLimitError(TpunbError, MemoryError):
 
 class CellError(TpunbError, ValueError):
     """A cell that cannot run on the replicas as it is written."""
+
+
+class HistoryError(TpunbError, ValueError):
+    """A training history cannot take a value, or does not have what is asked for."""
 
 
 class TpuWarning(UserWarning):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tpunb._util.atomic_files import write_file
 from tpunb._util.plain_text import plain
 from tpunb._util.units import counted
+from tpunb.errors import HistoryError
 from tpunb.training.columns import Columns, Floats, Ints, Series
 from tpunb.training.metrics import best_row, checked, goal_of, summary, whole
 from tpunb.training.table import history_csv, history_table
@@ -138,9 +139,9 @@ class History:
 
     def _revise(self, series: Series, step: int, name: str, value: Any) -> None:
         if series.last is not None and step < series.last:
-            raise ValueError(
-                f"the steps of {name!r} never fall, and step {step} comes after {series.last}: "
-                "use a History of its own for each run"
+            raise HistoryError(
+                f"The steps of {name!r} never fall, and step {step} comes after {series.last}.",
+                fix="Use a History of its own for each run.",
             )
         self._put(series, step, name, value)
 
@@ -249,14 +250,14 @@ class History:
         """
         goal = goal_of(name) if mode == "auto" else mode
         if goal not in ("min", "max"):
-            raise ValueError(
-                f"whether the least or the greatest {name!r} is best is not clear from its name: "
-                f"pass mode: best({name!r}, mode='min') or mode='max'"
+            raise HistoryError(
+                f"Whether the least or the greatest {name!r} is best, its name does not say.",
+                fix=f"Pass it: best({name!r}, mode='min') or mode='max'.",
             )
         steps, values = self.columns(name)[1:3]
         row = best_row(values, goal)
         if row is None:
-            raise ValueError(f"{name!r} has no finite value yet")
+            raise HistoryError(f"{name!r} has no finite value yet.")
         return int(steps[row]), float(values[row])
 
     def first_nonfinite(self, name: str) -> int | None:

@@ -161,7 +161,9 @@ def _value_line(value: ReplicaValue, *, same: bool) -> str:
 
 
 def _clipped(lines: list[str]) -> list[str]:
-    return [shortened_between(line.rstrip(), WIDTH - 2, "  ") for line in lines if line.strip()]
+    return [
+        shortened_between(line.rstrip(), WIDTH - 2, "  ", ", ") for line in lines if line.strip()
+    ]
 
 
 def connection_text(connection: ConnectionDescription) -> str:
