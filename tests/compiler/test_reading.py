@@ -109,6 +109,21 @@ def test_links_of_more_axes_carry_more() -> None:
     assert link_seconds("all-reduce", size, None, target("v5e-1", None)) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("tpu", "size", "measured"),
+    [
+        ("v5p-8", 2**20, 16.94e-6),
+        ("v5p-8", 64 * 2**20, 781.98e-6),
+        ("v6e-8", 2**20, 17.45e-6),
+        ("v6e-8", 64 * 2**20, 776.34e-6),
+    ],
+)
+def test_a_permutation_takes_as_long_as_was_measured(tpu: str, size: int, measured: float) -> None:
+    """Published with JAX: marin-community/marin, issue 6736."""
+    found = link_seconds("collective-permute", size, None, target(tpu, None))
+    assert found == pytest.approx(measured, rel=0.1)
+
+
 OOM = (
     "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory "
     "required for HLO temporaries (16.06G) exceeds available HBM (15.75G). HLO module: main."
