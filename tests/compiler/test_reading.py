@@ -150,6 +150,8 @@ def test_a_refusal_names_the_type_and_the_node() -> None:
     )
     assert (found.rule, found.node) == ("x64-op", "while/matmul")
     assert "int64" in found.reason
+    several = "Unable to parse module assembly:\nbut got 'tensor<?x?xf32, #stablehlo.bounds<9, 9>>'"
+    assert refusal(several).rule == "dynamic-shape"
     assert refusal("INTERNAL: odd").rule == "compile"
     assert refusal("").reason
 
