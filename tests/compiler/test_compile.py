@@ -140,6 +140,28 @@ def test_the_shares_of_the_lines_are_those_of_their_products(lines: Any) -> None
     assert shares[5 if 5 in shares else 4] == pytest.approx(2 / 6, abs=0.1)
 
 
+def test_gradients_of_convolutions_and_bodies_of_loops_belong_to_their_lines() -> None:
+    def fn(x: Any, w: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            first = tf.nn.conv2d(x, w, 1, "SAME")
+            loss = tf.reduce_sum(tf.nn.conv2d(first, w, 1, "SAME") ** 2)
+        for _ in tf.range(4):
+            y = tf.tanh(y @ y)
+        return tape.gradient(loss, w), y
+
+    specs = [tf.TensorSpec([32, 64, 64, 128]), tf.TensorSpec([3, 3, 128, 128])]
+    program = compile(fn, *specs, tf.TensorSpec([2048, 2048]), tpu="v3-8", speed=True)
+    assert program.time is not None
+    first = fn.__code__.co_firstlineno
+    shares = {one.line.line - first: one.fraction for one in program.time.by_line if one.line}
+    # Of five convolutions two are the first one's: it takes no gradient of its input.
+    convolution, product = 32 * 64 * 64 * 9 * 128 * 128, 2048**3
+    parts = {3: 2 * convolution, 4: 3 * convolution, 6: 4 * product}
+    for line, part in parts.items():
+        assert shares[line] == pytest.approx(part / sum(parts.values()), abs=0.1)
+
+
 def test_the_time_is_a_range_in_parts_that_make_a_whole(lines: Any) -> None:
     time = lines[0].time
     assert 0 < time.low <= time.estimate <= time.high

@@ -10,6 +10,7 @@ from tpunb.compiler.collectives import collective_size, link_bytes, link_seconds
 from tpunb.compiler.hlo import Module, parse
 from tpunb.compiler.liveness import alive_at_peak
 from tpunb.compiler.loops import trips
+from tpunb.compiler.products import multiplications, products
 from tpunb.compiler.program import CompileError, ProgramMemory, StepTime, TpuProgram
 from tpunb.compiler.refusals import needed_bytes, refusal
 from tpunb.compiler.shapes import leaves, parsed
@@ -108,6 +109,21 @@ def test_links_of_more_axes_carry_more() -> None:
     assert link_seconds("all-reduce", size, None, target("v5e-1", None)) < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("tpu", "size", "measured"),
+    [
+        ("v5p-8", 2**20, 16.94e-6),
+        ("v5p-8", 64 * 2**20, 781.98e-6),
+        ("v6e-8", 2**20, 17.45e-6),
+        ("v6e-8", 64 * 2**20, 776.34e-6),
+    ],
+)
+def test_a_permutation_takes_as_long_as_was_measured(tpu: str, size: int, measured: float) -> None:
+    """Published with JAX: marin-community/marin, issue 6736."""
+    found = link_seconds("collective-permute", size, None, target(tpu, None))
+    assert found == pytest.approx(measured, rel=0.1)
+
+
 OOM = (
     "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory "
     "required for HLO temporaries (16.06G) exceeds available HBM (15.75G). HLO module: main."
@@ -134,6 +150,8 @@ def test_a_refusal_names_the_type_and_the_node() -> None:
     )
     assert (found.rule, found.node) == ("x64-op", "while/matmul")
     assert "int64" in found.reason
+    several = "Unable to parse module assembly:\nbut got 'tensor<?x?xf32, #stablehlo.bounds<9, 9>>'"
+    assert refusal(several).rule == "dynamic-shape"
     assert refusal("INTERNAL: odd").rule == "compile"
     assert refusal("").reason
 
@@ -181,3 +199,39 @@ def test_what_the_compiler_adds_belongs_to_what_it_is_made_of_or_for() -> None:
     assert (nodes["product"], nodes["copy.1"]) == ("MatMul", "MatMul")
     assert (nodes["indices"], nodes["copy.2"], nodes["sorted"]) == ("TopK", "TopK", "TopK")
     assert (nodes["x"], nodes["result"]) == ("x", "")
+
+
+NESTED = """\
+HloModule nested, is_scheduled=true
+
+%inner (a: bf16[8,32,32,64], b: bf16[3,3,64,128]) -> bf16[8,32,32,128] {
+  %a = bf16[8,32,32,64]{3,0,2,1} parameter(0)
+  %b = bf16[3,3,64,128]{3,2,1,0} parameter(1)
+  ROOT %wide = bf16[8,32,32,128]{3,0,2,1} convolution(%a, %b), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f, metadata={op_name="first"}
+}
+
+%outer (a: bf16[8,32,32,64], b: bf16[3,3,64,128], c: bf16[1,1,128,32]) -> bf16[8,32,32,32] {
+  %a = bf16[8,32,32,64]{3,0,2,1} parameter(0)
+  %b = bf16[3,3,64,128]{3,2,1,0} parameter(1)
+  %c = bf16[1,1,128,32]{3,2,1,0} parameter(2)
+  %made = bf16[8,32,32,128]{3,0,2,1} fusion(%a, %b), kind=kOutput, calls=%inner
+  ROOT %narrow = bf16[8,32,32,32]{3,0,2,1} convolution(%made, %c), window={size=1x1}, dim_labels=b01f_01io->b01f, metadata={op_name="second"}
+}
+
+ENTRY %main (a: bf16[8,32,32,64], b: bf16[3,3,64,128], c: bf16[1,1,128,32]) -> bf16[8,32,32,32] {
+  %a = bf16[8,32,32,64]{3,0,2,1} parameter(0)
+  %b = bf16[3,3,64,128]{3,2,1,0} parameter(1)
+  %c = bf16[1,1,128,32]{3,2,1,0} parameter(2)
+  ROOT %both = bf16[8,32,32,32]{3,0,2,1} fusion(%a, %b, %c), kind=kOutput, calls=%outer
+}
+"""
+
+
+def test_a_fusion_has_all_its_products() -> None:
+    module = parse(NESTED)
+    found = products(module.entry.root, module)
+    pixels = 8 * 32 * 32
+    assert {one.node: multiplications(one, inside) for one, inside in found} == {
+        "first": pixels * 9 * 64 * 128,
+        "second": pixels * 128 * 32,
+    }

@@ -7,12 +7,14 @@ __all__ = ["MEMORY", "VERDICTS"]
 _COMPLEX128 = "TensorFlow's list of types for TPUs has no complex128; libtpu compiles it"
 _GROWING = "libtpu compiles a list that grows to a wrong result"
 _RESIZE = "a TPU has a kernel of its own for the gradient of resizing; XLA for a CPU has none"
+_SEVERAL = "StableHLO refuses several sizes that depend on data; the rules warn of each"
 _UNUSED = "TensorFlow's lowering for a CPU keeps operations that nothing uses; running prunes them"
 
 VERDICTS = {
     "control.counted_by_data": _UNUSED,
     "control.growing": _GROWING,
     "images.resize_nearest_gradient": _RESIZE,
+    "sizes.masked_outer": _SEVERAL,
     "wide.complex128": _COMPLEX128,
     "wide.complex128_inside": _COMPLEX128,
     "wide.complex128_product": _COMPLEX128,

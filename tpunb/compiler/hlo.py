@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from tpunb.compiler.shapes import Shape, leaves
 
-__all__ = ["Computation", "Instruction", "Module", "parse"]
+__all__ = ["PRODUCTS", "Computation", "Instruction", "Module", "parse"]
 
 _HEAD = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\{$")
 _NAME = re.compile(r"\s*(ROOT )?%?([^\s=]+) = ")
@@ -25,7 +25,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\[\d+,\d+\])")
 _INDEX = re.compile(r"\bindex=(\d+)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
-_PRODUCTS = frozenset({"convolution", "dot"})
+PRODUCTS = frozenset({"convolution", "dot"})
 # They name or group what others make.
 _NO_WORK = frozenset({"constant", "get-tuple-element", "parameter", "tuple"})
 _ALIASES = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}(?:, [a-z-]+)?\)")
@@ -180,7 +180,7 @@ def _own_node(instruction: Instruction, others: Mapping[str, Computation]) -> st
     inner = others.get(instruction.called.get("calls", ""))
     if instruction.opcode != "fusion" or inner is None:
         return instruction.node
-    heavy = next((one for one in inner.instructions if one.opcode in _PRODUCTS), None)
+    heavy = next((one for one in inner.instructions if one.opcode in PRODUCTS), None)
     named = next((one for one in reversed(inner.instructions) if one.node), inner.root)
     return (heavy.node if heavy else "") or instruction.node or named.node
 

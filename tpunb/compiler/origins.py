@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tpunb.errors.code_problems import SourceLine
-from tpunb.virtual.replicate.graphs import called_functions
+from tpunb.virtual.replicate.graphs import called_functions, data_inputs
 from tpunb.virtual.strict.source_lines import SourceLines
 from tpunb.virtual.strict.traced_function import TracedFunction
 
@@ -17,6 +18,8 @@ Choose = Callable[[Sequence[SourceLine]], "tuple[str, int] | None"]
 """Which of the lines that led to a node is shown."""
 
 _TAPES = frozenset({"gradient_tape", "gradients"})
+_KERNEL = re.compile(r"Grad(?=V\d|$)|Backprop\w*")
+"""What an operation's gradient has in its name, beside the operation's own."""
 
 
 class Origins:
@@ -38,7 +41,7 @@ class Origins:
 
     def places(self, node: str) -> tuple[SourceLine, ...]:
         """The lines of the user's code that led to a node, innermost first."""
-        for candidate in _candidates(node):
+        for candidate in self._candidates(node):
             name = candidate
             while name:
                 if self._places.knows(name) and (found := self._places.own(name)):
@@ -68,19 +71,50 @@ class Origins:
             name = name.rpartition("/")[0]
         return ""
 
+    def _candidates(self, node: str) -> Iterator[str]:
+        """Names by which to look for a node: of a gradient first what it is the gradient of."""
+        if found := self._forward.get(node):
+            yield found
+        parts = node.split("/")
+        for place, part in enumerate(parts):
+            if part in _TAPES:
+                forward = [re.sub(r"_grad$", "", one) for one in parts[place + 1 :]]
+                yield "/".join([*parts[:place], *forward])
+        yield node
+
+    @functools.cached_property
+    def _forward(self) -> Mapping[str, str]:
+        """Of a gradient's kernel the node that it is the gradient of: they share tensors.
+
+        The names of those that TensorFlow's functions make themselves, as `tf.nn.conv2d` does, do
+        not tell: `gradient_tape/Conv2DBackpropFilter_1`.
+        """
+        nodes = {node.name: node for node in self._traced.definition.node_def}
+        takers: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+        for node in nodes.values():
+            for one in data_inputs(node):
+                takers[node.op, one.source].append(node.name)
+        found: dict[str, str] = {}
+        taken: set[tuple[str, str]] = set()
+        for node in nodes.values():
+            if (op := _KERNEL.sub("", node.op)) == node.op:
+                continue
+            sources = [one.source for one in data_inputs(node)]
+            shared = collections.Counter(name for one in sources for name in takers[op, one])
+            if not shared:  # it takes what the other gives
+                shared.update(one for one in sources if one in nodes and nodes[one].op == op)
+            most = max(shared.values(), default=0)
+            # Gradients are made from the last to the first.
+            order = [name for name in reversed(shared) if shared[name] == most]
+            free = [name for name in order if (node.op, name) not in taken]
+            if order:
+                found[node.name] = (free or order)[0]
+                taken.add((node.op, found[node.name]))
+        return found
+
     @functools.cached_property
     def _operations(self) -> Mapping[str, str]:
         return dict(_operations(self._traced.definition, self._traced.library, "", frozenset()))
-
-
-def _candidates(node: str) -> Iterator[str]:
-    """Names by which to look for a node: of a gradient first what it is the gradient of."""
-    parts = node.split("/")
-    for place, part in enumerate(parts):
-        if part in _TAPES:
-            forward = [re.sub(r"_grad$", "", one) for one in parts[place + 1 :]]
-            yield "/".join([*parts[:place], *forward])
-    yield node
 
 
 def _operations(

@@ -30,6 +30,12 @@ _FIXES: tuple[tuple[str, str, str, str], ...] = (
         "Cast to int32 or float32 before it; NumPy arrays are 64-bit by default.",
     ),
     (
+        "#stablehlo.bounds<",
+        "dynamic-shape",
+        "A tensor has several sizes that depend on data, which JAX's way to the compiler has not.",
+        "Work at a fixed shape: mask, or pad.",
+    ),
+    (
         "dynamic",
         "dynamic-shape",
         "The TPU's compiler cannot do it with a size that depends on data.",

@@ -20,13 +20,13 @@ from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.loops import trips
 from tpunb.compiler.memory import line_name
 from tpunb.compiler.origins import Origins
+from tpunb.compiler.products import multiplications, products
 from tpunb.compiler.program import Share, StepTime
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 
 __all__ = ["step_time"]
 
-_PRODUCTS = frozenset({"convolution", "dot"})
 # They name, group or wait for what others do, and take no time of their own.
 _FREE = frozenset(
     {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"}
@@ -169,7 +169,7 @@ def _cost(
         once = moved / target.hardware.hbm
     else:
         once = cycles / (target.hardware.clock or 1.0)
-    kind = "matmul" if _is_product(instruction, module) else "memory"
+    kind = "memory" if next(products(instruction, module), None) is None else "matmul"
     return _Cost(instruction, once * times, once, kind, moved)
 
 
@@ -188,19 +188,6 @@ def _moved(instruction: Instruction, computation: Computation) -> int:
 
 def _size(shapes: Iterable[object]) -> int:
     return sum(one.padded for one in shapes if one.space == 0)  # type: ignore[attr-defined]
-
-
-def _is_product(instruction: Instruction, module: Module) -> bool:
-    if instruction.opcode in _PRODUCTS:
-        return True
-    pending = list(instruction.called.values()) if instruction.opcode == "fusion" else []
-    while pending:
-        inner = module.computations.get(pending.pop())
-        for one in inner.instructions if inner else ():
-            if one.opcode in _PRODUCTS:
-                return True
-            pending += one.called.values() if one.opcode == "fusion" else ()
-    return False
 
 
 def _optimal(compiled: Compiled, module: Module) -> float:
@@ -222,7 +209,7 @@ def _described(
     low, high = bounds
     total = sum(cost.seconds for cost in found.costs) or 1.0
     middle = (low * high) ** 0.5
-    nodes = [(cost, module.nodes[cost.instruction.name]) for cost in found.costs]
+    nodes = [part for cost in found.costs for part in _by_node(cost, module)]
 
     def shares(key: Callable[[str], SourceLine | str | None]) -> tuple[Share, ...]:
         return tuple(_shares(nodes, key, total, middle))
@@ -246,6 +233,20 @@ def _described(
         tuple(_collectives(nodes, origins, total, middle)),
         tuple(_not_counted(found)),
     )
+
+
+def _by_node(cost: _Cost, module: Module) -> list[tuple[_Cost, str]]:
+    """A cost and its node; of a fusion of several products a part for each, by multiplications."""
+    found = list(products(cost.instruction, module)) if cost.kind == "matmul" else []
+    total = sum(multiplications(one, inside) for one, inside in found)
+    if len(found) < 2 or not total:
+        return [(cost, module.nodes[cost.instruction.name])]
+    parts = []
+    for one, inside in found:
+        share = multiplications(one, inside) / total
+        seconds, moved = cost.seconds * share, round(cost.bytes * share)
+        parts.append((dataclasses.replace(cost, seconds=seconds, bytes=moved), one.node))
+    return parts
 
 
 def _shares(

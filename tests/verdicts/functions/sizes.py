@@ -29,6 +29,7 @@ FUNCTIONS = entries(
     masked_rows_product=(lambda x, w: rows(x) @ w, X, F(16, 4)),
     masked_rows_softmax=(lambda x: tf.nn.softmax(rows(x)), X),
     masked_rows_normalised=(lambda x: rows(x) - tf.reduce_mean(rows(x), 0), X),
+    masked_outer=(lambda x: masked(x)[:, None] * masked(x)[None], X),
     masked_sorted=(lambda x: tf.sort(masked(x)), X),
     masked_top_k=(lambda x: tf.math.top_k(masked(x), 2), X),
     masked_cumsum=(lambda x: tf.cumsum(masked(x)), X),

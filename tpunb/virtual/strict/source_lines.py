@@ -37,17 +37,15 @@ class SourceLines:
             path: The node's name, with those of the calls around it.
         """
         info, known = self._known
-        # The compiler names a node of a body by its own name, without what is around it.
-        inner = (name for name in known if name.endswith(f"/{path}"))
-        name = path if path in known else next(inner, path)
+        name = path if path in known else self._inner.get(path, path)
         trace = nearest_trace(name, known)
         if trace is None:
             return []
         return [_place(info, number) for number in reversed(info.traces_by_id[trace].frame_id)]
 
     def knows(self, path: str) -> bool:
-        """Whether a node of exactly this name was traced."""
-        return path in self._known[1]
+        """Whether a node of exactly this name was traced, in a body of a loop or branch too."""
+        return path in self._known[1] or path in self._inner
 
     def own(self, path: str) -> list[SourceLine]:
         """The calls within the replica function that lie in the user's code, innermost first."""
@@ -59,6 +57,18 @@ class SourceLines:
     @functools.cached_property
     def _known(self) -> tuple[GraphDebugInfo, dict[str, int]]:
         return gathered_origins(self._traced)
+
+    @functools.cached_property
+    def _inner(self) -> dict[str, str]:
+        """Nodes of bodies by their own names, by which the compiler knows them."""
+        known = self._known[1]
+        found: dict[str, str] = {}
+        for name in known:
+            parts = name.split("/")
+            for place in range(1, len(parts)):
+                if "/".join(parts[:place]) in known:
+                    found.setdefault("/".join(parts[place:]), name)
+        return found
 
 
 def _place(info: GraphDebugInfo, number: int) -> SourceLine:
