@@ -17,8 +17,9 @@ TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
 TF_GNN := $(PIP_INSTALL) --no-deps tensorflow-gnn
 STAGE := printf '==> %s\n'
 
-# Processes that share the tests: make WORKERS=8 test
-WORKERS ?= 2
+# Processes that share the tests: make WORKERS=8 test. One more than there are processors at
+# least: for a third of the time a test waits, for a page or for a process that it started.
+WORKERS ?= 3
 # Whole files to each, slow ones first, as tests/conftest.py orders them.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # On CI's machines, which do other things too, a test that fails is run once more, and listed.
