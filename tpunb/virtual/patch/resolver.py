@@ -82,7 +82,8 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
         """The TPU system; TensorFlow's own lines about it are logged."""
         tpu = self.accelerator
         devices = tuple(
-            private.DeviceAttributes(name, kind, 0, 0) for name, kind in self._names().attributes()
+            private.DeviceAttributes(name, kind, 0, 0)
+            for name, kind in sorted(self._names().attributes(), key=_order)
         )
         private.logging.info("Found TPU system:")
         private.logging.info("*** Num TPU Cores: %d", tpu.num_devices)
@@ -104,6 +105,13 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
 
     def _names(self) -> TPUNames:
         return self.names
+
+
+def _order(device: tuple[str, str]) -> tuple[Any, ...]:
+    """The order of a TPU's metadata, in which TensorFlow logs it: the cores before their system."""
+    name, kind = device
+    spec = tf.DeviceSpec.from_string(name)
+    return spec.job, spec.replica, spec.task, kind, spec.device_index
 
 
 def _called(tpu: Any) -> str:
