@@ -174,7 +174,9 @@ def run(program: Program, *, rounded: Any = None) -> list[list[Any]]:
         "replica_id": lambda: tf.constant(together.rank),
         "all_reduce": together.all_reduce,
         "all_gather": together.all_gather,
-        "nested": lambda function: function,
+        # A traced function's arguments are tensors of its own, which no tape in it takes for
+        # the same ones that it closes over.
+        "nested": lambda function: lambda *given: function(*map(tf.identity, given)),
         "gradient": lambda tape, y, x: tape.gradient(
             y, x.mine if isinstance(x, Copies) else x, unconnected_gradients="zero"
         ),
