@@ -400,6 +400,8 @@ def test_names_that_only_a_string_names(book: dict[str, Any]) -> None:
         "def f(name): return vars()[name] if name in vars() else globals()[name]\ny = f(text)",
         "scope = globals()\ny = scope[text]",
         "exec('z = ' + text)",
+        "def find(): return globals\nz = find()()[text]",
+        "find = lambda: eval\nz = find()(text)",
     ],
 )
 def test_globals_by_names_that_are_computed(book: dict[str, Any], text: str) -> None:

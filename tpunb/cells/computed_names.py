@@ -76,8 +76,8 @@ def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool
     if reader == "vars" and following[0].opname not in _CALLS:
         return False  # of an object
     given = itertools.dropwhile(lambda each: each.opname in _BEFORE_A_NAME, following)
-    name, used = next(given), next(given)
-    return name.opname != "LOAD_CONST" or used.opname not in _USES
+    names = [each.opname for each in itertools.islice(given, 2)]
+    return names[0] != "LOAD_CONST" or names[1] not in _USES
 
 
 def reads_any_module(code: CodeType) -> bool:
