@@ -175,7 +175,7 @@ class Builder:
         """The control inputs of a node's instance."""
         waits: dict[str, None] = {}
         for name in control_inputs(node):
-            waits.update(dict.fromkeys(self._waited_for(name, replica)))
+            waits.update(dict.fromkeys(self.ends(name, replica)))
         if replica:
             for source in data_inputs(node):
                 if source.source in self.once:
@@ -196,18 +196,6 @@ class Builder:
             if waits := self.waits(node, replica):
                 self.controls[node.name, replica] = [text[1:] for text in waits]
         return self.waits(node, 0)
-
-    def _waited_for(self, name: str, replica: int) -> list[str]:
-        cheap = self.analysis.variances[name] is Variance.CHEAP_INVARIANT
-        if (
-            cheap
-            and replica
-            and not self.is_repeated(name)
-            and (name, replica) not in self.controls
-        ):
-            # Only the first core reads this variable: the others need not wait for it.
-            return []
-        return self.ends(name, replica)
 
     def all_waits(self, node: NodeDef, replicas: Sequence[int]) -> list[str]:
         """The control inputs of a node that stands for several replicas."""
