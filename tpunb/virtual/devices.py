@@ -137,3 +137,13 @@ def full_name(name: str) -> str:
     return str(
         tf.DeviceSpec.from_string(name).replace(job="localhost", replica=0, task=0).to_string()
     )
+
+
+def place_of(device: str) -> str:
+    """Where a virtual core or host computes and keeps what it holds.
+
+    For all of a process that is one device: TensorFlow runs each device's part of a function
+    by an executor of its own and hands tensors from one to the next by a rendezvous, which
+    for small layers takes longer than what they compute.
+    """
+    return device.partition("/device:")[0] + "/device:CPU:0"

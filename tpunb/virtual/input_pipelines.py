@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import iterator_ops, multi_device_iterator_ops
-from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.devices import is_elsewhere, place_of
 
 _cores: set[str] = set()
 _device_dataset = multi_device_iterator_ops._create_device_dataset
@@ -141,7 +141,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
             self._device_iterators = list(components or ())
             return
         self._element_spec = dataset.element_spec
-        with tf.device(source_device):
+        with tf.device(place_of(source_device)):
             ahead = max(max_buffer_size, prefetch_buffer_size) * len(devices)
             self._device_iterators = [iter(_prefetched(dataset, ahead, len(devices)))]
 
@@ -153,7 +153,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
             return [self.get_next(device) for device in self._devices]
         with self._on_host():
             element = self._next_element()
-        with tf.device(device):
+        with tf.device(device if tf.executing_eagerly() else place_of(self._source_device)):
             return _copied(element)
 
     def _next_element(self) -> Any:
@@ -176,7 +176,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
     def _next_optional(self, device: str) -> _CopiedOptional:
         with self._on_host():
             optional = self._device_iterators[0].get_next_as_optional()
-        with tf.device(device):
+        with tf.device(device if tf.executing_eagerly() else place_of(self._source_device)):
             # What it holds is asked for there; it itself belongs to the host.
             handed = tf.nest.map_structure(tf.identity, optional, expand_composites=True)
         return _CopiedOptional(handed)
@@ -184,7 +184,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:
         """Where the iterator is, whatever device has been asked for."""
-        with tf.device(None), tf.device(self._source_device):
+        with tf.device(None), tf.device(place_of(self._source_device)):
             yield
 
     @property

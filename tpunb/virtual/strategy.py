@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -17,9 +16,9 @@ from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, largest_memory
 from tpunb.virtual._tensorflow import (
-    TPUExtended,
     TPUStrategyV2,
     _TPUReplicaContext,
+    device_util,
     distribute_lib,
     distribute_utils,
     distribute_values,
@@ -29,7 +28,8 @@ from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.devices import VirtualDevices
 from tpunb.virtual.economy import checked, most_joined, processors_for_each
-from tpunb.virtual.input_pipelines import share_iterators, without_tuning
+from tpunb.virtual.input_pipelines import share_iterators
+from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
 from tpunb.virtual.replicate.call import replicate
@@ -37,9 +37,9 @@ from tpunb.virtual.replicate.collective_groups import broadcast_from_first
 from tpunb.virtual.replicate.gathering import of_one_shape
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
-from tpunb.virtual.single_writes import watch_copies
 from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.v1_steps import run_steps, values_outside
+from tpunb.virtual.variable_copies import watch_copies
 
 
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
@@ -108,7 +108,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         self._enable_packed_variable_in_eager_mode = False
 
 
-class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
+class VirtualTPUExtended(InputWorkers):
     """`TPUExtended` with virtual cores in place of the chip's."""
 
     def __init__(
@@ -152,6 +152,13 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             arithmetic=arithmetic,
         )
 
+    @functools.cached_property
+    def _places(self) -> Mapping[str, str]:
+        """Where what a core holds is kept, by the core's device."""
+        options = self._options
+        pairs = zip(options.cores, options.places, strict=True)
+        return {core: place for pair in pairs for core, place in zip(*pair, strict=True)}
+
     @property
     def arithmetic(self) -> Arithmetic:
         """How replica functions that are traced from now on multiply."""
@@ -166,44 +173,6 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             yield
         finally:
             self._options = before
-
-    def _assign_input_workers(self, devices: VirtualDevices) -> None:
-        """One input pipeline for each host, feeding the first core of its replicas."""
-        host_of = {
-            core: host
-            for host, cores in zip(devices.hosts, devices.cores, strict=True)
-            for core in cores
-        }
-        fed: collections.OrderedDict[str, list[str]] = collections.OrderedDict()
-        for core in self._tpu_devices[:, 0]:
-            fed.setdefault(host_of[core], []).append(core)
-        self._device_input_worker_devices = fed
-        self._host_input_worker_devices = collections.OrderedDict(
-            (host, [host] * len(cores)) for host, cores in fed.items()
-        )
-
-    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        return super()._experimental_distribute_dataset(without_tuning(dataset), options)
-
-    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        def untuned(context: Any) -> Any:
-            return without_tuning(dataset_fn(context))
-
-        return super()._distribute_datasets_from_function(untuned, options)
-
-    def _make_dataset_iterator(self, dataset: Any) -> Any:
-        # TensorFlow 1's: closing a session waits for the tuning of each of its iterators.
-        return super()._make_dataset_iterator(without_tuning(dataset))
-
-    def _make_input_fn_iterator(
-        self,
-        input_fn: Any,
-        replication_mode: Any = tf.distribute.InputReplicationMode.PER_WORKER,
-    ) -> Any:
-        def untuned(context: Any) -> Any:
-            return without_tuning(input_fn(context))
-
-        return super()._make_input_fn_iterator(untuned, replication_mode)
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         if isinstance(tensor, (float, int)) or enclosing_tpu_context() is None:
@@ -237,9 +206,16 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             yield
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-        variable = super()._create_variable(next_creator, **kwargs)
+        cores, places = [], dict(self._places)
+
+        def create(**kwargs: Any) -> Any:
+            cores.append(device_util.current())
+            with tf.device(places.get(cores[-1])):
+                return next_creator(**kwargs)
+
+        variable = super()._create_variable(create, **kwargs)
         if distribute_utils.is_distributed_variable(variable):
-            watch_copies(variable, self._options.divergence.diverge)
+            watch_copies(variable, cores, self._options.divergence.diverge)
         if self._tpu_devices.shape[1] > 1 and distribute_utils.is_distributed_variable(variable):
             spmd = self._use_spmd_for_xla_partitioning
             device = None if spmd else int(self._logical_device_stack[-1])

@@ -69,7 +69,6 @@ class Builder:
             its own copy of the node.
         controls: Likewise, the nodes that stand for a node in control inputs.
         once: The nodes without effects that are written once, for which other replicas do not wait.
-        copied: The nodes that give a variable's copy the value of an update; their replicas.
         processes: The process of each replica.
     """
 
@@ -96,7 +95,6 @@ class Builder:
         self.lifted: list[FunctionDef] = []
         self.tensors: dict[tuple[str, str, int], str] = {}
         self.controls: dict[tuple[str, int], list[str]] = {}
-        self.copied: dict[str, int] = {}
         self.once: set[str] = set()
         self._types = {a.name: a.type for a in function.signature.input_arg}
         self._everywhere = _computed_everywhere(function, analysis)

@@ -39,6 +39,7 @@ from tpunb.virtual.strict.examination import (
     spare_the_machine,
 )
 from tpunb.virtual.strict.traced_function import TracedFunction
+from tpunb.virtual.variable_copies import replica_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _call(
         cores=options.called,
     )
     enforce(traced, options.strictness)
-    _refuse_single_copies(traced, options)
+    _refuse_single_copies(traced)
     if not is_written():
         check_all(traced.definition, traced.library, len(options.cores))
         return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
@@ -108,7 +109,7 @@ def _call(
     function = ReplicaFunction(
         traced.definition,
         traced.library,
-        options.cores,
+        options.places,
         unknown_sizes(graph),
         MatrixUnit.as_set() if options.arithmetic == "tpu" else None,
         options.at_once,
@@ -131,22 +132,21 @@ def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
     ]
 
 
-def _refuse_single_copies(traced: TracedFunction, options: ReplicateOptions) -> None:
+def _refuse_single_copies(traced: TracedFunction) -> None:
     """Refuses a function that was traced outside of the replicas and reads a variable's copies.
 
     There a variable that is summed when it is read stands for all its copies. Of those the
     replica function would take the first for the replica's own, and the others as they are.
     """
     # What stands for a variable that is kept in sync is its first copy, which may be read.
-    devices = {device for core in options.cores[1:] for device in core}
     graph, definition = traced.graph, traced.definition
     outside = {id(inner): outer for outer, inner in graph.captures}
     for argument, inner in zip(definition.signature.input_arg, graph.inputs, strict=True):
         if id(inner) in graph.tracing.variables or id(inner) not in outside:
             continue
-        elsewhere = getattr(_captured_first(outside[id(inner)]), "device", "") in devices
+        further = replica_of(_captured_first(outside[id(inner)]))
         # What is only assigned is a variable that the function makes: its first values.
-        if elsewhere and is_read(definition, argument.name, traced.library):
+        if further and is_read(definition, argument.name, traced.library):
             raise tf.errors.InvalidArgumentError(
                 None,
                 None,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from tpunb.tpu.types import largest_memory
 from tpunb.virtual.arithmetic import Arithmetic
+from tpunb.virtual.devices import place_of
 from tpunb.virtual.replicate.stale_traces import Divergence
 from tpunb.virtual.strict.rules import Strictness
 
@@ -37,3 +39,10 @@ class ReplicateOptions:
     at_once: int | None = None
     joined: float = 0
     arithmetic: Arithmetic = "cpu"
+
+    @functools.cached_property
+    def places(self) -> Sequence[Sequence[str]]:
+        """The devices that compute for each replica, and hold its copies of variables."""
+        if len(self.cores[0]) > 1:
+            return self.cores  # what is on which logical device is of interest
+        return [list(map(place_of, logical)) for logical in self.cores]

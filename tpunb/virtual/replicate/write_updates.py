@@ -44,8 +44,6 @@ def write_update(builder: Builder, node: NodeDef) -> None:
             )
             for k, (handle, value) in enumerate(zip(handles, values, strict=True))
         ]
-        copies = builder.controls[node.name, replica] if replica else []
-        builder.copied.update(dict.fromkeys(copies, replica))
 
 
 def _assigned(builder: Builder, node: NodeDef, name: str, device: str, kind: AttrValue) -> str:

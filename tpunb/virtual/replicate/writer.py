@@ -13,7 +13,6 @@ from tpunb.virtual.replicate.write_collectives import write_collective
 from tpunb.virtual.replicate.write_control_flow import write_lifted
 from tpunb.virtual.replicate.write_copies import write_copies
 from tpunb.virtual.replicate.write_joined import write_joined
-from tpunb.virtual.replicate.write_parcels import send_in_parcels
 from tpunb.virtual.replicate.write_results import write_effects, write_results
 from tpunb.virtual.replicate.write_updates import write_update
 
@@ -39,7 +38,6 @@ def write_nodes(builder: Builder) -> None:
     for node in nodes:
         _write_node(builder, node)
     take_turns(builder)
-    send_in_parcels(builder)
 
 
 def _write_node(builder: Builder, node: NodeDef) -> None:

@@ -1,4 +1,6 @@
-"""Notices that a single copy of a mirrored variable is written: `v.values[1].assign(x)`.
+"""A variable's copies: where each says that it is, and that one is written on its own.
+
+`v.values[1].assign(x)` writes a single copy of a mirrored variable.
 
 Copies of such a variable are taken for equal until something sets them apart. What a replica
 function does is seen in its graph; this is what is done from outside of one. Whoever takes a
@@ -9,32 +11,48 @@ variable, is taken to write it: what they do with it cannot be seen.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpunb.virtual._tensorflow import ResourceVariable, distribute_lib
+from tpunb.virtual._tensorflow import BaseResourceVariable, ResourceVariable, distribute_lib
 
-__all__ = ["watch_copies"]
+__all__ = ["replica_of", "watch_copies"]
 
 _SCATTER = ("add", "div", "max", "min", "mul", "nd_add", "nd_sub", "nd_update", "sub", "update")
 _WRITES = ("assign", "assign_add", "assign_sub", "batch_scatter_update",
            *(f"scatter_{name}" for name in _SCATTER))  # fmt: skip
 _ON_WRITE = "_tpunb_on_write"
+_CORE = "_tpunb_core"
+_REPLICA = "_tpunb_replica"
+_DEVICE = property(operator.attrgetter(_CORE))
 
 
-def watch_copies(variable: Any, on_write: Callable[[set[str]], None]) -> None:
+def watch_copies(variable: Any, cores: Sequence[str], on_write: Callable[[set[str]], None]) -> None:
     """Has a function called before one copy of a variable is written on its own.
 
     Args:
         variable: A variable with a copy for each replica.
+        cores: Where each copy says that it is; it may be kept elsewhere.
         on_write: Takes the key of the variable, alone.
     """
     on_write_of_this = functools.partial(on_write, {getattr(variable, "_handle_id", "")})
-    for copy in variable.values:
+    for replica, (copy, core) in enumerate(zip(variable.values, cores, strict=False)):
+        if not isinstance(copy, BaseResourceVariable):
+            continue
+        setattr(copy._handle, _REPLICA, replica)
+        setattr(copy, _CORE, core)
         if type(copy) is ResourceVariable:
             setattr(copy, _ON_WRITE, on_write_of_this)
             copy.__class__ = _watched()
+        else:
+            copy.__class__ = _subclass(type(copy), {})
+
+
+def replica_of(handle: Any) -> int:
+    """The replica whose copy of a variable a handle is; 0 for any other tensor."""
+    return getattr(handle, _REPLICA, 0)
 
 
 @functools.cache
@@ -46,9 +64,14 @@ def _watched() -> type:
         "handle": property(_watching(ResourceVariable.handle.fget, _is_by_library)),
         "__tf_tracing_type__": _watching(ResourceVariable.__tf_tracing_type__, lambda _: False),
     }
-    names = {"__doc__": ResourceVariable.__doc__, "__module__": ResourceVariable.__module__}
-    metaclass: Callable[..., type] = type(ResourceVariable)
-    return metaclass(ResourceVariable.__name__, (ResourceVariable,), {**names, **methods})
+    return _subclass(ResourceVariable, methods)
+
+
+def _subclass(kind: Any, methods: Mapping[str, Any]) -> type:
+    """A class of copies that say which core they are on, with further methods."""
+    names = {"__doc__": kind.__doc__, "__module__": kind.__module__, "device": _DEVICE}
+    metaclass: Callable[..., type] = type(kind)
+    return metaclass(kind.__name__, (kind,), {**names, **methods})
 
 
 def _watching(write: Callable[..., Any], is_harmless: Callable[[str], bool]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""New values of variables reach the other cores together, in the order of the updates."""
+"""What the replicas of a process compute, they compute on one device."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def crossings(step: Any) -> collections.Counter[str]:
     return collections.Counter(op for _, _, op in found)
 
 
-def test_one_list_for_each_core_and_type() -> None:
+def test_updates_go_from_no_device_to_another() -> None:
     weights = variables(*(tf.ones([k + 1, 2]) for k in range(5)), 3, 4)
 
     @tf.function
@@ -62,9 +62,7 @@ def test_one_list_for_each_core_and_type() -> None:
         assert all((copy == value).all() for copy in copies(weight))
     sums = sum(2 * (k + 1) * value for k, value in enumerate(expected)) + 3 + 72 + 4 + 84
     np.testing.assert_allclose(results, [sums] * REPLICAS)
-    # A list of each type for each other core.
-    assert crossings(step)["TensorListPopBack"] == 2 * (REPLICAS - 1)
-    assert crossings(step)["AssignVariableOp"] == 0
+    assert not crossings(step)
 
 
 def test_an_update_that_is_read_before_the_next() -> None:
