@@ -120,3 +120,91 @@ def _is_untuned(node: tf.Operation) -> bool:
     options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
     tuning = options.autotune_options
     return tuning.WhichOneof("optional_enabled") == "enabled" and not tuning.enabled
+
+
+class TestRounds:
+    """Elements of one shape, as many for each core: taken as one tensor for all."""
+
+    @staticmethod
+    def dataset(rows: int, batch: int = 8) -> Any:
+        data = tf.data.Dataset.range(rows).map(lambda x: (x, {"text": tf.as_string(x)}))
+        return data.batch(batch, drop_remainder=True)
+
+    def batches(self, strategy: Any, dataset: Any) -> Any:
+        return iter(strategy.experimental_distribute_dataset(dataset))
+
+    def in_rounds(self, iterator: Any) -> bool:
+        return bool(iterator._iterators[0]._iterator._in_rounds)
+
+    def test_eager(self, four: Any) -> None:
+        iterator = self.batches(four, self.dataset(35))
+        assert self.in_rounds(iterator)
+        found = [local(four, batch) for batch in iterator]
+        rows = [row for batch in found for x, _ in batch for row in x.tolist()]
+        texts = [int(text) for batch in found for _, y in batch for text in y["text"]]
+        assert rows == texts == list(range(32))
+
+    def test_each_core_has_its_own(self, four: Any) -> None:
+        x, _ = next(self.batches(four, self.dataset(8)))
+        assert [one.device for one in x.values] == four.extended._tpu_devices[:, 0].tolist()
+
+    def test_in_a_function(self, four: Any) -> None:
+        @tf.function
+        def step(iterator: Any) -> Any:
+            x, y = next(iterator)
+            return four.run(lambda x: x, args=(x,)), y["text"]
+
+        iterator = self.batches(four, self.dataset(16))
+        first, second = local(four, step(iterator)), local(four, step(iterator))
+        assert [x.tolist() for x, _ in first + second] == [[2 * k, 2 * k + 1] for k in range(8)]
+        assert first[1][1].tolist() == [b"2", b"3"]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            step(iterator)
+        assert step.experimental_get_tracing_count() == 1
+        step(self.batches(four, self.dataset(8)))
+        assert step.experimental_get_tracing_count() == 1
+
+    def test_optionals(self, four: Any) -> None:
+        iterator = self.batches(four, self.dataset(8))
+        optional = iterator.get_next_as_optional()
+        assert optional.has_value()
+        x, _ = optional.get_value()
+        assert [one.tolist() for one in local(four, x)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        assert not iterator.get_next_as_optional().has_value()
+
+    def test_a_round_that_is_not_full_is_not_lost(self, four: Any) -> None:
+        function = four.distribute_datasets_from_function
+        iterator = iter(function(lambda _: tf.data.Dataset.range(12).batch(2, drop_remainder=True)))
+        assert self.in_rounds(iterator)
+        seen = []
+        while (optional := iterator.get_next_as_optional()).has_value():
+            seen += [row for x in local(four, optional.get_value()) for row in x.tolist()]
+        assert seen == list(range(12))
+
+    @pytest.mark.parametrize("traced", [False, True])
+    def test_the_end_comes_before_a_round_that_is_not_full(self, four: Any, traced: bool) -> None:
+        def fed(_: Any) -> Any:
+            return tf.data.Dataset.range(12).batch(2, drop_remainder=True)
+
+        take = tf.function(lambda iterator: next(iterator)) if traced else next
+        iterator = iter(four.distribute_datasets_from_function(fed))
+        assert [x.tolist() for x in local(four, take(iterator))] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        with pytest.raises((StopIteration, tf.errors.OutOfRangeError)):
+            take(iterator)
+
+    def test_without_end_and_of_sizes_that_differ(self, four: Any) -> None:
+        assert self.in_rounds(self.batches(four, self.dataset(8).repeat()))
+        assert not self.in_rounds(self.batches(four, tf.data.Dataset.range(8).batch(8)))
+
+    def test_training_does_not_change_what_it_is_fed(self, four: Any) -> None:
+        rows = np.ones([8, 4], np.float32)
+        dataset = tf.data.Dataset.from_tensors(rows).repeat()
+
+        @tf.function
+        def step(x: Any) -> Any:
+            return four.run(lambda x: tf.nn.relu(x * 2.0 - 3.0) + x, args=(x,))
+
+        iterator = self.batches(four, dataset)
+        for _ in range(3):
+            np.testing.assert_array_equal(local(four, step(next(iterator))), np.ones([4, 2, 4]))
+        assert (rows == 1.0).all()

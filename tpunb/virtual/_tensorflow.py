@@ -30,7 +30,7 @@ from tensorflow.python.tpu.tpu_function import tpu_shard_context
 
 # The cross-replica operations themselves, and whether a replica function is being traced.
 from tensorflow.python.tpu.ops import tpu_ops
-from tensorflow.python.distribute.tpu_util import enclosing_tpu_context
+from tensorflow.python.distribute.tpu_util import TPUUninitializedVariable, enclosing_tpu_context
 
 # Grouping one value per replica into PerReplica or Mirrored, and back.
 from tensorflow.python.distribute import distribute_utils
@@ -126,7 +126,11 @@ from tensorflow.python.framework import tensor_util
 
 OpSharding = xla_data_pb2.OpSharding
 PrecisionConfig = xla_data_pb2.PrecisionConfig
-TPU_VARIABLES = (tpu_values.TPUVariableMixin, tpu_values.TPUMirroredVariable)
+TPU_VARIABLES = (
+    tpu_values.TPUDistributedVariable,
+    tpu_values.TPUMirroredVariable,
+    tpu_values.TPUSyncOnReadVariable,
+)
 
 __all__ = [
     "TPU_VARIABLES",
@@ -152,6 +156,7 @@ __all__ = [
     "TPUStrategyV1",
     "TPUStrategyV2",
     "TPUSystemMetadata",
+    "TPUUninitializedVariable",
     "XLAControlFlowContext",
     "_TPUReplicaContext",
     "_set_last_step_outputs",

@@ -22,7 +22,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import iterator_ops, multi_device_iterator_ops
+from tpunb.virtual._tensorflow import (
+    iterator_ops,
+    multi_device_iterator_ops,
+)
 from tpunb.virtual.devices import is_elsewhere, place_of
 
 _cores: set[str] = set()
@@ -91,7 +94,9 @@ class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # 
     def _component_specs(self) -> list[Any]:
         if not _are_cores(self._devices):
             return list(super()._component_specs)
-        return [iterator_ops.IteratorSpec(self._element_spec)]
+        rounds = _come_in_rounds(self._element_spec, self._devices)
+        spec = _round_of(self._element_spec) if rounds else self._element_spec
+        return [iterator_ops.IteratorSpec(spec)]
 
     def _to_components(self, value: Any) -> list[Any]:
         if not _are_cores(self._devices):
@@ -136,27 +141,57 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
             return
         self._devices = devices
         self._source_device = source_device
+        self._element_spec = element_spec if dataset is None else dataset.element_spec
+        self._in_rounds = _come_in_rounds(self._element_spec, devices)
         if dataset is None:
-            self._element_spec = element_spec
             self._device_iterators = list(components or ())
             return
-        self._element_spec = dataset.element_spec
         with tf.device(place_of(source_device)):
-            ahead = max(max_buffer_size, prefetch_buffer_size) * len(devices)
+            ahead = max(max_buffer_size, prefetch_buffer_size)
+            if self._in_rounds:
+                dataset = dataset.batch(len(devices))
+            else:
+                ahead *= len(devices)
             self._device_iterators = [iter(_prefetched(dataset, ahead, len(devices)))]
 
     def get_next(self, device: str | None = None) -> Any:
         """The next element for a device, or without one a list of one for each."""
         if not _are_cores(self._devices):
             return super().get_next(device)
-        if device is None:
+        if not self._in_rounds:
+            if device is not None:
+                return self._on_its_core(self._next_element(), device)
             return [self.get_next(device) for device in self._devices]
+        if device is not None:
+            raise NotImplementedError("What has one shape comes for all devices at once.")
         with self._on_host():
-            element = self._next_element()
+            whole = self._whole_round(self._next_element())
+            parts = _parts(_copied(whole), len(self._devices))
+        if not tf.executing_eagerly():
+            return parts  # They are parted only where they are not taken as one.
+        return [self._on_its_core(*pair) for pair in zip(parts, self._devices, strict=True)]
+
+    def _whole_round(self, found: Any) -> Any:
+        """A round that has an element for each device; the end of the data otherwise."""
+        count = len(self._devices)
+        size = tf.shape(tf.nest.flatten(found)[0])[0]
+        if tf.executing_eagerly():
+            return found if size == count else self._next_element()
+        # Behind a round that is not full is the end, of which the iterator tells.
+        whole = tf.cond(size < count, self._next_element, lambda: found)
+        for tensor in tf.nest.flatten(whole):
+            tensor.set_shape([count, *tensor.shape[1:]])
+        return whole
+
+    def _on_its_core(self, element: Any, device: str) -> Any:
         with tf.device(device if tf.executing_eagerly() else place_of(self._source_device)):
             return _copied(element)
 
     def _next_element(self) -> Any:
+        with self._on_host():
+            return self._next_on_host()
+
+    def _next_on_host(self) -> Any:
         iterator = self._device_iterators[0]
         if not (tf.executing_eagerly() and is_elsewhere(self._source_device)):
             return iterator.get_next()
@@ -171,15 +206,27 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         """A `tf.experimental.Optional` for each device, empty after the end."""
         if not _are_cores(self._devices):
             return list(super().get_next_as_optional())
-        return [self._next_optional(device) for device in self._devices]
-
-    def _next_optional(self, device: str) -> _CopiedOptional:
+        if not self._in_rounds:
+            return [
+                _CopiedOptional(self._handed(self._next_optional(), device), self._element_spec)
+                for device in self._devices
+            ]
+        optional = self._next_optional()
         with self._on_host():
-            optional = self._device_iterators[0].get_next_as_optional()
+            size = _elements_in(optional)
+        return [
+            _Part(self._handed(optional, device), self._element_spec, replica, size)
+            for replica, device in enumerate(self._devices)
+        ]
+
+    def _next_optional(self) -> Any:
+        with self._on_host():
+            return self._device_iterators[0].get_next_as_optional()
+
+    def _handed(self, optional: Any, device: str) -> Any:
         with tf.device(device if tf.executing_eagerly() else place_of(self._source_device)):
             # What it holds is asked for there; it itself belongs to the host.
-            handed = tf.nest.map_structure(tf.identity, optional, expand_composites=True)
-        return _CopiedOptional(handed)
+            return tf.nest.map_structure(tf.identity, optional, expand_composites=True)
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:
@@ -193,10 +240,16 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
 
 
 class _CopiedOptional:
-    """An optional element whose value is copied to the core that asks for it."""
+    """An optional element whose value is copied to the core that asks for it.
 
-    def __init__(self, optional: Any) -> None:
+    Args:
+        optional: The element.
+        element_spec: Its type.
+    """
+
+    def __init__(self, optional: Any, element_spec: Any) -> None:
         self._optional = optional
+        self.element_spec = element_spec
 
     def has_value(self) -> tf.Tensor:
         return self._optional.has_value()
@@ -204,9 +257,65 @@ class _CopiedOptional:
     def get_value(self) -> Any:
         return _copied(self._optional.get_value())
 
-    @property
-    def element_spec(self) -> Any:
-        return self._optional.element_spec
+
+class _Part(_CopiedOptional):
+    """One core's part of an optional round.
+
+    Args:
+        optional: The round.
+        element_spec: The type of each of its elements.
+        place: Which of them it is.
+        size: How many there are.
+    """
+
+    def __init__(self, optional: Any, element_spec: Any, place: int, size: tf.Tensor) -> None:
+        super().__init__(optional, element_spec)
+        self._place = place
+        self._size = size
+
+    def has_value(self) -> tf.Tensor:
+        return self._place < self._size
+
+    def get_value(self) -> Any:
+        whole = self._optional.get_value()
+        return _copied(tf.nest.map_structure(lambda one: one[self._place], whole))
+
+
+def _elements_in(optional: Any) -> tf.Tensor:
+    """How many elements there are in an optional round."""
+
+    def count() -> tf.Tensor:
+        return tf.shape(tf.nest.flatten(optional.get_value())[0])[0]
+
+    return tf.cond(optional.has_value(), count, lambda: 0)
+
+
+def _come_in_rounds(element_spec: Any, devices: Sequence[str]) -> bool:
+    """Whether elements have one shape, so that those of all devices are taken as one tensor.
+
+    Alone of what each core gets, one for each would take longer to hand out than small
+    layers to compute.
+    """
+    specs = tf.nest.flatten(element_spec)
+    return (
+        len(devices) > 1
+        and bool(specs)
+        and all(type(one) is tf.TensorSpec and one.shape.is_fully_defined() for one in specs)
+        and not any(one.dtype in {tf.variant, tf.resource} for one in specs)
+    )
+
+
+def _round_of(element_spec: Any) -> Any:
+    """The type of several elements in one tensor."""
+    return tf.nest.map_structure(
+        lambda one: tf.TensorSpec([None, *one.shape], one.dtype), element_spec
+    )
+
+
+def _parts(element: Any, count: int) -> list[Any]:
+    """The elements that are in one tensor."""
+    parts = [tf.unstack(whole, count) for whole in tf.nest.flatten(element)]
+    return [tf.nest.pack_sequence_as(element, one) for one in zip(*parts, strict=True)]
 
 
 def _copied(element: Any) -> Any:

@@ -16,9 +16,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpunb.virtual._tensorflow import BaseResourceVariable, ResourceVariable, distribute_lib
+import tensorflow as tf
 
-__all__ = ["replica_of", "watch_copies"]
+from tpunb.virtual._tensorflow import (
+    TPU_VARIABLES,
+    BaseResourceVariable,
+    ResourceVariable,
+    TPUUninitializedVariable,
+    distribute_lib,
+    enclosing_tpu_context,
+)
+
+__all__ = ["classes_on_cores", "replica_of", "watch_copies"]
 
 _SCATTER = ("add", "div", "max", "min", "mul", "nd_add", "nd_sub", "nd_update", "sub", "update")
 _WRITES = ("assign", "assign_add", "assign_sub", "batch_scatter_update",
@@ -26,7 +35,6 @@ _WRITES = ("assign", "assign_add", "assign_sub", "batch_scatter_update",
 _ON_WRITE = "_tpunb_on_write"
 _CORE = "_tpunb_core"
 _REPLICA = "_tpunb_replica"
-_DEVICE = property(operator.attrgetter(_CORE))
 
 
 def watch_copies(variable: Any, cores: Sequence[str], on_write: Callable[[set[str]], None]) -> None:
@@ -47,12 +55,22 @@ def watch_copies(variable: Any, cores: Sequence[str], on_write: Callable[[set[st
             setattr(copy, _ON_WRITE, on_write_of_this)
             copy.__class__ = _watched()
         else:
-            copy.__class__ = _subclass(type(copy), {})
+            copy.__class__ = _on_core(type(copy))  # type: ignore[arg-type]
+    if type(variable) in TPU_VARIABLES:
+        variable.__class__ = _of_copies(type(variable))  # type: ignore[arg-type]
 
 
 def replica_of(handle: Any) -> int:
     """The replica whose copy of a variable a handle is; 0 for any other tensor."""
     return getattr(handle, _REPLICA, 0)
+
+
+def classes_on_cores() -> list[type]:
+    """The classes of variables and copies that say which core they are on."""
+    return [
+        *map(_on_core, (ResourceVariable, TPUUninitializedVariable)),
+        *map(_of_copies, TPU_VARIABLES),
+    ]
 
 
 @functools.cache
@@ -64,14 +82,41 @@ def _watched() -> type:
         "handle": property(_watching(ResourceVariable.handle.fget, _is_by_library)),
         "__tf_tracing_type__": _watching(ResourceVariable.__tf_tracing_type__, lambda _: False),
     }
-    return _subclass(ResourceVariable, methods)
+    return _subclass(_on_core(ResourceVariable), methods)
+
+
+@functools.cache
+def _on_core(kind: Any) -> type:
+    """A class of copies that say that they are on their core, and are kept elsewhere."""
+
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = kind._read_variable_op(self, *args, **kwargs)
+        if not tf.executing_eagerly():
+            return value
+        with tf.device(getattr(self, _CORE)):
+            return tf.identity(value)
+
+    return _subclass(
+        kind, {"device": property(operator.attrgetter(_CORE)), "_read_variable_op": read}
+    )
+
+
+@functools.cache
+def _of_copies(kind: Any) -> type:
+    """A class of variables that are, outside of a replica function, where their first copy is."""
+
+    def device(self: Any) -> str:
+        if enclosing_tpu_context() is not None:
+            return str(kind.device.fget(self))
+        return str(self._get_on_device_or_primary().device)
+
+    return _subclass(kind, {"device": property(device)})
 
 
 def _subclass(kind: Any, methods: Mapping[str, Any]) -> type:
-    """A class of copies that say which core they are on, with further methods."""
-    names = {"__doc__": kind.__doc__, "__module__": kind.__module__, "device": _DEVICE}
+    names = {"__doc__": kind.__doc__, "__module__": kind.__module__, **methods}
     metaclass: Callable[..., type] = type(kind)
-    return metaclass(kind.__name__, (kind,), {**names, **methods})
+    return metaclass(kind.__name__, (kind,), names)
 
 
 def _watching(write: Callable[..., Any], is_harmless: Callable[[str], bool]) -> Callable[..., Any]:

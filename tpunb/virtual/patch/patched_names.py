@@ -17,6 +17,7 @@ from tpunb.virtual.patch.patch_tools import attribute, construct_as_subclass, co
 from tpunb.virtual.patch.replacements import Replacements
 from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
 from tpunb.virtual.patch.state import Installation
+from tpunb.virtual.variable_copies import classes_on_cores
 
 _GENERATIONS = (
     (private.TPUStrategyV2, tensorflow_strategies.TPUStrategyV2),
@@ -100,7 +101,7 @@ def _change_device_names(installation: Installation, undo: contextlib.ExitStack)
         (private.SymbolicTensor, "device"),
         (private.BaseResourceVariable, "device"),
         (private.distribute_values.DistributedVariable, "device"),
-        *((variable, "device") for variable in private.TPU_VARIABLES),
+        *((kind, "device") for kind in classes_on_cores()),
     ):
         answer = translated_property(_inherited(owner, name), tpu)
         undo.enter_context(attribute(owner, name, answer))

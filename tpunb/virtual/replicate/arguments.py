@@ -114,7 +114,12 @@ def _as_tensors(column: Sequence[Any]) -> list[Any]:
     if all(value is column[0] for value in column):
         one = None if column[0] is None else tf.convert_to_tensor(column[0])
         return [one] * len(column)
-    return [None if value is None else tf.convert_to_tensor(value) for value in column]
+    return [_as_tensor(value) for value in column]
+
+
+def _as_tensor(value: Any) -> Any:
+    # A tensor that is converted becomes an input of the graph, although another may take its place.
+    return value if value is None or isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
 
 
 def _type(value: Any) -> tf.DType:

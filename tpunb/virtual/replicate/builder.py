@@ -25,6 +25,7 @@ from tpunb.virtual.replicate.nodes import (
     argument_name,
     instance,
     int32_tensor,
+    integer,
     text_tensor,
     type_of,
 )
@@ -100,6 +101,7 @@ class Builder:
         self._everywhere = _computed_everywhere(function, analysis)
         self.processes = [core[0].partition("/device:")[0] for core in setting.cores]
         self._broadcast: dict[tuple[str, str], str] = {}
+        self._parts: dict[str, str] = {}
         self._write_signature(name)
 
     def for_body(self, body: FunctionDef, analysis: Analysis, path: str) -> Builder:
@@ -153,6 +155,8 @@ class Builder:
         """What a replica reads for a tensor of the replica function."""
         name = source.source
         argument = self.analysis.arguments.get(name)
+        if argument is not None and argument.is_stacked:
+            return self._part(name, replica)
         if argument is not None:
             return argument_name(name, replica) if argument.per_replica else argument_name(name)
         special = self.tensors.get((name, source.suffix, replica))
@@ -161,6 +165,15 @@ class Builder:
         if name in self.analysis.plans:
             return self.joined.of_replica(source, replica)
         return self._instance(name, replica) + source.suffix
+
+    def _part(self, name: str, replica: int) -> str:
+        """A replica's part of an argument that is the values of all."""
+        if name not in self._parts:
+            kind, count = AttrValue(type=self._types[name]), integer(len(self.cores))
+            parts, whole, device = f"{name}/parts", [argument_name(name)], self.cores[0][0]
+            self.add("Unpack", parts, device, whole, T=kind, num=count, axis=integer(0))
+            self._parts[name] = parts
+        return f"{self._parts[name]}:output:{replica}"
 
     def ends(self, name: str, replica: int) -> list[str]:
         """The nodes after which a replica is done with a node."""

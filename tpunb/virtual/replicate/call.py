@@ -28,6 +28,7 @@ from tpunb.virtual.replicate.joining import Joining
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
+from tpunb.virtual.replicate.stacked_inputs import stacked
 from tpunb.virtual.replicate.static_tensors import known_sizes
 from tpunb.virtual.replicate.trace import TracedVariable, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
@@ -177,7 +178,8 @@ def _inputs(
     """The arguments of the traced function: those of the call, then what it captures."""
     external = {id(inner): outer for outer, inner in graph.captures}
     names = [argument.name for argument in traced.definition.signature.input_arg]
-    inputs = [_of_column(name, column) for name, column in zip(names, columns, strict=False)]
+    places = graph.tracing.options.places
+    inputs = [_of_column(*pair, places) for pair in zip(names, columns, strict=False)]
     captured = graph.inputs[len(columns) :]
     for name, placeholder in zip(names[len(columns) :], captured, strict=True):
         variable = graph.tracing.variables.get(id(placeholder))
@@ -188,9 +190,12 @@ def _inputs(
     return inputs
 
 
-def _of_column(name: str, column: Sequence[Any]) -> _Input:
+def _of_column(name: str, column: Sequence[Any], places: Sequence[Sequence[str]]) -> _Input:
     if len(column) > 1 and all(value is column[0] for value in column):
         return _Input(name, Argument(Passing.SHARED), column[:1])
+    whole = stacked(column, places)
+    if whole is not None:
+        return _Input(name, Argument(Passing.STACKED), [whole])
     return _Input(name, Argument(Passing.VARYING), column)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tpunb.virtual._tensorflow import AttrValue, dtypes
 from tpunb.virtual.replicate.graphs import Reference
 from tpunb.virtual.replicate.joined_forms import Form, Take
-from tpunb.virtual.replicate.nodes import Add, integer, integers, type_of
+from tpunb.virtual.replicate.nodes import Add, argument_name, integer, integers, type_of
 from tpunb.virtual.replicate.static_tensors import Sizes, StaticTensors
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
 
@@ -101,6 +101,8 @@ class JoinedTensors:
 
     def _given(self, source: Reference) -> Form | None:
         """The form in which a tensor is there; None for one of each replica."""
+        if self._analysis.is_stacked(source):
+            return Form.STACKED
         if self._analysis.roles.get(source.source) is Role.JOINED:
             return self._analysis.plans[source.source].gives[self._statics.place(source)]
         varies = self._analysis.variance(source) is Variance.VARYING
@@ -108,6 +110,8 @@ class JoinedTensors:
 
     def _output(self, source: Reference) -> str:
         """The name of what a joined node gives."""
+        if self._analysis.is_stacked(source):
+            return argument_name(source.source)
         plan = self._analysis.plans.get(source.source)
         if plan is None:
             return self._tensor(source, 0)

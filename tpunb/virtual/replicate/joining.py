@@ -207,7 +207,7 @@ class _Candidates:
                 continue
             users = self._users[source.source]
             alike = sum(user.name in plans for user in users)
-            if source.source not in plans:
+            if source.source not in plans and not self._analysis.is_stacked(source):
                 joined += self._conversion(source) / max(alike, 1)
             else:
                 apart += self._conversion(source) / (len(users) - alike + 1)

@@ -35,6 +35,7 @@ class Passing(enum.Enum):
         SHARED: One value for all.
         INVARIANT: One value for all, which is the result of a collective.
         VARYING: A value for each replica.
+        STACKED: One tensor of a value for each replica, along a new axis 0.
         MIRRORED: A handle for each replica of a variable that is kept in sync.
         LOCAL: A handle for each replica of a variable that is its own.
     """
@@ -42,6 +43,7 @@ class Passing(enum.Enum):
     SHARED = enum.auto()
     INVARIANT = enum.auto()
     VARYING = enum.auto()
+    STACKED = enum.auto()
     MIRRORED = enum.auto()
     LOCAL = enum.auto()
 
@@ -50,6 +52,7 @@ _VARIANCES = {
     Passing.SHARED: Variance.CHEAP_INVARIANT,
     Passing.INVARIANT: Variance.INVARIANT,
     Passing.VARYING: Variance.VARYING,
+    Passing.STACKED: Variance.VARYING,
     Passing.MIRRORED: Variance.CHEAP_INVARIANT,
     Passing.LOCAL: Variance.VARYING,
 }
@@ -85,6 +88,11 @@ class Argument:
     def is_mirrored(self) -> bool:
         """Whether it is a variable that is kept in sync."""
         return self.passing is Passing.MIRRORED
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether it is one tensor of all replicas' values."""
+        return self.passing is Passing.STACKED
 
     @property
     def is_component(self) -> bool:
@@ -189,3 +197,8 @@ class Analysis:
         if name in self.variances:
             return self.variances[name]
         return self.arguments[name].variance
+
+    def is_stacked(self, source: Reference) -> bool:
+        """Whether a tensor is an argument that is one tensor of all replicas' values."""
+        argument = self.arguments.get(source.source)
+        return argument is not None and argument.is_stacked
