@@ -23,7 +23,7 @@ from typing import Any
 os.environ["TPUNB_WIDGETS"] = "always"
 _BATCH = 64
 _SECONDS = 0.001
-_ROUNDS = 7
+_ROUNDS = 5
 _BATCHES = 1000
 
 

@@ -8,7 +8,19 @@ from collections.abc import Iterable, Sequence
 
 from tpunb._util.units import byte_count, duration
 
-__all__ = ["Result", "limit", "markdown", "quantity", "ratio_with_spread", "table"]
+__all__ = [
+    "MeasurementError",
+    "Result",
+    "limit",
+    "markdown",
+    "quantity",
+    "ratio_with_spread",
+    "table",
+]
+
+
+class MeasurementError(Exception):
+    """A process that measures has failed."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ _QUANTITIES = (
 
 _NOTHING: Mapping[str, float] = types.MappingProxyType({})
 _TURNS = 5
-_SECONDS = 20.0  # in which a model of one size is measured again
+_SECONDS = 12.0  # in which a model of one size is measured again
 
 
 @dataclass(frozen=True)

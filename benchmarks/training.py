@@ -120,8 +120,8 @@ def _training_step(strategy: Any, name: str, cores: int) -> Callable[[], None]:
         optimizer.apply_gradients(zip(gradients, made.trainable_variables, strict=True))
         accuracy.update_state(labels, logits)
 
-    @tf.function
     def step() -> None:
         strategy.run(replica_step, args=(examples, labels))
 
-    return step
+    traced: Callable[[], None] = tf.function(step)
+    return traced

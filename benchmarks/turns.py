@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.report import MeasurementError
 from benchmarks.training import FIRST, LATER, serve
 
 __all__ = ["Steps", "steps_of"]
@@ -61,7 +62,7 @@ def steps_of(
         timeout: Seconds for a first step, after which a strategy is given up.
 
     Raises:
-        SystemExit: A process has failed.
+        MeasurementError: A process has failed.
     """
     began = time.monotonic()
     found = {name: Steps() for name in strategies}
@@ -85,18 +86,20 @@ def _measure(
 ) -> None:
     """One process for each strategy."""
     processes = {name: _Process(name, cores, model) for name in order}
-    for process in processes.values():
-        process.answer()  # the model is there
-    for name in order:
-        found[name].first.append(processes[name].ask(FIRST, timeout))
-    ended = [name for name in order if found[name].is_complete]
-    for _ in range(turns):
+    try:
+        for process in processes.values():
+            process.answer()  # the model is there
+        for name in order:
+            found[name].first.append(processes[name].ask(FIRST, timeout))
+        ended = [name for name in order if found[name].is_complete]
+        for _ in range(turns):
+            for name in ended:
+                found[name].later.append(processes[name].ask(LATER))
         for name in ended:
-            found[name].later.append(processes[name].ask(LATER))
-    for name in ended:
-        found[name].peaks.append(found[name].later[-1])
-    for process in processes.values():
-        process.end()
+            found[name].peaks.append(found[name].later[-1])
+    finally:
+        for process in processes.values():
+            process.end()
 
 
 class _Process:
@@ -120,12 +123,12 @@ class _Process:
         if not self._asked.poll(timeout or _MOST):
             self.end()
             if timeout is None:
-                raise SystemExit(f"{self._title}: no answer for {_MOST:g} s")
+                raise MeasurementError(f"{self._title}: no answer for {_MOST:g} s")
             return {}
         try:
             measured: dict[str, float] = self._asked.recv()
         except EOFError:
-            raise SystemExit(f"{self._title}: it has failed") from None
+            raise MeasurementError(f"{self._title}: it has failed") from None
         return measured
 
     def end(self) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as command
 from benchmarks import page, sizes
-from benchmarks.__main__ import KINDS
 from benchmarks.models import MODELS
-from benchmarks.report import Result, table
+from benchmarks.report import MeasurementError, Result, table
 from benchmarks.turns import Steps
 
 
@@ -26,7 +28,7 @@ def training(monkeypatch: pytest.MonkeyPatch, **mirrored: Steps) -> list[sizes.S
 
 def test_the_page_has_a_place_for_each_kind() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
-    assert [kind for kind in KINDS if f"<!-- {kind} -->" not in text] == []
+    assert [kind for kind in command.KINDS if f"<!-- {kind} -->" not in text] == []
 
 
 def test_figures_take_the_place_of_those_before(tmp_path: Path) -> None:
@@ -53,6 +55,24 @@ def test_a_first_step_that_is_given_up_has_no_ratio(monkeypatch: pytest.MonkeyPa
     results = training(monkeypatch, mirrored=Steps(first=[{}]))
     assert "| MLP | 8 | not in time | not in time |" in sizes.as_markdown(results)
     assert table(results).count("not in time") == 4
+
+
+def test_what_fails_keeps_nothing_else_from_running(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(_: object) -> Iterator[Result]:
+        yield Result("half", (1.0,), "peer", (1.0,))
+        raise MeasurementError("it has failed")
+
+    def working(_: object) -> Iterator[Result]:
+        yield Result("whole", (1.0,), "peer", (2.0,))
+
+    monkeypatch.setattr(command, "KINDS", {"one": failing, "two": working})
+    monkeypatch.setattr(sys, "argv", ["benchmarks"])
+    assert command.main() == 1
+    shown = capsys.readouterr()
+    assert "it has failed" in shown.err
+    assert shown.out.splitlines()[-1].split()[:2] == ["whole", "1"]
 
 
 @pytest.mark.tensorflow

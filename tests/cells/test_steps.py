@@ -523,6 +523,12 @@ def test_loops_of_a_quarter_of_a_second() -> None:
     assert calls.count(1) <= 5
 
 
+@pytest.mark.parametrize("step", [0.9e-3, 1.1e-3, 1.4e-3, 1.7e-3, 2.4e-3, 3.6e-3, 5.1e-3, 9e-3])
+def test_loops_use_most_of_their_time(step: float) -> None:
+    longest = max(paced(StepsPerLoop(None, loopable=True), 10_000, step))
+    assert 0.16 < longest * step <= 0.25
+
+
 @pytest.mark.parametrize(
     ("left", "step", "most"), [(10, 1e-3, 1), (1000, 0.2, 1), (100_000, 1e-4, 2000)]
 )

@@ -12,6 +12,7 @@ TARGET = 0.25
 _TRIAL = 0.05  # seconds of the first loops, while few steps are measured
 _SLOW = 0.05  # seconds of a step from which on the host's part is nothing
 _MEASURED = 2  # single steps, after the one that is traced
+_DIGITS = (1, 1.5, 2, 3, 4, 5, 7)  # loops of at least two thirds of the time that they may take
 
 
 class StepsPerLoop:
@@ -82,8 +83,8 @@ class StepsPerLoop:
 
 
 def _round(number: float) -> int:
-    """A number of one digit that is 1, 2 or 5, and zeros; the nearest below."""
+    """A round number: the nearest below."""
     if number < 2:
         return 1
     power = 10 ** math.floor(math.log10(number))
-    return int(power * max(digit for digit in (1, 2, 5) if digit * power <= number))
+    return int(power * max(digit for digit in _DIGITS if digit * power <= number))
