@@ -56,7 +56,7 @@ help:
 	echo "             what takes longer, the oldest TensorFlow and that for TPUs: CI runs them too"
 	echo "make check   lint, format, types, notebooks, wheel"
 	echo "make site    the documentation as a site, in build/site"
-	echo "make bench   the benchmarks (make bench ARGS=--json for figures to keep)"
+	echo "make bench   the benchmarks, in a quarter of an hour (ARGS=--write puts them into docs/benchmarks.md)"
 	echo "make clean   remove environments, builds and caches"
 
 setup: .venv/.done

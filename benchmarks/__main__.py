@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: a table of ratios; ``--json`` for programs."""
+"""``python -m benchmarks``: ratios, each against a peer or a limit."""
 
 from __future__ import annotations
 
@@ -6,64 +6,74 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.report import Result, table
+from benchmarks import page, sizes
+from benchmarks.models import MODELS
+from benchmarks.report import MeasurementError, Result, table
 
-_CORES = (8, 32, 128)
-_MODELS = ("mlp", "guide")
-_KINDS = ("notebook", "displays", "loops", "keras", "training", "strictness", "compiler")
-_PEERS = {"mirrored": "MirroredStrategy", "one": "one device"}
+_MOST = 600.0  # seconds for one measurement
 _LIMITS = {"load_ext": ("%load_ext tpunb", 0.1), "connect": ("connecting to v5e-8", 0.5)}
 
 
 def main() -> int:
-    """Runs the cases that the command line chooses."""
+    """Runs the cases that the command line chooses; 1 if one of them fails."""
+    args = _parsed()
+    results: list[Result] = []
+    failed = False
+    for kind in KINDS if args.only is None else (args.only,):
+        began = time.monotonic()
+        found = []
+        try:
+            for result in KINDS[kind](args):
+                found.append(result)
+                _say(table([result]).split("\n")[1])
+        except MeasurementError as error:
+            _say(str(error))
+            failed = True
+        else:
+            if args.write:
+                page.put(kind, found)
+        _say(f"{kind}: {time.monotonic() - began:.0f} s")
+        results += found
+    print(json.dumps([r.as_dict() for r in results], indent=1) if args.json else table(results))
+    return int(failed)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    parser.add_argument("--write", action="store_true", help="put the tables into the page")
     parser.add_argument("--repeats", type=int, default=3, help="repeats of each case (default 3)")
     parser.add_argument(
-        "--cores", type=int, nargs="+", default=_CORES, help="sizes for training (8 32 128)"
+        "--cores",
+        type=int,
+        nargs="+",
+        default=sizes.CORES,
+        help="sizes for training",
     )
-    parser.add_argument("--only", choices=_KINDS, help="only the cases of one kind")
     parser.add_argument(
-        "--timeout", type=float, default=900, help="seconds for one measurement (default 900)"
+        "--models", nargs="+", choices=MODELS, default=list(MODELS), help="models for training"
     )
-    args = parser.parse_args()
-    results = []
-    for result in _results(args):
-        results.append(result)
-        if not args.json:
-            print(table([result]).split("\n")[1], file=sys.stderr, flush=True)
-    print(json.dumps([r.as_dict() for r in results], indent=1) if args.json else table(results))
-    return 0
-
-
-def _results(args: argparse.Namespace) -> Iterator[Result]:
-    kinds = _KINDS if args.only is None else (args.only,)
-    if "notebook" in kinds:
-        yield from _notebook(args)
-    if "displays" in kinds:
-        yield from _displays(args)
-    if "loops" in kinds:
-        yield from _loops(args)
-    if "keras" in kinds:
-        yield from _keras(args)
-    if "compiler" in kinds:
-        yield from _compiler(args)
-    for cores in args.cores:
-        for model in _MODELS if "training" in kinds else ():
-            yield from _training(model, cores, args)
-        for model in (*_MODELS, "lstm") if "strictness" in kinds else ():
-            yield from _strictness(model, cores, args)
+    parser.add_argument("--only", choices=tuple(KINDS), help="only the cases of one kind")
+    parser.add_argument(
+        "--timeout", type=float, default=45, help="seconds for a first step (default 45)"
+    )
+    return parser.parse_args()
 
 
 def _notebook(args: argparse.Namespace) -> Iterator[Result]:
     for case, (name, limit) in _LIMITS.items():
-        ours = tuple(_run(args, "notebook", case)["ours"] for _ in range(args.repeats))
+        ours = tuple(_run("notebook", case)["ours"] for _ in range(args.repeats))
         yield Result(name, ours, "limit", (limit,) * args.repeats, wanted=1.0)
-    rounds = [_run(args, "notebook", "tpu_run") for _ in range(args.repeats)]
+    rounds = [_run("notebook", "tpu_run") for _ in range(args.repeats)]
     yield Result(
         "%%tpu_run, a step of about 1 ms",
         tuple(each["ours"] for each in rounds),
@@ -75,7 +85,7 @@ def _notebook(args: argparse.Namespace) -> Iterator[Result]:
 
 def _displays(args: argparse.Namespace) -> Iterator[Result]:
     """An update of live curves, against a limit and against livelossplot in the same process."""
-    rounds = [_run(args, "curves") for _ in range(args.repeats)]
+    rounds = [_run("curves") for _ in range(args.repeats)]
     ours = tuple(each["ours"] for each in rounds)
     yield Result("an update of live curves", ours, "limit", (2e-5,) * args.repeats, wanted=1.0)
     peers = tuple(each["peer"] for each in rounds)
@@ -84,86 +94,71 @@ def _displays(args: argparse.Namespace) -> Iterator[Result]:
 
 def _loops(args: argparse.Namespace) -> Iterator[Result]:
     """Steps of under a millisecond in loops, each kind in turns with the others."""
-    times = {name: tuple(each) for name, each in _run(args, "loops").items()}
-    for name, ours, peer, wanted in (
-        ("a run of 1000 steps", "ours", "best", 1 / 0.98),
-        ("a run of 1000 steps", "ours", "single", 1 / 1.3),
-        ("the same with two curves", "plotted", "ours", 1.01),
+    del args
+    times = {name: tuple(each) for name, each in _run("loops").items()}
+    for name, ours, peer, title, wanted in (
+        ("a run of 1000 steps", "ours", "hand", "by hand, best", 1 / 0.98),
+        ("a run of 1000 steps", "ours", "single", "by hand, one by one", 1 / 1.3),
+        ("a run with two curves", "plotted", "kept", "by hand, values kept, best", 1 / 0.98),
+        ("a run with two curves", "plotted", "ours", "without curves", None),
     ):
-        label = {"best": "by hand, best", "single": "by hand, one by one", "ours": "without"}
-        yield Result(name, times[ours], label[peer], times[peer], wanted)
+        yield Result(name, times[ours], title, times[peer], wanted)
 
 
 def _keras(args: argparse.Namespace) -> Iterator[Result]:
     """A batch of `fit` with live curves, against none and against others' callbacks."""
-    rounds = [_run(args, "keras_curves") for _ in range(args.repeats)]
-    ours = tuple(each["ours"] for each in rounds)
+    del args
+    times = {name: tuple(each) for name, each in _run("keras_curves").items()}
     for peer in ("without", "livelossplot", "fastprogress"):
-        if all(isinstance(each.get(peer), float) for each in rounds):
-            peers = tuple(each[peer] for each in rounds)
+        if peer in times:
             wanted = 1.01 if peer == "without" else 1.0
-            yield Result("a batch of fit with LiveCurves", ours, peer, peers, wanted)
+            yield Result("a batch of fit with LiveCurves", times["ours"], peer, times[peer], wanted)
 
 
 def _compiler(args: argparse.Namespace) -> Iterator[Result]:
     """Estimates of the TPU's own compiler: spread from low to high; the median is the middle."""
-    for name, (*ours, best) in _run(args, "compiler", "roofline").items():
+    del args
+    tpus = ("v2-8", "v3-8")
+    cases = [("compiler", "roofline"), *(("compiler", "resnet", tpu) for tpu in tpus)]
+    # No estimate depends on how fast it is made: at once.
+    with ThreadPoolExecutor() as threads:
+        operations, *networks = threads.map(lambda case: _run(*case), cases)
+    for name, (*ours, best) in operations.items():
         peer = "measured" if name.startswith("scatter") else "roofline"
         yield Result(f"estimate of {name}", tuple(ours), peer, (best,) * 3)
-    for tpu in ("v2-8", "v3-8"):
-        *ours, real = _run(args, "compiler", "resnet", tpu)
+    for tpu, (*ours, real) in zip(tpus, networks, strict=True):
         yield Result(f"estimate of ResNet-50, {tpu}", tuple(ours), "measured", (real,) * 3, 1.15)
 
 
-def _training(model: str, cores: int, args: argparse.Namespace) -> Iterator[Result]:
-    """First and steady step against each peer, taken in turns."""
-    times: dict[str, list[dict[str, float]]] = {"virtual": [], **{peer: [] for peer in _PEERS}}
-    for _ in range(args.repeats):
-        for strategy, measured in times.items():
-            measured.append(_run(args, "training", strategy, str(cores), model))
-    for peer, name in _PEERS.items():
-        for phase in ("first", "steady"):
-            yield Result(
-                f"{model}, {cores} cores, {phase} step",
-                tuple(each[phase] for each in times["virtual"]),
-                name,
-                tuple(each[phase] for each in times[peer]),
-                _wanted(peer, phase, cores),
-            )
+def _training(args: argparse.Namespace) -> Iterator[Result]:
+    return sizes.training(args.models, args.cores, repeats=args.repeats, timeout=args.timeout)
 
 
-def _strictness(model: str, cores: int, args: argparse.Namespace) -> Iterator[Result]:
-    """First and steady step with all rules against the same without any."""
-    pairs = [
-        [_run(args, "training", name, str(cores), model) for name in ("virtual", "lenient")]
-        for _ in range(args.repeats)
-    ]
-    for phase, wanted in (("first", 1.3), ("steady", 1.0)):
-        yield Result(
-            f"{model}, {cores} cores, strict, {phase} step",
-            tuple(strict[phase] for strict, _ in pairs),
-            "lenient",
-            tuple(lenient[phase] for _, lenient in pairs),
-            wanted,
-        )
+def _strictness(args: argparse.Namespace) -> Iterator[Result]:
+    return sizes.strictness(repeats=args.repeats, timeout=args.timeout)
 
 
-def _wanted(peer: str, phase: str, cores: int) -> float | None:
-    if peer != "mirrored":
-        return None
-    return 0.25 if phase == "first" and cores >= 128 else 1.0
+KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[Result]]] = {
+    "training": _training,
+    "notebook": _notebook,
+    "displays": _displays,
+    "loops": _loops,
+    "keras": _keras,
+    "strictness": _strictness,
+    "compiler": _compiler,
+}
 
 
-def _run(args: argparse.Namespace, module: str, *words: str) -> dict[str, Any]:
+def _run(module: str, *words: str) -> Any:
     """A measurement in a fresh process."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=args.timeout, check=False
-    )
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise MeasurementError(f"{' '.join(command)} took more than {_MOST:g} s") from error
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    measured: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return measured
+        raise MeasurementError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """What live curves cost a `fit` whose batches take 1 ms: ours, livelossplot, fastprogress.
 
-``python -m benchmarks.keras_curves`` prints JSON: seconds per batch without a
-callback, with ours, with livelossplot's once a batch (`livelossplot_batches`, which
-redraws with each) and as it is meant, once an epoch, and with fastprogress where it is
-installed. ``--legacy`` takes tf_keras. The ways take turns in one process; each is its
-median. ``spread`` is the median of all differences between fits without a callback.
-``ours`` is without what is done once in a fit, showing the widget and drawing the
-picture at the end: these are ``once``, in seconds.
+``python -m benchmarks.keras_curves`` prints JSON: seconds per batch in each round without a
+callback, with ours, with livelossplot's as it is meant, once an epoch, and with fastprogress
+where these are installed. ``--legacy`` takes tf_keras. The ways take turns in one process.
+``ours`` is without what is done once in a fit, showing the widget and drawing the picture at
+the end: these are ``once``, in seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import argparse
 import importlib
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -26,9 +23,8 @@ from typing import Any
 os.environ["TPUNB_WIDGETS"] = "always"
 _BATCH = 64
 _SECONDS = 0.001
-_ROUNDS = 9
+_ROUNDS = 5
 _BATCHES = 1000
-_REDRAWN = 10
 
 
 def main() -> None:
@@ -44,8 +40,8 @@ def main() -> None:
     print(json.dumps(measured), file=sys.__stdout__)
 
 
-def measure(name: str, rounds: int = _ROUNDS) -> dict[str, float]:
-    """Seconds per batch of each way."""
+def measure(name: str, rounds: int = _ROUNDS) -> dict[str, list[float]]:
+    """Seconds per batch of each way in each round."""
     keras = importlib.import_module(name)
     fit = _fit_of(keras)
     once: list[float] = []
@@ -56,17 +52,12 @@ def measure(name: str, rounds: int = _ROUNDS) -> dict[str, float]:
     for _ in range(rounds):
         order = order[1:] + order[:1]  # what comes first in a round fares otherwise
         for way, callback in order:
-            batches = _REDRAWN if way == "livelossplot_batches" else _BATCHES
             once.clear()
-            each = fit([each for each in [callback()] if each is not None], batches)
-            times[way].append(each - sum(once) / batches)
+            each = fit([each for each in [callback()] if each is not None], _BATCHES)
+            times[way].append(each - sum(once) / _BATCHES)
             if once:
                 onces.append(sum(once))
-    measured = {way: statistics.median(found) for way, found in times.items()}
-    plain = times["without"]
-    differences = [abs(a - b) for i, a in enumerate(plain) for b in plain[:i]]
-    measured["once"] = statistics.median(onces)
-    return {**measured, "spread": statistics.median(differences)}
+    return {**times, "once": onces}
 
 
 def _ways(name: str, once: list[float]) -> dict[str, Callable[[], Any]]:
@@ -90,26 +81,14 @@ def _ways(name: str, once: list[float]) -> dict[str, Callable[[], Any]]:
 
 
 def _livelossplot() -> dict[str, Callable[[], Any]]:
-    import keras
-
     try:
         import matplotlib as mpl
 
         mpl.use("agg")
-        from livelossplot import PlotLosses, PlotLossesKerasTF
+        from livelossplot import PlotLossesKerasTF
     except ImportError:
         return {}
-
-    class Batches(keras.callbacks.Callback):
-        def __init__(self) -> None:
-            super().__init__()
-            self.plot = PlotLosses()
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.plot.update(logs)
-            self.plot.send()
-
-    return {"livelossplot": PlotLossesKerasTF, "livelossplot_batches": Batches}
+    return {"livelossplot": PlotLossesKerasTF}
 
 
 def _fastprogress() -> dict[str, Callable[[], Any]]:

@@ -1,10 +1,26 @@
-"""Results, as a table and as JSON."""
+"""Results: as a table for the terminal, as one for a page, and as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
+
+from tpunb._util.units import byte_count, duration
+
+__all__ = [
+    "MeasurementError",
+    "Result",
+    "limit",
+    "markdown",
+    "quantity",
+    "ratio_with_spread",
+    "table",
+]
+
+
+class MeasurementError(Exception):
+    """A process that measures has failed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,10 +29,12 @@ class Result:
 
     Attributes:
         case: What was measured.
-        ours: Seconds of each repeat.
+        ours: What each repeat gave.
         peer_name: What it is held against.
-        peer: Seconds of the peer in each repeat, or the limit.
+        peer: What the peer gave in each repeat, or the limit.
         wanted: The ratio that is wanted at most; None where there is no wish.
+        unit: Of ours and the peer's: `"s"` or `"B"`.
+        missing: Why there is no ratio.
     """
 
     case: str
@@ -24,19 +42,21 @@ class Result:
     peer_name: str
     peer: tuple[float, ...]
     wanted: float | None = None
+    unit: str = "s"
+    missing: str = ""
 
     @property
     def ratios(self) -> list[float]:
         """Ours over the peer's, repeat by repeat."""
-        return [mine / theirs for mine, theirs in zip(self.ours, self.peer, strict=True)]
+        return [mine / theirs for mine, theirs in zip(self.ours, self.peer, strict=False)]
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> float | None:
         """The median of the ratios."""
-        return statistics.median(self.ratios)
+        return statistics.median(self.ratios) if self.ratios else None
 
     def as_dict(self) -> dict[str, object]:
-        """The result for programs, in seconds."""
+        """The result for programs, in seconds or bytes."""
         return {**dataclasses.asdict(self), "ratios": self.ratios, "ratio": self.ratio}
 
 
@@ -53,22 +73,48 @@ def table(results: Iterable[Result]) -> str:
     )
 
 
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of a Markdown page."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def quantity(values: Sequence[float], unit: str) -> str:
+    """The median of some measurements of one thing."""
+    middle = statistics.median(values)
+    return duration(middle) if unit == "s" else byte_count(middle)
+
+
+def ratio_with_spread(result: Result) -> str:
+    """A ratio, and from where to where it went if there is more than one."""
+    if result.ratio is None:
+        return result.missing
+    spread = f" ({_spread(result)})" if len(result.ratios) > 1 else ""
+    return f"{_number(result.ratio)}×{spread}"
+
+
+def limit(result: Result) -> str:
+    """The ratio that is wanted."""
+    return "" if result.wanted is None else f"≤ {_number(result.wanted)}"
+
+
 def _row(result: Result) -> Sequence[str]:
-    low, high = min(result.ratios), max(result.ratios)
+    if result.ratio is None:
+        return (result.case, result.missing, "", result.peer_name, "", "", limit(result))
     return (
         result.case,
-        _time(statistics.median(result.ours)),
-        _time(statistics.median(result.peer)),
+        quantity(result.ours, result.unit),
+        quantity(result.peer, result.unit),
         result.peer_name,
         _number(result.ratio),
-        f"{_number(low)} to {_number(high)}",
-        "" if result.wanted is None else f"≤ {_number(result.wanted)}",
+        _spread(result),
+        limit(result),
     )
 
 
+def _spread(result: Result) -> str:
+    return f"{_number(min(result.ratios))}–{_number(max(result.ratios))}"
+
+
 def _number(ratio: float) -> str:
-    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+    return f"{ratio:.2f}" if 0.1 <= ratio < 10 else f"{ratio:.2g}"

@@ -1,123 +1,127 @@
-"""One training step under one strategy, in a process of its own.
-
-``python -m benchmarks.training STRATEGY CORES MODEL`` prints JSON: seconds of the
-first step (tracing, compiling, running) and of a steady one (median).
-"""
+"""Training steps of one model under one strategy, in a process that is told when to make them."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+from benchmarks.models import inputs, model
+
+__all__ = ["FIRST", "LATER", "STRATEGIES", "serve"]
+
 STRATEGIES = ("virtual", "lenient", "mirrored", "one")
-MODELS = ("mlp", "guide", "lstm")
-_PER_CORE_BATCH = 4
+FIRST, LATER = "first", "later"
+
+_PER_CORE_BATCH = 16
 # MirroredStrategy on many logical devices can hang with one thread per processor.
 _THREADS = 16
-_STEADY_SECONDS = 4.0
+_SECONDS = 0.5
+_LEAST, _MOST = 2, 100
 
 
-def main() -> None:
-    """Measures what the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("strategy", choices=STRATEGIES)
-    parser.add_argument("cores", type=int)
-    parser.add_argument("model", choices=MODELS)
-    args = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    print(json.dumps(measure(args.strategy, args.cores, args.model)))
+def serve(asked: Connection, strategy: str, cores: int, name: str) -> None:
+    """Makes a model, says so, and then makes and measures the steps that it is asked for.
+
+    What is measured has `seconds`, `cpu` (seconds of a processor) and `memory` (bytes at the
+    peak, above what importing TensorFlow takes).
+
+    Args:
+        asked: Gives `FIRST` or `LATER`, and takes what that has taken.
+        strategy: One of `STRATEGIES`.
+        cores: How many replicas; of one device, which takes the whole batch, too.
+        name: The model's name.
+    """
+    from benchmarks import preloaded  # noqa: F401
+
+    imported = _peak_memory()
+    step = _training_step(_strategy(strategy, cores), name, cores)
+    asked.send({})
+    while True:
+        measured = _first(step) if asked.recv() == FIRST else _later(step)
+        asked.send({**measured, "memory": _peak_memory() - imported})
 
 
-def measure(strategy_name: str, cores: int, model_name: str) -> dict[str, float]:
-    """Seconds of the first and of a steady step."""
-    strategy = _strategy(strategy_name, cores)
-    step = _training_step(strategy, model_name, cores * _PER_CORE_BATCH)
-    began = time.perf_counter()
+def _first(step: Callable[[], None]) -> dict[str, float]:
+    """Seconds of the first step, and those of a processor."""
+    began, worked = time.perf_counter(), time.process_time()
     step()
-    first = time.perf_counter() - began
-    step()
-    return {"first": first, "steady": _steady(step)}
+    found = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - worked}
+    step()  # what is done once more is counted nowhere
+    return found
 
 
-def _steady(step: Callable[[], None]) -> float:
-    times: list[float] = []
-    while len(times) < 5 or (sum(times) < _STEADY_SECONDS and len(times) < 200):
-        began = time.perf_counter()
+def _later(step: Callable[[], None]) -> dict[str, float]:
+    """Seconds of a step, and those of a processor, on the average of some."""
+    count, began, worked = 0, time.perf_counter(), time.process_time()
+    while count < _LEAST or (time.perf_counter() - began < _SECONDS and count < _MOST):
         step()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+        count += 1
+    seconds, cpu = time.perf_counter() - began, time.process_time() - worked
+    return {"seconds": seconds / count, "cpu": cpu / count}
+
+
+def _peak_memory() -> int:
+    """Bytes that this process and those that it has started have had at most."""
+    children = Path("/proc/self/task").glob("*/children")
+    started = [number for path in children for number in path.read_text().split()]
+    return sum(map(_peak_of, ["self", *started]))
+
+
+def _peak_of(process: str) -> int:
+    """Not `ru_maxrss`, which begins with what the starting process had."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError:  # it has ended
+        return 0
+    line = next((line for line in status.splitlines() if line.startswith("VmHWM:")), "VmHWM: 0")
+    return int(line.split()[1]) * 1024
 
 
 def _strategy(name: str, cores: int) -> Any:
     import tensorflow as tf
 
-    tf.config.threading.set_inter_op_parallelism_threads(_THREADS)
     if name in {"virtual", "lenient"}:
         from tpunb.virtual import VirtualTPUStrategy
 
         return VirtualTPUStrategy(cores, strict=name == "virtual")
     if name == "one":
         return tf.distribute.OneDeviceStrategy("CPU:0")
+    tf.config.threading.set_inter_op_parallelism_threads(_THREADS)
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration() for _ in range(cores)]
     tf.config.set_logical_device_configuration(cpu, devices)
     return tf.distribute.MirroredStrategy([f"CPU:{core}" for core in range(cores)])
 
 
-def _model(name: str) -> Any:
-    import keras
-
-    keras.utils.set_random_seed(0)
-    if name == "mlp":
-        layers = [keras.layers.Flatten(), keras.layers.Dense(64, activation="relu")]
-    elif name == "lstm":  # a loop, which XLA has to be asked about
-        layers = [keras.layers.Reshape((8, 8)), keras.layers.LSTM(32)]
-    else:  # that of TensorFlow's TPU guide, on digits of 8 by 8 pixels
-        layers = [
-            keras.layers.Conv2D(256, 3, activation="relu"),
-            keras.layers.Conv2D(256, 3, activation="relu"),
-            keras.layers.Flatten(),
-            keras.layers.Dense(256, activation="relu"),
-            keras.layers.Dense(128, activation="relu"),
-        ]
-    return keras.Sequential([keras.Input((8, 8, 1)), *layers, keras.layers.Dense(10)])
-
-
-def _training_step(strategy: Any, model_name: str, global_batch: int) -> Callable[[], None]:
+def _training_step(strategy: Any, name: str, cores: int) -> Callable[[], None]:
+    """A custom loop's step, on a batch that is there already."""
     import keras
     import tensorflow as tf
 
     with strategy.scope():
-        model = _model(model_name)
+        made = model(name)
         optimizer = keras.optimizers.Adam()
-        optimizer.build(model.trainable_variables)
+        optimizer.build(made.trainable_variables)
         accuracy = keras.metrics.SparseCategoricalAccuracy()
+    global_batch = cores * _PER_CORE_BATCH
     batch = global_batch // strategy.num_replicas_in_sync
-    images = strategy.experimental_distribute_values_from_function(
-        lambda _: tf.random.stateless_uniform((batch, 8, 8, 1), (1, 2))
-    )
+    examples = strategy.experimental_distribute_values_from_function(lambda _: inputs(name, batch))
     labels = strategy.experimental_distribute_values_from_function(lambda _: tf.range(batch) % 10)
 
-    def replica_step(images: tf.Tensor, labels: tf.Tensor) -> None:
+    def replica_step(examples: tf.Tensor, labels: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
-            logits = model(images, training=True)
+            logits = made(examples, training=True)
             losses = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
             loss = tf.reduce_sum(losses) / global_batch
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        gradients = tape.gradient(loss, made.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, made.trainable_variables, strict=True))
         accuracy.update_state(labels, logits)
 
-    @tf.function
     def step() -> None:
-        strategy.run(replica_step, args=(images, labels))
+        strategy.run(replica_step, args=(examples, labels))
 
-    return step
-
-
-if __name__ == "__main__":
-    main()
+    traced: Callable[[], None] = tf.function(step)
+    return traced

@@ -499,10 +499,12 @@ optimizer.apply(tape.gradient(loss, variables), variables)
             connection.cells.steps(source, {**names, name: made}, data=dataset).go()
 
 
-def paced(pace: StepsPerLoop, left: float, step: float, trace: float = 0.5) -> list[int]:
-    """The calls that a pace chooses when steps take that long."""
+def paced(
+    pace: StepsPerLoop, left: float, step: float, trace: float = 0.5, *, again: bool = False
+) -> list[int]:
+    """The calls that a pace chooses when steps take that long, in a run that is traced or not."""
     calls = []
-    traced = {1: False, 2: False}
+    traced = {1: again, 2: again}
     while left > 0:
         count = pace.choose(left)
         kind = min(count, 2)
@@ -521,6 +523,17 @@ def test_loops_of_a_quarter_of_a_second() -> None:
     assert calls[-1] == 1  # whose values the notebook gets
     assert max(calls) == 200
     assert calls.count(1) <= 5
+
+
+def test_two_single_steps_tell_how_long_a_loop_may_be() -> None:
+    calls = paced(StepsPerLoop(None, loopable=True), 1000, 1e-3, again=True)
+    assert calls == [1, 1, 50, 200, 200, 200, 200, 147, 1]
+
+
+@pytest.mark.parametrize("step", [0.9e-3, 1.1e-3, 1.4e-3, 1.7e-3, 2.4e-3, 3.6e-3, 5.1e-3, 9e-3])
+def test_loops_use_most_of_their_time(step: float) -> None:
+    longest = max(paced(StepsPerLoop(None, loopable=True), 10_000, step))
+    assert 0.16 < longest * step <= 0.25
 
 
 @pytest.mark.parametrize(

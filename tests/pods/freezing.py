@@ -66,6 +66,7 @@ def main() -> None:
     }
     print(json.dumps(found), flush=True)
     os.kill(victim, signal.SIGSTOP)  # the end of the process must not wait for it
+    os.waitpid(victim, os.WUNTRACED)
 
 
 if __name__ == "__main__":

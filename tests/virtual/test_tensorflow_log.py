@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from support.patience import PATIENCE
 
 from tpunb.machine import tensorflow_version
 from tpunb.machine.tested_releases import release
+from tpunb.virtual import tensorflow_log
 from tpunb.virtual.tensorflow_log import quiet_start, restore_log, silence_log
 
 ROOT = Path(__file__).parents[2]
@@ -134,6 +136,21 @@ def test_what_was_hidden_comes_back(since: str | None, monkeypatch: pytest.Monke
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", since)
     restore_log()
     assert os.environ.get("TF_CPP_MIN_LOG_LEVEL") == since
+
+
+@pytest.mark.parametrize("inherited", [b"HOME=/x\0", b"HOME=/x\0TF_CPP_MIN_LOG_LEVEL=1\0"])
+def test_what_importing_jax_sets_is_no_wish_of_the_users(
+    inherited: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "environ").write_bytes(inherited)
+    monkeypatch.setattr(tensorflow_log, "_INHERITED", tmp_path / "environ")
+    monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
+    silence_log()
+    is_users = b"TF_CPP" in inherited
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == ("1" if is_users else "3")
+    restore_log()
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "1"
 
 
 PROGRAM = """

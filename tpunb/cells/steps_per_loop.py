@@ -11,7 +11,8 @@ TARGET = 0.25
 
 _TRIAL = 0.05  # seconds of the first loops, while few steps are measured
 _SLOW = 0.05  # seconds of a step from which on the host's part is nothing
-_MEASURED = 2  # single steps, after the one that is traced
+_MEASURED = 2  # single steps, without the one that is traced
+_DIGITS = (1, 1.5, 2, 3, 4, 5, 7)  # loops of at least two thirds of the time that they may take
 
 
 class StepsPerLoop:
@@ -30,7 +31,7 @@ class StepsPerLoop:
         self.steps_per_loop = 1
         self.step: float | None = None
         self._fixed, self._loopable = fixed, loopable
-        self._singles = 0
+        self._singles = self._measured = 0
         self._trace: float | None = None
         self._loop_step: float | None = None
         self._traced_loop = False
@@ -50,7 +51,7 @@ class StepsPerLoop:
         return int(min(wanted, room))
 
     def _by_measuring(self, room: float) -> int:
-        if self._singles <= _MEASURED or self.step is None or self.step >= _SLOW:
+        if self._measured < _MEASURED or self.step is None or self.step >= _SLOW:
             return 1
         if self._loop_step is not None:
             return _round(TARGET / self._loop_step)
@@ -70,6 +71,7 @@ class StepsPerLoop:
         if count == 1:
             self._singles += 1
             if trace is None:
+                self._measured += 1
                 self.step = min(self.step or math.inf, seconds)
             else:
                 self._trace = (self._trace or 0.0) + trace
@@ -82,8 +84,8 @@ class StepsPerLoop:
 
 
 def _round(number: float) -> int:
-    """A number of one digit that is 1, 2 or 5, and zeros; the nearest below."""
+    """A round number: the nearest below."""
     if number < 2:
         return 1
     power = 10 ** math.floor(math.log10(number))
-    return int(power * max(digit for digit in (1, 2, 5) if digit * power <= number))
+    return int(power * max(digit for digit in _DIGITS if digit * power <= number))

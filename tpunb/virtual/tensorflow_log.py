@@ -29,25 +29,45 @@ _NOISE = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] \S+:\d+\] "
     r"|To enable the following instructions:"
 )
+# What importing JAX sets, which Keras imports where it is installed.
+_JAX_LEVEL = "1"
+_INHERITED = Path("/proc/self/environ")
 _silenced = False
+_former: str | None = None
 
 
 def silence_log() -> None:
     """Hides all but fatal messages from now on, unless the user has set the level."""
-    global _silenced
-    if _VARIABLE in os.environ:
+    global _silenced, _former
+    if _is_set_by_user():
         return
+    _former = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = str(_FATAL)
     _silenced = True
     _set_level(_FATAL)
+
+
+def _is_set_by_user() -> bool:
+    """Whether there is a level, and not because JAX has been imported."""
+    level = os.environ.get(_VARIABLE)
+    if level != _JAX_LEVEL or "jax" not in sys.modules:
+        return level is not None
+    try:
+        inherited = _INHERITED.read_bytes().split(b"\0")
+    except OSError:  # another system
+        return True
+    return any(entry.startswith(f"{_VARIABLE}=".encode()) for entry in inherited)
 
 
 def restore_log() -> None:
     """Undoes `silence_log`; a level that the user has set since stays."""
     global _silenced
     if _silenced and os.environ.get(_VARIABLE) == str(_FATAL):
-        del os.environ[_VARIABLE]
-        _set_level(_INFO)
+        if _former is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = _former
+        _set_level(int(_former or _INFO))
     _silenced = False
 
 
@@ -55,7 +75,8 @@ def _set_level(level: int) -> None:
     """Sets the level of a TensorFlow that has been imported, which has read the variable.
 
     It offers no Python function for that, but exports Abseil's, whose name has the version of
-    Abseil in it.
+    Abseil in it. TensorFlow 2.18 has a log of its own beside Abseil's: it keeps the level that it
+    found at its first message, and without its only sink it would lose fatal messages too.
     """
     tensorflow = sys.modules.get("tensorflow")
     if not getattr(tensorflow, "__file__", None):

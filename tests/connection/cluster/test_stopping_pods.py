@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,13 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="signals"),
 ]
 
+SCRIPTS = Path(__file__).parents[2] / "pods"
+
 
 @pytest.fixture(scope="module")
 def freezing() -> Any:
     """What was seen; the script ends with a worker frozen, whose end it must not wait for."""
-    return run_script(Path(__file__).parents[2] / "pods" / "freezing.py")
+    return run_script(SCRIPTS / "freezing.py")
 
 
 @THOROUGH
@@ -31,3 +36,44 @@ def test_a_cell_is_stopped(freezing: Any) -> None:
 def test_a_run_of_steps_is_stopped(freezing: Any) -> None:
     assert freezing["steps"]["said"] == "(True, True, 0)"
     assert freezing["steps"]["after"] == [3.0, 3.0]
+
+
+@THOROUGH
+@pytest.mark.parametrize("whose", ["own", "given"])
+def test_a_worker_that_freezes_while_the_process_ends(whose: str) -> None:
+    assert run_script(SCRIPTS / "freezing_at_exit.py", whose) is True
+
+
+def test_connections_that_are_cut_are_closed_before_anything_else_is_sent() -> None:
+    """As TensorFlow does: another thread notices, and takes its time to close the socket."""
+    from tpunb.connection.cluster.time_limit import cut_off
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+        closed = []
+
+        def notice() -> None:
+            assert ours.recv(1) == b""
+            time.sleep(0.1)
+            closed.append(True)
+            ours.close()
+
+        noticing = threading.Thread(target=notice)
+        noticing.start()
+        cut_off({server.getsockname()})
+        assert closed
+        noticing.join()
+        theirs.close()
+
+
+def test_connections_that_nobody_closes_are_not_waited_for() -> None:
+    from tpunb.connection.cluster.time_limit import cut_off
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as ours,
+        server.accept()[0],
+    ):
+        cut_off({server.getsockname()})
+        assert ours.recv(1) == b""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tpunb._util.secret_masking import mask
 from tpunb._util.units import counted
+from tpunb.connection.cluster.exit_guard import ExitGuard
 from tpunb.connection.cluster.join import Joined, join
 from tpunb.connection.cluster.local_workers import LocalWorkers
 from tpunb.connection.cluster.probe import Reason, Unreachable, Worker, check_all, responds
@@ -55,6 +56,7 @@ class Pod:
     joined: Joined
     local: LocalWorkers | None = None
     notes: tuple[str, ...] = ()
+    _guard: ExitGuard | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -67,13 +69,15 @@ class Pod:
 
     def cut(self) -> None:
         """Closes the connections to the workers, which TensorFlow opens again."""
-        from tpunb.connection.cluster.time_limit import cut
+        from tpunb.connection.cluster.time_limit import cut_off
 
-        cut(self.joined.peers)
+        cut_off(self.joined.peers)
 
     def close(self) -> None:
         """Disconnects from the workers and ends those that were started for the Pod."""
         atexit.unregister(self.leave_at_exit)
+        if self._guard is not None:
+            self._guard.close()
         try:
             self.joined.leave()
         finally:
@@ -86,6 +90,8 @@ class Pod:
         Call it again once the strategy is made, which registers a wait for the workers
         without a timeout.
         """
+        if self._guard is None:
+            self._guard = ExitGuard(self.addresses, self.joined.peers)
         atexit.unregister(self.leave_at_exit)
         atexit.register(self.leave_at_exit)
 
@@ -95,12 +101,15 @@ class Pod:
         TensorFlow contacts its workers once more at the very end, and would log errors.
         """
         from tpunb.connection.cluster import context as cluster
+        from tpunb.connection.cluster.time_limit import unlocked
 
-        # Threads can no longer be started, so a wait cannot be ended: call only live workers.
         gone = self.local is not None and self.local.ended()
         if not gone and all(map(responds, self.addresses)):
+            if self._guard is not None:
+                self._guard.watch()  # one may freeze from now on
             if self.local is not None:
-                cluster.disconnect(self.joined.generation)
+                with unlocked():
+                    cluster.disconnect(self.joined.generation)
             return
         cluster.skip_exit_wait()
         if self.local is not None:

@@ -25,9 +25,11 @@ from tpunb._util.deadline import Running
 from tpunb.virtual._tensorflow import pywrap_tfe
 from tpunb.virtual.patch.patch_tools import attribute
 
-__all__ = ["StillWaitingError", "cut", "set_keepalive", "unlocked", "within"]
+__all__ = ["StillWaitingError", "cut", "cut_off", "set_keepalive", "unlocked", "within"]
 
 _GRACE = 1.5  # seconds for a call to end once its sockets are shut down
+_CLOSING = 0.5  # seconds for sockets to be closed once they are shut down: it takes a millisecond
+_SECONDS_BETWEEN_LOOKS = 0.005
 # Idle seconds until the first probe, seconds between probes, and how many may fail; and the
 # milliseconds that sent data may stay unacknowledged.
 _KEEPALIVE = {
@@ -100,6 +102,35 @@ def cut(peers: Collection[tuple[str, int]]) -> int:
         How many sockets there were.
     """
     return _for_each(peers, lambda connection: connection.shutdown(socket.SHUT_RDWR))
+
+
+def cut_off(peers: Collection[tuple[str, int]]) -> None:
+    """Shuts down this process's own sockets to other machines, and waits until they are closed.
+
+    TensorFlow closes them as soon as it notices. What it sends before that fails with a broken
+    pipe, though the machine is there; what it sends afterwards opens a new connection.
+
+    Args:
+        peers: Their IP addresses and ports.
+    """
+    shut: set[int] = set()
+
+    def shut_down(connection: socket.socket) -> None:
+        connection.shutdown(socket.SHUT_RDWR)
+        shut.add(os.fstat(connection.fileno()).st_ino)
+
+    _for_each(peers, shut_down)
+    deadline = time.monotonic() + _CLOSING
+    while shut & _open_inodes() and time.monotonic() < deadline:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _open_inodes() -> set[int]:
+    found = set()
+    for name in _open_files():
+        with contextlib.suppress(OSError):
+            found.add(os.fstat(int(name)).st_ino)
+    return found
 
 
 def set_keepalive(peers: Collection[tuple[str, int]]) -> int:

@@ -1,0 +1,76 @@
+"""The page of the documentation that has the figures: `docs/benchmarks.md`."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.report import Result, limit, markdown, quantity, ratio_with_spread
+from benchmarks.sizes import StepResult
+from benchmarks.sizes import as_markdown as sizes_as_markdown
+from tpunb._util.atomic_files import write_file
+from tpunb._util.units import byte_count, counted
+from tpunb.machine.memory import measure
+from tpunb.machine.processors import processors
+
+__all__ = ["PAGE", "put"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+_HEADER = ("case", "ours", "held against", "", "ratio (spread)", "wanted")
+
+
+def put(kind: str, results: Sequence[Result], page: Path = PAGE) -> None:
+    """Puts figures in place of those that the page has.
+
+    Args:
+        kind: Which: a line `<!-- KIND -->` comes before them, `<!-- /KIND -->` after.
+        results: The figures.
+        page: The page.
+
+    Raises:
+        ValueError: The page has no such place.
+    """
+    begin, end = f"<!-- {kind} -->", f"<!-- /{kind} -->"
+    before, opened, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (opened and closed):
+        raise ValueError(f"{page.name} has no place for {kind}")
+    text = f"{_measured_on()}\n\n{_tables(results)}"
+    write_file(page, f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def _tables(results: Sequence[Result]) -> str:
+    """Steps by models and sizes, where nothing is wished; else case by case."""
+    steps = [each for each in results if isinstance(each, StepResult) and each.wanted is None]
+    return sizes_as_markdown(steps) if steps else _cases(results)
+
+
+def _cases(results: Iterable[Result]) -> str:
+    """A table of cases."""
+    rows = [
+        (
+            each.case,
+            quantity(each.ours, each.unit),
+            quantity(each.peer, each.unit),
+            each.peer_name,
+            ratio_with_spread(each),
+            limit(each),
+        )
+        for each in results
+    ]
+    return markdown(_HEADER, rows)
+
+
+def _measured_on() -> str:
+    """What kind of machine this is, and when and with what was measured."""
+    memory = byte_count(measure().total or 0)
+    found = importlib.metadata.packages_distributions()["tensorflow"]
+    version = importlib.metadata.version(found[0])
+    return (
+        f"{datetime.date.today()}: {counted(processors(), 'processor')}, {memory} of memory, "
+        f"{platform.system()}, Python {platform.python_version()}, TensorFlow {version}."
+    )

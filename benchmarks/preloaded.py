@@ -1,0 +1,11 @@
+"""What processes that measure training are forked from: all is imported, and nothing made."""
+
+from __future__ import annotations
+
+from tpunb.virtual.import_tensorflow import import_tensorflow
+
+import_tensorflow()
+
+import keras  # noqa: E402, F401
+
+from tpunb.virtual import VirtualTPUStrategy  # noqa: E402, F401
