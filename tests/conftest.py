@@ -57,7 +57,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leaves files unimported whose import would be TensorFlow's, where that is not wanted."""
     if not _is_without_tensorflow(config) or collection_path.suffix != ".py":
         return None
-    return True if imports_tensorflow(collection_path) else None
+    # All tests of the browser are marked; what they import besides takes a second.
+    unwanted = collection_path.parent.name == BROWSER or imports_tensorflow(collection_path)
+    return True if unwanted else None
 
 
 def pytest_pycollect_makemodule(module_path: Path) -> None:
