@@ -35,7 +35,8 @@ UNIT_TESTS := $(PYTEST) $(RETRIED) $(CHECKS:%=--ignore=%)
 # and the TPU's compiler is not there.
 OLDEST_TESTS := -m "(tensorflow or oldest) and not thorough" -p no:cacheprovider \
 	--ignore=tests/browser --ignore=tests/compiler --ignore-glob='tests/notebook/test_magics_*'
-# What the real tensorflow-tpu and Colab's IPython and widgets may change.
+# What the real tensorflow-tpu and Colab's IPython and widgets may change. The quickstart is run
+# beside them and not compared: without XLA for the CPU it warns once.
 TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
 	tests/display/test_widgets_curves.py tests/display/test_widgets_programs.py \
 	tests/browser/test_classic.py
@@ -155,9 +156,8 @@ test-oldest: .venv-oldest/.done
 
 test-tpu-wheel: .venv-tpu/.done
 	$(STAGE) "TensorFlow for TPUs without a TPU, with Colab's IPython and widgets"
-	$(TPU_WHEEL)/python $(PYTEST) $(TPU_WHEEL_TESTS) -p no:cacheprovider
-	$(STAGE) "the quickstart there, not compared: without XLA for the CPU it warns once"
-	$(TPU_WHEEL)/python -m pytest -q -p no:cacheprovider --nbval-lax --nbval-current-env $(QUICKSTART)
+	$(TPU_WHEEL)/python $(PYTEST) -p no:cacheprovider $(TPU_WHEEL_TESTS) \
+		--nbval-lax --nbval-current-env $(QUICKSTART)
 
 check: setup
 	$(STAGE) "lint"
