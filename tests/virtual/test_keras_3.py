@@ -30,6 +30,10 @@ from support.tiers import THOROUGH, thorough
 pytestmark = [*MARKS, pytest.mark.slow]
 
 FURTHER = {
+    "class weights",
+    "not built",
+    "own step",
+    "tensors",
     "adafactor",
     "adamw",
     "attention",
