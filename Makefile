@@ -8,6 +8,7 @@ EXECUTED := build/00_quickstart.ipynb
 BIN := .venv/bin
 OLDEST := .venv-oldest/bin
 TPU_WHEEL := .venv-tpu/bin
+COMPILER := .venv-compiler/bin
 
 # -qq leaves pip's errors and drops its page of progress and notices.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
@@ -20,6 +21,8 @@ STAGE := printf '==> %s\n'
 # Processes that share the tests: make WORKERS=8 test. One more than there are processors at
 # least: for a third of the time a test waits, for a page or for a process that it started.
 WORKERS ?= 3
+# What CI runs besides, in the same processes: make THOROUGH=1 test.
+QUICK := $(if $(THOROUGH),, and not thorough)
 # Whole files to each, slow ones first, as tests/conftest.py orders them.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # On CI's machines, which do other things too, a test that fails is run once more, and listed.
@@ -28,10 +31,12 @@ RETRIED := $(if $(CI),--reruns 1 -raR)
 CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py tests/test_site.py
 UNIT_TESTS := $(PYTEST) $(RETRIED) $(CHECKS:%=--ignore=%)
 # What an older TensorFlow, or an older release of what tests/oldest.txt pins, may change.
-# Browsers see neither, and processes that die take long.
+# Browsers see neither; magics call what the tests of other rooms call, and the notebooks run them;
+# and the TPU's compiler is not there.
 OLDEST_TESTS := -m "(tensorflow or oldest) and not thorough" -p no:cacheprovider \
-	--ignore=tests/browser
-# What the real tensorflow-tpu and Colab's IPython and widgets may change.
+	--ignore=tests/browser --ignore=tests/compiler --ignore-glob='tests/notebook/test_magics_*'
+# What the real tensorflow-tpu and Colab's IPython and widgets may change. The quickstart is run
+# beside them and not compared: without XLA for the CPU it warns once.
 TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
 	tests/display/test_widgets_curves.py tests/display/test_widgets_programs.py \
 	tests/browser/test_classic.py
@@ -53,7 +58,8 @@ help:
 	echo "make lab     open the notebooks in JupyterLab, on this machine only"
 	echo "make test    unit tests and notebooks, on the newest TensorFlow"
 	echo "make test-thorough test-oldest test-tpu-wheel"
-	echo "             what takes longer, the oldest TensorFlow and that for TPUs: CI runs them too"
+	echo "             what takes longer, the oldest TensorFlow and that for TPUs: CI runs them too,"
+	echo "             the first together with the others (make THOROUGH=1 test)"
 	echo "make check   lint, format, types, notebooks, wheel"
 	echo "make site    the documentation as a site, in build/site"
 	echo "make bench   the benchmarks, in a quarter of an hour (ARGS=--write puts them into docs/benchmarks.md)"
@@ -93,10 +99,18 @@ endef
 	touch $@
 
 # The TPU's own compiler, 230 MB that only tests and benchmarks need; nothing where it has no wheels.
-# JAX's releases do not go with the oldest TensorFlow. TF-GNN comes last: pip calls what it lacks an error.
-.venv/.compiler: .venv/.done
-	$(STAGE) ".venv: the TPU's own compiler, and TF-GNN"
-	$(BIN)/python $(PIP_INSTALL) -e ".[compiler]" ml_collections
+# It is apart from the rest as Keras imports JAX, a tenth of a process's start, wherever it finds it,
+# and as JAX's releases do not go with the oldest TensorFlow.
+.venv-compiler/.done: pyproject.toml Makefile
+	$(STAGE) ".venv-compiler: the TPU's own compiler"
+	$(call make_environment,.venv-compiler)
+	$(COMPILER)/python $(PIP_INSTALL) -e ".[compiler]"
+	touch $@
+
+# TF-GNN comes last: pip calls what it lacks an error.
+.venv/.gnn: .venv/.done
+	$(STAGE) ".venv: TF-GNN"
+	$(BIN)/python $(PIP_INSTALL) ml_collections
 	$(BIN)/python $(TF_GNN)
 	touch $@
 
@@ -113,38 +127,37 @@ lab: setup
 	$(BIN)/jupyter lab --ip=127.0.0.1 $$(test "$$(id -u)" -ne 0 || echo --allow-root) \
 		$$(test -f $(EXECUTED) && echo $(EXECUTED) || echo $(QUICKSTART))
 
-test: test-newest test-notebooks
+test: test-newest
 
 test-newest test-notebooks test-thorough test-oldest test-tpu-wheel: export TF_ENABLE_ONEDNN_OPTS := 0
 
-test-newest: .venv/.compiler
-	$(STAGE) "unit tests without TensorFlow"
-	$(BIN)/python $(UNIT_TESTS) -m "not tensorflow and not thorough"
-	$(STAGE) "unit tests, newest TensorFlow"
-	$(BIN)/python $(UNIT_TESTS) -m "tensorflow and not thorough"
+# Empty where it has no wheels.
+test-newest test-notebooks test-thorough bench: export TPUNB_COMPILER_PYTHON = \
+	$(shell test -d .venv-compiler/lib/*/site-packages/libtpu && echo $(CURDIR)/$(COMPILER)/python)
 
-test-notebooks: .venv/.compiler
+test-newest: .venv/.gnn .venv-compiler/.done
+	$(STAGE) "unit tests without TensorFlow"
+	$(BIN)/python $(UNIT_TESTS) -m "not tensorflow$(QUICK)"
+	$(STAGE) "unit tests and notebooks, outputs compared, newest TensorFlow"
+	$(BIN)/python $(UNIT_TESTS) -m "tensorflow$(QUICK)" tests $(NOTEBOOK_TESTS)
+
+test-notebooks: .venv/.done .venv-compiler/.done
 	$(STAGE) "notebooks, outputs compared"
 	$(BIN)/python $(PYTEST) $(NOTEBOOK_TESTS)
-	$(STAGE) "a notebook as found, unmodified, on a virtual TPU"
-	$(BIN)/python -m pytest -q --nbval --tpu v3-8 notebooks/found
 
-test-thorough: .venv/.compiler
+test-thorough: .venv/.gnn .venv-compiler/.done
 	$(STAGE) "unit tests that take longer, newest TensorFlow"
 	$(BIN)/python $(UNIT_TESTS) -m thorough
 
 test-oldest: export TPUNB_WITHOUT_COMPILER := 1
 test-oldest: .venv-oldest/.done
-	$(STAGE) "unit tests, oldest TensorFlow"
-	$(OLDEST)/python $(UNIT_TESTS) $(OLDEST_TESTS)
-	$(STAGE) "notebooks, outputs compared, oldest TensorFlow"
-	$(OLDEST)/python $(PYTEST) $(NOTEBOOK_TESTS) -p no:cacheprovider
+	$(STAGE) "unit tests and notebooks, outputs compared, oldest TensorFlow"
+	$(OLDEST)/python $(UNIT_TESTS) $(OLDEST_TESTS) tests $(NOTEBOOK_TESTS)
 
 test-tpu-wheel: .venv-tpu/.done
 	$(STAGE) "TensorFlow for TPUs without a TPU, with Colab's IPython and widgets"
-	$(TPU_WHEEL)/python $(PYTEST) $(TPU_WHEEL_TESTS) -p no:cacheprovider
-	$(STAGE) "the quickstart there, not compared: without XLA for the CPU it warns once"
-	$(TPU_WHEEL)/python -m pytest -q -p no:cacheprovider --nbval-lax --nbval-current-env $(QUICKSTART)
+	$(TPU_WHEEL)/python $(PYTEST) -p no:cacheprovider $(TPU_WHEEL_TESTS) \
+		--nbval-lax --nbval-current-env $(QUICKSTART)
 
 check: setup
 	$(STAGE) "lint"
@@ -161,7 +174,7 @@ site: setup
 	$(BIN)/python -m sphinx -b html -q -W --keep-going -c docs -d build/doctrees . build/site
 	echo "The documentation is $(CURDIR)/build/site/index.html"
 
-.venv/.bench: .venv/.compiler
+.venv/.bench: .venv/.done .venv-compiler/.done
 	$(STAGE) ".venv: what the benchmarks compare with"
 	$(BIN)/python $(PIP_INSTALL) -e ".[bench]"
 	touch $@
@@ -170,5 +183,5 @@ bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf .venv .venv-oldest .venv-tpu build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-tpu .venv-compiler build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

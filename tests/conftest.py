@@ -27,6 +27,7 @@ THREADS = 16
 pytest.register_assert_rewrite("support", "counterparts")
 
 from support.importing import imports_tensorflow  # noqa: E402  asserts are rewritten on import
+from support.sparing import import_tensorflow  # noqa: E402
 
 # A shell's background processes ignore interrupts, and those under nohup SIGHUP; the tests
 # send them, and so do the processes that they start.
@@ -45,6 +46,9 @@ settings.load_profile("tpunb")
 BROWSER = "browser"
 """The folder of tests that a browser shows."""
 
+NOTEBOOK = ".ipynb"
+"""What nbval runs, if it is asked to: a kernel each, whose cells are tests."""
+
 WITHOUT_TENSORFLOW = "not tensorflow"
 """How pytest's `-m` begins for the tests that need no TensorFlow."""
 
@@ -53,7 +57,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leaves files unimported whose import would be TensorFlow's, where that is not wanted."""
     if not _is_without_tensorflow(config) or collection_path.suffix != ".py":
         return None
-    return True if imports_tensorflow(collection_path) else None
+    # All tests of the browser are marked; what they import besides takes a second.
+    unwanted = collection_path.parent.name == BROWSER or imports_tensorflow(collection_path)
+    return True if unwanted else None
+
+
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    """Imports TensorFlow before the first test file that does, sparing what only makes it slow."""
+    if imports_tensorflow(module_path):
+        import_tensorflow()
 
 
 def _is_without_tensorflow(config: pytest.Config) -> bool:
@@ -68,7 +80,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     the browser are the longest, as one process has them all.
     """
     for item in items:
-        if imports_tensorflow(item.path) or "tf" in getattr(item, "fixturenames", ()):
+        if item.path.suffix == NOTEBOOK:
+            item.add_marker("tensorflow")
+            item.add_marker("slow")
+            item.add_marker(pytest.mark.flaky(reruns=0))  # its kernel has run the cells before
+        elif imports_tensorflow(item.path) or "tf" in getattr(item, "fixturenames", ()):
             item.add_marker("tensorflow")
         elif item.path.parent.name == BROWSER:
             # Kernels of theirs import it; and pages leave time for those that compute.
@@ -83,6 +99,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         pytest.exit("A test module that needs no TensorFlow imports it.", returncode=3)
     gc.collect()
     gc.freeze()
+    # Graphs make objects by the hundred thousand: the collector would look for cycles all the time.
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -160,8 +178,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def _start_tensorflow() -> Any:
-    import tensorflow as tf
-
+    tf = import_tensorflow()
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
         tf.config.set_logical_device_configuration(

@@ -60,6 +60,14 @@ def save(path: Path, *cells: tuple[str, Sequence[Any]]) -> Path:
     return path
 
 
+@pytest.mark.tensorflow
+def test_a_notebook_as_found(run: Run) -> None:
+    """Written for a TPU by somebody else; it runs unmodified."""
+    result = run("--nbval", "--tpu", "v3-8", str(ROOT / "notebooks" / "found"))
+    assert result.ret == 0
+    assert result.parseoutcomes()["passed"] > 5
+
+
 CONNECTING = """
 try:
     tpu = tf.distribute.cluster_resolver.TPUClusterResolver()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.patience import PATIENCE
+from support.tiers import THOROUGH
 
 from tpunb._util import logs
 
@@ -49,6 +50,7 @@ def run(code: str, **environment: str) -> str:
 
 
 @pytest.mark.tensorflow
+@THOROUGH
 def test_what_is_written() -> None:
     lines = [line for line in run(CONNECTING, TPUNB_LOG="debug").splitlines() if " tpunb." in line]
     text = "\n".join(lines)

@@ -107,6 +107,7 @@ def look_at_all(page: Any) -> None:
     expect(widget(page, "curves").last).to_contain_text("</script><b>loss</b>")
 
 
+@THOROUGH
 def test_a_display_that_is_there_before_its_widget(book: Callable[..., Book], page: Any) -> None:
     """As where people share a notebook: outputs and widgets come by different ways."""
     opened = book("1", EARLY, LATE, run=False)

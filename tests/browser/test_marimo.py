@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from playwright.sync_api import Error, expect
 from support.patience import wait_until
 from support.tiers import THOROUGH
 
-pytest.importorskip("marimo")
+# Importing it takes a second, which who runs other tests need not wait for.
+if importlib.util.find_spec("marimo") is None:
+    pytest.skip("marimo is not installed", allow_module_level=True)
 
 CELLS = (
     "import tpunb\nconnection = tpunb.connect(simulate='v3-8')\nconnection",

@@ -279,7 +279,7 @@ def stop_after(seconds: float | None, go: Callable[[], None]) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("steps_per_loop", [5, *thorough([1, 60])])
+@pytest.mark.parametrize("steps_per_loop", thorough([1, 5, 60]))
 def test_interrupted_and_taken_up(
     tf: Any,
     connection: Any,

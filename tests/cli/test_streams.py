@@ -35,6 +35,16 @@ COMMANDS: list[list[str]] = [
     ["run", "--help"],
 ]
 
+OWN = (
+    ["--help"],
+    ["topology", "v3-32"],
+    ["doctor", "--json"],
+    ["explain", "--all"],
+    ["kernel", "list"],
+)
+"""One of each way to write: argparse's, a drawing, JSON, a page of text, a table."""
+EACH_WAY_OF_WRITING = [*OWN, *thorough(one for one in COMMANDS if one not in OWN)]
+
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -50,7 +60,7 @@ def completed(command: list[str], tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii", *thorough(["latin-1"])])
 def test_terminals_of_few_characters(
     command: list[str], encoding: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -66,7 +76,7 @@ def test_terminals_of_few_characters(
     assert b"\\u" not in run.stdout.replace(b"\\ud", b"")
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", EACH_WAY_OF_WRITING, ids=" ".join)
 def test_a_full_disk(command: list[str], tmp_path: Path, environment: dict[str, str]) -> None:
     with Path("/dev/full").open("w") as full:
         run = subprocess.run(
@@ -86,7 +96,7 @@ def test_a_full_disk(command: list[str], tmp_path: Path, environment: dict[str, 
     assert "Exception ignored" not in run.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", EACH_WAY_OF_WRITING, ids=" ".join)
 def test_nobody_reads(command: list[str], tmp_path: Path, environment: dict[str, str]) -> None:
     read, write = os.pipe()
     os.close(read)

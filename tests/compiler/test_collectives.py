@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
+from support.tiers import THOROUGH
 
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.hlo import Instruction, parse
@@ -117,6 +118,7 @@ def test_a_sum_in_groups(eight: Any) -> None:
     assert "replica_groups={{0,2,4,6},{1,3,5,7}}" in total.rest
 
 
+@THOROUGH
 def test_a_model_of_tf_keras_has_its_layers(eight: Any) -> None:
     import tf_keras
 

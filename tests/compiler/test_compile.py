@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from support.compiler_verdicts import CASES
 from support.strategies import strategy_of
+from support.tiers import THOROUGH
 
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.models import model_step
@@ -131,6 +132,7 @@ def lines() -> Any:
     return program, fn.__code__.co_firstlineno
 
 
+@THOROUGH
 def test_the_shares_of_the_lines_are_those_of_their_products(lines: Any) -> None:
     program, first = lines
     shares = {share.line.line - first: share.fraction for share in program.time.by_line}
@@ -175,6 +177,7 @@ def test_the_time_is_a_range_in_parts_that_make_a_whole(lines: Any) -> None:
     assert "HloModule" in lines[0].as_text()
 
 
+@THOROUGH
 def test_several_types_are_a_table(eight: Any) -> None:
     def fn(x: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce("sum", x @ x)
@@ -326,6 +329,7 @@ def test_progress_is_told() -> None:
     assert "tracing" in messages[0]
 
 
+@THOROUGH
 def test_no_graph_is_kept(eight: Any, model: Any) -> None:
     """Keras's losses have custom gradients, which TensorFlow registers for good with their graph."""
     batch = [tf.TensorSpec([64, 512]), tf.TensorSpec([64], tf.int64)]

@@ -177,11 +177,30 @@ def of_another_python(tmp_path: Path, start: str) -> Path:
     return script
 
 
-def test_another_python_has_the_compiler(
-    child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def packages() -> list[str]:
+    """Where the compiler's packages are: in this environment, or in one of their own."""
+    code = (
+        "import sys; print(*(path for path in sys.path if path.endswith('-packages')), sep='\\n')"
+    )
+    python = os.environ.get(libtpu.PYTHON) or sys.executable
+    shown = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return shown.stdout.splitlines()
+
+
+def test_this_environment_has_the_compiler(
+    child: ChildProcess, packages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packages = os.pathsep.join(path for path in sys.path if path.endswith("-packages"))
-    python = of_another_python(tmp_path, f'PYTHONPATH="{packages}"')
+    monkeypatch.delenv(libtpu.PYTHON, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path, *packages])
+    libtpu.require()
+    assert isinstance(asked(), Compiled)
+
+
+def test_another_python_has_the_compiler(
+    child: ChildProcess, packages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = of_another_python(tmp_path, f'PYTHONPATH="{os.pathsep.join(packages)}"')
     monkeypatch.setenv(libtpu.PYTHON, str(python))
     # What this process finds its packages by is not for the other one.
     (tmp_path / "jax.py").write_text("raise RuntimeError", encoding="utf-8")
@@ -211,10 +230,11 @@ def test_another_python_without_it_says_what_to_install(
 
 
 def test_what_does_not_fit_is_no_refusal(
-    child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    child: ChildProcess, packages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A libtpu or a JAX of another release."""
     (tmp_path / "libtpu.py").write_text("", encoding="utf-8")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delenv(libtpu.PYTHON, raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path, *packages])
     with pytest.raises(LostError, match=r"process failed \(AttributeError"):
         asked()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.tiers import thorough
 
 from tpunb.display.describe import describe_chosen_replicas, describe_replica_values
+from tpunb.display.describe._tensors import LARGE_BYTES
 from tpunb.display.describe.leaves import MAX_SECTIONS, Leaf
 from tpunb.display.describe.replicas import ReplicaValue, Section, describe_leaves
 from tpunb.display.draw import mimebundle
@@ -190,7 +191,8 @@ def test_large_tensors_are_compared_and_not_pulled(
 ) -> None:
     if not here:
         monkeypatch.setattr("tpunb.display.describe._tensors.host_view", lambda tensor: None)
-    numbers = np.arange(2**20 + 3).reshape(1, -1) % 100
+    size = LARGE_BYTES // tf.as_dtype(dtype).size + 3
+    numbers = np.arange(size).reshape(1, -1) % 100
 
     def make(replica: int, *, differing: bool) -> Any:
         changed = numbers.copy()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tiers import thorough
 
 import tpunb
 from tpunb.display.describe import describe_replica_values, statistics
@@ -100,7 +101,7 @@ def test_what_cannot_be_computed() -> None:
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["host", "device"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("dtype", ["float32", *thorough(["bfloat16", "int32"])])
 @pytest.mark.parametrize("mode", ["values", "difference", "mean", "sum"])
 def test_tensors_like_arrays(
     tf: Any, mode: Any, dtype: str, here: bool, monkeypatch: pytest.MonkeyPatch

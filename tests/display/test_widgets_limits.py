@@ -101,6 +101,7 @@ def test_the_largest_topology_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, bundle["text/plain"].splitlines())) < 120
 
 
+@THOROUGH
 def test_large_values_are_neither_copied_nor_sent(distributed: Any, tf: Any) -> None:
     side = 2000
     value = distributed(
@@ -476,6 +477,7 @@ def test_programs_save_static_forms(saved: Path) -> None:
 
 
 @pytest.mark.tensorflow
+@THOROUGH
 def test_a_page_of_static_forms(saved: Path) -> None:
     nbconvert = pytest.importorskip("nbconvert")
     page, _ = nbconvert.HTMLExporter().from_filename(str(saved))

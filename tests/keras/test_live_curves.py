@@ -22,7 +22,7 @@ import tensorflow as tf
 from support.interrupts import When
 from support.patience import wait_until
 from support.strategies import strategy_of
-from support.tiers import thorough
+from support.tiers import THOROUGH, thorough
 
 from tpunb.display.widgets import frontend
 from tpunb.keras import LiveCurves
@@ -222,6 +222,7 @@ def test_batches_of_any_size_and_weight(keras: Any) -> None:
         np.testing.assert_allclose(np.average(values, weights=shares), found[name][0], rtol=1e-5)
 
 
+@THOROUGH
 def test_metrics_that_are_no_mean_have_a_point_for_each_epoch(keras: Any) -> None:
     live, batch = LiveCurves(), LiveCurves(per="batch")
     metrics = keras.metrics

@@ -28,13 +28,20 @@ def each(strategy: Any, values: Sequence[Any]) -> Any:
 
 
 def run(strategy: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """Runs a replica function once and gives each replica's result, as NumPy."""
+    """Runs a replica function once and gives each replica's result, as NumPy.
 
-    @tf.function
+    AutoGraph takes longer to rewrite a function of a line than TensorFlow takes to trace it. It is
+    asked where Python's own branches and loops are about tensors, which fail without it.
+    """
+
     def step(*args: Any) -> Any:
         return strategy.run(function, args=args)
 
-    return local(strategy, step(*args))
+    try:
+        found = tf.function(step, autograph=False)(*args)
+    except tf.errors.OperatorNotAllowedInGraphError:
+        found = tf.function(step)(*args)
+    return local(strategy, found)
 
 
 def local(strategy: Any, result: Any) -> list[Any]:

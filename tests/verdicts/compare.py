@@ -21,6 +21,7 @@ __all__ = ["TPU", "Compiler", "Itself", "Ours", "difference", "itself", "ours"]
 TPU = "v5e-1"
 _TOPOLOGY = "v5e:1x1"
 _TESTS = Path(__file__).parents[1]
+_PYTHON = os.environ.get("TPUNB_COMPILER_PYTHON") or sys.executable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Compiler:
 
 def _start(effort: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "verdicts.libtpu_alone", _TOPOLOGY, effort],
+        [_PYTHON, "-m", "verdicts.libtpu_alone", _TOPOLOGY, effort],
         cwd=_TESTS,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.tiers import thorough
+from support.tiers import THOROUGH, thorough
 
 import tpunb
 from tpunb.connection.plan import resolve
@@ -68,6 +68,7 @@ def test_names_are_one_of_a_kind() -> None:
     assert len({(claim.group, claim.name) for claim in CLAIMS}) == len(CLAIMS)
 
 
+@THOROUGH
 def test_a_broken_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     add = Builder.add
 
@@ -125,6 +126,7 @@ def test_an_error_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {one.found for one in report.differences} == {"refused, by an error that is not known"}
 
 
+@THOROUGH
 def test_a_curve_without_its_first_point(monkeypatch: pytest.MonkeyPatch) -> None:
     values = History.values
     monkeypatch.setattr(History, "values", lambda self, name: values(self, name)[1:])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn.datasets import load_iris
 
 from tpunb.virtual import VirtualTPUStrategy, installed
 
@@ -202,6 +201,8 @@ def test_steps(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("arithmetic", "least", "most"), [("cpu", 0, 5), ("tpu", 8, 24)])
 def test_iris(arithmetic: str, least: int, most: int) -> None:
+    from sklearn.datasets import load_iris  # a second, which no other test needs
+
     strategy = VirtualTPUStrategy("v3-8", arithmetic=arithmetic)
     x, y = load_iris(return_X_y=True)
     x, y = x.astype(np.float32), y.astype(np.int32)

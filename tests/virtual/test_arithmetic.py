@@ -18,6 +18,7 @@ from support.bfloat16 import (
     whole_numbers,
 )
 from support.strategies import each, run, strategy_of
+from support.tiers import THOROUGH
 
 from tpunb.virtual._tensorflow import xla_data_pb2
 from tpunb.virtual.arithmetic import ArithmeticNameError
@@ -361,6 +362,7 @@ def precisions(call: Callable[[], Any]) -> set[str]:
     return {one[1] if one else "default" for one in found}
 
 
+@THOROUGH
 def test_xla_rounds_the_same_operations_by_default() -> None:
     """TensorFlow's compiler, which knows nothing of this package, lowers them."""
     explicit = {name for name in FACTORS if name.startswith("Xla")}

@@ -71,7 +71,7 @@ def program(source: str, replicas: int = 3) -> Program:
     return Program(source, replicas, (("ON_WRITE", "NONE"),), rows, ("first", "first"))
 
 
-@pytest.mark.parametrize("seed", [*range(8), *thorough(range(8, 36))])
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, *thorough([3, *range(5, 36)])])
 def test_a_random_program(seed: int) -> None:
     # What AutoGraph writes anew costs three times as much.
     assert compare(generate(seed, statements=3, autograph=seed % 9 == 4)) is None

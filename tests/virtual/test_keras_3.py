@@ -30,6 +30,10 @@ from support.tiers import THOROUGH, thorough
 pytestmark = [*MARKS, pytest.mark.slow]
 
 FURTHER = {
+    "class weights",
+    "not built",
+    "own step",
+    "tensors",
     "adafactor",
     "adamw",
     "attention",
@@ -63,6 +67,7 @@ def test_fit(name: str) -> None:
         np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-5)
 
 
+@THOROUGH
 def test_metrics_of_confusion(four: Any) -> None:
     def scores(strategy: Any) -> Any:
         with strategy.scope() if strategy else contextlib.nullcontext():
@@ -305,6 +310,7 @@ def test_compiling_around_all_replicas_fails_as_on_a_tpu(four: Any) -> None:
         model.fit(X, Y, batch_size=BATCH, verbose=0)
 
 
+@THOROUGH
 def test_arrays_are_left_as_they_were(four: Any) -> None:
     before = X.copy(), Y.copy()
     model = compiled(four)

@@ -153,8 +153,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder, predicted, model
 
 
-@pytest.mark.parametrize("size", [4, *thorough([None, 1, 32])])
-@pytest.mark.parametrize("name", ["model.keras", *thorough(["model.h5", "model_tf"])])
+@pytest.mark.parametrize("size", thorough([4, None, 1, 32]))
+@pytest.mark.parametrize("name", ["model.keras", "model.h5", "model_tf"])
 def test_training_goes_on_from_a_file(saved: Any, name: str, size: int | None) -> None:
     folder, predicted, later = saved
     with strategy_of(size).scope() if size else contextlib.nullcontext():

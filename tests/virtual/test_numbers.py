@@ -154,12 +154,12 @@ SPECIAL: dict[str, Optimizer] = {
 }
 
 
-@pytest.mark.parametrize("name", ["schedule", *thorough(sorted(SPECIAL.keys() - {"schedule"}))])
+@pytest.mark.parametrize("name", thorough(sorted(SPECIAL)))
 def test_fit_with_a_special_optimizer(name: str) -> None:
     assert_same(fitted(None, SPECIAL[name]), fitted(strategy_of(4), SPECIAL[name]))
 
 
-@pytest.mark.parametrize("steps", [7, *thorough([2])])
+@pytest.mark.parametrize("steps", thorough([7, 2]))
 def test_several_steps_in_one_execution(steps: int) -> None:
     options = {"compiling": {"steps_per_execution": steps}}
     assert_same(plain("adam"), fitted(strategy_of(4), OPTIMIZERS["adam"], **options))
@@ -344,7 +344,7 @@ def test_variables_of_mixed_types() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning")
-@pytest.mark.parametrize("legacy", [False, *thorough([True])])
+@pytest.mark.parametrize("legacy", thorough([False, True]))
 def test_tf_keras(legacy: bool) -> None:
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
     tf_keras = pytest.importorskip("tf_keras")

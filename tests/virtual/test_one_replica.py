@@ -266,7 +266,7 @@ def test_a_custom_loop_with_an_optimizer_that_is_not_built(tpu: Any, optimizer: 
         np.testing.assert_allclose(found, weight, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["not built", "steps per execution"])
+@pytest.mark.parametrize("name", ["steps per execution", *thorough(["not built"])])
 def test_keras_3(tpu: Any, name: str) -> None:
     one, history = fitted(None, **CASES[name])
     model, found = fitted(tpu, **CASES[name])

@@ -33,6 +33,7 @@ def test_a_cell_is_stopped(freezing: Any) -> None:
     assert freezing["cell"]["after"] == [3.0, 3.0]
 
 
+@THOROUGH
 def test_a_run_of_steps_is_stopped(freezing: Any) -> None:
     assert freezing["steps"]["said"] == "(True, True, 0)"
     assert freezing["steps"]["after"] == [3.0, 3.0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.strategies import each, replica_id, run, strategy_of
+from support.tiers import thorough
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -263,10 +264,8 @@ def compiled_long_loop() -> Any:
     "function",
     [
         long_loop,
-        compiled_long_loop,
-        branch_with_a_long_loop,
-        case_with_a_long_loop,
         loop_around_a_long_loop,
+        *thorough([compiled_long_loop, branch_with_a_long_loop, case_with_a_long_loop]),
     ],
 )
 def test_long_loops_of_constants(two: Any, function: Any) -> None:

@@ -21,9 +21,10 @@ from support.divergence import (
     values,
 )
 from support.strategies import copies, replica_id, strategy_of
+from support.tiers import thorough
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[3, *thorough([2])])
 def strategy(request: Any) -> Any:
     return strategy_of(request.param)
 

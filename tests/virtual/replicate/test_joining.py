@@ -21,6 +21,7 @@ from support.replica_operations import (
     shapes,
 )
 from support.strategies import each, local, replica_id, run, strategy_of
+from support.tiers import THOROUGH
 
 from tpunb.virtual.replicate import expand as expanding
 from tpunb.virtual.replicate import joining
@@ -278,6 +279,7 @@ def trained(strategy: Any) -> list[np.ndarray]:
     return [*model.get_weights(), *history.values()]
 
 
+@THOROUGH
 def test_a_model_is_that_of_one_device(joined: list[Analysis]) -> None:
     expected = trained(None)
     for choice in (True, False):
