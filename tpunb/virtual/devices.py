@@ -139,11 +139,6 @@ def full_name(name: str) -> str:
     )
 
 
-def place_of(device: str) -> str:
-    """Where a virtual core or host computes and keeps what it holds.
-
-    For all of a process that is one device: TensorFlow runs each device's part of a function
-    by an executor of its own and hands tensors from one to the next by a rendezvous, which
-    for small layers takes longer than what they compute.
-    """
-    return device.partition("/device:")[0] + "/device:CPU:0"
+def process_of(device: str) -> str:
+    """The process that a device belongs to, as its name begins."""
+    return device.partition("/device:")[0]

@@ -9,7 +9,7 @@ from tpunb._util.integers import is_whole
 from tpunb.errors import TpunbError
 from tpunb.machine.memory import measure
 from tpunb.machine.processors import processors
-from tpunb.virtual.devices import VirtualDevices
+from tpunb.virtual.devices import VirtualDevices, process_of
 
 __all__ = ["AtOnceError", "checked", "most_joined", "processors_for_each"]
 
@@ -37,7 +37,7 @@ def checked(at_once: int | None) -> int | None:
 
 def processors_for_each(devices: VirtualDevices) -> int:
     """How many of this machine's processors there are for each of the hosts' processes."""
-    processes = {host.partition("/device:")[0] for host in devices.hosts}
+    processes = {process_of(host) for host in devices.hosts}
     return max(1, processors() // len(processes))
 
 

@@ -26,7 +26,7 @@ from tpunb.virtual._tensorflow import (
     iterator_ops,
     multi_device_iterator_ops,
 )
-from tpunb.virtual.devices import is_elsewhere, place_of
+from tpunb.virtual.devices import is_elsewhere
 
 _cores: set[str] = set()
 _device_dataset = multi_device_iterator_ops._create_device_dataset
@@ -146,7 +146,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         if dataset is None:
             self._device_iterators = list(components or ())
             return
-        with tf.device(place_of(source_device)):
+        with tf.device(source_device):
             ahead = max(max_buffer_size, prefetch_buffer_size)
             if self._in_rounds:
                 dataset = dataset.batch(len(devices))
@@ -184,7 +184,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         return whole
 
     def _on_its_core(self, element: Any, device: str) -> Any:
-        with tf.device(device if tf.executing_eagerly() else place_of(self._source_device)):
+        with tf.device(device if tf.executing_eagerly() else self._source_device):
             return _copied(element)
 
     def _next_element(self) -> Any:
@@ -224,14 +224,14 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
             return self._device_iterators[0].get_next_as_optional()
 
     def _handed(self, optional: Any, device: str) -> Any:
-        with tf.device(device if tf.executing_eagerly() else place_of(self._source_device)):
+        with tf.device(device if tf.executing_eagerly() else self._source_device):
             # What it holds is asked for there; it itself belongs to the host.
             return tf.nest.map_structure(tf.identity, optional, expand_composites=True)
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:
         """Where the iterator is, whatever device has been asked for."""
-        with tf.device(None), tf.device(place_of(self._source_device)):
+        with tf.device(None), tf.device(self._source_device):
             yield
 
     @property

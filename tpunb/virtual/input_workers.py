@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import TPUExtended
-from tpunb.virtual.devices import VirtualDevices, place_of
+from tpunb.virtual.devices import VirtualDevices
 from tpunb.virtual.input_pipelines import without_tuning
 
 
@@ -33,7 +33,7 @@ class InputWorkers(TPUExtended):  # type: ignore[misc]
     def _get_input_workers(self, options: Any) -> Any:
         workers = super()._get_input_workers(options)
         return type(workers)(
-            tuple((place_of(host), fed) for host, fed in workers._worker_device_pairs)
+            tuple((self._options.place_of(host), fed) for host, fed in workers._worker_device_pairs)
         )
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:

@@ -152,13 +152,6 @@ class VirtualTPUExtended(InputWorkers):
             arithmetic=arithmetic,
         )
 
-    @functools.cached_property
-    def _places(self) -> Mapping[str, str]:
-        """Where what a core holds is kept, by the core's device."""
-        options = self._options
-        pairs = zip(options.cores, options.places, strict=True)
-        return {core: place for pair in pairs for core, place in zip(*pair, strict=True)}
-
     @property
     def arithmetic(self) -> Arithmetic:
         """How replica functions that are traced from now on multiply."""
@@ -206,11 +199,11 @@ class VirtualTPUExtended(InputWorkers):
             yield
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-        cores, places = [], dict(self._places)
+        places, cores = self._options.places_of_cores, []
 
         def create(**kwargs: Any) -> Any:
             cores.append(device_util.current())
-            with tf.device(places.get(cores[-1])):
+            with tf.device(places.get(cores[-1], cores[-1])):
                 return next_creator(**kwargs)
 
         variable = super()._create_variable(create, **kwargs)

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+from tpunb.virtual.devices import process_of
 from tpunb.virtual.replicate.effects import READS
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.graphs import (
@@ -99,7 +100,7 @@ class Builder:
         self.once: set[str] = set()
         self._types = {a.name: a.type for a in function.signature.input_arg}
         self._everywhere = _computed_everywhere(function, analysis)
-        self.processes = [core[0].partition("/device:")[0] for core in setting.cores]
+        self.processes = [process_of(core[0]) for core in setting.cores]
         self._broadcast: dict[tuple[str, str], str] = {}
         self._parts: dict[str, str] = {}
         self._write_signature(name)

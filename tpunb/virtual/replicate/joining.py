@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
+from tpunb.virtual.devices import process_of
 from tpunb.virtual.replicate.collective_groups import gives_one_value
 from tpunb.virtual.replicate.effects import READS
 from tpunb.virtual.replicate.graphs import (
@@ -78,7 +79,7 @@ def join(
 
 def _is_one_machine(cores: Sequence[Sequence[str]]) -> bool:
     """Whether there are several replicas of one core each, all in one process."""
-    processes = {core.partition("/device:")[0] for logical in cores for core in logical}
+    processes = {process_of(core) for logical in cores for core in logical}
     return len(cores) > 1 and len(cores[0]) == 1 and len(processes) == 1
 
 

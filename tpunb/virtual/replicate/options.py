@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tpunb.tpu.types import largest_memory
 from tpunb.virtual.arithmetic import Arithmetic
-from tpunb.virtual.devices import place_of
+from tpunb.virtual.devices import process_of
 from tpunb.virtual.replicate.stale_traces import Divergence
 from tpunb.virtual.strict.rules import Strictness
 
@@ -43,6 +43,25 @@ class ReplicateOptions:
     @functools.cached_property
     def places(self) -> Sequence[Sequence[str]]:
         """The devices that compute for each replica, and hold its copies of variables."""
+        return [list(map(self.place_of, logical)) for logical in self.cores]
+
+    @functools.cached_property
+    def places_of_cores(self) -> Mapping[str, str]:
+        """Where variables are kept that are on a core, by the core's device."""
+        pairs = zip(self.cores, self.places, strict=True)
+        return {core: place for pair in pairs for core, place in zip(*pair, strict=True)}
+
+    def place_of(self, device: str) -> str:
+        """Where what is on a core or a host is computed and kept: on its process's first core.
+
+        TensorFlow runs each device's part of a function by an executor of its own and hands
+        tensors from one to the next by a rendezvous, which for small layers takes longer than
+        what they compute.
+        """
+        return self._first_cores.get(process_of(device), device)
+
+    @functools.cached_property
+    def _first_cores(self) -> Mapping[str, str]:
         if len(self.cores[0]) > 1:
-            return self.cores  # what is on which logical device is of interest
-        return [list(map(place_of, logical)) for logical in self.cores]
+            return {}  # what is on which logical device is of interest
+        return {process_of(core): core for (core,) in reversed(self.cores)}
