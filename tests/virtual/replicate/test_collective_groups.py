@@ -208,6 +208,18 @@ def test_pairs_that_are_no_permutation_are_refused(four: Any, pairs: Any) -> Non
         run(four, lambda x: tpu_ops.collective_permute(x, pairs), each(four, [1, 2, 3, 4]))
 
 
+def test_gradients_pass_permutations(four: Any) -> None:
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            moved = tpu_ops.collective_permute(x, [[0, 1], [1, 2], [2, 3], [3, 0]])
+            loss = moved * tf.cast(replica_id() + 1, tf.float32)
+        return moved, tape.gradient(loss, x)
+
+    results = run(four, step, each(four, [10.0, 20.0, 30.0, 40.0]))
+    assert results == [(40.0, 2.0), (10.0, 3.0), (20.0, 4.0), (30.0, 1.0)]
+
+
 def test_collectives_in_a_loop_of_a_fixed_length(four: Any) -> None:
     def step(x: Any) -> Any:
         for _ in tf.range(3):

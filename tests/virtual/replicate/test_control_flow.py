@@ -278,3 +278,27 @@ def test_a_loop_that_nothing_needs_does_not_run(two: Any) -> None:
         return x + 1.0
 
     assert run(two, step, each(two, [1.0, 2.0])) == [2.0, 3.0]
+
+
+def test_a_branch_waits_for_what_it_follows_although_it_needs_no_value_of_it(two: Any) -> None:
+    with two.scope():
+        v = tf.Variable(1.0)
+
+    def step(x: Any) -> Any:
+        product = x
+        for _ in range(16):
+            product = product @ x
+        v.assign(5.0 + 0.0 * product[0, 0])  # after which a branch that does not wait has run long
+        doubled = 2.0 * v
+        if replica_id() > 0:
+            if replica_id() % 2 == 0:
+                pass
+            else:
+                tf.reduce_mean(doubled)  # which nothing reads
+            v.assign_add(1.0)
+        else:
+            v.assign_add(10.0)
+        return doubled
+
+    assert run(two, step, tf.fill([512, 512], 1 / 512)) == [10.0, 10.0]
+    assert [float(copy) for copy in v.values] == [15.0, 6.0]

@@ -11,9 +11,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef, tensor_util, tpu_ops
-from tpunb.virtual.replicate.graphs import COLLECTIVES, Library, called_functions
+from tpunb.virtual._tensorflow import (
+    FunctionDef,
+    NodeDef,
+    function_def_to_graph_def,
+    tensor_util,
+    tpu_ops,
+)
+from tpunb.virtual.replicate.graphs import (
+    COLLECTIVES,
+    Library,
+    called_functions,
+    data_inputs,
+    is_stateful,
+)
 
 
 def groups(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[list[int]]:
@@ -119,16 +132,45 @@ def broadcast_from_first(tensor: Any, num_replicas: int) -> Any:
 
 
 def _constant(node: NodeDef, index: int, nodes: Mapping[str, NodeDef]) -> np.ndarray:
-    found: NodeDef | None = node
-    text = node.input[index]
-    while found is not None:
-        found = nodes.get(text.partition(":")[0])
-        if found is None or found.op not in {"Identity", "Const"}:
-            break
-        if found.op == "Const":
-            value: np.ndarray = tensor_util.MakeNdarray(found.attr["value"].tensor)
-            return value
-        text = found.input[0]
-    raise ValueError(
-        f"Input {index} to node `{node.name}` with op {node.op} must be a compile-time constant."
-    )
+    """The value of an input that is constant, or computed from constants alone.
+
+    The gradient of a permutation turns its pairs around, for example.
+    """
+    text = data_inputs(node)[index]
+    while text.source in nodes and nodes[text.source].op == "Identity":
+        text = data_inputs(nodes[text.source])[0]
+    made = _made_of(text.source, nodes)
+    if made is None:
+        raise ValueError(
+            f"Input {index} to node `{node.name}` with op {node.op} must be a compile-time "
+            "constant."
+        )
+    if made[0].op == "Const":
+        value: np.ndarray = tensor_util.MakeNdarray(made[0].attr["value"].tensor)
+        return value
+    computed = FunctionDef(node_def=made, ret={"value": f"{text.source}{text.suffix}"})
+    graph, names = function_def_to_graph_def(computed)
+    with tf.Graph().as_default():
+        (result,) = tf.graph_util.import_graph_def(
+            graph, return_elements=[names[computed.ret["value"]]]
+        )
+        with tf.compat.v1.Session() as session:
+            return np.asarray(session.run(result))
+
+
+def _made_of(name: str, nodes: Mapping[str, NodeDef]) -> list[NodeDef] | None:
+    """A node and all that it is computed from; None if it takes more than constants."""
+    pending, made = [name], dict[str, NodeDef]()
+    while pending:
+        name = pending.pop()
+        found = nodes.get(name)
+        if found is None or is_stateful(found) or any(called_functions(found)):
+            return None
+        if name not in made:
+            made[name] = NodeDef()
+            made[name].CopyFrom(found)
+            made[name].device = ""
+            del made[name].input[:]
+            made[name].input.extend(text for text in found.input if not text.startswith("^"))
+            pending.extend(source.source for source in data_inputs(found))
+    return list(made.values())
