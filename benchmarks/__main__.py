@@ -16,6 +16,7 @@ from benchmarks.models import MODELS
 from benchmarks.report import MeasurementError, Result, table
 
 _MOST = 600.0  # seconds for one measurement
+_MEASURED = ("v2-8", "v3-8")
 _LIMITS = {"load_ext": ("%load_ext tpunb", 0.1), "connect": ("connecting to v5e-8", 0.5)}
 
 
@@ -118,16 +119,18 @@ def _keras(args: argparse.Namespace) -> Iterator[Result]:
 def _compiler(args: argparse.Namespace) -> Iterator[Result]:
     """Estimates of the TPU's own compiler: spread from low to high; the median is the middle."""
     del args
-    tpus = ("v2-8", "v3-8")
-    cases = [("compiler", "roofline"), *(("compiler", "resnet", tpu) for tpu in tpus)]
     # No estimate depends on how fast it is made: at once.
     with ThreadPoolExecutor() as threads:
-        operations, *networks = threads.map(lambda case: _run(*case), cases)
-    for name, (*ours, best) in operations.items():
-        peer = "measured" if name.startswith("scatter") else "roofline"
-        yield Result(f"estimate of {name}", tuple(ours), peer, (best,) * 3)
-    for tpu, (*ours, real) in zip(tpus, networks, strict=True):
-        yield Result(f"estimate of ResNet-50, {tpu}", tuple(ours), "measured", (real,) * 3, 1.15)
+        operations = threads.submit(_run, "compiler", "roofline")
+        networks = {tpu: threads.submit(_run, "compiler", "resnet", tpu) for tpu in _MEASURED}
+        for name, (*ours, best) in operations.result().items():
+            peer = "measured" if name.startswith("scatter") else "roofline"
+            yield Result(f"estimate of {name}", tuple(ours), peer, (best,) * 3)
+        for tpu, network in networks.items():
+            *ours, real = network.result()
+            yield Result(
+                f"estimate of ResNet-50, {tpu}", tuple(ours), "measured", (real,) * 3, 1.15
+            )
 
 
 def _training(args: argparse.Namespace) -> Iterator[Result]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import math
+import os
 import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -72,5 +74,11 @@ def _measured_on() -> str:
     version = importlib.metadata.version(found[0])
     return (
         f"{datetime.date.today()}: {counted(processors(), 'processor')}, {memory} of memory, "
-        f"{platform.system()}, Python {platform.python_version()}, TensorFlow {version}."
+        f"{platform.system()}, Python {platform.python_version()}, TensorFlow {version}; {_load()}."
     )
+
+
+def _load() -> str:
+    """How busy the machine was; the benchmarks themselves are two of it at most."""
+    minutes = os.getloadavg()[1] if hasattr(os, "getloadavg") else math.nan
+    return f"five minutes' load {minutes:.1f}"
