@@ -92,7 +92,7 @@ def _start(effort: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=dict(os.environ),
+        env={**os.environ, "PYTHONPATH": ""},  # what is there is for this Python
     )
 
 
