@@ -27,6 +27,15 @@ from tpunb.virtual._tensorflow import (
     multi_device_iterator_ops,
 )
 from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.input_elements import (
+    CopiedOptional,
+    Part,
+    come_in_rounds,
+    copied,
+    elements_in,
+    parts_of,
+    round_of,
+)
 
 _cores: set[str] = set()
 _device_dataset = multi_device_iterator_ops._create_device_dataset
@@ -94,8 +103,8 @@ class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # 
     def _component_specs(self) -> list[Any]:
         if not _are_cores(self._devices):
             return list(super()._component_specs)
-        rounds = _come_in_rounds(self._element_spec, self._devices)
-        spec = _round_of(self._element_spec) if rounds else self._element_spec
+        rounds = come_in_rounds(self._element_spec, self._devices)
+        spec = round_of(self._element_spec) if rounds else self._element_spec
         return [iterator_ops.IteratorSpec(spec)]
 
     def _to_components(self, value: Any) -> list[Any]:
@@ -142,7 +151,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         self._devices = devices
         self._source_device = source_device
         self._element_spec = element_spec if dataset is None else dataset.element_spec
-        self._in_rounds = _come_in_rounds(self._element_spec, devices)
+        self._in_rounds = come_in_rounds(self._element_spec, devices)
         if dataset is None:
             self._device_iterators = list(components or ())
             return
@@ -166,7 +175,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
             raise NotImplementedError("What has one shape comes for all devices at once.")
         with self._on_host():
             whole = self._whole_round(self._next_element())
-            parts = _parts(_copied(whole), len(self._devices))
+            parts = parts_of(copied(whole), len(self._devices))
         if not tf.executing_eagerly():
             return parts  # They are parted only where they are not taken as one.
         return [self._on_its_core(*pair) for pair in zip(parts, self._devices, strict=True)]
@@ -185,7 +194,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
 
     def _on_its_core(self, element: Any, device: str) -> Any:
         with tf.device(device if tf.executing_eagerly() else self._source_device):
-            return _copied(element)
+            return copied(element)
 
     def _next_element(self) -> Any:
         with self._on_host():
@@ -208,14 +217,14 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
             return list(super().get_next_as_optional())
         if not self._in_rounds:
             return [
-                _CopiedOptional(self._handed(self._next_optional(), device), self._element_spec)
+                CopiedOptional(self._handed(self._next_optional(), device), self._element_spec)
                 for device in self._devices
             ]
         optional = self._next_optional()
         with self._on_host():
-            size = _elements_in(optional)
+            size = elements_in(optional)
         return [
-            _Part(self._handed(optional, device), self._element_spec, replica, size)
+            Part(self._handed(optional, device), self._element_spec, replica, size)
             for replica, device in enumerate(self._devices)
         ]
 
@@ -237,103 +246,6 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
     @property
     def _type_spec(self) -> SharedIteratorSpec:
         return SharedIteratorSpec(self._devices, self._source_device, self._element_spec)
-
-
-class _CopiedOptional:
-    """An optional element whose value is copied to the core that asks for it.
-
-    Args:
-        optional: The element.
-        element_spec: Its type.
-    """
-
-    def __init__(self, optional: Any, element_spec: Any) -> None:
-        self._optional = optional
-        self.element_spec = element_spec
-
-    def has_value(self) -> tf.Tensor:
-        return self._optional.has_value()
-
-    def get_value(self) -> Any:
-        return _copied(self._optional.get_value())
-
-
-class _Part(_CopiedOptional):
-    """One core's part of an optional round.
-
-    Args:
-        optional: The round.
-        element_spec: The type of each of its elements.
-        place: Which of them it is.
-        size: How many there are.
-    """
-
-    def __init__(self, optional: Any, element_spec: Any, place: int, size: tf.Tensor) -> None:
-        super().__init__(optional, element_spec)
-        self._place = place
-        self._size = size
-
-    def has_value(self) -> tf.Tensor:
-        return self._place < self._size
-
-    def get_value(self) -> Any:
-        whole = self._optional.get_value()
-        return _copied(tf.nest.map_structure(lambda one: one[self._place], whole))
-
-
-def _elements_in(optional: Any) -> tf.Tensor:
-    """How many elements there are in an optional round."""
-
-    def count() -> tf.Tensor:
-        return tf.shape(tf.nest.flatten(optional.get_value())[0])[0]
-
-    return tf.cond(optional.has_value(), count, lambda: 0)
-
-
-def _come_in_rounds(element_spec: Any, devices: Sequence[str]) -> bool:
-    """Whether elements have one shape, so that those of all devices are taken as one tensor.
-
-    Alone of what each core gets, one for each would take longer to hand out than small
-    layers to compute.
-    """
-    specs = tf.nest.flatten(element_spec)
-    return (
-        len(devices) > 1
-        and bool(specs)
-        and all(type(one) is tf.TensorSpec and one.shape.is_fully_defined() for one in specs)
-        and not any(one.dtype in {tf.variant, tf.resource} for one in specs)
-    )
-
-
-def _round_of(element_spec: Any) -> Any:
-    """The type of several elements in one tensor."""
-    return tf.nest.map_structure(
-        lambda one: tf.TensorSpec([None, *one.shape], one.dtype), element_spec
-    )
-
-
-def _parts(element: Any, count: int) -> list[Any]:
-    """The elements that are in one tensor."""
-    parts = [tf.unstack(whole, count) for whole in tf.nest.flatten(element)]
-    return [tf.nest.pack_sequence_as(element, one) for one in zip(*parts, strict=True)]
-
-
-def _copied(element: Any) -> Any:
-    """An element in memory of its own.
-
-    Batches from Python functions are NumPy arrays' memory. TensorFlow forgets that
-    when it slices them for the replicas, and a replica that uses its slice last
-    writes its results there: training changed the arrays that it was fed.
-    """
-    return tf.nest.map_structure(_copy, element, expand_composites=True)
-
-
-def _copy(value: Any) -> Any:
-    if value is None:
-        return None
-    if value.dtype in {tf.variant, tf.resource}:
-        return tf.identity(value)
-    return tf.raw_ops.DeepCopy(x=value)
 
 
 def _prefetched(dataset: tf.data.Dataset, ahead: int, devices: int) -> tf.data.Dataset:
