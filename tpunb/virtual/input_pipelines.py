@@ -22,10 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import (
-    iterator_ops,
-    multi_device_iterator_ops,
-)
+from tpunb.virtual._tensorflow import iterator_ops, multi_device_iterator_ops
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.input_elements import (
     CopiedOptional,
@@ -175,9 +172,9 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
             raise NotImplementedError("What has one shape comes for all devices at once.")
         with self._on_host():
             whole = self._whole_round(self._next_element())
-            parts = parts_of(copied(whole), len(self._devices))
-        if not tf.executing_eagerly():
-            return parts  # They are parted only where they are not taken as one.
+            if not tf.executing_eagerly():  # Parted only where they are not taken as one.
+                return parts_of(copied(whole), len(self._devices))
+            parts = parts_of(whole, len(self._devices))
         return [self._on_its_core(*pair) for pair in zip(parts, self._devices, strict=True)]
 
     def _whole_round(self, found: Any) -> Any:

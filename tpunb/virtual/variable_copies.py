@@ -90,10 +90,10 @@ def _on_core(kind: Any) -> type:
     """A class of copies that say that they are on their core, and are kept elsewhere."""
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value = kind._read_variable_op(self, *args, **kwargs)
-        if not tf.executing_eagerly():
+        value, core = kind._read_variable_op(self, *args, **kwargs), getattr(self, _CORE)
+        if not tf.executing_eagerly() or value.backing_device == core:
             return value
-        with tf.device(getattr(self, _CORE)):
+        with tf.device(core):
             return tf.identity(value)
 
     return _subclass(
