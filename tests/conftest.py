@@ -103,17 +103,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Any:
-    """Keeps from other tests what notebooks beside them need: that displays are text."""
-    kept = None if item.path.suffix == NOTEBOOK else os.environ.pop("TPUNB_WIDGETS", None)
-    try:
-        return (yield)
-    finally:
-        if kept is not None:
-            os.environ["TPUNB_WIDGETS"] = kept
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Leaves all browser tests to one process, which starts one Jupyter server for them."""

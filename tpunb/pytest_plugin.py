@@ -25,6 +25,7 @@ __all__ = [
     "pytest_report_header",
 ]
 
+_WIDGETS = "TPUNB_WIDGETS"
 _NBVAL = "nbval"  # the name of its entry point
 _KERNEL = "tpunb_kernel"
 _FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
@@ -73,9 +74,6 @@ def _is_installed(name: str) -> bool:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the kernel that nbval shall use, for the length of the run."""
-    if getattr(config.option, "nbval", False) or getattr(config.option, "nbval_lax", False):
-        # No one looks at these kernels, even if pytest is itself run in a notebook.
-        os.environ.setdefault("TPUNB_WIDGETS", "never")
     tpu = config.option.tpu
     if tpu is None:
         return
@@ -98,6 +96,19 @@ def pytest_configure(config: pytest.Config) -> None:
     _use(config, name)
     if getattr(config.option, "dist", None) in _SPLITTING:
         config.option.dist = "loadfile"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, None, None]:
+    """Gives kernels of notebooks displays of text; tests beside them see nothing of it."""
+    nbval: Any = item.config.pluginmanager.get_plugin(_NBVAL)
+    # A setting of the user's own stands.
+    mine = nbval is not None and isinstance(item, nbval.IPyNbCell) and _WIDGETS not in os.environ
+    if mine:
+        os.environ[_WIDGETS] = "never"  # no one looks, even if pytest is run in a notebook
+    yield
+    if mine:
+        del os.environ[_WIDGETS]
 
 
 @pytest.hookimpl(optionalhook=True)
