@@ -105,7 +105,11 @@ from tensorflow.python.distribute.cluster_resolver.tpu.tpu_cluster_resolver impo
 from tensorflow.python.eager import remote
 from tensorflow.python.framework import config
 from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
+from tensorflow.python.ops.resource_variable_ops import (
+    BaseResourceVariable,
+    EagerResourceDeleter,
+    ResourceVariable,
+)
 from tensorflow.python.tpu import tpu_strategy_util
 
 # The calls that wait for workers, to make them without Python's lock; and the call of a
@@ -138,6 +142,7 @@ __all__ = [
     "BaseResourceVariable",
     "BaseSession",
     "DeviceAttributes",
+    "EagerResourceDeleter",
     "EagerTensor",
     "FuncGraph",
     "FunctionDef",

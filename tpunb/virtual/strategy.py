@@ -31,6 +31,7 @@ from tpunb.virtual.economy import checked, most_joined, processors_for_each
 from tpunb.virtual.input_pipelines import share_iterators
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
+from tpunb.virtual.merged_copies import MergedCopies
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
 from tpunb.virtual.replicate.call import replicate
 from tpunb.virtual.replicate.collective_groups import broadcast_from_first
@@ -39,7 +40,7 @@ from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.v1_steps import run_steps, values_outside
-from tpunb.virtual.variable_copies import watch_copies
+from tpunb.virtual.variable_copies import merged_copies, watch_copies
 
 
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
@@ -178,7 +179,24 @@ class VirtualTPUExtended(InputWorkers):
         if any(isinstance(one, distribute_values.PerReplica) for one in given):
             # From outside of a replica function each copy gets what is for its replica.
             self._options.divergence.diverge({getattr(var, "_handle_id", "")})
-        return super()._update(var, fn, args, kwargs, group)
+        merged = merged_copies(getattr(var, "_primary", None))
+        if merged is None or not merged.is_changed_once or not merged.are_merged:
+            return super()._update(var, fn, args, kwargs, group)
+        return self._update_once(var, merged, fn, args, kwargs, group)
+
+    def _update_once(
+        self, var: Any, merged: MergedCopies, fn: Any, args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        """Changes the copies that share a resource once; as TPUExtended's `_update` otherwise."""
+        updates: list[Any] = []
+        for replica, copy in enumerate(var.values):
+            if not merged.is_first(replica):
+                updates.append(updates[merged.first(replica)])
+                continue
+            own = [distribute_utils.select_replica(replica, given) for given in (args, kwargs)]
+            with tf.device(copy.device), distribute_lib.UpdateContext(replica):
+                updates.append(fn(copy, *own[0], **own[1]))
+        return distribute_utils.update_regroup(self, updates, group)
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: Any, options: Any
@@ -208,7 +226,7 @@ class VirtualTPUExtended(InputWorkers):
 
         variable = super()._create_variable(create, **kwargs)
         if distribute_utils.is_distributed_variable(variable):
-            watch_copies(variable, cores, self._options.divergence.diverge)
+            watch_copies(variable, cores, self._options.divergence)
         if self._tpu_devices.shape[1] > 1 and distribute_utils.is_distributed_variable(variable):
             spmd = self._use_spmd_for_xla_partitioning
             device = None if spmd else int(self._logical_device_stack[-1])

@@ -76,8 +76,14 @@ class _Pass:
         self.variances: dict[str, Variance] = {}
         self.output_variances: dict[str, list[Variance]] = {}
         self.roles: dict[str, Role] = {}
+        self.split: set[str] = set()
         self.analysis = Analysis(
-            order, self.variances, self.output_variances, self.roles, self.arguments
+            order,
+            self.variances,
+            self.output_variances,
+            self.roles,
+            self.arguments,
+            split=self.split,
         )
 
     def run(self) -> Analysis:
@@ -121,6 +127,7 @@ class _Pass:
         bodies = [self.library(name) for name in called_functions(node)]
         if any(writes_variables(body, self.library) for body in bodies):
             self._diverge(self._set_apart(node, bodies))
+            self._split(self._mirrored(node))
         pure = not any(has_effects(body, self.library) for body in bodies)
         self.variances[node.name] = self._input_variance(node) if pure else Variance.VARYING
 
@@ -148,7 +155,9 @@ class _Pass:
         self.variances[node.name] = Variance.VARYING
         if variance == Variance.INVARIANT and only_updates(node):
             self.roles[node.name] = Role.UPDATE
-        elif variance == Variance.VARYING:
+            return
+        self._split(self._mirrored(node))
+        if variance == Variance.VARYING:
             self._diverge(self._mirrored(node))
 
     def _mirrored(self, node: NodeDef) -> list[str]:
@@ -157,6 +166,10 @@ class _Pass:
 
     def _diverge(self, names: Iterable[str]) -> None:
         self.arguments.update((name, mark_diverged(self.arguments[name])) for name in names)
+
+    def _split(self, names: Iterable[str]) -> None:
+        """Notes that each replica changes a copy of its own, if only to what others do."""
+        self.split.update(name for name in names if self.arguments[name].is_merged)
 
     def _input_variance(self, node: NodeDef) -> Variance:
         variances = map(self.analysis.variance, data_inputs(node))
@@ -202,6 +215,7 @@ class _Pass:
         arguments = body_arguments(names, sources, variances, self.arguments)
         inner = analyze(body, arguments, self.library)
         outer = dict(zip(names, (source.source for source in sources), strict=True))
+        self._split(outer[name] for name in inner.split)
         results = [inner.variance(reference(body.ret[o.name])) for o in body.signature.output_arg]
         return {outer[name] for name in inner.diverged}, results
 

@@ -20,6 +20,7 @@ from tpunb.virtual.replicate.graphs import (
     needed,
     reference,
 )
+from tpunb.virtual.replicate.handles import Handles
 from tpunb.virtual.replicate.joined_tensors import JoinedTensors
 from tpunb.virtual.replicate.nodes import (
     add_node,
@@ -72,6 +73,7 @@ class Builder:
         controls: Likewise, the nodes that stand for a node in control inputs.
         once: The nodes without effects that are written once, for which other replicas do not wait.
         processes: The process of each replica.
+        handles: Of the replicas' copies of variables.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Builder:
         self._types = {a.name: a.type for a in function.signature.input_arg}
         self._everywhere = _computed_everywhere(function, analysis)
         self.processes = [process_of(core[0]) for core in setting.cores]
+        self.handles = Handles(analysis.arguments, [core[0] for core in self.cores], self.add)
         self._broadcast: dict[tuple[str, str], str] = {}
         self._parts: dict[str, str] = {}
         self._write_signature(name)
@@ -126,7 +129,8 @@ class Builder:
             argument = self.analysis.arguments[traced.name]
             names = [argument_name(traced.name)]
             if argument.per_replica:
-                names = [argument_name(traced.name, replica) for replica in self.replicas]
+                passed = self.handles.passed(argument)
+                names = [argument_name(traced.name, replica) for replica in passed]
             if argument.copy_type is not None:
                 places = itertools.product(self.replicas, self.further_cores())
                 names += [argument_name(traced.name, *place) for place in places]
@@ -158,6 +162,8 @@ class Builder:
         argument = self.analysis.arguments.get(name)
         if argument is not None and argument.is_stacked:
             return self._part(name, replica)
+        if argument is not None and argument.merged:
+            return self.handles.tensor(name, replica)
         if argument is not None:
             return argument_name(name, replica) if argument.per_replica else argument_name(name)
         special = self.tensors.get((name, source.suffix, replica))

@@ -106,7 +106,6 @@ def _call(
     if not is_written():
         check_all(traced.definition, traced.library, len(options.cores))
         return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
-    inputs = _inputs(graph, traced, [column for column in columns if column[0] is not None])
     function = ReplicaFunction(
         traced.definition,
         traced.library,
@@ -116,12 +115,25 @@ def _call(
         options.at_once,
         Joining(known_sizes(graph, traced.definition), options.joined) if options.joined else None,
     )
-    arguments = {one.name: one.argument for one in inputs}
-    expansion, functions = options.divergence.write(function, arguments, atomic)
+    columns = [column for column in columns if column[0] is not None]
+    inputs, expansion, functions = _written(function, traced, columns)
     if _runs_here(options):
         spare_the_machine(traced, len(options.cores), expansion.repeated)
     outputs = _emit(graph, functions, expansion, inputs)
     return _packed(graph, outputs, expansion.places, options.cores)
+
+
+def _written(
+    function: ReplicaFunction, traced: TracedFunction, columns: Sequence[Sequence[Any]]
+) -> tuple[Sequence[_Input], Expansion, Sequence[ReplicatedFunction]]:
+    """The arguments of a function, and the function written out for all replicas."""
+    while True:
+        inputs = _inputs(traced, columns)
+        arguments = {one.name: one.argument for one in inputs}
+        divergence = traced.graph.tracing.options.divergence
+        written = divergence.write(function, arguments, traced.atomic)
+        if written is not None:
+            return inputs, *written
 
 
 def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
@@ -172,10 +184,9 @@ def _runs_here(options: ReplicateOptions) -> bool:
     return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
 
 
-def _inputs(
-    graph: FuncGraph, traced: TracedFunction, columns: Sequence[Sequence[Any]]
-) -> list[_Input]:
+def _inputs(traced: TracedFunction, columns: Sequence[Sequence[Any]]) -> list[_Input]:
     """The arguments of the traced function: those of the call, then what it captures."""
+    graph = traced.graph
     external = {id(inner): outer for outer, inner in graph.captures}
     names = [argument.name for argument in traced.definition.signature.input_arg]
     places = graph.tracing.options.places
@@ -200,7 +211,13 @@ def _of_column(name: str, column: Sequence[Any], places: Sequence[Sequence[str]]
 
 
 def _of_variable(name: str, variable: TracedVariable) -> _Input:
-    parts = variable.parts
+    parts, merged = variable.parts, variable.merged
+    if merged is not None:
+        # Its copies may have been split since it was traced.
+        handles, are_merged = merged.handles(), merged.are_merged
+        merged.used |= are_merged
+        argument = Argument(Passing.MIRRORED, key=variable.key, merged=are_merged)
+        return _Input(name, argument, handles)
     argument = Argument(
         Passing.MIRRORED if variable.mirrored else Passing.LOCAL,
         key=variable.key if variable.mirrored else "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef
@@ -85,6 +85,8 @@ class Expansion:
             and that it only reads.
         diverged: Mirrored arguments whose copies a replica may set on its own, or whose
             copies differed already.
+        split: Mirrored arguments whose copies share a resource and must not: what was
+            written is wrong.
         places: For each output of the replica function, which of the outputs of
             `definition` it is: what is returned twice is an output once.
         repeated: The nodes of the replica function that stand in it once a replica.
@@ -94,6 +96,7 @@ class Expansion:
     bodies: tuple[FunctionDef, ...]
     reads: frozenset[str]
     diverged: frozenset[str]
+    split: frozenset[str]
     places: tuple[int, ...]
     repeated: frozenset[str]
 
@@ -140,6 +143,7 @@ def expand(
         bodies=(*functions.made, *builder.lifted),
         reads=_only_read(flat, arguments),
         diverged=found.diverged,
+        split=frozenset(found.split).union(_merged(found.arguments, found.diverged)),
         places=tuple(places[output] for output in outputs),
         repeated=builder.repeated(),
     )
@@ -150,6 +154,10 @@ def _all_diverged(arguments: Arguments) -> Arguments:
         name: mark_diverged(argument) if argument.is_mirrored else argument
         for name, argument in arguments.items()
     }
+
+
+def _merged(arguments: Arguments, names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if arguments[name].is_merged)
 
 
 def _only_read(function: FunctionDef, arguments: Arguments) -> frozenset[str]:

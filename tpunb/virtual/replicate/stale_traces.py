@@ -17,9 +17,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpunb.virtual._tensorflow import FunctionDef, context, ops
+from tpunb.virtual.merged_copies import MergedCopies
 from tpunb.virtual.replicate.expand import Arguments, Expansion, ReplicaFunction, expand
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
-from tpunb.virtual.replicate.variance import mark_diverged
+from tpunb.virtual.replicate.variance import Argument, mark_diverged
+
+_Copies = weakref.WeakValueDictionary[str, MergedCopies]
+
+Separate = Mapping[str, MergedCopies]
+"""The copies of variables that were merged, by the variables' keys."""
 
 
 class Replication:
@@ -32,6 +38,7 @@ class Replication:
 
     Attributes:
         equal: The keys of variables whose copies it takes for equal.
+        merged: The keys of those whose copies it takes for one.
     """
 
     def __init__(self, function: ReplicaFunction, arguments: Arguments, made: Expansion) -> None:
@@ -41,6 +48,8 @@ class Replication:
         self._bodies = list(made.bodies)
         self._renewed: list[ReplicatedFunction] = []
         self.equal: frozenset[str] = frozenset()
+        self.merged = frozenset(one.key for one in arguments.values() if one.is_merged)
+        self._used: list[MergedCopies] = []
 
     @property
     def variables(self) -> frozenset[str]:
@@ -63,7 +72,7 @@ class Replication:
         Raises:
             ValueError: Replicas give copies values of their own.
         """
-        if self.equal == self.variables and self._function.unit is None:
+        if self.equal == self.variables and not self._used and self._function.unit is None:
             return {}
         function = dataclasses.replace(self._function, unit=None)
         made = expand(function, self._arguments, name=self._name)
@@ -77,24 +86,31 @@ class Replication:
             )
         return {one.signature.name: one for one in (*made.bodies, made.definition)}
 
-    def renew(self, diverged: Collection[str]) -> set[str]:
-        """Redefines the function, now that more copies may differ.
+    def renew(self, diverged: Collection[str], separate: Separate) -> tuple[set[str], set[str]]:
+        """Redefines the function, now that more copies may differ or are split.
 
         Args:
             diverged: The keys of variables whose copies may differ.
+            separate: The copies of variables that were merged, by their keys.
 
         Returns:
-            The keys of those whose copies it may set apart, now that it is redefined.
+            The keys of variables whose copies it may set apart, now that it is redefined, and
+            of those whose copies have to be split before it can be.
         """
         self.equal -= set(diverged)
-        known = with_diverged(self._arguments, diverged)
-        prefix = f"{self._name}_with_{len(self.equal)}_equal"
+        # A copy that nobody else uses any more is kept for as long as the function.
+        self._used += [separate[key] for key in self.merged.intersection(separate)]
+        self.merged = self.merged.difference(separate)
+        known = as_known(self._arguments, diverged, separate)
+        prefix = f"{self._name}_with_{len(self.equal)}_equal_{len(self.merged)}_merged"
         made = expand(self._function, known, name=self._name, prefix=prefix)
+        if made.split:
+            return set(), keys_of(self._arguments, made.split)
         # The old bodies stay: what runs or is prepared at this moment may need them.
         self._bodies += made.bodies
         self._renewed += [ReplicatedFunction(body) for body in made.bodies]
         _redefine(made.definition)
-        return keys_of(self._arguments, made.diverged)
+        return keys_of(self._arguments, made.diverged), set()
 
 
 class Divergence:
@@ -106,13 +122,26 @@ class Divergence:
 
     def __init__(self) -> None:
         self.variables: set[str] = set()
+        # The copies that are merged, and those that were.
+        self._merged: weakref.WeakValueDictionary[str, MergedCopies] = weakref.WeakValueDictionary()
+        self._separate: weakref.WeakValueDictionary[str, MergedCopies] = (
+            weakref.WeakValueDictionary()
+        )
         # A replication lives as long as the functions that were registered for it.
         self._replications: weakref.WeakSet[Replication] = weakref.WeakSet()
         self._lock = threading.RLock()
 
+    def add(self, merged: MergedCopies) -> None:
+        """Takes the copies of a variable for one, until they are split."""
+        self._merged[merged.key] = merged
+
+    def owns(self, merged: MergedCopies) -> bool:
+        """Whether these copies are, or were, merged by the same strategy."""
+        return merged.key in self._merged or merged.key in self._separate
+
     def write(
         self, function: ReplicaFunction, arguments: Arguments, traced: Any
-    ) -> tuple[Expansion, list[ReplicatedFunction]]:
+    ) -> tuple[Expansion, list[ReplicatedFunction]] | None:
         """Writes a replica function for all replicas, and keeps it right from then on.
 
         Args:
@@ -122,14 +151,18 @@ class Divergence:
 
         Returns:
             What was written, and the functions as they are registered; the last is the
-            function for all replicas.
+            function for all replicas. None if copies of variables had to be split for
+            it: then it has other arguments.
         """
         # Nothing reaches what a session of TensorFlow 1 has taken out of its graph.
         assume_equal = ops.executing_eagerly_outside_functions()
         with self._lock:
-            known = with_diverged(arguments, self.variables)
+            known = as_known(arguments, self.variables, self._separate)
             made = expand(function, known, assume_equal=assume_equal)
             self.diverge(keys_of(arguments, made.diverged))
+            if made.split:
+                self.split(keys_of(arguments, made.split))
+                return None
             replication = Replication(function, arguments, made)
             if assume_equal:
                 replication.equal = replication.variables - self.variables
@@ -141,15 +174,34 @@ class Divergence:
         """Notes that the copies of variables may differ from now on."""
         with self._lock:
             self.variables.update(variables)
+            self.split(variables)
+
+    def split(self, variables: Collection[str]) -> None:
+        """Gives each copy of variables a resource of its own."""
+        with self._lock:
+            self._split(variables)
             renewed = False
-            while stale := [one for one in self._replications if one.equal & self.variables]:
+            while stale := [one for one in self._replications if self._is_stale(one)]:
                 renewed = True
                 for replication in stale:
                     # What updates a variable from another one that diverged spreads it.
-                    self.variables.update(replication.renew(self.variables))
+                    diverged, merged = replication.renew(self.variables, self._separate)
+                    self.variables.update(diverged)
+                    self._split(diverged | merged)
             if renewed:
                 # Whatever has inlined one of them is prepared again when next called.
                 context.context().clear_kernel_cache()
+
+    def _split(self, variables: Collection[str]) -> None:
+        for key in variables:
+            merged = self._merged.pop(key, None)
+            if merged is not None:
+                merged.split()
+                self._separate[key] = merged
+
+    def _is_stale(self, replication: Replication) -> bool:
+        diverged = not replication.equal.isdisjoint(self.variables)
+        return diverged or not replication.merged.isdisjoint(self._separate)
 
 
 def keys_of(arguments: Arguments, names: Collection[str]) -> set[str]:
@@ -157,12 +209,24 @@ def keys_of(arguments: Arguments, names: Collection[str]) -> set[str]:
     return {arguments[name].key for name in names}
 
 
-def with_diverged(arguments: Arguments, keys: Collection[str]) -> Arguments:
-    """Arguments, of which the variables with some keys have copies that may differ."""
-    return {
-        name: mark_diverged(argument) if argument.key in keys else argument
-        for name, argument in arguments.items()
-    }
+def as_known(
+    arguments: Arguments, diverged: Collection[str], separate: Separate
+) -> Mapping[str, Argument]:
+    """Arguments with what has become known of their variables.
+
+    Args:
+        arguments: The arguments as they were known before.
+        diverged: The keys of variables whose copies may differ.
+        separate: The copies of variables that were merged, by their keys.
+    """
+    known = dict(arguments)
+    for name, argument in arguments.items():
+        if argument.merged and argument.key in separate:
+            resources = separate[argument.key].resources
+            known[name] = dataclasses.replace(argument, resources=resources)
+        if argument.key in diverged:
+            known[name] = mark_diverged(known[name])
+    return known
 
 
 def _redefine(definition: FunctionDef) -> None:

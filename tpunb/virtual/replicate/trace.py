@@ -19,9 +19,11 @@ from tpunb.virtual._tensorflow import (
     tpu_shard_context,
     variable_utils,
 )
+from tpunb.virtual.merged_copies import MergedCopies
 from tpunb.virtual.replicate.graphs import OUTSIDE
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.replicate.placement import Components, components
+from tpunb.virtual.variable_copies import merged_copies, set_apart
 
 _names = itertools.count()
 
@@ -35,12 +37,14 @@ class TracedVariable:
         mirrored: Whether the components are kept in sync.
         key: What stays the same for as long as the variable lives.
         name: Its name.
+        merged: Its components, if those of a process share a resource or have done so.
     """
 
     parts: Components
     mirrored: bool
     key: str
     name: str = ""
+    merged: MergedCopies | None = None
 
 
 class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
@@ -72,10 +76,18 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             return known
         if is_packed:
             vars_ = vars_[0]._distributed_variables
-        parts = components(vars_, self.options.cores, assigned=self.options.assigned)
+        merged = merged_copies(vars_[0])
+        if merged is not None and not self.options.divergence.owns(merged):
+            # Of another strategy, which does not hear of what is written here.
+            merged = None
+            set_apart(vars_[0])
+        if merged is not None:
+            parts = Components(merged.handles(), copies=[], home=0, dtype=0)
+        else:
+            parts = components(vars_, self.options.cores, assigned=self.options.assigned)
         placeholder = self._traced.capture(parts.handles[0])
         self.variables[id(placeholder)] = TracedVariable(
-            parts, is_mirrored, handle_id, str(name).partition(":")[0]
+            parts, is_mirrored, handle_id, str(name).partition(":")[0], merged
         )
         self._replicated_vars[handle_id] = placeholder
         return placeholder

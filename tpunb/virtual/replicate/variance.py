@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from tpunb.virtual._tensorflow import NodeDef
+from tpunb.virtual.merged_copies import Resource
 from tpunb.virtual.replicate.graphs import Reference
 from tpunb.virtual.replicate.joined_forms import Plan
 from tpunb.virtual.replicate.static_tensors import StaticTensors
@@ -76,6 +78,10 @@ class Argument:
             replicas come those of the copies, for each replica in the order of its
             logical devices.
         diverged: Whether the copies of a mirrored variable may differ between replicas.
+        merged: Whether its copies in one process share a resource, or did when the function
+            was traced: then there is a handle for each process.
+        resources: What the copies are kept in since they were split; None for those whose
+            handle is passed.
     """
 
     passing: Passing
@@ -83,6 +89,8 @@ class Argument:
     home: int = 0
     copy_type: int | None = None
     diverged: bool = False
+    merged: bool = False
+    resources: Sequence[Resource | None] = ()
 
     @property
     def is_mirrored(self) -> bool:
@@ -103,6 +111,11 @@ class Argument:
     def per_replica(self) -> bool:
         """Whether there are as many values as replicas."""
         return self.passing is Passing.VARYING or self.is_component
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether its copies in one process share a resource."""
+        return self.merged and not self.resources
 
     @property
     def variance(self) -> Variance:
@@ -136,8 +149,11 @@ def body_arguments(
     for name, source, variance in zip(names, sources, variances, strict=True):
         outer = arguments.get(source.source)
         if outer is not None and outer.is_component:
-            # The function around the body updates the copies on other logical devices.
-            inner[name] = dataclasses.replace(outer, copy_type=None)
+            # The function around the body updates the copies on other logical devices, and
+            # hands over a handle for each resource.
+            inner[name] = dataclasses.replace(
+                outer, copy_type=None, merged=outer.is_merged, resources=()
+            )
         else:
             inner[name] = Argument(_PASSINGS[variance])
     return inner
@@ -174,6 +190,7 @@ class Analysis:
             its own have diverged.
         plans: How joined nodes do it, by their names.
         statics: What is known of the function's tensors, if nodes are joined.
+        split: The names of merged arguments that replicas use one by one.
     """
 
     order: Sequence[NodeDef]
@@ -183,6 +200,7 @@ class Analysis:
     arguments: Mapping[str, Argument]
     plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
     statics: StaticTensors | None = None
+    split: AbstractSet[str] = frozenset()
 
     @property
     def diverged(self) -> frozenset[str]:

@@ -68,7 +68,7 @@ class _Lifted:
         for source, variance, kind in zip(self.sources, self.variances, traced, strict=True):
             argument = self._builder.analysis.arguments.get(source.source)
             many = variance is Variance.VARYING or (argument is not None and argument.per_replica)
-            replicas = self._builder.replicas if many else (0,)
+            replicas = self._builder.handles.holders(source) if many else (0,)
             copy.input.extend(self._builder.tensor(source, replica) for replica in replicas)
             types.extend([kind] * len(replicas))
         return types
@@ -114,12 +114,22 @@ class _Lifted:
         name, place = self._node.name, 0
         for index, variance in enumerate(self.outputs):
             many = variance is Variance.VARYING or self._is_component(index)
-            for replica in self._builder.replicas:
-                text = f"{instance(name, 0)}:output:{place + (replica if many else 0)}"
+            places = self._places(index) if many else dict.fromkeys(self._builder.replicas, 0)
+            for replica, part in places.items():
+                text = f"{instance(name, 0)}:output:{place + part}"
                 self._builder.tensors[name, f":output:{index}", replica] = text
-            place += len(self._builder.replicas) if many else 1
+            place += max(places.values()) + 1
         for replica in self._builder.replicas:
             self._builder.controls[name, replica] = [instance(name, 0)]
+
+    def _places(self, index: int) -> dict[int, int]:
+        """Where, among the parts of an output, each replica's is."""
+        builder = self._builder
+        if not self.is_loop:
+            return {replica: replica for replica in builder.replicas}
+        handles, source = builder.handles, self.sources[index]
+        places = {holder: place for place, holder in enumerate(handles.holders(source))}
+        return {replica: places[handles.holder(source, replica)] for replica in builder.replicas}
 
     def _is_component(self, index: int) -> bool:
         """Whether an output of a loop is a variable's handle that went into it."""

@@ -18,7 +18,7 @@ def write_results(
         argument = builder.analysis.arguments.get(result.source.source)
         component = argument is not None and argument.is_component
         many = variance is Variance.VARYING or component
-        for replica in builder.replicas if many else (0,):
+        for replica in builder.handles.holders(result.source) if many else (0,):
             added = builder.result.signature.output_arg.add()
             added.name = f"output_{index}_{replica}"
             added.type = result.type
