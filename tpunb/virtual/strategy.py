@@ -23,6 +23,7 @@ from tpunb.virtual._tensorflow import (
     distribute_utils,
     distribute_values,
     enclosing_tpu_context,
+    tensor_util,
 )
 from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
@@ -182,21 +183,24 @@ class VirtualTPUExtended(InputWorkers):
         merged = merged_copies(getattr(var, "_primary", None))
         if merged is None or not merged.is_changed_once or not merged.are_merged:
             return super()._update(var, fn, args, kwargs, group)
-        return self._update_once(var, merged, fn, args, kwargs, group)
+        return self._update_once(var, merged, fn, args, kwargs)
 
     def _update_once(
-        self, var: Any, merged: MergedCopies, fn: Any, args: Any, kwargs: Any, group: bool
-    ) -> Any:
+        self, var: Any, merged: MergedCopies, fn: Any, args: Any, kwargs: Any
+    ) -> distribute_values.Mirrored:
         """Changes the copies that share a resource once; as TPUExtended's `_update` otherwise."""
         updates: list[Any] = []
         for replica, copy in enumerate(var.values):
             if not merged.is_first(replica):
                 updates.append(updates[merged.first(replica)])
                 continue
-            own = [distribute_utils.select_replica(replica, given) for given in (args, kwargs)]
+            own, named = (
+                distribute_utils.select_replica(replica, given) for given in (args, kwargs)
+            )
             with tf.device(copy.device), distribute_lib.UpdateContext(replica):
-                updates.append(fn(copy, *own[0], **own[1]))
-        return distribute_utils.update_regroup(self, updates, group)
+                update = fn(copy, *own, **named)
+                updates.append(tf.identity(update) if tensor_util.is_tf_type(update) else update)
+        return distribute_values.Mirrored(updates)
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: Any, options: Any

@@ -205,11 +205,13 @@ def _watching_handle(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @functools.wraps(get)
     def handle(self: Any) -> Any:
-        if not _is_by_library(_caller()):
-            if distribute_lib.get_update_replica_id() is None:
-                getattr(self, _ON_WRITE)()
-            else:
+        caller = _caller()
+        if distribute_lib.get_update_replica_id() is not None:
+            # By its handle TPUStrategy changes a copy, and by methods of the copy reads it.
+            if caller != BaseResourceVariable.__module__:
                 _split_unless_changed_once(self)
+        elif not _is_by_library(caller):
+            getattr(self, _ON_WRITE)()
         if not tf.executing_eagerly() and not in_save_context():
             _split_in_graph(self)
             _order(self)

@@ -151,14 +151,17 @@ class _Pass:
         return {name for body in bodies for name in self._body(body, sources, variances)[0]}
 
     def _visit_update(self, node: NodeDef) -> None:
-        variance = self._input_variance(node)
+        variance, names = self._input_variance(node), self._mirrored(node)
         self.variances[node.name] = Variance.VARYING
-        if variance == Variance.INVARIANT and only_updates(node):
+        # What is cheap each core does for itself, but what cores share can be changed only once.
+        merged = any(self.arguments[name].is_merged for name in names)
+        once = variance == Variance.INVARIANT or (merged and variance != Variance.VARYING)
+        if once and only_updates(node):
             self.roles[node.name] = Role.UPDATE
             return
-        self._split(self._mirrored(node))
+        self._split(names)
         if variance == Variance.VARYING:
-            self._diverge(self._mirrored(node))
+            self._diverge(names)
 
     def _mirrored(self, node: NodeDef) -> list[str]:
         names = [source.source for source in data_inputs(node)]

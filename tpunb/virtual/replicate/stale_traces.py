@@ -101,6 +101,7 @@ class Replication:
         # A copy that nobody else uses any more is kept for as long as the function.
         self._used += [separate[key] for key in self.merged.intersection(separate)]
         self.merged = self.merged.difference(separate)
+        self.__dict__.pop("saved", None)
         known = as_known(self._arguments, diverged, separate)
         prefix = f"{self._name}_with_{len(self.equal)}_equal_{len(self.merged)}_merged"
         made = expand(self._function, known, name=self._name, prefix=prefix)
