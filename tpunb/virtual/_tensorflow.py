@@ -90,9 +90,12 @@ from tensorflow.python.util import deprecation
 # Inputs that are variables are read before they reach the replicas.
 from tensorflow.python.util import variable_utils
 
-# The iterators that hand batches to single devices.
+# The iterators that hand batches to single devices, and what cuts batches for them.
+from tensorflow.python.data.experimental.ops.distribute import _AutoShardDataset as AutoShardDataset
+from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.data.ops import multi_device_iterator_ops
+from tensorflow.python.data.ops.rebatch_op import _RebatchDataset as RebatchDataset
 
 # What install changes: TensorFlow's ways to a TPU and to its devices, and the classes that
 # report device names.
@@ -139,6 +142,7 @@ TPU_VARIABLES = (
 __all__ = [
     "TPU_VARIABLES",
     "AttrValue",
+    "AutoShardDataset",
     "BaseResourceVariable",
     "BaseSession",
     "DeviceAttributes",
@@ -151,6 +155,7 @@ __all__ = [
     "NodeDef",
     "OpSharding",
     "PrecisionConfig",
+    "RebatchDataset",
     "ResourceVariable",
     "SymbolicTensor",
     "TPUClusterResolver",
@@ -172,6 +177,7 @@ __all__ = [
     "config",
     "context",
     "control_flow_util",
+    "dataset_ops",
     "deprecation",
     "device_util",
     "distribute_lib",

@@ -22,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import iterator_ops, multi_device_iterator_ops
+from tpunb.virtual._tensorflow import input_lib, iterator_ops, multi_device_iterator_ops
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.input_elements import (
     CopiedOptional,
@@ -33,6 +33,8 @@ from tpunb.virtual.input_elements import (
     parts_of,
     round_of,
 )
+from tpunb.virtual.input_rounds import in_rounds
+from tpunb.virtual.input_types import DistributedIteratorSpec, WorkerIteratorSpec
 
 _cores: set[str] = set()
 _device_dataset = multi_device_iterator_ops._create_device_dataset
@@ -74,6 +76,8 @@ def share_iterators(devices: Iterable[str]) -> None:
     multi_device_iterator_ops.OwnedMultiDeviceIterator = SharedIterator
     multi_device_iterator_ops.MultiDeviceIteratorSpec = SharedIteratorSpec
     multi_device_iterator_ops._create_device_dataset = _untuned_device_dataset
+    input_lib.DistributedIteratorSpec = DistributedIteratorSpec
+    input_lib._SingleWorkerDatasetIteratorSpec = WorkerIteratorSpec
 
 
 def _untuned_device_dataset(*args: Any, **kwargs: Any) -> Any:
@@ -88,8 +92,6 @@ def _are_cores(devices: Sequence[str]) -> bool:
 
 class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # type: ignore[misc]
     """The type of a `SharedIterator`, by which it passes into a `tf.function`."""
-
-    __slots__: list[str] = []
 
     @property
     def value_type(self) -> type:
@@ -155,7 +157,7 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         with tf.device(source_device):
             ahead = max(max_buffer_size, prefetch_buffer_size)
             if self._in_rounds:
-                dataset = dataset.batch(len(devices))
+                dataset = in_rounds(dataset, len(devices))
             else:
                 ahead *= len(devices)
             self._device_iterators = [iter(_prefetched(dataset, ahead, len(devices)))]

@@ -101,7 +101,8 @@ class Builder:
         self.controls: dict[tuple[str, int], list[str]] = {}
         self.once: set[str] = set()
         self._types = {a.name: a.type for a in function.signature.input_arg}
-        self._everywhere = _computed_everywhere(function, analysis)
+        one_device = len({core[0] for core in self.cores}) == 1
+        self._everywhere = set() if one_device else _computed_everywhere(function, analysis)
         self.processes = [process_of(core[0]) for core in setting.cores]
         self.handles = Handles(analysis.arguments, [core[0] for core in self.cores], self.add)
         self._broadcast: dict[tuple[str, str], str] = {}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef
+from tpunb.virtual.replicate.additions import with_additions
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder, Setting
 from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
@@ -60,6 +61,7 @@ class ReplicaFunction:
         definition = without_dead_reads(self.definition)
         if self.joining is not None:
             definition = with_constant_shapes(definition, self.joining.sizes)
+            definition = with_additions(definition, self.joining.sizes)
         return self.unit.rounded(definition) if self.unit else definition
 
     @functools.cached_property
