@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from counterparts.children import WITHOUT_KERAS
 from jupyter import Book
 from playwright.sync_api import expect
 
-SETUP = """\
-import tensorflow as tf, tpunb
+SETUP = f"""\
+{WITHOUT_KERAS}import tensorflow as tf, tpunb
 %load_ext tpunb
 %tpu_connect --simulate 2
 ds = tf.data.Dataset.range(64).map(lambda n: tf.cast(n, tf.float32)).batch(8, drop_remainder=True).repeat()
@@ -54,6 +56,7 @@ def test_watched_and_stopped(book: Callable[..., Book], page: Any, screenshot: A
     screenshot(name="stopped")
 
 
+@pytest.mark.parametrize("book", ["lab"], indirect=True)
 def test_a_run_that_is_done_stays_alive(
     book: Callable[..., Book], page: Any, screenshot: Any
 ) -> None:
