@@ -62,6 +62,7 @@ def save(path: Path, *cells: tuple[str, Sequence[Any]]) -> Path:
 
 
 @pytest.mark.tensorflow
+@THOROUGH
 def test_a_notebook_as_found(run: Run) -> None:
     """Written for a TPU by somebody else; it runs unmodified."""
     result = run("--nbval", "--tpu", "v3-8", str(ROOT / "notebooks" / "found"))
@@ -131,7 +132,6 @@ GUIDE: tuple[tuple[str, Sequence[Any]], ...] = (
 
 
 @pytest.mark.tensorflow
-@THOROUGH
 def test_a_notebook_saved_on_a_tpu(run: Run, pytester: pytest.Pytester) -> None:
     save(pytester.path / "guide.ipynb", *GUIDE)
     done = run("--nbval", "--tpu", "v3-8")
