@@ -43,7 +43,6 @@ FURTHER = {
     "own loss",
     "recurrent",
     "regularised",
-    "rmsprop",
     "two outputs",
     "validation split",
 }

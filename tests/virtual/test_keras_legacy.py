@@ -92,7 +92,6 @@ CASES: dict[str, dict[str, Any]] = {
     "own step": {"model": own_step, "metrics": ["mae"]},
     "steps per execution": {"steps_per_execution": 3},
     "compiled": {"jit_compile": True},
-    "adamw": {"optimizer": "adamw"},
     "rmsprop": {"optimizer": "rmsprop"},
 }
 
