@@ -1,10 +1,11 @@
-"""A run of many steps in JupyterLab and Notebook 7: watched, stopped, taken up."""
+"""A run of many steps in JupyterLab: watched, stopped, taken up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from counterparts.children import WITHOUT_KERAS
 from jupyter import Book
 from playwright.sync_api import expect
@@ -32,6 +33,7 @@ LOOK = "int(total.numpy()), len(tpunb.history), tpunb.history.state"
 CURVES = '[data-testid="tpunb-curves"]'
 
 
+@pytest.mark.parametrize("book", ["lab"], indirect=True)
 def test_a_run_in_a_front_end(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
     """Watched and stopped; then one that ends, in the same notebook."""
     opened = book(SETUP, TRAINING, LOOK, FINISHED, QUIET, run=False)
