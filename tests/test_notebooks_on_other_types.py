@@ -29,7 +29,7 @@ CONNECTING = re.compile(r"^((?:\w+ = )?%tpu_connect)(?: --simulate \S+)?", re.MU
 TYPES = ("v5e-1", "v6e-1", "v5e-4", "v2-8", "v3-32")
 """One core, as Colab has it; half as many as most notebooks; other chips; several hosts."""
 
-CHEAP = [("00_quickstart.ipynb", "v5e-1"), ("03_displays.ipynb", "v3-32")]
+CHEAP = [("00_quickstart.ipynb", "v5e-1"), ("03_displays.ipynb", "v4-16")]
 ALL = itertools.product((path.name for path in NOTEBOOKS), TYPES)
 PAIRS = list(ALL) if os.environ.get("TPUNB_TEST_ALL_TYPES") else CHEAP
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from counterparts.children import WITHOUT_KERAS
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
@@ -61,6 +62,7 @@ def save(path: Path, *cells: tuple[str, Sequence[Any]]) -> Path:
 
 
 @pytest.mark.tensorflow
+@THOROUGH
 def test_a_notebook_as_found(run: Run) -> None:
     """Written for a TPU by somebody else; it runs unmodified."""
     result = run("--nbval", "--tpu", "v3-8", str(ROOT / "notebooks" / "found"))
@@ -90,7 +92,7 @@ strategy.reduce('sum', step(), axis=None)
 # As a notebook comes from a TPU v3-8: with the log of that day.
 GUIDE: tuple[tuple[str, Sequence[Any]], ...] = (
     (
-        "import tensorflow as tf\nprint('imported')",
+        WITHOUT_KERAS + "import tensorflow as tf\nprint('imported')",
         [
             stream(
                 "2021-05-06 12:00:00.123456: I tensorflow/stream_executor/dso_loader.cc:53] "
@@ -130,7 +132,6 @@ GUIDE: tuple[tuple[str, Sequence[Any]], ...] = (
 
 
 @pytest.mark.tensorflow
-@THOROUGH
 def test_a_notebook_saved_on_a_tpu(run: Run, pytester: pytest.Pytester) -> None:
     save(pytester.path / "guide.ipynb", *GUIDE)
     done = run("--nbval", "--tpu", "v3-8")
@@ -210,7 +211,7 @@ except Exception:
 def test_no_tpu_no_notebook(run: Run, pytester: pytest.Pytester) -> None:
     save(
         pytester.path / "one.ipynb",
-        (TWO_DEVICES, []),
+        (WITHOUT_KERAS + TWO_DEVICES, []),
         (DETECTION, []),
     )
     done = run("--nbval", "--tpu", "v3-8", "--color=no")

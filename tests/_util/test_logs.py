@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from counterparts.children import WITHOUT_KERAS
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
 
@@ -52,7 +53,11 @@ def run(code: str, **environment: str) -> str:
 @pytest.mark.tensorflow
 @THOROUGH
 def test_what_is_written() -> None:
-    lines = [line for line in run(CONNECTING, TPUNB_LOG="debug").splitlines() if " tpunb." in line]
+    lines = [
+        line
+        for line in run(WITHOUT_KERAS + CONNECTING, TPUNB_LOG="debug").splitlines()
+        if " tpunb." in line
+    ]
     text = "\n".join(lines)
     for words in (
         "tpunb.connection: asked for Request(tpu=None, simulate='v3-8'",

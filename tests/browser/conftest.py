@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+VIEWPORT = {"width": 1100, "height": 900}
 MISSING = "The browser tests need {}: .ci/run installs it, and no widget was tested here."
 
 
@@ -46,21 +48,80 @@ except ImportError:
     collect_ignore_glob = ["test_*.py"]
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """Debian's Chromium, run by Playwright.
+class Browser:
+    """Debian's Chromium, run by Playwright, and a page that tests show widgets on in turn.
 
-    Not for the whole session: while Playwright runs, the thread has a running event
-    loop, which other tests (IPython's shells) would find.
+    It is there until the last test of this folder, not for the whole session: while Playwright
+    runs, the thread has a running event loop, which other tests (IPython's shells) would find.
     """
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
-        pytest.skip(missing("chromium"))
-    expect.set_options(timeout=PATIENCE * 1000)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
-        yield browser
-        browser.close()
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._chromium: Any = None
+        self._page: Any = None
+
+    def new_page(self) -> Any:
+        """An empty page that shares nothing with others, watched: `page.watch`."""
+        page = self._running().new_context(viewport=VIEWPORT).new_page()
+        page.context.set_default_timeout(PATIENCE * 1000)
+        page.watch = Watch(page)
+        return page
+
+    def used_page(self) -> Any:
+        """The page of the tests before, as if it were new: a fifth of what a new one costs."""
+        if self._page is None:
+            self._page = self.new_page()
+            self._page.expose_binding("toKernel", lambda _, message: self._page.received(message))
+        self._page.set_viewport_size(VIEWPORT)
+        self._page.mouse.move(0, 0)
+        self._page.goto("about:blank")
+        self._page.watch.forget()
+        return self._page
+
+    def give_up_page(self) -> None:
+        """What a test that failed has left is no other test's concern."""
+        if self._page is not None:
+            self._page.context.close()
+            self._page = None
+
+    def close(self) -> None:
+        self._open.close()
+        self._chromium = self._page = None
+
+    def _running(self) -> Any:
+        if self._chromium is None:
+            executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+            if executable is None:
+                pytest.skip(missing("chromium"))
+            expect.set_options(timeout=PATIENCE * 1000)
+            playwright = self._open.enter_context(sync_playwright())
+            launch = playwright.chromium.launch
+            self._chromium = launch(executable_path=executable, args=FLAGS)
+            self._open.callback(self._chromium.close)
+        return self._chromium
+
+
+BROWSER = Browser()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    report = yield
+    if report.failed:
+        BROWSER.give_up_page()
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Closes the browser after the last test that has one."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path.parent != item.path.parent:
+            BROWSER.close()
 
 
 class Watch:
@@ -72,6 +133,10 @@ class Watch:
         page.on("console", self._logged)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
+
+    def forget(self) -> None:
+        self.complaints.clear()
+        self.requests.clear()
 
     def _logged(self, message: Any) -> None:
         if message.type in ("error", "warning"):
@@ -85,14 +150,14 @@ class Watch:
 
 
 @pytest.fixture
-def page(chromium: Any) -> Iterator[Any]:
-    """An empty page, watched: `page.watch`."""
-    context = chromium.new_context(viewport={"width": 1100, "height": 900})
-    context.set_default_timeout(PATIENCE * 1000)
-    page = context.new_page()
-    page.watch = Watch(page)
+def page(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """An empty page, watched: `page.watch`. Where it shows a widget alone, it has shown others."""
+    if "host" in request.fixturenames:
+        yield BROWSER.used_page()
+        return
+    page = BROWSER.new_page()
     yield page
-    context.close()
+    page.context.close()
 
 
 @pytest.fixture
@@ -104,12 +169,7 @@ def host(
 
     monkeypatch.setattr(comm, "create_comm", lambda *args, **kwargs: FakeComm(*args, **kwargs))
     shown: dict[str, Hosted] = {}
-
-    def receive(source: Any, message: dict[str, Any]) -> None:
-        del source
-        shown[message["id"]].inbox.append(message)
-
-    page.expose_binding("toKernel", receive)
+    page.received = lambda message: shown[message["id"]].inbox.append(message)
     page.goto(f"file://{HERE / 'host.html'}")
 
     def show(make: Callable[[], Any]) -> Hosted:

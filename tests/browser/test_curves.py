@@ -494,6 +494,7 @@ widget
 """
 
 
+@pytest.mark.parametrize("book", ["lab"], indirect=True)
 def test_in_a_front_end(book: Any, page: Any, screenshot: Any) -> None:
     """The kernel is busy, and the page is opened again while a thread goes on."""
     opened = book(

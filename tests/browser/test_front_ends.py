@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from counterparts.children import WITHOUT_KERAS
 from jupyter import Book, Server
 from playwright.sync_api import expect
 from support.tiers import THOROUGH
 
 VIEW = "application/vnd.jupyter.widget-view+json"
-SETUP = "%load_ext tpunb\nimport tensorflow as tf, tpunb\n%tpu_connect --simulate v3-8"
+SETUP = (
+    WITHOUT_KERAS + "%load_ext tpunb\nimport tensorflow as tf, tpunb\n%tpu_connect --simulate v3-8"
+)
 VALUES = "%%tpu_run\ntf.random.stateless_normal([20, 20], [replica_id, 1])"
 CURVES = """\
 history = tpunb.History("run", total_steps=400)
@@ -108,6 +112,7 @@ def look_at_all(page: Any) -> None:
 
 
 @THOROUGH
+@pytest.mark.parametrize("book", ["lab"], indirect=True)
 def test_a_display_that_is_there_before_its_widget(book: Callable[..., Book], page: Any) -> None:
     """As where people share a notebook: outputs and widgets come by different ways."""
     opened = book("1", EARLY, LATE, run=False)
@@ -122,6 +127,7 @@ def test_a_display_that_is_there_before_its_widget(book: Callable[..., Book], pa
 
 
 @THOROUGH
+@pytest.mark.parametrize("book", ["notebook"], indirect=True)
 def test_saved_without_live_forms(book: Callable[..., Book], page: Any, server: Server) -> None:
     opened = book(SETUP, VALUES, CURVES, "history")
     expect(widget(page, "curves").first).to_have_attribute("data-points", "200")

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from counterparts.children import WITHOUT_KERAS
 from jupyter import Book
 from playwright.sync_api import expect
 from support.tiers import THOROUGH
 
 pytestmark = THOROUGH
 
-CONNECT = """\
-%load_ext tpunb
+CONNECT = f"""\
+{WITHOUT_KERAS}%load_ext tpunb
 connection = %tpu_connect --simulate 4 --local-workers 2 --timeout 120
 connection"""
 KILL = "import os\nos.kill(connection.pod.local.process_ids[1], 9)"

@@ -1,15 +1,17 @@
-"""A run of many steps in JupyterLab and Notebook 7: watched, stopped, taken up."""
+"""A run of many steps in JupyterLab: watched, stopped, taken up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from counterparts.children import WITHOUT_KERAS
 from jupyter import Book
 from playwright.sync_api import expect
 
-SETUP = """\
-import tensorflow as tf, tpunb
+SETUP = f"""\
+{WITHOUT_KERAS}import tensorflow as tf, tpunb
 %load_ext tpunb
 %tpu_connect --simulate 2
 ds = tf.data.Dataset.range(64).map(lambda n: tf.cast(n, tf.float32)).batch(8, drop_remainder=True).repeat()
@@ -28,14 +30,19 @@ half = tf.constant(0.5)"""
 LOOK = "int(total.numpy()), len(tpunb.history), tpunb.history.state"
 
 
-def test_watched_and_stopped(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
-    opened = book(SETUP, TRAINING, LOOK, run=False)
+CURVES = '[data-testid="tpunb-curves"]'
+
+
+@pytest.mark.parametrize("book", ["lab"], indirect=True)
+def test_a_run_in_a_front_end(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
+    """Watched and stopped; then one that ends, in the same notebook."""
+    opened = book(SETUP, TRAINING, LOOK, FINISHED, QUIET, run=False)
     opened.run_all(wait=False)
-    curves = page.locator('[data-testid="tpunb-curves"]')
+    curves = page.locator(CURVES)
     expect(curves).to_have_attribute("data-state", "running")
     points = int(curves.get_attribute("data-points"))
     page.wait_for_function(
-        "points => Number(document.querySelector('[data-testid=tpunb-curves]').dataset.points) > points",
+        f"points => Number(document.querySelector('{CURVES}').dataset.points) > points",
         arg=points + 100,
     )
     expect(page.get_by_text("steps/s").first).to_be_visible()
@@ -52,14 +59,14 @@ def test_watched_and_stopped(book: Callable[..., Book], page: Any, screenshot: A
     assert int(made) >= points
     assert state == "'stopped'"
     screenshot(name="stopped")
+    opened.run_cell(3)
+    opened.run_cell(4)
+    stays_alive(opened, page, screenshot)
 
 
-def test_a_run_that_is_done_stays_alive(
-    book: Callable[..., Book], page: Any, screenshot: Any
-) -> None:
+def stays_alive(opened: Book, page: Any, screenshot: Any) -> None:
     """The page has the live curves and the times, the file a picture and what is the same always."""
-    opened = book(SETUP, FINISHED, QUIET, run=True)
-    curves = page.locator('[data-testid="tpunb-curves"]')
+    curves = page.locator(CURVES).nth(1)
     expect(curves).to_have_attribute("data-state", "finished")
     expect(curves).to_have_attribute("data-points", "300")
     expect(page.get_by_text("300 steps in ")).to_be_visible()
@@ -77,9 +84,9 @@ def test_a_run_that_is_done_stays_alive(
     page.set_viewport_size({"width": 700, "height": 900})
     screenshot(name="dark")
     saved = opened.save()
-    bundles = [output.data for output in saved.cells[1].outputs]
+    bundles = [output.data for output in saved.cells[3].outputs]
     assert [set(data) for data in bundles] == [{"text/plain", "image/png"}, {"text/plain"}]
     plain = [data["text/plain"] for data in bundles]
     assert plain == ["Training curves · loss · 300 steps", "300 steps"]
-    assert saved.cells[2].outputs == []
+    assert saved.cells[4].outputs == []
     assert (opened.server.folder / opened.name).stat().st_size < 1_000_000

@@ -68,10 +68,10 @@ def test_tracing_a_cell(tf: Any, kind: str) -> None:
     runner.run("y = x", names)
     some, more = (
         calls(lambda n=n: runner.run(text_of(kind, n), names), ours=True)  # type: ignore[misc]
-        for n in (10, 30)
+        for n in (6, 18)
     )
     assert more < 3.3 * some
-    again = calls(lambda: runner.run(text_of(kind, 30), names), ours=True)
+    again = calls(lambda: runner.run(text_of(kind, 18), names), ours=True)
     assert again < more / 2
     runner.close()
 

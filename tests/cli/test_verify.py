@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counterparts.children import run_code
+from counterparts.children import WITHOUT_UNUSED, run_code
 from support.tiers import THOROUGH
 
 from tpunb import cli
@@ -127,7 +127,7 @@ def test_what_hangs_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @THOROUGH
 def test_a_pod_of_two_workers(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    code = "import sys; from tpunb.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = WITHOUT_UNUSED + "import sys; from tpunb.cli import main; sys.exit(main(sys.argv[1:]))"
     done = run_code(code, "verify", "v4-16", "--local-workers", "--json", path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     read = json.loads(path.read_text(encoding="utf-8"))

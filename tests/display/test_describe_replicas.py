@@ -221,7 +221,7 @@ def test_long_string_tensors(tf: Any) -> None:
 def test_symbolic_tensors(tf: Any) -> None:
     found = []
 
-    @tf.function
+    @tf.function(autograph=False)  # which would take a second for all that describes it
     def traced(x: Any) -> Any:
         found.append(leaf(x))
         return x

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counterparts.children import WITHOUT_KERAS
 from support.patience import PATIENCE
 from support.shell import Notebook
 from support.tiers import THOROUGH, thorough
@@ -224,14 +225,15 @@ SHAPES = [[3, 4], *thorough([[], [0], [3, 0, 2], [1, 1, 1, 1], [70], [9, 9], [8,
 
 
 def tensors_of_all_types(tf: Any, shape: list[int]) -> Iterator[Any]:
-    for name in DTYPES:
+    # Of one shape all types are shown, of each other shape some.
+    for name in DTYPES if shape == SHAPES[0] else DTYPES[len(shape) :: 4]:
         dtype = tf.as_dtype(name)
         if dtype == tf.string:
             yield tf.fill(shape, "a")
         else:
             yield tf.cast(tf.ones(shape, tf.int8 if "int4" in name else tf.float32), dtype)
     for number in (math.nan, math.inf, -math.inf):
-        for name in ("float32", "float64", "half", "bfloat16"):
+        for name in ("float32", "float64", "half", "bfloat16")[: 4 if shape == SHAPES[0] else 1]:
             yield tf.cast(tf.fill(shape, number), name)
 
 
@@ -433,7 +435,7 @@ def test_displays_in_a_loop(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> 
 
 # -- Saved by programs
 
-SETUP = "import tensorflow as tf, tpunb\n%load_ext tpunb\n%tpu_connect --simulate 2"
+SETUP = WITHOUT_KERAS + "import tensorflow as tf, tpunb\n%load_ext tpunb\n%tpu_connect --simulate 2"
 CELLS = [
     SETUP,
     "%%tpu_run\nx = tf.ones([20, 20]) * tf.cast(replica_id, tf.float32)\nx",

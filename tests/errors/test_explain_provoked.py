@@ -359,6 +359,8 @@ def test_reading_embedding_tables(two: Any) -> None:
 LATE = """
 import tensorflow as tf
 from tpunb import connect, explain
+from tpunb.errors import VirtualDevicesError
+from tpunb.virtual import VirtualTPUStrategy
 tf.constant(1.0)
 cpu = tf.config.list_physical_devices("CPU")[0]
 two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -371,12 +373,19 @@ for attempt in (
     except RuntimeError as error:
         assert explain(error).number == 46, error
         print("explained")
+try:
+    VirtualTPUStrategy(4)
+except VirtualDevicesError as error:
+    print("refused:", error)
 """
 
 
 def test_tensorflow_has_started() -> None:
     ran = run_code(WITHOUT_KERAS + LATE)
-    assert ran.stdout == "explained\nexplained\n", ran.stderr
+    assert ran.stdout.startswith("explained\nexplained\nrefused: A virtual TPU"), ran.stderr
+    assert "needs 5 logical CPU devices (4 cores, 1 host)" in ran.stdout
+    assert "already started with 1" in ran.stdout
+    assert "Restart the kernel" in ran.stdout
 
 
 def test_retracing() -> None:

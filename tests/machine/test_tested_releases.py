@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from counterparts.children import WITHOUT_KERAS
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
 
@@ -125,7 +126,7 @@ print(json.dumps([replicas, [str(w.message) for w in caught if "is tested with" 
 def test_it_works_nevertheless() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TPUNB_TPU": ""}
     run = subprocess.run(
-        [sys.executable, "-c", STRATEGY],
+        [sys.executable, "-c", WITHOUT_KERAS + STRATEGY],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -21,14 +21,26 @@ pytestmark = pytest.mark.usefixtures("tf")
 DURATION = re.compile(r"\d (µs|ms|s|min|h)\b")
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[Notebook]:
-    """A shell that is connected to two cores."""
-    notebook = Notebook(tmp_path)
+CONNECT = "%tpu_connect --simulate 2 --lenient unsupported-type,unsupported-op"
+
+
+@pytest.fixture(scope="module")
+def shell(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """A shell with the extension."""
+    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
     notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np")
-    notebook.good("%tpu_connect --simulate 2 --lenient unsupported-type,unsupported-op")
     yield notebook
     notebook.close()
+
+
+@pytest.fixture
+def book(shell: Notebook) -> Iterator[Notebook]:
+    """The shell with its connection, which forgets the names that a test has made."""
+    shell.good(CONNECT)  # does nothing, unless a test has left another one
+    before = dict(shell.names)
+    yield shell
+    shell.names.clear()
+    shell.names.update(before)
 
 
 def each(value: Any) -> list[Any]:
@@ -174,6 +186,8 @@ def test_time_and_verbose(book: Notebook) -> None:
 
 
 def test_traces(book: Notebook) -> None:
+    book.good("%tpu_disconnect")
+    book.good(CONNECT)
     cells = book.session.connection.cells
     book.good("x = tf.ones([2])\nrate = 0.1")
     cell = "%%tpu_run --verbose\ny = x * rate\ny"
@@ -279,7 +293,7 @@ def test_not_connected(book: Notebook) -> None:
     ran = book.run("%%tpu_run\n1")
     assert isinstance(ran.error, NotConnectedError)
     assert "%tpu_connect" in ran.text
-    assert "last error" not in book.good("%tpu_status").plain
+    assert "NotConnected" not in book.good("%tpu_status").plain
     connection = book.good("%tpu_connect --simulate 2").value
     connection.close()
     assert isinstance(book.run("%%tpu_run\n1").error, NotConnectedError)

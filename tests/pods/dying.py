@@ -108,7 +108,7 @@ def main(folder: str) -> None:
     disturbed.go_on(STEPS // 2)
     victim = connection.pod.local.process_ids[1]
 
-    threading.Timer(1.0, os.kill, [victim, signal.SIGKILL]).start()
+    threading.Timer(0.4, os.kill, [victim, signal.SIGKILL]).start()
     error = error_of(lambda: disturbed.compiled(tf.constant(1_000_000)))
     explanation = tpunb.explain(error)
     lost = connection.lost()

@@ -27,8 +27,8 @@ done = count + 0.0
 
 def main() -> None:
     """Stops a plain cell and a run of steps, each with a worker that is frozen."""
-    workers = LocalWorkers(2, 1, timeout=600)
-    connection = tpunb.connect(simulate=2, workers=list(workers.addresses))
+    workers = LocalWorkers(3, 1, timeout=600)
+    connection = tpunb.connect(simulate=3, workers=list(workers.addresses))
     victim = workers.process_ids[1]
     with connection.strategy.scope():
         count = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)

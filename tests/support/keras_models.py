@@ -175,7 +175,7 @@ CASES: dict[str, dict[str, Any]] = {
     "validation data": case(fit={"validation_data": (X[:10], Y[:10])}),
     "steps per execution": case(steps_per_execution=2),
     "tensors": case(x=tf.convert_to_tensor, y=tf.convert_to_tensor),
-    **{name: case(optimizer=name) for name in ("adamw", "rmsprop", "adafactor", "lion", "nadam")},
+    **{name: case(optimizer=name) for name in ("adamw", "adafactor", "lion", "nadam")},
 }
 
 

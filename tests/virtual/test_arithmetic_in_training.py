@@ -87,8 +87,11 @@ def plain_training(weights: list[np.ndarray], *, casts: bool) -> list[np.ndarray
     return [variable.numpy() for variable in variables]
 
 
-@pytest.mark.parametrize("api", [keras, *thorough([tf_keras])], ids=["Keras 3", "tf_keras"])
-@pytest.mark.parametrize("steps_per_execution", [1, 5])
+@pytest.mark.parametrize(
+    ("api", "steps_per_execution"),
+    [(keras, 1), (keras, 5), *thorough([(tf_keras, 5)])],
+    ids=["Keras 3", "Keras 3 with loops", "tf_keras with loops"],
+)
 def test_fit_is_plain_tensorflow_with_casts(api: Any, steps_per_execution: int) -> None:
     strategy = strategy_of(4, arithmetic="tpu")
     with strategy.scope():

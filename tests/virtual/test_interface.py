@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gc
 import inspect
-import textwrap
 import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from counterparts.children import WITHOUT_KERAS, run_code
 from support.strategies import each, local, replica_id, run, strategy_of
-from support.tiers import THOROUGH
 
 from tpunb.errors import AcceleratorTypeError
 from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy
@@ -157,31 +154,6 @@ def test_a_resolver_serves_several_strategies() -> None:
     assert strategy.cluster_resolver is resolver
     assert resolver.num_accelerators() == {"TPU": 4}
     assert resolver.master() == ""
-
-
-def subprocess_says(code: str) -> str:
-    process = run_code(WITHOUT_KERAS + textwrap.dedent(code))
-    return process.stdout + process.stderr
-
-
-@THOROUGH
-def test_too_few_devices() -> None:
-    said = subprocess_says(
-        """
-        import tensorflow as tf
-        tf.constant(1.0)
-        from tpunb.virtual import VirtualTPUStrategy
-        from tpunb.errors import VirtualDevicesError
-        try:
-            VirtualTPUStrategy(4)
-        except VirtualDevicesError as error:
-            print("refused:", error)
-        """
-    )
-    assert "refused: A virtual TPU" in said
-    assert "needs 5 logical CPU devices (4 cores, 1 host)" in said
-    assert "already started with 1" in said
-    assert "Restart the kernel" in said
 
 
 def in_a_function(x: Any) -> Any:

@@ -43,7 +43,6 @@ FURTHER = {
     "own loss",
     "recurrent",
     "regularised",
-    "rmsprop",
     "two outputs",
     "validation split",
 }
@@ -59,7 +58,7 @@ def four() -> Any:
 def test_fit(name: str) -> None:
     one, history = fitted(None, **CASES[name])
     # All replicas share the work of a case; the number of replicas takes turns.
-    size = (2, 4, 8)[list(CASES).index(name) % 3]
+    size = (2, 4, 2, 8)[list(CASES).index(name) % 4]
     model, found = fitted(strategy_of(size), **CASES[name])
     assert_same(one, model)
     assert set(found) == set(history)
@@ -88,7 +87,7 @@ def split(x: np.ndarray, size: int, replicas: int) -> list[np.ndarray]:
     return [x[size * k : size * (k + 1)] for k in range(replicas)]
 
 
-@pytest.mark.parametrize(("rows", "replicas"), [(3, 4), *thorough([(21, 4), (11, 8)])])
+@pytest.mark.parametrize(("rows", "replicas"), [(3, 4), *thorough([(11, 8)])])
 def test_uneven_batches_are_what_keras_makes_of_them(rows: int, replicas: int) -> None:
     """Keras divides each replica's mean by their number, empty ones included."""
     x, y = X[:rows], Y[:rows]

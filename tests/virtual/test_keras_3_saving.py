@@ -22,9 +22,9 @@ def four() -> Any:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model trained on 8 replicas, its files, and the model some steps later."""
+    """A model trained on 2 replicas, its files, and the model some steps later."""
     folder = tmp_path_factory.mktemp("saved")
-    model = compiled(strategy_of(8), optimizer="adam")
+    model = compiled(strategy_of(2), optimizer="adam")
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
     model.fit(X, Y, **options)
     model.save(folder / "model.keras")

@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import pytest
+from counterparts.children import WITHOUT_UNUSED
 from support.patience import PATIENCE
 
 from tpunb.machine import tensorflow_version
@@ -174,7 +175,7 @@ def test_nothing_is_seen_of_it_in_any_environment() -> None:
     # What the user compiles an older XLA logs by a copy of Abseil that nothing can reach.
     quiet_xla = release(tensorflow_version() or "") >= (2, 20)
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("XLA", str(quiet_xla))],
+        [sys.executable, "-c", WITHOUT_UNUSED + PROGRAM.replace("XLA", str(quiet_xla))],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from counterparts.children import run_script
 from support.patience import PATIENCE
-from support.tiers import thorough
 
 from tpunb.connection.cluster.local_workers import LocalWorkers
 
@@ -29,14 +28,6 @@ def pairs() -> Iterator[LocalWorkers]:
 
 
 @pytest.fixture(scope="module")
-def singles() -> Iterator[LocalWorkers]:
-    """Four workers with a core each."""
-    workers = LocalWorkers(4, 1, timeout=PATIENCE)
-    yield workers
-    workers.close()
-
-
-@pytest.fixture(scope="module")
 def alone(tf: Any) -> Any:
     """What this process gives, on a virtual TPU."""
     from pods.training import programs
@@ -44,12 +35,10 @@ def alone(tf: Any) -> Any:
     return json.loads(json.dumps(programs([])))
 
 
-@pytest.fixture(scope="module", params=["2 workers", *thorough(["4 workers"])])
-def pod(request: pytest.FixtureRequest) -> Any:
-    """What a Pod of so many workers gives."""
-    name = "pairs" if request.param == "2 workers" else "singles"
-    workers: LocalWorkers = request.getfixturevalue(name)
-    return run_script(TRAINING, *workers.addresses, keras=True)
+@pytest.fixture(scope="module")
+def pod(pairs: LocalWorkers) -> Any:
+    """What a Pod of two workers gives."""
+    return run_script(TRAINING, *pairs.addresses, keras=True)
 
 
 @pytest.mark.parametrize("program", ["loop", "fit", "talk", "cell", "saved", "diverged"])

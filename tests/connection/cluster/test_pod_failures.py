@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 import pytest
-from counterparts.children import command, environment, run_script, wait_until_gone
+from counterparts.children import WITHOUT_KERAS, command, environment, run_script, wait_until_gone
 from jupyter_client.manager import KernelManager
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
@@ -106,7 +106,8 @@ def test_a_kernel_that_is_stopped_leaves_no_worker() -> None:
     try:
         client.wait_for_ready(timeout=PATIENCE)
         client.execute(
-            "import tpunb; c = tpunb.connect(simulate=1, local_workers=True, timeout=240)",
+            f"{WITHOUT_KERAS}import tpunb\n"
+            "c = tpunb.connect(simulate=1, local_workers=True, timeout=240)",
             silent=True,
         )
         reply = client.execute_interactive(

@@ -9,7 +9,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from counterparts.children import output_of
+from counterparts.children import WITHOUT_KERAS, output_of
 from nbclient import NotebookClient
 from support.patience import PATIENCE
 
@@ -195,8 +195,8 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 # Kernels that run
 
 
-DETECTION = """
-import tensorflow as tf
+DETECTION = f"""
+{WITHOUT_KERAS}import tensorflow as tf
 try:
     tpu = tf.distribute.cluster_resolver.TPUClusterResolver()
     tf.config.experimental_connect_to_cluster(tpu)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counterparts.children import run_code
+from counterparts.children import WITHOUT_KERAS, run_code
 from support.tiers import THOROUGH
 
 from tpunb.errors import AcceleratorTypeError, TpuWarning
@@ -172,6 +172,8 @@ np.testing.assert_allclose(sums[3], [12.0] * 5)
 def test_a_notebook_with_replicas_left_without_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of its own: oneDNN, whose kernels fail on nothing, is off in these tests."""
     ran = run_code(
-        NOTEBOOK, TF_ENABLE_ONEDNN_OPTS="1", PYTHONWARNINGS="error::tpunb.errors.TpuWarning"
+        WITHOUT_KERAS + NOTEBOOK,
+        TF_ENABLE_ONEDNN_OPTS="1",
+        PYTHONWARNINGS="error::tpunb.errors.TpuWarning",
     )
     assert ran.returncode == 0, ran.stderr[-3000:]

@@ -21,12 +21,11 @@ from support.divergence import (
     values,
 )
 from support.strategies import copies, replica_id, strategy_of
-from support.tiers import thorough
 
 
-@pytest.fixture(scope="module", params=[3, *thorough([2])])
-def strategy(request: Any) -> Any:
-    return strategy_of(request.param)
+@pytest.fixture(scope="module")
+def strategy() -> Any:
+    return strategy_of(3)
 
 
 # Ways to keep a function that reads.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -59,35 +59,38 @@ def test_variables_need_no_value_and_no_memory() -> None:
     assert xla.ask(Request(made.function_def.signature.name, functions, [], [held])).compiled
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("import os; os.abort()", "crashed (SIGABRT)"),
-        ("raise SystemExit(3)", "crashed (exit code 3)"),
-        ("print('not an answer', flush=True); input()", "crashed"),
-    ],
-)
-def test_a_process_that_ends_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, code: str, reason: str
-) -> None:
-    ours = Compiler()
-    with monkeypatch.context() as patched:
-        patched.setattr(xla, "_CODE", code + "  # {path!r}")
-        with pytest.raises(CompilerLostError) as lost:
-            ours.ask(identity())
-    assert reason in str(lost.value)
-    assert ours.ask(identity()).compiled
-    ours.close()
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Compiler]:
+    """A compiler of these tests' own, whose process they end in all ways."""
+    made = Compiler()
+    yield made
+    made.close()
 
 
-def test_a_process_that_is_killed_is_replaced() -> None:
-    ours = Compiler()
+ENDS = {
+    "import os; os.abort()": "crashed (SIGABRT)",
+    "raise SystemExit(3)": "crashed (exit code 3)",
+    "print('not an answer', flush=True); input()": "crashed",
+}
+
+
+def test_a_process_that_ends_is_replaced(ours: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    for code, reason in ENDS.items():
+        ours.close()  # what runs is none of these
+        with monkeypatch.context() as patched:
+            patched.setattr(xla, "_CODE", code + "  # {path!r}")
+            with pytest.raises(CompilerLostError) as lost:
+                ours.ask(identity())
+        assert reason in str(lost.value)
     assert ours.ask(identity()).compiled
-    assert ours._process is not None
-    os.kill(ours._process.pid, signal.SIGKILL)
-    ours._process.wait()
+
+
+def test_a_process_that_is_killed_is_replaced(ours: Compiler) -> None:
+    process = ours._running()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
     assert ours.ask(identity()).compiled
-    ours.close()
+    assert ours._running() is not process
 
 
 def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +103,9 @@ def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_an_interrupt_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = Compiler()
+def test_an_interrupt_leaves_no_answer_for_the_next(
+    ours: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = ours._running()
     with monkeypatch.context() as patched:
         patched.setattr(child_process, "bounded", _interrupted)
@@ -109,7 +113,6 @@ def test_an_interrupt_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPa
             ours.ask(identity())
     assert first.returncode is not None
     assert ours.ask(identity()).compiled
-    ours.close()
 
 
 def _interrupted(call: Callable[[], Any], deadline: float) -> Any:
