@@ -18,9 +18,9 @@ TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
 TF_GNN := $(PIP_INSTALL) --no-deps tensorflow-gnn
 STAGE := printf '==> %s\n'
 
-# Processes that share the tests: make WORKERS=8 test. One more than there are processors at
+# Processes that share the tests: make WORKERS=8 test. Twice as many as there are processors at
 # least: for a third of the time a test waits, for a page or for a process that it started.
-WORKERS ?= 3
+WORKERS ?= 4
 # What CI runs besides, in the same processes: make THOROUGH=1 test.
 QUICK := $(if $(THOROUGH),, and not thorough)
 # Whole files to each, slow ones first, as tests/conftest.py orders them.
