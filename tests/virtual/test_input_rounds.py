@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,3 +125,33 @@ def test_what_is_written_does_not_reach_the_data(strategy: Any) -> None:
     for batch in strategy.experimental_distribute_dataset(data):
         strategy.run(tf.function(lambda x: tf.nn.relu(-x) * 2.0), (batch,))
     assert np.array_equal(kept, numbers())
+
+
+def test_types_of_iterators(strategy: Any) -> None:
+    def iterator(size: int = SIZE) -> Any:
+        data = tf.data.Dataset.from_tensor_slices(numbers()).batch(size, drop_remainder=True)
+        return iter(strategy.experimental_distribute_dataset(data.repeat()))
+
+    traced: list[int] = []
+
+    @tf.function
+    def step(batches: Any) -> Any:
+        traced.append(1)
+        return strategy.run(lambda x: tf.reduce_sum(x), (next(batches),))
+
+    first, second, other = iterator(), iterator(), iterator(2 * SIZE)
+    assert first._type_spec is second._type_spec
+    assert first._type_spec == second._type_spec != other._type_spec
+    assert hash(first._type_spec) == hash(second._type_spec)
+    for batches in (first, second, first, other, second, other):
+        step(batches)
+    assert len(traced) == 2
+
+
+def test_a_type_keeps_no_strategy_alive() -> None:
+    own = strategy_of(2)
+    kept = iter(own.experimental_distribute_dataset(dataset(drop_remainder=True)))._type_spec
+    reference = weakref.ref(kept)
+    del own, kept
+    gc.collect()
+    assert reference() is None

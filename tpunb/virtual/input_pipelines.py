@@ -34,7 +34,7 @@ from tpunb.virtual.input_elements import (
     round_of,
 )
 from tpunb.virtual.input_rounds import in_rounds
-from tpunb.virtual.input_types import DistributedIteratorSpec, WorkerIteratorSpec
+from tpunb.virtual.input_types import DistributedIteratorSpec, WorkerIteratorSpec, type_of
 
 _cores: set[str] = set()
 _device_dataset = multi_device_iterator_ops._create_device_dataset
@@ -67,7 +67,8 @@ def share_iterators(devices: Iterable[str]) -> None:
     TensorFlow has no place to hand in an iterator of one's own: the two names by
     which its distributed datasets know theirs are replaced, once, and the one by
     which TensorFlow 1's make an iterator for a device. For any other devices they
-    do what they did.
+    do what they did. Nor is there one for the types of iterators, which remember
+    more than TensorFlow's and are the same otherwise.
 
     Args:
         devices: The full names of virtual cores and hosts.
@@ -76,6 +77,7 @@ def share_iterators(devices: Iterable[str]) -> None:
     multi_device_iterator_ops.OwnedMultiDeviceIterator = SharedIterator
     multi_device_iterator_ops.MultiDeviceIteratorSpec = SharedIteratorSpec
     multi_device_iterator_ops._create_device_dataset = _untuned_device_dataset
+    input_lib.DistributedIterator._type_spec = property(type_of)
     input_lib.DistributedIteratorSpec = DistributedIteratorSpec
     input_lib._SingleWorkerDatasetIteratorSpec = WorkerIteratorSpec
 

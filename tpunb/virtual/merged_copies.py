@@ -20,7 +20,10 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import EagerResourceDeleter
 
-__all__ = ["MergedCopies", "Resource", "leads", "order"]
+__all__ = ["REPLICA", "MergedCopies", "Resource", "leads", "order"]
+
+REPLICA = "_tpunb_replica"
+"""Where a handle, or a copy of a variable, says whose copy it is."""
 
 # A Pod's workers may have resources of an earlier client.
 _PROCESS = uuid.uuid4().hex[:12]
@@ -153,6 +156,7 @@ class MergedCopies:
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
         handle._handle_data = merged._handle_data
         handle._name, handle._unique_id = self._names[replica], name
+        setattr(handle, REPLICA, replica)
         deleter = EagerResourceDeleter(handle, merged.device)
         return Resource(name, self._dtype, self._shape, handle, deleter)
 

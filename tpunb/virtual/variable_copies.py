@@ -32,7 +32,7 @@ from tpunb.virtual._tensorflow import (
     enclosing_tpu_context,
     in_save_context,
 )
-from tpunb.virtual.merged_copies import MergedCopies, order
+from tpunb.virtual.merged_copies import REPLICA, MergedCopies, order
 
 __all__ = ["classes_on_cores", "merged_copies", "replica_of", "set_apart", "watch_copies"]
 
@@ -42,7 +42,6 @@ _WRITES = ("assign", "assign_add", "assign_sub", "batch_scatter_update",
 _ON_WRITE = "_tpunb_on_write"
 _MERGED = "_tpunb_merged"
 _CORE = "_tpunb_core"
-_REPLICA = "_tpunb_replica"
 _numbers = itertools.count()
 
 
@@ -73,12 +72,12 @@ def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher) -> None:
         if not isinstance(copy, BaseResourceVariable):
             continue
         if merged is None or merged.is_first(replica):
-            setattr(copy._handle, _REPLICA, replica)
+            setattr(copy._handle, REPLICA, replica)
         setattr(copy, _CORE, core)
         if type(copy) is ResourceVariable:
             setattr(copy, _ON_WRITE, on_write)
             setattr(copy, _MERGED, merged)
-            setattr(copy, _REPLICA, replica)
+            setattr(copy, REPLICA, replica)
             copy.__class__ = _watched()
         else:
             copy.__class__ = _on_core(type(copy))  # type: ignore[arg-type]
@@ -118,7 +117,7 @@ def set_apart(copy: Any) -> None:
 
 def replica_of(handle: Any) -> int:
     """The replica whose copy of a variable a handle is; 0 for any other tensor."""
-    return getattr(handle, _REPLICA, 0)
+    return getattr(handle, REPLICA, 0)
 
 
 def classes_on_cores() -> list[type]:
@@ -252,7 +251,7 @@ def _split_unless_changed_once(copy: Any) -> None:
 def _split_in_graph(copy: Any) -> None:
     """Splits copies of which another than the first is used in a graph, which keeps its handle."""
     merged = merged_copies(copy)
-    if merged is not None and not merged.is_first(getattr(copy, _REPLICA)):
+    if merged is not None and not merged.is_first(getattr(copy, REPLICA)):
         merged.request_split()
 
 
@@ -261,7 +260,7 @@ def _order(copy: Any) -> None:
 
     They were traced before the copies were split, and take the first's handle alone.
     """
-    merged, replica = merged_copies(copy), getattr(copy, _REPLICA, 0)
+    merged, replica = merged_copies(copy), getattr(copy, REPLICA, 0)
     if merged is None or merged.are_merged or not merged.used or merged.is_first(replica):
         return
     if not tf.executing_eagerly() and enclosing_tpu_context() is None and not in_save_context():
