@@ -76,14 +76,14 @@ class _Pass:
         self.variances: dict[str, Variance] = {}
         self.output_variances: dict[str, list[Variance]] = {}
         self.roles: dict[str, Role] = {}
-        self.split: set[str] = set()
+        self.apart: set[str] = set()
         self.analysis = Analysis(
             order,
             self.variances,
             self.output_variances,
             self.roles,
             self.arguments,
-            split=self.split,
+            apart=self.apart,
         )
 
     def run(self) -> Analysis:
@@ -172,7 +172,7 @@ class _Pass:
 
     def _split(self, names: Iterable[str]) -> None:
         """Notes that each replica changes a copy of its own, if only to what others do."""
-        self.split.update(name for name in names if self.arguments[name].is_merged)
+        self.apart.update(name for name in names if self.arguments[name].is_merged)
 
     def _input_variance(self, node: NodeDef) -> Variance:
         variances = map(self.analysis.variance, data_inputs(node))

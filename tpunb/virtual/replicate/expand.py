@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef
@@ -145,7 +145,7 @@ def expand(
         bodies=(*functions.made, *builder.lifted),
         reads=_only_read(flat, arguments),
         diverged=found.diverged,
-        split=frozenset(found.split).union(_merged(found.arguments, found.diverged)),
+        split=found.split,
         places=tuple(places[output] for output in outputs),
         repeated=builder.repeated(),
     )
@@ -156,10 +156,6 @@ def _all_diverged(arguments: Arguments) -> Arguments:
         name: mark_diverged(argument) if argument.is_mirrored else argument
         for name, argument in arguments.items()
     }
-
-
-def _merged(arguments: Arguments, names: Iterable[str]) -> Iterator[str]:
-    return (name for name in names if arguments[name].is_merged)
 
 
 def _only_read(function: FunctionDef, arguments: Arguments) -> frozenset[str]:

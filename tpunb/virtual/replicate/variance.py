@@ -190,7 +190,7 @@ class Analysis:
             its own have diverged.
         plans: How joined nodes do it, by their names.
         statics: What is known of the function's tensors, if nodes are joined.
-        split: The names of merged arguments that replicas use one by one.
+        apart: The names of merged arguments that each replica changes for itself.
     """
 
     order: Sequence[NodeDef]
@@ -200,12 +200,17 @@ class Analysis:
     arguments: Mapping[str, Argument]
     plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
     statics: StaticTensors | None = None
-    split: AbstractSet[str] = frozenset()
+    apart: AbstractSet[str] = frozenset()
 
     @property
     def diverged(self) -> frozenset[str]:
         """The names of the mirrored arguments whose copies may differ."""
         return frozenset(n for n, argument in self.arguments.items() if argument.diverged)
+
+    @property
+    def split(self) -> frozenset[str]:
+        """The names of merged arguments whose copies may not share a resource."""
+        return frozenset(self.apart | {n for n in self.diverged if self.arguments[n].is_merged})
 
     def variance(self, source: Reference) -> Variance:
         """How much a tensor differs between replicas."""

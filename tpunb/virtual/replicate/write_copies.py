@@ -16,8 +16,8 @@ def write_copies(builder: Builder, node: NodeDef) -> None:
         write_copy(builder, node, replica)
 
 
-def write_copy(builder: Builder, node: NodeDef, replica: int) -> None:
-    """Writes a node as it was traced, for one replica."""
+def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
+    """Writes a node as it was traced, for one replica, and gives it."""
     copy = builder.result.node_def.add()
     copy.CopyFrom(node)
     copy.name = instance(node.name, replica)
@@ -42,6 +42,7 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> None:
         guarded = guard(builder.add, copy, builder.shapes.get(node.name))
         if guarded is not None:
             builder.tensors[node.name, ":output:0", replica] = guarded
+    return copy
 
 
 def _is_on_two_devices(builder: Builder, node: NodeDef) -> bool:

@@ -44,8 +44,7 @@ class _Update:
 
     def write_on_first(self) -> None:
         """Writes the node as it was traced, for the first replica's copies."""
-        write_copy(self._builder, self._node, 0)
-        copy = self._builder.result.node_def[-1]
+        copy = write_copy(self._builder, self._node, 0)
         known = set(copy.input)
         waits = itertools.chain.from_iterable(self._waits(handle, 0) for handle in self.handles)
         copy.input.extend(wait for wait in dict.fromkeys(waits) if wait not in known)
