@@ -133,13 +133,15 @@ class MergedCopies:
             self.is_changed_once = False
 
     def split(self) -> None:
-        """Gives each copy a resource of its own, with the value that all have."""
-        if not self.are_merged:
-            return
-        with tf.init_scope():
-            self._resources = tuple(
-                None if self.is_first(k) else self._own(k) for k in range(len(self._leads))
-            )
+        """Gives each copy a resource of its own, with the value that all have.
+
+        Called again, it ends what an interrupt has cut off.
+        """
+        if self.are_merged:
+            with tf.init_scope():
+                self._resources = tuple(
+                    None if self.is_first(k) else self._own(k) for k in range(len(self._leads))
+                )
         for resource, reference in zip(self._resources, self._copies, strict=True):
             copy = reference()
             if resource is not None and copy is not None:

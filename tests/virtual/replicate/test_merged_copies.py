@@ -13,6 +13,8 @@ import tensorflow as tf
 from support.divergence import SUM, function, make, rank
 from support.strategies import copies, each, local, replica_id, run, strategy_of
 
+from tpunb.virtual.replicate import stale_traces
+
 MEAN = tf.VariableAggregation.MEAN
 CORES = 3
 
@@ -329,3 +331,34 @@ def test_saved_models(strategy: Any, tmp_path: Path) -> None:
             assert not are_merged(v)
         tf.saved_model.save(module, tmp_path / name)
         assert float(tf.saved_model.load(tmp_path / name).serve()) == 2.0 * CORES
+
+
+@pytest.mark.parametrize("where", ["_redefine", "expand", "clear_kernel_cache"])
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupt_leaves_nothing_half_done(
+    strategy: Any, monkeypatch: pytest.MonkeyPatch, where: str, after: bool
+) -> None:
+    v = make(strategy, 1.0)
+    reads = [function(lambda k=k: strategy.run(lambda: v + float(k))) for k in range(3)]
+    for read in reads:
+        read()
+    holder = stale_traces.context.context() if where == "clear_kernel_cache" else stale_traces
+    original, calls = getattr(holder, where), []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1 and not after:
+            raise KeyboardInterrupt
+        result = original(*args, **kwargs)
+        if len(calls) == 1 and after:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(holder, where, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        v.values[1].assign(5.0)
+    assert calls
+    assert copies(v) == [1.0] * CORES
+    v.values[1].assign(5.0)
+    for k, read in enumerate(reads):
+        assert local(strategy, read()) == [1.0 + k, 5.0 + k, 1.0 + k]

@@ -97,13 +97,12 @@ class Replication:
             The keys of variables whose copies it may set apart, now that it is redefined, and
             of those whose copies have to be split before it can be.
         """
-        self.equal -= set(diverged)
+        equal, merged = self.equal.difference(diverged), self.merged.difference(separate)
         # A copy that nobody else uses any more is kept for as long as the function.
         self._used += [separate[key] for key in self.merged.intersection(separate)]
-        self.merged = self.merged.difference(separate)
         self.__dict__.pop("saved", None)
         known = as_known(self._arguments, diverged, separate)
-        prefix = f"{self._name}_with_{len(self.equal)}_equal_{len(self.merged)}_merged"
+        prefix = f"{self._name}_with_{len(equal)}_equal_{len(merged)}_merged"
         made = expand(self._function, known, name=self._name, prefix=prefix)
         if made.split:
             return set(), keys_of(self._arguments, made.split)
@@ -111,6 +110,7 @@ class Replication:
         self._bodies += made.bodies
         self._renewed += [ReplicatedFunction(body) for body in made.bodies]
         _redefine(made.definition)
+        self.equal, self.merged = equal, merged
         return keys_of(self._arguments, made.diverged), set()
 
 
@@ -130,6 +130,7 @@ class Divergence:
         )
         # A replication lives as long as the functions that were registered for it.
         self._replications: weakref.WeakSet[Replication] = weakref.WeakSet()
+        self._has_renewed = False
         self._lock = threading.RLock()
 
     def add(self, merged: MergedCopies) -> None:
@@ -180,25 +181,35 @@ class Divergence:
     def split(self, variables: Collection[str]) -> None:
         """Gives each copy of variables a resource of its own."""
         with self._lock:
-            self._split(variables)
-            renewed = False
-            while stale := [one for one in self._replications if self._is_stale(one)]:
-                renewed = True
-                for replication in stale:
-                    # What updates a variable from another one that diverged spreads it.
-                    diverged, merged = replication.renew(self.variables, self._separate)
-                    self.variables.update(diverged)
-                    self._split(diverged | merged)
-            if renewed:
-                # Whatever has inlined one of them is prepared again when next called.
-                context.context().clear_kernel_cache()
+            try:
+                self._renew(variables)
+            except KeyboardInterrupt:
+                # Left half done, functions that nobody has called yet would give stale numbers.
+                self._renew(variables)
+                raise
+
+    def _renew(self, variables: Collection[str]) -> None:
+        """Splits copies, and redefines what is stale; called again it goes on."""
+        self._split(variables)
+        while stale := [one for one in self._replications if self._is_stale(one)]:
+            self._has_renewed = True
+            for replication in stale:
+                # What updates a variable from another one that diverged spreads it.
+                diverged, merged = replication.renew(self.variables, self._separate)
+                self.variables.update(diverged)
+                self._split(diverged | merged)
+        if self._has_renewed:
+            # Whatever has inlined one of them is prepared again when next called.
+            context.context().clear_kernel_cache()
+            self._has_renewed = False
 
     def _split(self, variables: Collection[str]) -> None:
         for key in variables:
-            merged = self._merged.pop(key, None)
+            merged = self._merged.get(key)
             if merged is not None:
                 merged.split()
                 self._separate[key] = merged
+                del self._merged[key]
 
     def _is_stale(self, replication: Replication) -> bool:
         diverged = not replication.equal.isdisjoint(self.variables)
