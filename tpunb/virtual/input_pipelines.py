@@ -22,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import input_lib, iterator_ops, multi_device_iterator_ops
+from tpunb.virtual._tensorflow import iterator_ops, multi_device_iterator_ops
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.input_elements import (
     CopiedOptional,
@@ -34,7 +34,6 @@ from tpunb.virtual.input_elements import (
     round_of,
 )
 from tpunb.virtual.input_rounds import in_rounds
-from tpunb.virtual.input_types import DistributedIteratorSpec, WorkerIteratorSpec, type_of
 
 _cores: set[str] = set()
 _device_dataset = multi_device_iterator_ops._create_device_dataset
@@ -67,8 +66,7 @@ def share_iterators(devices: Iterable[str]) -> None:
     TensorFlow has no place to hand in an iterator of one's own: the two names by
     which its distributed datasets know theirs are replaced, once, and the one by
     which TensorFlow 1's make an iterator for a device. For any other devices they
-    do what they did. Nor is there one for the types of iterators, which remember
-    more than TensorFlow's and are the same otherwise.
+    do what they did.
 
     Args:
         devices: The full names of virtual cores and hosts.
@@ -77,9 +75,6 @@ def share_iterators(devices: Iterable[str]) -> None:
     multi_device_iterator_ops.OwnedMultiDeviceIterator = SharedIterator
     multi_device_iterator_ops.MultiDeviceIteratorSpec = SharedIteratorSpec
     multi_device_iterator_ops._create_device_dataset = _untuned_device_dataset
-    input_lib.DistributedIterator._type_spec = property(type_of)
-    input_lib.DistributedIteratorSpec = DistributedIteratorSpec
-    input_lib._SingleWorkerDatasetIteratorSpec = WorkerIteratorSpec
 
 
 def _untuned_device_dataset(*args: Any, **kwargs: Any) -> Any:
@@ -94,6 +89,8 @@ def _are_cores(devices: Sequence[str]) -> bool:
 
 class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # type: ignore[misc]
     """The type of a `SharedIterator`, by which it passes into a `tf.function`."""
+
+    __slots__: list[str] = []
 
     @property
     def value_type(self) -> type:
