@@ -185,9 +185,7 @@ class VirtualTPUExtended(InputWorkers):
             return super()._update(var, fn, args, kwargs, group)
         return self._update_once(var, merged, fn, args, kwargs)
 
-    def _update_once(
-        self, var: Any, merged: MergedCopies, fn: Any, args: Any, kwargs: Any
-    ) -> distribute_values.Mirrored:
+    def _update_once(self, var: Any, merged: MergedCopies, fn: Any, args: Any, kwargs: Any) -> Any:
         """Changes the copies that share a resource once; as TPUExtended's `_update` otherwise."""
         updates: list[Any] = []
         for replica, copy in enumerate(var.values):
@@ -200,6 +198,8 @@ class VirtualTPUExtended(InputWorkers):
             with tf.device(copy.device), distribute_lib.UpdateContext(replica):
                 update = fn(copy, *own, **named)
                 updates.append(tf.identity(update) if tensor_util.is_tf_type(update) else update)
+        if not all(map(tensor_util.is_tf_type, updates)):
+            return distribute_utils.update_regroup(self, updates, group=True)
         return distribute_values.Mirrored(updates)
 
     def _gather_to_implementation(

@@ -49,6 +49,7 @@ def test_a_change_from_outside_is_made_once(
     assert [float(part) for part in strategy.experimental_local_results(result)] == [
         expected
     ] * CORES
+    assert getattr(v, how)(given, read_value=False) is None
     assert are_merged(v)
 
 
