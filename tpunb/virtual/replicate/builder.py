@@ -101,8 +101,9 @@ class Builder:
         self.controls: dict[tuple[str, int], list[str]] = {}
         self.once: set[str] = set()
         self._types = {a.name: a.type for a in function.signature.input_arg}
-        one_device = len({core[0] for core in self.cores}) == 1
-        self._everywhere = set() if one_device else _computed_everywhere(function, analysis)
+        # Replicas that take turns would hold what is computed once from the first to the last.
+        once = bool(analysis.plans) and len({core[0] for core in self.cores}) == 1
+        self._everywhere = set() if once else _computed_everywhere(function, analysis)
         self.processes = [process_of(core[0]) for core in setting.cores]
         self.handles = Handles(analysis.arguments, [core[0] for core in self.cores], self.add)
         self._broadcast: dict[tuple[str, str], str] = {}

@@ -19,7 +19,7 @@ class Variance(enum.IntEnum):
 
     Attributes:
         CHEAP_INVARIANT: The same on every replica and cheap: each core that needs it
-            computes it for itself, unless all are on one device.
+            computes it for itself, unless nodes on one device do for all what each would.
         INVARIANT: The same on every replica, and expensive or the result of a
             collective: computed once and broadcast.
         VARYING: Every replica has its own.
