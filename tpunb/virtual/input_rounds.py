@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import AutoShardDataset, RebatchDataset, dataset_ops, tensor_util
+from tpunb.virtual.input_elements import round_of
 
 __all__ = ["in_rounds"]
 
@@ -50,10 +51,7 @@ def _cut_batches(dataset: Any, count: int) -> tf.data.Dataset | None:
 def _reshaped(batches: tf.data.Dataset, dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     """Batches as rounds of the elements into which a dataset cuts them."""
     element = dataset.element_spec
-    specs = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape], one.dtype), element)
-    shapes = tuple(
-        (count, *one.shape) if one.shape.rank else (count,) for one in tf.nest.flatten(element)
-    )
+    shapes = tuple((count, *one.shape) for one in tf.nest.flatten(element))
     types = tuple(one.dtype for one in tf.nest.flatten(element))
     before = tuple(tuple(one.shape) for one in tf.nest.flatten(batches.element_spec))
     # Not Dataset.map, which traces a function for each iterator, and Keras makes two an epoch.
@@ -66,7 +64,7 @@ def _reshaped(batches: tf.data.Dataset, dataset: tf.data.Dataset, count: int) ->
         use_inter_op_parallelism=False,
         preserve_cardinality=True,
     )
-    rounds = tf.data.experimental.from_variant(variant, specs)
+    rounds = tf.data.experimental.from_variant(variant, round_of(element))
     rounds._source = dataset  # what it calls, a Python generator for one, lives as long
     return rounds.with_options(dataset.options())
 

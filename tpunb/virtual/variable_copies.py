@@ -13,7 +13,6 @@ Until then they share a resource. What changes them one after the other, as a fu
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import operator
@@ -170,8 +169,9 @@ def _of_copies(kind: Any) -> type:
 
     def update(self: Any, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         merged = merged_copies(self._primary)
-        together = merged is not None and tf.executing_eagerly()
-        with merged.changed_once() if merged and together else contextlib.nullcontext():
+        if merged is None or not tf.executing_eagerly():
+            return kind._update_cross_replica(self, update_fn, value, **kwargs)
+        with merged.changed_once():
             return kind._update_cross_replica(self, update_fn, value, **kwargs)
 
     return _subclass(kind, {"device": property(device), "_update_cross_replica": update})

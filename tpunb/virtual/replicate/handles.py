@@ -27,7 +27,6 @@ class Handles:
         self, arguments: Mapping[str, Argument], devices: Sequence[str], add: AddNode
     ) -> None:
         self._arguments = arguments
-        self._devices = devices
         self._add = add
         self._leads = leads(devices)
         self._firsts = sorted(set(self._leads))

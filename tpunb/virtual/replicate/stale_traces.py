@@ -124,10 +124,8 @@ class Divergence:
     def __init__(self) -> None:
         self.variables: set[str] = set()
         # The copies that are merged, and those that were.
-        self._merged: weakref.WeakValueDictionary[str, MergedCopies] = weakref.WeakValueDictionary()
-        self._separate: weakref.WeakValueDictionary[str, MergedCopies] = (
-            weakref.WeakValueDictionary()
-        )
+        self._merged: _Copies = weakref.WeakValueDictionary()
+        self._separate: _Copies = weakref.WeakValueDictionary()
         # A replication lives as long as the functions that were registered for it.
         self._replications: weakref.WeakSet[Replication] = weakref.WeakSet()
         self._has_renewed = False
