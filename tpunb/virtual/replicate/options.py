@@ -52,16 +52,12 @@ class ReplicateOptions:
         return {core: place for pair in pairs for core, place in zip(*pair, strict=True)}
 
     def place_of(self, device: str) -> str:
-        """Where what is on a core or a host is computed and kept: on its process's first core.
+        """Where what is on a core or a host is computed and kept: on its process's first device.
 
         TensorFlow runs each device's part of a function by an executor of its own and hands
         tensors from one to the next by a rendezvous, which for small layers takes longer than
-        what they compute.
+        what they compute. On the first are datasets too, and all that asks for no device.
         """
-        return self._first_cores.get(process_of(device), device)
-
-    @functools.cached_property
-    def _first_cores(self) -> Mapping[str, str]:
         if len(self.cores[0]) > 1:
-            return {}  # what is on which logical device is of interest
-        return {process_of(core): core for (core,) in reversed(self.cores)}
+            return device  # what is on which logical device is of interest
+        return f"{process_of(device)}/device:CPU:0"
