@@ -91,6 +91,7 @@ from tensorflow.python.util import deprecation
 from tensorflow.python.util import variable_utils
 
 # The iterators that hand batches to single devices, and what cuts batches for them.
+from tensorflow.python.data.experimental.ops import distribute as dataset_distribution
 from tensorflow.python.data.experimental.ops.distribute import _AutoShardDataset as AutoShardDataset
 from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.data.ops import iterator_ops
@@ -177,6 +178,7 @@ __all__ = [
     "config",
     "context",
     "control_flow_util",
+    "dataset_distribution",
     "dataset_ops",
     "deprecation",
     "device_util",

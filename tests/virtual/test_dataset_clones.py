@@ -1,0 +1,82 @@
+"""Hosts in one process divide shuffled data among them, as workers that are processes do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.strategies import strategy_of
+
+NUMBERS, BATCH = 64, 32
+HOSTS_OF_A_POD = "v5e-16"
+
+
+@pytest.fixture(scope="module")
+def strategy() -> Any:
+    return strategy_of(HOSTS_OF_A_POD)
+
+
+@pytest.fixture
+def seed() -> Iterator[None]:
+    tf.random.set_seed(7)
+    yield
+    tf.random.set_seed(None)
+
+
+def epoch(strategy: Any, batches: Any) -> list[int]:
+    """All numbers that the replicas got in an epoch, in order."""
+    parts = (strategy.experimental_local_results(batch) for batch in batches)
+    return [int(number) for batch in parts for part in batch for number in part.numpy()]
+
+
+def shuffled() -> tf.data.Dataset:
+    return tf.data.Dataset.range(NUMBERS).shuffle(NUMBERS, seed=1)
+
+
+def test_a_shuffle_with_a_seed_gives_each_number_once(strategy: Any) -> None:
+    batches = strategy.experimental_distribute_dataset(shuffled().batch(BATCH))
+    first, second = epoch(strategy, batches), epoch(strategy, batches)
+    assert sorted(first) == sorted(second) == list(range(NUMBERS))
+    assert first != second  # each epoch in an order of its own
+
+
+def test_a_batch_has_what_one_device_would_have(strategy: Any) -> None:
+    expected = set(next(iter(shuffled().batch(BATCH))).numpy())
+    batches = strategy.experimental_distribute_dataset(shuffled().batch(BATCH))
+    assert set(epoch(strategy, [next(iter(batches))])) == expected
+
+
+def test_a_shuffle_within_a_shuffle(strategy: Any) -> None:
+    def some(first: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.range(first, first + 8).shuffle(8, seed=3)
+
+    numbers = tf.data.Dataset.range(0, NUMBERS, 8).shuffle(8, seed=2).flat_map(some)
+    batches = strategy.experimental_distribute_dataset(numbers.batch(BATCH))
+    assert sorted(epoch(strategy, batches)) == list(range(NUMBERS))
+
+
+def test_random_numbers_in_a_map_have_the_seed_of_all(strategy: Any, seed: None) -> None:
+    def permuted(_: tf.Tensor) -> tf.Tensor:
+        return tf.random.shuffle(tf.range(NUMBERS))
+
+    numbers = tf.data.Dataset.range(1).map(permuted).unbatch()
+    batches = strategy.experimental_distribute_dataset(numbers.batch(BATCH))
+    assert sorted(epoch(strategy, batches)) == list(range(NUMBERS))
+
+
+def test_tables_that_a_dataset_uses_stay_those_that_they_are(strategy: Any) -> None:
+    values = tf.lookup.KeyValueTensorInitializer(
+        tf.range(NUMBERS, dtype=tf.int64), tf.range(NUMBERS, dtype=tf.int64) * 2
+    )
+    table = tf.lookup.StaticHashTable(values, -1)
+    numbers = shuffled().map(table.lookup).batch(BATCH)
+    batches = strategy.experimental_distribute_dataset(numbers)
+    assert sorted(epoch(strategy, batches)) == list(range(0, 2 * NUMBERS, 2))
+
+
+def test_a_dataset_is_shuffled_on_its_own_as_before(strategy: Any) -> None:
+    numbers = shuffled()
+    strategy.experimental_distribute_dataset(numbers.batch(BATCH))
+    assert list(numbers.as_numpy_iterator()) == list(shuffled().as_numpy_iterator())
