@@ -52,3 +52,67 @@ def test_functions_are_traced_once_for_equal_types(strategy: Any) -> None:
         first = [step(batches) for _ in range(2)]
     assert len(traces) == 1
     assert [part.numpy().tolist() for part in first[-1].values] == [[5, 6], [7, 8]]
+
+
+def batches_of(strategy: Any, size: int, **options: Any) -> Any:
+    return strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(size, **options))
+
+
+@pytest.mark.parametrize("general", [False, True])
+def test_a_function_takes_batches_of_any_kind_in_any_order(strategy: Any, general: bool) -> None:
+    @tf.function(reduce_retracing=general)
+    def step(batches: Any) -> Any:
+        return strategy.run(lambda value: value + 0, args=(next(batches),))
+
+    def numbers(size: int, **options: Any) -> list[int]:
+        batches, found = iter(batches_of(strategy, size, **options)), []
+        for _ in range(8 // size):
+            found += [n for part in step(batches).values for n in part.numpy().tolist()]
+        return found
+
+    everything = list(range(8))
+    for _ in range(2):
+        assert numbers(4, drop_remainder=True) == everything
+        assert numbers(2, drop_remainder=True) == everything
+        assert numbers(4) == everything
+        assert numbers(8, drop_remainder=True) == everything
+        assert numbers(2) == everything
+
+
+def test_each_known_size_is_traced_once(strategy: Any) -> None:
+    traces = []
+
+    @tf.function(reduce_retracing=True)
+    def step(batches: Any) -> Any:
+        traces.append(1)
+        return strategy.run(lambda value: value + 1, args=(next(batches),))
+
+    for size in (2, 4, 2, 4):
+        step(iter(batches_of(strategy, size, drop_remainder=True)))
+    assert len(traces) == 2
+
+
+def test_unknown_sizes_are_traced_once_with_what_is_more_general(strategy: Any) -> None:
+    traces = []
+
+    @tf.function(reduce_retracing=True)
+    def step(batches: Any) -> Any:
+        traces.append(1)
+        return strategy.run(lambda value: value + 1, args=(next(batches),))
+
+    for size in (2, 4, 2, 4):
+        step(iter(batches_of(strategy, size)))
+    assert len(traces) == 1
+
+
+def test_fit_takes_batches_of_any_kind_in_any_order(strategy: Any) -> None:
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"])
+    x = tf.random.stateless_uniform([16, 1], (1, 2))
+    data = tf.data.Dataset.from_tensor_slices((x, 2 * x))
+    losses = []
+    for size, drop in ((4, True), (8, True), (4, False), (6, False), (8, True)):
+        history = model.fit(data.batch(size, drop_remainder=drop), shuffle=False, verbose=0).history
+        losses.append(history["loss"][0])
+    assert losses == sorted(losses, reverse=True)

@@ -38,6 +38,7 @@ from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute import device_util
 from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute import input_util
 
 # Tracing the replica function into a graph of its own.
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
@@ -93,9 +94,17 @@ from tensorflow.python.util import variable_utils
 # The iterators that hand batches to single devices, and what cuts batches for them.
 from tensorflow.python.data.experimental.ops import distribute as dataset_distribution
 from tensorflow.python.data.experimental.ops.distribute import _AutoShardDataset as AutoShardDataset
+from tensorflow.python.data.experimental.ops.distribute import (
+    _LegacyRebatchDataset as LegacyRebatchDataset,
+)
 from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.data.ops import multi_device_iterator_ops
+from tensorflow.python.data.ops import readers as dataset_readers
+from tensorflow.python.data.ops.from_tensor_slices_op import _TensorSliceDataset
+from tensorflow.python.data.ops.from_tensors_op import _TensorDataset
+from tensorflow.python.data.ops.random_op import _RandomDataset
+from tensorflow.python.data.ops.range_op import _RangeDataset
 from tensorflow.python.data.ops.rebatch_op import _RebatchDataset as RebatchDataset
 
 # What install changes: TensorFlow's ways to a TPU and to its devices, and the classes that
@@ -132,6 +141,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 
+IN_MEMORY_DATASETS = (_RandomDataset, _RangeDataset, _TensorDataset, _TensorSliceDataset)
 OpSharding = xla_data_pb2.OpSharding
 PrecisionConfig = xla_data_pb2.PrecisionConfig
 TPU_VARIABLES = (
@@ -141,6 +151,7 @@ TPU_VARIABLES = (
 )
 
 __all__ = [
+    "IN_MEMORY_DATASETS",
     "TPU_VARIABLES",
     "AttrValue",
     "AutoShardDataset",
@@ -152,6 +163,7 @@ __all__ = [
     "FuncGraph",
     "FunctionDef",
     "GraphDebugInfo",
+    "LegacyRebatchDataset",
     "MultiDeviceSaver",
     "NodeDef",
     "OpSharding",
@@ -180,6 +192,7 @@ __all__ = [
     "control_flow_util",
     "dataset_distribution",
     "dataset_ops",
+    "dataset_readers",
     "deprecation",
     "device_util",
     "distribute_lib",
@@ -194,6 +207,7 @@ __all__ = [
     "handle_data_util",
     "in_save_context",
     "input_lib",
+    "input_util",
     "is_flat",
     "iterator_ops",
     "logging",

@@ -101,9 +101,13 @@ class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # 
     def _component_specs(self) -> list[Any]:
         if not _are_cores(self._devices):
             return list(super()._component_specs)
-        rounds = come_in_rounds(self._element_spec, self._devices)
-        spec = round_of(self._element_spec) if rounds else self._element_spec
+        spec = round_of(self._element_spec) if self.is_in_rounds else self._element_spec
         return [iterator_ops.IteratorSpec(spec)]
+
+    @property
+    def is_in_rounds(self) -> bool:
+        """Whether elements for all devices come in one tensor."""
+        return _are_cores(self._devices) and come_in_rounds(self._element_spec, self._devices)
 
     def _to_components(self, value: Any) -> list[Any]:
         if not _are_cores(self._devices):

@@ -12,7 +12,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import AutoShardDataset, RebatchDataset, dataset_ops, tensor_util
+from tpunb.virtual._tensorflow import (
+    AutoShardDataset,
+    LegacyRebatchDataset,
+    RebatchDataset,
+    dataset_ops,
+    tensor_util,
+)
 from tpunb.virtual.input_elements import round_of
 
 __all__ = ["in_rounds"]
@@ -36,16 +42,29 @@ def _cut_batches(dataset: Any, count: int) -> tf.data.Dataset | None:
     """The batches that a dataset cuts into a round each; None if it does not."""
     while type(dataset) in _WRAPPERS:
         dataset = dataset._input_dataset
+    size = _size_of_parts(dataset, count)
+    if size is None:
+        return None
+    batches = dataset._input_dataset
+    specs = tf.nest.flatten(batches.element_spec)
+    if not all(type(one) is tf.TensorSpec and one.shape.rank for one in specs):
+        return None
+    return batches if all(one.shape[0] == count * size for one in specs) else None
+
+
+def _size_of_parts(dataset: Any, count: int) -> int | None:
+    """The size of the parts that a dataset cuts its batches into; None if it does not, or varies.
+
+    Those of the older kind are cut into as many parts as there are replicas, of any number.
+    """
+    if type(dataset) is LegacyRebatchDataset:
+        return int(tf.nest.flatten(dataset.element_spec)[0].shape[0])
     if type(dataset) is not RebatchDataset:
         return None
     sizes = tensor_util.constant_value(dataset._batch_sizes)
-    batches = dataset._input_dataset
-    specs = tf.nest.flatten(batches.element_spec)
     if sizes is None or len(sizes) != count or len(set(sizes)) > 1:
         return None
-    if not all(type(one) is tf.TensorSpec and one.shape.rank for one in specs):
-        return None
-    return batches if all(one.shape[0] == sum(sizes) for one in specs) else None
+    return int(sizes[0])
 
 
 def _reshaped(batches: tf.data.Dataset, dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import TPUExtended
-from tpunb.virtual.devices import VirtualDevices
+from tpunb.virtual._tensorflow import TPUExtended, input_util
+from tpunb.virtual.devices import VirtualDevices, is_elsewhere
 from tpunb.virtual.input_pipelines import without_tuning
+from tpunb.virtual.iterator_types import with_settled_types
+from tpunb.virtual.reading_once import can_be_read_once, cut_for, replicas_of_parts
 
 
 class InputWorkers(TPUExtended):  # type: ignore[misc]
@@ -37,13 +40,37 @@ class InputWorkers(TPUExtended):  # type: ignore[misc]
         )
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        return super()._experimental_distribute_dataset(without_tuning(dataset), options)
+        dataset = without_tuning(dataset)
+        if options is None and self._hosts_are_in_one_place() and can_be_read_once(dataset):
+            return with_settled_types(self._distribute_once(dataset))
+        return with_settled_types(super()._experimental_distribute_dataset(dataset, options))
+
+    def _hosts_are_in_one_place(self) -> bool:
+        """Whether there are several hosts, alike, which are one device of this process."""
+        fed = self._device_input_worker_devices
+        places = {self._options.place_of(host) for host in fed}
+        alike = len(set(map(len, fed.values()))) == 1
+        return len(fed) > 1 and alike and len(places) == 1 and not any(map(is_elsewhere, places))
+
+    def _distribute_once(self, dataset: tf.data.Dataset) -> Any:
+        """Distributes a dataset as the hosts would, by one input pipeline for all."""
+        fed = self._device_input_worker_devices
+        cores = list(itertools.chain.from_iterable(fed.values()))
+        order = replicas_of_parts(len(fed), len(cores) // len(fed))
+        place = self._options.place_of(next(iter(fed)))
+        workers = super()._get_input_workers(None)
+        return input_util.get_distributed_dataset(
+            cut_for(dataset, len(cores)),
+            type(workers)(((place, [cores[replica] for replica in order]),)),
+            self._container_strategy(),
+            replica_order=sorted(range(len(order)), key=order.__getitem__),
+        )
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         def untuned(context: Any) -> Any:
             return without_tuning(dataset_fn(context))
 
-        return super()._distribute_datasets_from_function(untuned, options)
+        return with_settled_types(super()._distribute_datasets_from_function(untuned, options))
 
     def _make_dataset_iterator(self, dataset: Any) -> Any:
         # TensorFlow 1's: closing a session waits for the tuning of each of its iterators.

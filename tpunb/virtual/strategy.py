@@ -33,7 +33,6 @@ from tpunb.virtual.economy import checked, most_joined, processors_for_each
 from tpunb.virtual.input_pipelines import share_iterators
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
-from tpunb.virtual.iterator_types import keep_types
 from tpunb.virtual.merged_copies import MergedCopies
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
 from tpunb.virtual.replicate.call import replicate
@@ -137,7 +136,6 @@ class VirtualTPUExtended(InputWorkers):
         )
         devices = resolver.devices
         clone_for_each_host()
-        keep_types()
         share_iterators([*devices.hosts, *itertools.chain(*devices.cores)])
         self._tpu_devices = replica_devices(devices, device_assignment)
         self._host_device = devices.hosts[0]

@@ -63,8 +63,13 @@ def _of_constants(column: Sequence[Any]) -> Any | None:
 
 
 def _unstacked(column: Sequence[Any]) -> Any | None:
-    """The tensor of which these are all parts along axis 0, in order."""
+    """The tensor of which these are all parts along axis 0, in their order."""
     unpack = column[0].op
     whole = unpack.get_attr("axis") == 0 and len(unpack.outputs) == len(column)
-    in_order = all(a is b for a, b in zip(column, unpack.outputs, strict=False))
-    return unpack.inputs[0] if whole and in_order else None
+    places = {id(part): place for place, part in enumerate(unpack.outputs)}
+    order = [places.get(id(part)) for part in column]
+    if not whole or None in order or len(set(order)) < len(order):
+        return None
+    if order == list(range(len(order))):
+        return unpack.inputs[0]
+    return tf.gather(unpack.inputs[0], order)
