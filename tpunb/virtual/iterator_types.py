@@ -84,6 +84,16 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
         """The class that this is the type of."""
         return SettledIterator
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (hash(self) == hash(other) and bool(super().__eq__(other)))
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(super().__hash__())
+
     @functools.cached_property
     def _component_specs(self) -> list[Any]:
         return list(super()._component_specs)
