@@ -90,7 +90,7 @@ class MergedCopies:
         # They refer to this.
         self._copies = [weakref.ref(copy) for copy in copies]
         self._handles = {lead: copies[lead]._handle for lead in self._leads}
-        self._names = [copy._handle._name for copy in copies]
+        self._names = [copy._handle_name for copy in copies]
         for copy, lead in zip(copies, self._leads, strict=True):
             # It lives as long as a handle of it.
             copy._handle = self._handles[lead]

@@ -42,7 +42,7 @@ from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.v1_steps import run_steps, values_outside
-from tpunb.virtual.variable_copies import merged_copies, watch_copies
+from tpunb.virtual.variable_copies import copy_of, merged_copies, watch_copies
 
 
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
@@ -224,11 +224,16 @@ class VirtualTPUExtended(InputWorkers):
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         places, cores = self._options.places_of_cores, []
+        firsts: dict[str, Any] = {}
 
         def create(**kwargs: Any) -> Any:
             cores.append(device_util.current())
-            with tf.device(places.get(cores[-1], cores[-1])):
-                return next_creator(**kwargs)
+            place = places.get(cores[-1], cores[-1])
+            copy = copy_of(firsts[place], next_creator, kwargs) if place in firsts else None
+            if copy is None:
+                with tf.device(place):
+                    copy = next_creator(**kwargs)
+            return firsts.setdefault(place, copy) if place not in firsts else copy
 
         variable = super()._create_variable(create, **kwargs)
         if distribute_utils.is_distributed_variable(variable):

@@ -30,10 +30,18 @@ from tpunb.virtual._tensorflow import (
     distribute_lib,
     enclosing_tpu_context,
     in_save_context,
+    ops,
 )
 from tpunb.virtual.merged_copies import REPLICA, MergedCopies, order
 
-__all__ = ["classes_on_cores", "merged_copies", "replica_of", "set_apart", "watch_copies"]
+__all__ = [
+    "classes_on_cores",
+    "copy_of",
+    "merged_copies",
+    "replica_of",
+    "set_apart",
+    "watch_copies",
+]
 
 _SCATTER = ("add", "div", "max", "min", "mul", "nd_add", "nd_sub", "nd_update", "sub", "update")
 _WRITES = ("assign", "assign_add", "assign_sub", "batch_scatter_update",
@@ -41,6 +49,8 @@ _WRITES = ("assign", "assign_add", "assign_sub", "batch_scatter_update",
 _ON_WRITE = "_tpunb_on_write"
 _MERGED = "_tpunb_merged"
 _CORE = "_tpunb_core"
+_LAST_CREATOR = (lambda: None).__name__
+_MIRRORED = frozenset({tf.VariableSynchronization.AUTO, tf.VariableSynchronization.ON_WRITE, None})
 _numbers = itertools.count()
 
 
@@ -84,14 +94,52 @@ def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher) -> None:
         variable.__class__ = _of_copies(type(variable))  # type: ignore[arg-type]
 
 
+def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
+    """A further copy of a mirrored variable, which shares the resource of the first one beside it.
+
+    It takes a fifth of the time of one with a resource, which would go when they are merged.
+
+    Args:
+        first: The copy that was created on the same device.
+        creator: What would create a copy. Behind TensorFlow's last there is none of a user's,
+            who is to hear of each.
+        options: What it would be given.
+
+    Returns:
+        The copy, or None where it cannot share.
+    """
+    if type(first) is not ResourceVariable or not tf.executing_eagerly():
+        return None
+    if getattr(creator, "__name__", "") != _LAST_CREATOR:
+        return None
+    if options.get("synchronization") not in _MIRRORED or options.get("caching_device"):
+        return None
+    name = ops.name_from_scope_name(options["name"])
+    copy = object.__new__(ResourceVariable)
+    BaseResourceVariable.__init__(
+        copy,
+        trainable=first.trainable,
+        shape=first.shape,
+        dtype=first.dtype,
+        handle=first._handle,
+        constraint=first.constraint,
+        synchronization=first.synchronization,
+        aggregation=first.aggregation,
+        distribute_strategy=first._distribute_strategy,
+        unique_id=f"{name}_{ops.uid()}",
+        handle_name=name,
+        in_graph_mode=False,
+        validate_shape=first._validate_shape,
+    )
+    return copy
+
+
 def _merge(variable: Any, watcher: Watcher) -> MergedCopies | None:
     """Has the copies of a new variable share one resource; None if they have to be apart."""
     copies = variable.values
-    if type(variable) not in TPU_VARIABLES or not variable._is_mirrored():
-        return None
-    if not tf.executing_eagerly() or any(type(copy) is not ResourceVariable for copy in copies):
-        return None
-    if len({copy._handle.device for copy in copies}) == len(copies):
+    if not _can_be_merged(variable):
+        if len({id(getattr(copy, "_handle", copy)) for copy in copies}) < len(copies):
+            raise AssertionError(f"The copies of {variable.name} share what they must not.")
         return None
     # TensorFlow's own begins again where a variable is gone.
     variable._handle_id += f"_{next(_numbers)}"
@@ -99,6 +147,15 @@ def _merge(variable: Any, watcher: Watcher) -> MergedCopies | None:
     merged = MergedCopies(variable._handle_id, copies, split)
     watcher.add(merged)
     return merged
+
+
+def _can_be_merged(variable: Any) -> bool:
+    copies = variable.values
+    if type(variable) not in TPU_VARIABLES or not variable._is_mirrored():
+        return False
+    if not tf.executing_eagerly() or any(type(copy) is not ResourceVariable for copy in copies):
+        return False
+    return len({copy._handle.device for copy in copies}) < len(copies)
 
 
 def merged_copies(copy: Any) -> MergedCopies | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
@@ -70,7 +71,7 @@ class Builder:
         lifted: The bodies that were lifted out of its control flow.
         tensors: What a replica reads in place of a tensor, where that is not
             its own copy of the node.
-        controls: Likewise, the nodes that stand for a node in control inputs.
+        controls: Likewise, the nodes that stand for a node in control inputs of a replica.
         once: The nodes without effects that are written once, for which other replicas do not wait.
         processes: The process of each replica.
         handles: Of the replicas' copies of variables.
@@ -98,7 +99,7 @@ class Builder:
         self.result = FunctionDef()
         self.lifted: list[FunctionDef] = []
         self.tensors: dict[tuple[str, str, int], str] = {}
-        self.controls: dict[tuple[str, int], list[str]] = {}
+        self.controls: dict[str, dict[int, list[str]]] = defaultdict(dict)
         self.once: set[str] = set()
         self._types = {a.name: a.type for a in function.signature.input_arg}
         # Replicas that take turns would hold what is computed once from the first to the last.
@@ -186,9 +187,8 @@ class Builder:
 
     def ends(self, name: str, replica: int) -> list[str]:
         """The nodes after which a replica is done with a node."""
-        written = self.controls.get((name, replica))
-        if written is not None:
-            return written
+        if name in self.controls and replica in self.controls[name]:
+            return self.controls[name][replica]
         return [] if replica and name in self.once else [self._instance(name, replica)]
 
     def waits(self, node: NodeDef, replica: int) -> list[str]:
@@ -212,10 +212,18 @@ class Builder:
         if is_stateful(node) and node.op not in READS:
             return self.all_waits(node, self.replicas)
         self.once.add(node.name)
-        for replica in self.replicas[1:]:
+        for replica in self.replicas[1:] if self._others_wait(node) else ():
             if waits := self.waits(node, replica):
-                self.controls[node.name, replica] = [text[1:] for text in waits]
+                self.controls[node.name][replica] = [text[1:] for text in waits]
         return self.waits(node, 0)
+
+    def _others_wait(self, node: NodeDef) -> bool:
+        """Whether other replicas than the first may have something to wait for."""
+        once = self.once.intersection(source.source for source in data_inputs(node))
+        before = control_inputs(node)
+        return any(name in self.controls for name in once) or any(
+            name in self.controls or name not in self.once for name in before
+        )
 
     def all_waits(self, node: NodeDef, replicas: Sequence[int]) -> list[str]:
         """The control inputs of a node that stands for several replicas."""

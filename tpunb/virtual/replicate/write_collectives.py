@@ -42,7 +42,7 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
         for replica in group:
             total = builder.broadcast(f"{name}:sum:0", node.attr["T"], replica, first)
             builder.tensors[node.name, ":output:0", replica] = total
-            builder.controls[node.name, replica] = [name]
+            builder.controls[node.name][replica] = [name]
 
 
 def _write_joined_sum(builder: Builder, node: NodeDef, value: Reference) -> None:

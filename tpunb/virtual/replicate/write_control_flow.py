@@ -120,7 +120,7 @@ class _Lifted:
                 self._builder.tensors[name, f":output:{index}", replica] = text
             place += max(places.values()) + 1
         for replica in self._builder.replicas:
-            self._builder.controls[name, replica] = [instance(name, 0)]
+            self._builder.controls[name][replica] = [instance(name, 0)]
 
     def _places(self, index: int) -> dict[int, int]:
         """Where, among the parts of an output, each replica's is."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from tpunb.virtual._tensorflow import NodeDef
+from tpunb.virtual.devices import full_name
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.empty_batches import guard
 from tpunb.virtual.replicate.folding import keep_from_folding
-from tpunb.virtual.replicate.graphs import CONTROL_FLOW, data_inputs
+from tpunb.virtual.replicate.graphs import BRANCHES, CONTROL_FLOW, called_functions, data_inputs
 from tpunb.virtual.replicate.nodes import instance
+
+_FIRST_DEVICE = full_name("/device:CPU:0")
 
 
 def write_copies(builder: Builder, node: NodeDef) -> None:
@@ -31,7 +34,8 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
     if node.op in CONTROL_FLOW:
         # Run as a kernel its body stays on the replica's core; lowered, it would not. That
         # is wanted where it uses what is on several devices.
-        copy.attr["_lower_using_switch_merge"].b = _is_on_two_devices(builder, node)
+        lowered = _is_on_two_devices(builder, node) or _is_assertion(builder, node, copy.device)
+        copy.attr["_lower_using_switch_merge"].b = lowered
     if builder.runs(node):
         keep_from_folding(builder.add, copy, in_body=bool(builder.path))
     functions = builder.setting.function_copies
@@ -49,3 +53,15 @@ def _is_on_two_devices(builder: Builder, node: NodeDef) -> bool:
     """Whether a node takes resources of the host and of a core, or of two cores."""
     resources = [source for source in data_inputs(node) if builder.is_resource(source)]
     return len({(builder.is_shared_resource(s), builder.home(s)) for s in resources}) > 1
+
+
+def _is_assertion(builder: Builder, node: NodeDef, device: str) -> bool:
+    """Whether a node is a branch around an assertion, on the device where all is that has none.
+
+    A kernel that fails within a kernel cancels those of other replicas first, of which one may
+    report that it was cancelled before the failure is reported.
+    """
+    if node.op not in BRANCHES or device != _FIRST_DEVICE:
+        return False
+    bodies = map(builder.setting.library, called_functions(node))
+    return any(inner.op == "Assert" for body in bodies for inner in body.node_def)

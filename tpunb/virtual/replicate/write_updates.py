@@ -82,7 +82,7 @@ class _Update:
         for replica in builder.replicas:
             holders = [builder.handles.holder(handle, replica) for handle in self.handles]
             written = [self._written[place] for place in enumerate(holders)]
-            builder.controls[self._node.name, replica] = list(dict.fromkeys(written))
+            builder.controls[self._node.name][replica] = list(dict.fromkeys(written))
 
     def _assign(self, place: int, handle: Reference, value: str, replica: int) -> str:
         builder = self._builder
