@@ -208,3 +208,16 @@ class TestRounds:
         for _ in range(3):
             np.testing.assert_array_equal(local(four, step(next(iterator))), np.ones([4, 2, 4]))
         assert (rows == 1.0).all()
+
+
+def test_many_cores_and_many_batches_in_a_function() -> None:
+    """TensorFlow takes more than 32 calls of one iterator for a loop that AutoGraph has missed."""
+    strategy = strategy_of(32)
+    batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(32 * 4).batch(32))
+
+    @tf.function(autograph=False)
+    def three(iterator: Any) -> list[Any]:
+        return [strategy.experimental_local_results(next(iterator)) for _ in range(3)]
+
+    found = np.sort(np.ravel([[part.numpy() for part in step] for step in three(iter(batches))]))
+    np.testing.assert_array_equal(found, np.arange(32 * 3))

@@ -172,7 +172,8 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         if not self._in_rounds:
             if device is not None:
                 return self._on_its_core(self._next_element(), device)
-            return [self.get_next(device) for device in self._devices]
+            with self._counted_once():
+                return [self.get_next(device) for device in self._devices]
         if device is not None:
             raise NotImplementedError("What has one shape comes for all devices at once.")
         with self._on_host():
@@ -181,6 +182,17 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
                 return parts_of(copied(whole), len(self._devices))
             parts = parts_of(whole, len(self._devices))
         return [self._on_its_core(*pair) for pair in zip(parts, self._devices, strict=True)]
+
+    @contextlib.contextmanager
+    def _counted_once(self) -> Iterator[None]:
+        """Calls for all devices count as one: TensorFlow takes many for a loop gone wrong."""
+        iterator = self._device_iterators[0]
+        before = iterator._get_next_call_count
+        iterator._get_next_call_count = -len(self._devices)
+        try:
+            yield
+        finally:
+            iterator._get_next_call_count = before + 1
 
     def _whole_round(self, found: Any) -> Any:
         """A round that has an element for each device; the end of the data otherwise."""
