@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +81,21 @@ def test_a_dataset_is_shuffled_on_its_own_as_before(strategy: Any) -> None:
     numbers = shuffled()
     strategy.experimental_distribute_dataset(numbers.batch(BATCH))
     assert list(numbers.as_numpy_iterator()) == list(shuffled().as_numpy_iterator())
+
+
+@pytest.mark.parametrize("order", ["cached", "cached and shuffled", "batches cached"])
+def test_each_host_caches_its_own_files(strategy: Any, tmp_path: Path, order: str) -> None:
+    paths = [tmp_path / str(number) for number in range(4)]
+    for number, path in enumerate(paths):
+        path.write_text("".join(f"{16 * number + line}\n" for line in range(16)))
+    lines = tf.data.TextLineDataset([str(path) for path in paths])
+    numbers = lines.map(lambda line: tf.strings.to_number(line, tf.int64))
+    data = {
+        "cached": lambda: numbers.cache().batch(BATCH),
+        "cached and shuffled": lambda: numbers.cache().shuffle(NUMBERS, seed=1).batch(BATCH),
+        "batches cached": lambda: numbers.batch(BATCH).cache(),
+    }[order]()
+    batches = strategy.experimental_distribute_dataset(data)
+    for _ in range(3):
+        assert sorted(epoch(strategy, batches)) == list(range(NUMBERS))
+    assert sum(len(batch) for batch in data) == NUMBERS

@@ -20,6 +20,7 @@ from tpunb.virtual.devices import is_elsewhere
 __all__ = ["clone_for_each_host"]
 
 _replicate = dataset_distribution.replicate
+_STATE = ("SeedGenerator", "MemoryCache")
 
 
 def clone_for_each_host() -> None:
@@ -52,9 +53,15 @@ class _Clones(Mapping[str, Any]):
                 strip_device_assignment=True,
                 external_state_policy=tf.data.experimental.ExternalStatePolicy.WARN,
             )
-        graph = _with_own_seeds(graph)
+        definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+        handles = _handles_of_state(definition)
+        names = [handle.name for handle in handles]
         self._left: dict[str, list[Any]] = defaultdict(list)
-        for device in devices:
+        for number, device in enumerate(devices):
+            if handles:
+                for handle, name in zip(handles, names, strict=True):
+                    handle.name = f"{name}/host_{number}"
+                graph = tf.constant(definition.SerializeToString())
             clone = dataset_distribution._RemoteDataset(graph, device, dataset.element_spec)
             self._left[device].append(clone)
 
@@ -68,19 +75,16 @@ class _Clones(Mapping[str, Any]):
         return len(self._left)
 
 
-def _with_own_seeds(graph: tf.Tensor) -> tf.Tensor:
-    """A dataset's serialized graph whose generators of seeds are those of nobody else.
+def _handles_of_state(definition: Any) -> list[Any]:
+    """The handles of what a dataset keeps from one iterator to the next.
 
-    A shuffle that does not find its generator makes one from its seeds: so do remote workers'.
+    A dataset that does not find it by its name makes its own, a generator of seeds from its
+    seeds: so do remote workers'.
     """
-    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
-    handles = [
+    return [
         handle
         for node in definition.node
         if node.op == "Const" and node.attr["dtype"].type == dtypes.resource.as_datatype_enum
         for handle in node.attr["value"].tensor.resource_handle_val
-        if "SeedGenerator" in handle.maybe_type_name
+        if any(kind in handle.maybe_type_name for kind in _STATE)
     ]
-    for handle in handles:
-        handle.name += "/own"
-    return tf.constant(definition.SerializeToString()) if handles else graph
