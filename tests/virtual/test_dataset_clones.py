@@ -99,3 +99,17 @@ def test_each_host_caches_its_own_files(strategy: Any, tmp_path: Path, order: st
     for _ in range(3):
         assert sorted(epoch(strategy, batches)) == list(range(NUMBERS))
     assert sum(len(batch) for batch in data) == NUMBERS
+
+
+def test_each_host_calls_python(strategy: Any, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("".join(f"{number}\n" for number in range(NUMBERS)))
+    sharding = tf.data.Options()
+    sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+
+    def parsed(line: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.py_function(lambda x: int(x.numpy()), [line], tf.int64), [])
+
+    data = tf.data.TextLineDataset([str(path)]).map(parsed).batch(BATCH).with_options(sharding)
+    found = epoch(strategy, strategy.experimental_distribute_dataset(data))
+    assert sorted(found) == sorted([*range(NUMBERS)] * 2)  # not divided: both hosts have all

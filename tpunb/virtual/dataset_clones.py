@@ -49,8 +49,8 @@ class _Clones(Mapping[str, Any]):
 
     def __init__(self, dataset: tf.data.Dataset, devices: Sequence[str]) -> None:
         with ops.colocate_with(dataset._variant_tensor):
+            # For workers elsewhere TensorFlow strips devices, and spoils that of a py_function.
             graph = dataset._apply_debug_options()._as_serialized_graph(
-                strip_device_assignment=True,
                 external_state_policy=tf.data.experimental.ExternalStatePolicy.WARN,
             )
         definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
