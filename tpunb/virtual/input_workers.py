@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import TPUExtended, input_util
 from tpunb.virtual.devices import VirtualDevices, is_elsewhere
+from tpunb.virtual.distributed_datasets import with_settled_types
 from tpunb.virtual.input_pipelines import without_tuning
-from tpunb.virtual.iterator_types import with_settled_types
 from tpunb.virtual.reading_once import can_be_read_once, cut_for, replicas_of_parts
 
 

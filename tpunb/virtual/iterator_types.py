@@ -14,35 +14,7 @@ from typing import Any
 
 from tpunb.virtual._tensorflow import input_lib
 
-__all__ = ["with_settled_types"]
-
-
-def with_settled_types(dataset: Any) -> Any:
-    """A distributed dataset whose iterators have types of this module, where it is TensorFlow 2's.
-
-    Args:
-        dataset: What a strategy has distributed, which is changed.
-    """
-    settled = _SETTLED.get(type(dataset))
-    if settled is not None:
-        dataset.__class__ = settled
-    return dataset
-
-
-class _Dataset(input_lib.DistributedDataset):  # type: ignore[misc]
-    def __iter__(self) -> Any:
-        return SettledIterator.of(super().__iter__())
-
-
-class _DatasetsFromFunction(input_lib.DistributedDatasetsFromFunction):  # type: ignore[misc]
-    def __iter__(self) -> Any:
-        return SettledIterator.of(super().__iter__())
-
-
-_SETTLED = {
-    input_lib.DistributedDataset: _Dataset,
-    input_lib.DistributedDatasetsFromFunction: _DatasetsFromFunction,
-}
+__all__ = ["SettledIterator", "SettledIteratorSpec"]
 
 
 class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]

@@ -19,7 +19,7 @@ from tpunb.virtual._tensorflow import (
     dataset_readers,
 )
 
-__all__ = ["can_be_read_once", "cut_for", "replicas_of_parts"]
+__all__ = ["can_be_read_once", "cut_for", "divides_batches", "replicas_of_parts"]
 
 _BY_BATCHES = {tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.DATA}
 """How hosts divide a dataset that has no files."""
@@ -42,6 +42,47 @@ def can_be_read_once(dataset: Any) -> bool:
     )
 
 
+def divides_batches(dataset: tf.data.Dataset) -> bool | None:
+    """Whether hosts divide each batch of a dataset among them, not its files.
+
+    TensorFlow then cuts every batch into as many parts of one size as there can be; else it
+    counts batches of full size from the first example on, across those that are not full.
+
+    Args:
+        dataset: What a strategy distributes.
+
+    Returns:
+        Whether they do; None if that is not known.
+    """
+    policies = tf.data.experimental.AutoShardPolicy
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy is not policies.AUTO:
+        return bool(policy is policies.DATA)
+    if _is_in_memory(dataset):
+        return True
+    return False if _has_files(dataset) else None
+
+
+def _has_files(dataset: Any) -> bool:
+    """Whether it is seen that a dataset, or a function that it calls, reads files."""
+    return (
+        type(dataset).__module__ == dataset_readers.__name__
+        or any(_has_readers(function.function.graph) for function in dataset._functions())
+        or any(map(_has_files, dataset._inputs()))
+    )
+
+
+def _has_readers(graph: FuncGraph) -> bool:
+    if any(_READER.search(operation.type) for operation in graph.get_operations()):
+        return True
+    return any(one is not None and _has_readers(one) for one in _called(graph))
+
+
+def _called(graph: FuncGraph) -> list[FuncGraph | None]:
+    """The functions that a function calls; None for what is not known."""
+    return [getattr(one, "_cached_graph", None) for one in graph._functions.values()]
+
+
 def _are_batches(dataset: tf.data.Dataset) -> bool:
     specs = tf.nest.flatten(dataset.element_spec)
     return bool(specs) and all(type(one) is tf.TensorSpec and one.shape.rank for one in specs)
@@ -61,8 +102,7 @@ def _reads(graph: FuncGraph) -> bool:
     """Whether a function reads files, or calls one of which that is not known."""
     if any(_READER.search(operation.type) for operation in graph.get_operations()):
         return True
-    called = [getattr(one, "_cached_graph", None) for one in graph._functions.values()]
-    return any(one is None or _reads(one) for one in called)
+    return any(one is None or _reads(one) for one in _called(graph))
 
 
 def cut_for(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from support.divergence import SUM, function, make, rank
 from support.strategies import copies, each, local, replica_id, run, strategy_of
 
+from tpunb.virtual.replicate import expand as expanding
 from tpunb.virtual.replicate import stale_traces
 
 MEAN = tf.VariableAggregation.MEAN
@@ -343,7 +344,8 @@ def test_an_interrupt_leaves_nothing_half_done(
     reads = [function(lambda k=k: strategy.run(lambda: v + float(k))) for k in range(3)]
     for read in reads:
         read()
-    holder = stale_traces.context.context() if where == "clear_kernel_cache" else stale_traces
+    context = stale_traces.context.context()
+    holder = {"clear_kernel_cache": context, "expand": expanding}.get(where, stale_traces)
     original, calls = getattr(holder, where), []
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,28 +10,26 @@ import tensorflow as tf
 from tpunb.virtual._tensorflow import (
     FuncGraph,
     atomic_function,
-    auto_control_deps_utils,
-    context,
-    handle_data_util,
     ops,
     variable_utils,
 )
 from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.replicate.any_size import of_any_size
 from tpunb.virtual.replicate.arguments import columns_of
 from tpunb.virtual.replicate.collective_groups import check_all
 from tpunb.virtual.replicate.compiled_around import settle_compilation_around
+from tpunb.virtual.replicate.cut_batches import CutBatch, cut_batches
 from tpunb.virtual.replicate.effects import is_read
+from tpunb.virtual.replicate.emit import Written, call_either, emit, packed
 from tpunb.virtual.replicate.empty_batches import unknown_sizes
-from tpunb.virtual.replicate.expand import Expansion, ReplicaFunction
+from tpunb.virtual.replicate.expand import ReplicaFunction
 from tpunb.virtual.replicate.joining import Joining
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.replicate.options import ReplicateOptions
-from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
-from tpunb.virtual.replicate.stacked_inputs import stacked
+from tpunb.virtual.replicate.passed import Passed, passed_to
 from tpunb.virtual.replicate.static_tensors import known_sizes
-from tpunb.virtual.replicate.trace import TracedVariable, trace
+from tpunb.virtual.replicate.trace import trace
 from tpunb.virtual.replicate.variance import Argument, Passing
-from tpunb.virtual.replicate.write_graph import write_into_graph
 from tpunb.virtual.strict.examination import (
     enforce,
     is_observed,
@@ -41,21 +38,6 @@ from tpunb.virtual.strict.examination import (
 )
 from tpunb.virtual.strict.traced_function import TracedFunction
 from tpunb.virtual.variable_copies import replica_of
-
-
-@dataclasses.dataclass(frozen=True)
-class _Input:
-    """An argument of the traced function, and what is passed for it.
-
-    Attributes:
-        name: Its name.
-        argument: How it reaches the replicas.
-        values: One value for all replicas, or one for each; of a variable its handles.
-    """
-
-    name: str
-    argument: Argument
-    values: Sequence[Any]
 
 
 def replicate(
@@ -105,7 +87,8 @@ def _call(
     _refuse_single_copies(traced)
     if not is_written():
         check_all(traced.definition, traced.library, len(options.cores))
-        return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
+        return packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
+    columns = [column for column in columns if column[0] is not None]
     function = ReplicaFunction(
         traced.definition,
         traced.library,
@@ -115,25 +98,76 @@ def _call(
         options.at_once,
         Joining(known_sizes(graph, traced.definition), options.joined) if options.joined else None,
     )
-    columns = [column for column in columns if column[0] is not None]
-    inputs, expansion, functions = _written(function, traced, columns)
+    written = _written(function, traced, columns)
     if _runs_here(options):
-        spare_the_machine(traced, len(options.cores), expansion.repeated)
-    outputs = _emit(graph, functions, expansion, inputs)
-    return _packed(graph, outputs, expansion.places, options.cores)
+        spare_the_machine(traced, len(options.cores), written.expansion.repeated)
+    batches = _batches(function, columns, options)
+    joined = _of_any_size(function, traced, columns, batches, options.joined)
+    if joined is None:
+        return packed(graph, emit(graph, written), written.expansion.places, options.cores)
+    return packed(graph, *call_either(graph, written, joined, batches), options.cores)
 
 
 def _written(
-    function: ReplicaFunction, traced: TracedFunction, columns: Sequence[Sequence[Any]]
-) -> tuple[Sequence[_Input], Expansion, Sequence[ReplicatedFunction]]:
-    """The arguments of a function, and the function written out for all replicas."""
+    function: ReplicaFunction,
+    traced: TracedFunction,
+    columns: Sequence[Sequence[Any]],
+    batches: Collection[int] = (),
+) -> Written:
+    """A function written out for all replicas, with what is passed to it.
+
+    Args:
+        function: The function.
+        traced: The same as it was traced.
+        columns: The arguments of the call, each with its value on every replica.
+        batches: Those that are passed stacked.
+    """
     while True:
-        inputs = _inputs(traced, columns)
+        inputs = passed_to(traced, columns)
+        for place in batches:
+            inputs[place] = Passed(inputs[place].name, Argument(Passing.STACKED), [])
         arguments = {one.name: one.argument for one in inputs}
         divergence = traced.graph.tracing.options.divergence
         written = divergence.write(function, arguments, traced.atomic)
         if written is not None:
-            return inputs, *written
+            return Written(inputs, *written)
+
+
+def _batches(
+    function: ReplicaFunction, columns: Sequence[Sequence[Any]], options: ReplicateOptions
+) -> dict[int, CutBatch]:
+    """The arguments that are parts of batches of unknown size, where they could be joined."""
+    building = ops.get_default_graph().building_function
+    places = {place for logical in options.places for place in logical}
+    if function.shapes is None or not options.joined or not building or len(places) > 1:
+        return {}
+    return cut_batches(columns) if len(options.cores) > 1 else {}
+
+
+def _of_any_size(
+    function: ReplicaFunction,
+    traced: TracedFunction,
+    columns: Sequence[Sequence[Any]],
+    batches: Mapping[int, CutBatch],
+    most: float,
+) -> Written | None:
+    """A function written out with what replicas do joined, for parts of one size.
+
+    Args:
+        function: The function.
+        traced: The same as it was traced.
+        columns: The arguments of the call, each with its value on every replica.
+        batches: Those that are parts of batches.
+        most: How many bytes joined values may take together.
+    """
+    if not batches:
+        return None
+    names = [traced.definition.signature.input_arg[place].name for place in batches]
+    joining = of_any_size(function, traced.graph, names, most)
+    if joining is None:
+        return None
+    written = _written(joining, traced, columns, batches)
+    return written if written.expansion.sizes is not None else None
 
 
 def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
@@ -182,119 +216,3 @@ def _captured_first(tensor: Any) -> Any:
 def _runs_here(options: ReplicateOptions) -> bool:
     """Whether this process makes the tensors, and is to look after its memory."""
     return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
-
-
-def _inputs(traced: TracedFunction, columns: Sequence[Sequence[Any]]) -> list[_Input]:
-    """The arguments of the traced function: those of the call, then what it captures."""
-    graph = traced.graph
-    external = {id(inner): outer for outer, inner in graph.captures}
-    names = [argument.name for argument in traced.definition.signature.input_arg]
-    places = graph.tracing.options.places
-    inputs = [_of_column(*pair, places) for pair in zip(names, columns, strict=False)]
-    captured = graph.inputs[len(columns) :]
-    for name, placeholder in zip(names[len(columns) :], captured, strict=True):
-        variable = graph.tracing.variables.get(id(placeholder))
-        if variable is None:
-            inputs.append(_Input(name, Argument(Passing.SHARED), [external[id(placeholder)]]))
-        else:
-            inputs.append(_of_variable(name, variable))
-    return inputs
-
-
-def _of_column(name: str, column: Sequence[Any], places: Sequence[Sequence[str]]) -> _Input:
-    if len(column) > 1 and all(value is column[0] for value in column):
-        return _Input(name, Argument(Passing.SHARED), column[:1])
-    whole = stacked(column, places)
-    if whole is not None:
-        return _Input(name, Argument(Passing.STACKED), [whole])
-    return _Input(name, Argument(Passing.VARYING), column)
-
-
-def _of_variable(name: str, variable: TracedVariable) -> _Input:
-    parts, merged = variable.parts, variable.merged
-    if merged is not None:
-        # Its copies may have been split since it was traced.
-        handles, are_merged = merged.handles(), merged.are_merged
-        merged.used |= are_merged
-        argument = Argument(Passing.MIRRORED, key=variable.key, merged=are_merged)
-        return _Input(name, argument, handles)
-    argument = Argument(
-        Passing.MIRRORED if variable.mirrored else Passing.LOCAL,
-        key=variable.key if variable.mirrored else "",
-        home=parts.home,
-        copy_type=parts.dtype if parts.copies else None,
-    )
-    return _Input(name, argument, [*parts.handles, *parts.copies])
-
-
-def _emit(
-    graph: FuncGraph,
-    functions: Sequence[ReplicatedFunction],
-    expansion: Expansion,
-    inputs: Sequence[_Input],
-) -> Sequence[Any]:
-    """Adds the function for all replicas to the graph being built, and its call.
-
-    One replica's function stands in a graph of TensorFlow 1's as it is, where on a TPU it does
-    too: for those who look at the graph's operations.
-    """
-    outer = ops.get_default_graph()
-    for function in graph._functions.values():
-        outer._add_function_recursive(function)
-    for function in functions:
-        outer._add_function(function)
-    flat = [value for one in inputs for value in one.values]
-    if not outer.building_function and len(graph.tracing.options.cores) == 1:
-        return write_into_graph(expansion.definition, flat)
-    call = atomic_function.partitioned_call_op(
-        name=expansion.definition.signature.name.encode(),
-        args=flat,
-        is_stateful=True,
-        tout=[output.type for output in expansion.definition.signature.output_arg],
-        config=context.context().function_call_options.config_proto_serialized,
-    )
-    _mark_reads(call, expansion, inputs)
-    return call.outputs  # type: ignore[no-any-return]
-
-
-def _mark_reads(call: Any, expansion: Expansion, inputs: Sequence[_Input]) -> None:
-    """Reports to automatic control dependencies which variables are only read."""
-    only_read = [one.name in expansion.reads for one in inputs for _ in one.values]
-    places = [place for place, read in enumerate(only_read) if read]
-    ops.set_int_list_attr(call, auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR, places)
-
-
-def _packed(
-    graph: FuncGraph,
-    outputs: Sequence[Any],
-    places: Sequence[int],
-    cores: Sequence[Sequence[str]],
-) -> list[Any]:
-    """The flat outputs as one result for each replica, on its core."""
-    templates = tf.nest.flatten(graph.structured_outputs, expand_composites=True)
-    columns: dict[int, list[Any]] = {}
-    for traced, place in zip(graph.outputs, places, strict=True):
-        if place not in columns:
-            column = outputs[place * len(cores) : (place + 1) * len(cores)]
-            columns[place] = _on_cores(traced, column, cores)
-    results = []
-    for replica in range(len(cores)):
-        values = iter(columns[place][replica] for place in places)
-        flat = [None if template is None else next(values) for template in templates]
-        results.append(
-            tf.nest.pack_sequence_as(graph.structured_outputs, flat, expand_composites=True)
-        )
-    return results
-
-
-def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[Any]:
-    """One output of each replica, with what is known of it statically."""
-    placed = []
-    for tensor, core in zip(column, cores, strict=True):
-        # A loaded function may claim the shape that it was traced with, and be wrong here.
-        if tensor.shape.is_compatible_with(traced.shape):
-            tensor.set_shape(traced.shape)
-        handle_data_util.copy_handle_data(traced, tensor)
-        with ops.device(core[0]):
-            placed.append(tf.identity(tensor))
-    return placed

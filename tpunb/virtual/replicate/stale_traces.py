@@ -18,7 +18,7 @@ from typing import Any
 
 from tpunb.virtual._tensorflow import FunctionDef, context, ops
 from tpunb.virtual.merged_copies import MergedCopies
-from tpunb.virtual.replicate.expand import Arguments, Expansion, ReplicaFunction, expand
+from tpunb.virtual.replicate.expand import Arguments, Expansion, ReplicaFunction
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
 from tpunb.virtual.replicate.variance import Argument, mark_diverged
 
@@ -75,7 +75,7 @@ class Replication:
         if self.equal == self.variables and not self._used and self._function.unit is None:
             return {}
         function = dataclasses.replace(self._function, unit=None)
-        made = expand(function, self._arguments, name=self._name)
+        made = function.expand(self._arguments, name=self._name)
         if made.diverged:
             keys = keys_of(self._arguments, made.diverged)
             names = ", ".join(sorted(key.rpartition("_")[0] for key in keys))
@@ -103,7 +103,7 @@ class Replication:
         self.__dict__.pop("saved", None)
         known = as_known(self._arguments, diverged, separate)
         prefix = f"{self._name}_with_{len(equal)}_equal_{len(merged)}_merged"
-        made = expand(self._function, known, name=self._name, prefix=prefix)
+        made = self._function.expand(known, name=self._name, prefix=prefix)
         if made.split:
             return set(), keys_of(self._arguments, made.split)
         # The old bodies stay: what runs or is prepared at this moment may need them.
@@ -158,7 +158,7 @@ class Divergence:
         assume_equal = ops.executing_eagerly_outside_functions()
         with self._lock:
             known = as_known(arguments, self.variables, self._separate)
-            made = expand(function, known, assume_equal=assume_equal)
+            made = function.expand(known, assume_equal=assume_equal)
             self.diverge(keys_of(arguments, made.diverged))
             if made.split:
                 self.split(keys_of(arguments, made.split))

@@ -1,0 +1,224 @@
+"""Batches of unknown size, which are taken whole and cut as TensorFlow's pipelines cut them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.strategies import local, strategy_of
+
+from tpunb.virtual import distributed_datasets
+from tpunb.virtual.batch_parts import BatchParts
+from tpunb.virtual.whole_batches import WholeBatchIterator
+
+Policy = tf.data.experimental.AutoShardPolicy
+
+
+@pytest.fixture(scope="module")
+def strategy() -> Any:
+    return strategy_of(4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("records")
+    for number in range(2):
+        with tf.io.TFRecordWriter(str(folder / f"{number}.tfrecord")) as writer:
+            for k in range(11):
+                writer.write(str(100 * number + k).encode())
+    return folder
+
+
+def numbers(rows: int = 22) -> tf.data.Dataset:
+    data = tf.data.Dataset.range(rows)
+    return data.map(lambda x: {"x": (x, tf.stack([x, -x])), "text": tf.as_string(x)})
+
+
+def of_policy(policy: Any) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policy
+    return numbers().batch(8).with_options(options)
+
+
+def generated() -> tf.data.Dataset:
+    return tf.data.Dataset.from_generator(
+        lambda: range(22), output_signature=tf.TensorSpec([], tf.int64)
+    )
+
+
+DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
+    "batches": lambda _: numbers().batch(8),
+    "not of as many as replicas": lambda _: numbers().batch(7),
+    "fewer than replicas": lambda _: numbers(7).batch(3),
+    "repeated": lambda _: numbers(7).batch(4).repeat(2),
+    "without an end": lambda _: numbers(7).batch(4).repeat(),
+    "in another size each": lambda _: tf.data.Dataset.range(3).flat_map(
+        lambda k: tf.data.Dataset.from_tensors(tf.range(5 + k))
+    ),
+    "by data": lambda _: of_policy(Policy.DATA),
+    "off": lambda _: of_policy(Policy.OFF),
+    "by files that are none": lambda _: of_policy(Policy.FILE),
+    "generated": lambda _: generated().batch(8),
+    "cached": lambda _: numbers().cache().batch(8).prefetch(2),
+    "records": lambda folder: tf.data.TFRecordDataset(
+        [str(folder / f"{k}.tfrecord") for k in range(2)]
+    ).batch(8),
+    "a function's records": lambda folder: (
+        tf.data.Dataset.from_tensor_slices([str(folder / f"{k}.tfrecord") for k in range(2)])
+        .flat_map(tf.data.TFRecordDataset)
+        .batch(8)
+    ),
+}
+
+
+def taken(strategy: Any, dataset: Any, take: Callable[[Any], Any]) -> Iterator[Any]:
+    """What the replicas get in the first steps, and where the data ends."""
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    for _ in range(7):
+        try:
+            yield [tf.nest.flatten(one) for one in local(strategy, take(iterator))]
+        except (StopIteration, tf.errors.OutOfRangeError):
+            yield "end"
+
+
+def optional(iterator: Any) -> Any:
+    found = iterator.get_next_as_optional()
+    if not found.has_value():
+        raise StopIteration
+    return found.get_value()
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_parts_are_those_that_tensorflow_cuts(
+    strategy: Any, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = DATASETS[name](folder)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    assert isinstance(iter(distributed), WholeBatchIterator)
+    traced = tf.function(lambda iterator: next(iterator))
+    found = [list(taken(strategy, dataset, take)) for take in (next, traced, optional)]
+    monkeypatch.setattr(distributed_datasets, "iterator_of_whole_batches", lambda _: None)
+    expected = list(taken(strategy, dataset, next))
+    for one in found:
+        tf.nest.map_structure(np.testing.assert_array_equal, one, expected)
+
+
+def test_hosts_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = strategy_of("v5e-16")
+    dataset = numbers(100).batch(48)
+    assert isinstance(iter(pod.experimental_distribute_dataset(dataset)), WholeBatchIterator)
+    traced = tf.function(lambda iterator: next(iterator))
+    found = [list(taken(pod, dataset, take)) for take in (next, traced)]
+    monkeypatch.setattr(distributed_datasets, "iterator_of_whole_batches", lambda _: None)
+    expected = list(taken(pod, dataset, next))
+    for one in found:
+        tf.nest.map_structure(np.testing.assert_array_equal, one, expected)
+
+
+def without_rows() -> tf.data.Dataset:
+    return numbers().map(lambda one: {**one, "none": None}).batch(8)
+
+
+@pytest.mark.parametrize("make", [lambda: numbers().batch(8, drop_remainder=True), without_rows])
+def test_what_is_left_to_others(strategy: Any, make: Callable[[], tf.data.Dataset]) -> None:
+    iterator = iter(strategy.experimental_distribute_dataset(make()))
+    assert not isinstance(iterator, WholeBatchIterator)
+
+
+def test_options_of_the_input_are_kept(strategy: Any) -> None:
+    options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
+    distributed = strategy.experimental_distribute_dataset(numbers().batch(8), options)
+    assert not isinstance(iter(distributed), WholeBatchIterator)
+
+
+def test_loops_of_a_function(strategy: Any) -> None:
+    distributed = strategy.experimental_distribute_dataset(tf.data.Dataset.range(22).batch(8))
+
+    @tf.function
+    def total(batches: Any) -> Any:
+        result = tf.constant(0, tf.int64)
+        for batch in batches:
+            own = strategy.run(lambda x: tf.reduce_sum(x), args=(batch,))
+            result += strategy.reduce("SUM", own, axis=None)
+        return result
+
+    assert total(distributed).numpy() == total(iter(distributed)).numpy() == sum(range(22))
+
+
+def test_one_trace_for_batches_of_all_sizes(strategy: Any) -> None:
+    traces = []
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        traces.append(1)
+        return strategy.run(lambda x: x * 2, args=(next(iterator),))
+
+    for size in (8, 8, 6, 3):
+        batches = tf.data.Dataset.range(22).batch(size)
+        iterator = iter(strategy.experimental_distribute_dataset(batches))
+        seen = []
+        while len(seen) < 22:
+            seen += [x for part in local(strategy, step(iterator)) for x in part.tolist()]
+        assert seen == list(range(0, 44, 2))
+    assert traces == [1]
+
+
+class TestPassedOn:
+    """Parts that are passed to a function: as a batch, or as the type of the elements asks."""
+
+    @staticmethod
+    def iterator(strategy: Any) -> Any:
+        batches = tf.data.Dataset.range(22).batch(8)
+        return iter(strategy.experimental_distribute_dataset(batches))
+
+    @pytest.mark.parametrize("signature", [False, True])
+    def test_to_a_function_in_a_function(self, strategy: Any, signature: bool) -> None:
+        iterator, types = self.iterator(strategy), []
+        given = {"input_signature": [iterator.element_spec]} if signature else {}
+
+        @tf.function(**given)
+        def inner(batch: Any) -> Any:
+            types.append(type(batch))
+            return strategy.run(lambda x: x + 1, args=(batch,))
+
+        outer = tf.function(lambda iterator: inner(next(iterator)))
+        parts = [local(strategy, outer(iterator)) for _ in range(3)]
+        flat = [x for batch in parts for part in batch for x in part.tolist()]
+        assert flat == list(range(1, 23))
+        assert [issubclass(one, BatchParts) for one in types] == [not signature]
+
+    def test_with_others(self, strategy: Any) -> None:
+        """A function takes both, a batch's parts and values that are none."""
+        iterator = self.iterator(strategy)
+
+        @tf.function(reduce_retracing=True)
+        def inner(batch: Any) -> Any:
+            return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(batch,)), axis=None)
+
+        @tf.function
+        def outer(iterator: Any, other: Any) -> Any:
+            return inner(next(iterator)), inner(other), inner(next(iterator))
+
+        other = strategy.experimental_distribute_values_from_function(
+            lambda context: tf.range(3, dtype=tf.int64)
+        )
+        assert [int(one) for one in outer(iterator, other)] == [28, 12, 92]
+
+    def test_kept_over_the_steps_of_a_loop(self, strategy: Any) -> None:
+        @tf.function
+        def last(iterator: Any) -> Any:
+            batch = next(iterator)
+            for _ in tf.range(1):
+                batch = next(iterator)
+            return strategy.run(lambda x: x + 0, args=(batch,))
+
+        assert [x.tolist() for x in local(strategy, last(self.iterator(strategy)))] == [
+            [8, 9],
+            [10, 11],
+            [12, 13],
+            [14, 15],
+        ]

@@ -1,0 +1,263 @@
+"""Batches of unknown size: one iterator gives them whole, with the sizes of the replicas' parts.
+
+TensorFlow cuts them in the input pipeline and asks for each replica's part whether there is one:
+on many cores that takes longer than a small step. Here one operation cuts a batch into the same
+parts, behind which it is still seen to be one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import (
+    AutoShardDataset,
+    LegacyRebatchDataset,
+    RebatchDataset,
+    dataset_ops,
+    distribute_values,
+    input_lib,
+    iterator_ops,
+    tensor_util,
+)
+from tpunb.virtual.batch_parts import BatchParts
+from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.input_elements import copied
+from tpunb.virtual.iterator_types import SettledIterator, SettledIteratorSpec
+from tpunb.virtual.reading_once import divides_batches
+
+__all__ = ["iterator_of_whole_batches"]
+
+# What changes no element and drops none, if there is one input pipeline.
+_WRAPPERS = (dataset_ops._OptionsDataset, dataset_ops.PrefetchDataset, AutoShardDataset)
+
+
+def iterator_of_whole_batches(distributed: Any) -> Any | None:
+    """An iterator over a distributed dataset that is cut into parts of unknown size.
+
+    Args:
+        distributed: A `DistributedDataset`.
+
+    Returns:
+        The iterator; None if TensorFlow's own is to be taken: what is distributed is not one
+        batch after the other for the replicas of one process, or its sizes are known.
+    """
+    pairs = distributed._input_workers._worker_device_pairs
+    if len(pairs) != 1 or len(pairs[0][1]) < 2 or distributed._options is not None:
+        return None
+    host, devices = pairs[0]
+    if is_elsewhere(host):
+        return None
+    with tf.device(host):
+        batches = _whole_batches(distributed._cloned_datasets[0], len(devices))
+        if batches is None:
+            return None
+        iterator = iter(batches)
+    return WholeBatchIterator(
+        distributed._input_workers,
+        components=[iterator],
+        element_spec=distributed._element_spec,
+        strategy=distributed._strategy,
+        cardinality=distributed._cardinality,
+        enable_get_next_as_optional=False,  # there is a part for every replica
+        options=distributed._options,
+        replica_order=distributed._replica_order,
+    )
+
+
+def _whole_batches(dataset: Any, count: int) -> tf.data.Dataset | None:
+    """What a dataset cuts into so many parts: batches with the sizes of the parts.
+
+    Returns:
+        A dataset of pairs, a batch and a vector of sizes; None if the dataset cuts none of
+        unknown size.
+    """
+    options = dataset.options()
+    if not all(map(_is_cut, tf.nest.flatten(dataset.element_spec))):
+        return None
+    is_divided = False
+    while type(dataset) in _WRAPPERS:
+        is_divided |= type(dataset) is AutoShardDataset
+        dataset = dataset._input_dataset
+    if type(dataset) not in {LegacyRebatchDataset, RebatchDataset}:
+        return None
+    batches = dataset._input_dataset
+    if not all(map(_are_rows, tf.nest.flatten(batches.element_spec))):
+        return None
+    cuts_each: bool | None = type(dataset) is LegacyRebatchDataset
+    if not cuts_each and is_divided:
+        cuts_each = divides_batches(batches)
+    if cuts_each is None:
+        return None
+    if cuts_each:
+        return _with_sizes(batches, [0] * count, options).prefetch(1)
+    sizes = tensor_util.constant_value(dataset._batch_sizes)
+    if sizes is None or len(sizes) != count:
+        return None
+    return _with_sizes(batches.rebatch(int(sum(sizes))), sizes, options).prefetch(1)
+
+
+def _is_cut(spec: Any) -> bool:
+    return _are_rows(spec) and spec.shape[0] is None
+
+
+def _are_rows(spec: Any) -> bool:
+    is_dense = type(spec) is tf.TensorSpec and spec.dtype not in {tf.variant, tf.resource}
+    return is_dense and bool(spec.shape.rank)
+
+
+def _with_sizes(
+    batches: tf.data.Dataset, sizes: Sequence[int], options: tf.data.Options
+) -> tf.data.Dataset:
+    """Batches, each with the sizes of its parts.
+
+    Args:
+        batches: The batches.
+        sizes: The sizes of a full batch's parts; zeros for as many parts of one size as there
+            can be, and the rest.
+        options: Of the dataset that cuts them.
+    """
+    specs = tf.nest.flatten(batches.element_spec)
+    types = tuple(one.dtype for one in specs)
+    shapes = tuple(_of_any_size(one.shape) for one in specs)
+    # Not Dataset.map, which traces a function for each iterator, and Keras makes two an epoch.
+    variant = tf.raw_ops.MapDataset(
+        input_dataset=batches._variant_tensor,
+        other_arguments=[tf.constant(sizes, tf.int32)],
+        f=_sizes_of_parts(types, shapes, len(sizes)),
+        output_types=[*types, tf.int32],
+        output_shapes=[*shapes, tf.TensorShape([len(sizes)])],
+        use_inter_op_parallelism=False,
+        preserve_cardinality=True,
+    )
+    element = tf.nest.map_structure(_relaxed, batches.element_spec)
+    pairs = tf.data.experimental.from_variant(variant, _with_sizes_spec(element, len(sizes)))
+    pairs._source = batches  # what it calls, a Python generator for one, lives as long
+    return pairs.with_options(options)
+
+
+def _of_any_size(shape: tf.TensorShape) -> tf.TensorShape:
+    return tf.TensorShape([None, *shape[1:]])
+
+
+def _relaxed(spec: tf.TensorSpec) -> tf.TensorSpec:
+    return tf.TensorSpec(_of_any_size(spec.shape), spec.dtype)
+
+
+def _with_sizes_spec(element: Any, count: int) -> tuple[Any, tf.TensorSpec]:
+    return element, tf.TensorSpec([count], tf.int32)
+
+
+@functools.lru_cache(maxsize=64)
+def _sizes_of_parts(types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape], count: int) -> Any:
+    """The function that gives tensors and the sizes of the parts of their rows."""
+
+    def sizes_of_parts(*arguments: Any) -> Any:
+        *tensors, full = arguments
+        rows = tf.shape(tensors[0])[0]
+        # As TensorFlow cuts a batch of which it does not know how large one is.
+        equal = tf.fill([count], (rows + count - 1) // count)
+        most = tf.where(full > 0, full, equal)
+        return [*tensors, tf.clip_by_value(rows - tf.cumsum(most, exclusive=True), 0, most)]
+
+    specs = [tf.TensorSpec(*pair) for pair in zip(shapes, types, strict=True)]
+    with tf.init_scope():
+        function = tf.function(sizes_of_parts, autograph=False)
+        return function.get_concrete_function(*specs, tf.TensorSpec([count], tf.int32))
+
+
+class WholeBatchIterator(SettledIterator):
+    """A distributed iterator whose only component gives batches and the sizes of their parts."""
+
+    @functools.cached_property
+    def _type_spec(self) -> WholeBatchIteratorSpec:
+        return WholeBatchIteratorSpec(
+            self._input_workers,
+            self._element_spec,
+            self._strategy,
+            self._options,
+            self._cardinality,
+            self._enable_get_next_as_optional,
+            self._replica_order,
+        )
+
+    def get_next_as_optional(self) -> Any:
+        """The next batch as a `tf.experimental.Optional`, empty after the end."""
+        with self._on_host():
+            optional = self._iterators[0].get_next_as_optional()
+            return tf.cond(
+                optional.has_value(),
+                lambda: _present(self._parts(optional.get_value())),
+                lambda: tf.experimental.Optional.empty(self._element_spec),
+            )
+
+    def _get_next_no_partial_batch_handling(self, name: str | None = None) -> Any:
+        del name  # TensorFlow does not use it either
+        with self._on_host():
+            return self._parts(self._iterators[0].get_next())
+
+    def _parts(self, batch: tuple[Any, tf.Tensor]) -> Any:
+        """Each replica's part of a batch."""
+        whole, sizes = batch
+        cores = self._input_workers.compute_devices_for_worker(0)
+        order = self._replica_order or range(len(cores))
+        if not tf.executing_eagerly():
+            return tf.nest.map_structure(lambda one: BatchParts(copied(one), sizes, order), whole)
+        columns = [_cut(one, sizes, cores) for one in tf.nest.flatten(whole)]
+        parts = [tf.nest.pack_sequence_as(whole, one) for one in zip(*columns, strict=True)]
+        parts = [parts[place] for place in order]
+        return input_lib._create_per_replica(parts, self._strategy)
+
+    @contextlib.contextmanager
+    def _on_host(self) -> Iterator[None]:
+        """Where the iterator is, whatever device has been asked for."""
+        with tf.device(None), tf.device(self._input_workers.worker_devices[0]):
+            yield
+
+
+def _present(batch: Any) -> Any:
+    """An optional of parts as values of their own, which a dataset's elements are."""
+    parts = tf.nest.map_structure(lambda one: distribute_values.PerReplica(one.values), batch)
+    return tf.experimental.Optional.from_value(parts)
+
+
+def _cut(rows: tf.Tensor, sizes: tf.Tensor, cores: Sequence[str]) -> list[tf.Tensor]:
+    """The parts of a tensor along axis 0, each on a core."""
+    parts = tf.raw_ops.SplitV(value=rows, size_splits=sizes, axis=0, num_split=len(cores))
+    return [_on_core(*pair) for pair in zip(parts, cores, strict=True)]
+
+
+def _on_core(part: tf.Tensor, core: str) -> tf.Tensor:
+    with tf.device(core):
+        return copied(part)
+
+
+class WholeBatchIteratorSpec(SettledIteratorSpec):
+    """The type of a `WholeBatchIterator`, of whatever size its batches are."""
+
+    @property
+    def value_type(self) -> type:
+        """The class that this is the type of."""
+        return WholeBatchIterator
+
+    @functools.cached_property
+    def _component_specs(self) -> list[Any]:
+        cores = self._input_workers.compute_devices_for_worker(0)
+        part = tf.nest.map_structure(
+            functools.partial(input_lib._replace_per_replica_spec, i=0), self._element_spec
+        )
+        element = tf.nest.map_structure(_relaxed, part)
+        return [iterator_ops.IteratorSpec(_with_sizes_spec(element, len(cores)))]
+
+    def _from_components(self, components: Sequence[Any]) -> Any:
+        iterator = super()._from_components(components)
+        iterator.__class__ = WholeBatchIterator
+        return iterator
+
+    @property
+    def _is_in_rounds(self) -> bool:
+        return False
