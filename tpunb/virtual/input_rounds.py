@@ -21,10 +21,10 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.input_elements import round_of
 
-__all__ = ["in_rounds"]
+__all__ = ["WRAPPERS", "in_rounds"]
 
-# What changes no element and drops none, if there is one input pipeline.
-_WRAPPERS = (dataset_ops._OptionsDataset, dataset_ops.PrefetchDataset, AutoShardDataset)
+WRAPPERS = (dataset_ops._OptionsDataset, dataset_ops.PrefetchDataset, AutoShardDataset)
+"""Datasets that change no element and drop none, if there is one input pipeline."""
 
 
 def in_rounds(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
@@ -40,7 +40,7 @@ def in_rounds(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
 
 def _cut_batches(dataset: Any, count: int) -> tf.data.Dataset | None:
     """The batches that a dataset cuts into a round each; None if it does not."""
-    while type(dataset) in _WRAPPERS:
+    while type(dataset) in WRAPPERS:
         dataset = dataset._input_dataset
     size = _size_of_parts(dataset, count)
     if size is None:

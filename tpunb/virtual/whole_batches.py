@@ -18,7 +18,6 @@ from tpunb.virtual._tensorflow import (
     AutoShardDataset,
     LegacyRebatchDataset,
     RebatchDataset,
-    dataset_ops,
     distribute_values,
     input_lib,
     iterator_ops,
@@ -27,13 +26,11 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.batch_parts import BatchParts
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.input_elements import copied
+from tpunb.virtual.input_rounds import WRAPPERS
 from tpunb.virtual.iterator_types import SettledIterator, SettledIteratorSpec
 from tpunb.virtual.reading_once import divides_batches
 
 __all__ = ["iterator_of_whole_batches"]
-
-# What changes no element and drops none, if there is one input pipeline.
-_WRAPPERS = (dataset_ops._OptionsDataset, dataset_ops.PrefetchDataset, AutoShardDataset)
 
 
 def iterator_of_whole_batches(distributed: Any) -> Any | None:
@@ -80,7 +77,7 @@ def _whole_batches(dataset: Any, count: int) -> tf.data.Dataset | None:
     if not all(map(_is_cut, tf.nest.flatten(dataset.element_spec))):
         return None
     is_divided = False
-    while type(dataset) in _WRAPPERS:
+    while type(dataset) in WRAPPERS:
         is_divided |= type(dataset) is AutoShardDataset
         dataset = dataset._input_dataset
     if type(dataset) not in {LegacyRebatchDataset, RebatchDataset}:

@@ -89,9 +89,8 @@ class FunctionOfAnySize(ReplicaFunction):
             made = expand(one, arguments, name=name, prefix=prefix, assume_equal=assume_equal)
             only = made.joined
             samples[size] = made
-            if not only or _apart_from_nodes(made) != _apart_from_nodes(
-                next(iter(samples.values()))
-            ):
+            first = next(iter(samples.values()))
+            if not only or _apart_from_nodes(made) != _apart_from_nodes(first):
                 return None
         return self._merged(samples)
 
