@@ -33,7 +33,7 @@ class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
 
     @functools.cached_property
     def _type_spec(self) -> SettledIteratorSpec:
-        return SettledIteratorSpec(
+        return self._spec_class()(
             self._input_workers,
             self._element_spec,
             self._strategy,
@@ -42,6 +42,10 @@ class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
             self._enable_get_next_as_optional,
             self._replica_order,
         )
+
+    @staticmethod
+    def _spec_class() -> type[SettledIteratorSpec]:
+        return SettledIteratorSpec
 
 
 class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[misc]

@@ -170,17 +170,9 @@ def _sizes_of_parts(types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape],
 class WholeBatchIterator(SettledIterator):
     """A distributed iterator whose only component gives batches and the sizes of their parts."""
 
-    @functools.cached_property
-    def _type_spec(self) -> WholeBatchIteratorSpec:
-        return WholeBatchIteratorSpec(
-            self._input_workers,
-            self._element_spec,
-            self._strategy,
-            self._options,
-            self._cardinality,
-            self._enable_get_next_as_optional,
-            self._replica_order,
-        )
+    @staticmethod
+    def _spec_class() -> type[SettledIteratorSpec]:
+        return WholeBatchIteratorSpec
 
     def get_next_as_optional(self) -> Any:
         """The next batch as a `tf.experimental.Optional`, empty after the end."""

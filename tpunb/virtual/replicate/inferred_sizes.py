@@ -75,5 +75,6 @@ def sizes_in(graph: FuncGraph) -> set[int]:
             data = handle_data_util.get_resource_handle_data(tensor)
             shapes = [tf.TensorShape(one.shape) for one in data.shape_and_type]
         for shape in shapes:
-            sizes.update(size for size in shape.as_list() if size) if shape.rank else None
+            if shape.rank:
+                sizes.update(size for size in shape.as_list() if size)
     return sizes

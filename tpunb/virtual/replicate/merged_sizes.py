@@ -60,9 +60,7 @@ class _Merging:
 
     def merged(self) -> FunctionDef:
         first = self._functions[0]
-        if any(
-            one.ret != first.ret or one.control_ret != first.control_ret for one in self._functions
-        ):
+        if not all(_end_alike(first, one) for one in self._functions):
             raise _DifferError
         self._result.CopyFrom(first)
         del self._result.node_def[:]
@@ -111,7 +109,7 @@ class _Merging:
         if first.op != "Const" or any(one.op != "Const" for one in differing):
             raise _DifferError
         values = [tensor_util.MakeNdarray(one.attr["value"].tensor) for one in nodes]
-        text = self._calculate(values, first.device, dtypes.as_dtype(first.attr["dtype"].type))
+        text = self._calculate(values, first.device)
         self._instead[f"{first.name}:output:0"] = text
 
     def _input(self, texts: Sequence[str], device: str) -> str:
@@ -125,15 +123,12 @@ class _Merging:
             return texts[0]
         if len(values) < len(texts):
             raise _DifferError
-        kinds = {one.dtype for one in values}
-        if len(kinds) > 1:
-            raise _DifferError
-        return self._calculate(values, device, dtypes.as_dtype(values[0].dtype))
+        return self._calculate(values, device)
 
-    def _calculate(self, values: Sequence[np.ndarray], device: str, kind: dtypes.DType) -> str:
+    def _calculate(self, values: Sequence[np.ndarray], device: str) -> str:
         """Writes what gives integers that are linear in the size, or the same for all."""
         base, slope = self._line(values)
-        key = base.tobytes(), slope.tobytes(), f"{kind.name} {base.shape}"
+        key = base.tobytes(), slope.tobytes(), f"{base.dtype} {base.shape}"
         if key not in self._calculated:
             name = f"{INTEGERS}_{len(self._calculated)}"
             text = self._constant(name, device, base)
