@@ -156,18 +156,6 @@ def test_who_imports_tensorflow_and_ipython() -> None:
     assert not wrong
 
 
-def test_files_and_functions_are_short() -> None:
-    long = []
-    for module, path in MODULES.items():
-        text = path.read_text(encoding="utf-8")
-        if text.count("\n") > 350:
-            long.append(f"{module}: {text.count(chr(10))} lines")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 50:
-                long.append(f"{module}.{node.name}: {node.end_lineno - node.lineno + 1} lines")
-    assert not long
-
-
 LOADING = """
 import sys
 from IPython.core.interactiveshell import InteractiveShell

@@ -42,6 +42,7 @@ from tensorflow.python.distribute import input_util
 
 # Tracing the replica function into a graph of its own.
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
+from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.framework import dtypes
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
@@ -184,6 +185,7 @@ __all__ = [
     "_TPUReplicaContext",
     "_set_last_step_outputs",
     "atomic_function",
+    "auto_control_deps",
     "auto_control_deps_utils",
     "c_api_util",
     "cancellation",

@@ -33,7 +33,6 @@ from tpunb.virtual.economy import checked, most_joined, processors_for_each
 from tpunb.virtual.input_pipelines import share_iterators
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
-from tpunb.virtual.merged_copies import MergedCopies
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
 from tpunb.virtual.replicate.call import replicate
 from tpunb.virtual.replicate.collective_groups import broadcast_from_first
@@ -42,7 +41,13 @@ from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strict.rules import Strictness
 from tpunb.virtual.v1_steps import run_steps, values_outside
-from tpunb.virtual.variable_copies import copy_of, merged_copies, watch_copies
+from tpunb.virtual.variable_copies import (
+    Copies,
+    are_written_alike,
+    copies_of,
+    copy_of,
+    watch_copies,
+)
 
 
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
@@ -178,21 +183,18 @@ class VirtualTPUExtended(InputWorkers):
         return broadcast_from_first(tensor, self._num_replicas_in_sync)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
-        given = tf.nest.flatten([args, kwargs])
-        if any(isinstance(one, distribute_values.PerReplica) for one in given):
-            # From outside of a replica function each copy gets what is for its replica.
-            self._options.divergence.diverge({getattr(var, "_handle_id", "")})
-        merged = merged_copies(getattr(var, "_primary", None))
-        if merged is None or not merged.is_changed_once or not merged.are_merged:
+        copies = copies_of(getattr(var, "_primary", None))
+        merged = copies is not None and copies.are_merged and tf.executing_eagerly()
+        if copies is None or not merged or not are_written_alike(copies):
             return super()._update(var, fn, args, kwargs, group)
-        return self._update_once(var, merged, fn, args, kwargs)
+        return self._update_once(var, copies, fn, args, kwargs)
 
-    def _update_once(self, var: Any, merged: MergedCopies, fn: Any, args: Any, kwargs: Any) -> Any:
+    def _update_once(self, var: Any, copies: Copies, fn: Any, args: Any, kwargs: Any) -> Any:
         """Changes the copies that share a resource once; as TPUExtended's `_update` otherwise."""
         updates: list[Any] = []
         for replica, copy in enumerate(var.values):
-            if not merged.is_first(replica):
-                updates.append(updates[merged.first(replica)])
+            if copies.first(replica) != replica:
+                updates.append(updates[copies.first(replica)])
                 continue
             own, named = (
                 distribute_utils.select_replica(replica, given) for given in (args, kwargs)

@@ -1,23 +1,30 @@
-"""A variable's copies: where each says that it is, and that one is used on its own.
+"""A mirrored variable's copies: one resource while they are equal, else one for each.
 
-`v.values[1].assign(x)` writes a single copy of a mirrored variable.
+The cores of a process have one memory, and a mirrored variable has one value on all of them. So
+its copies share a resource, a step takes one handle in place of one for each core, and assigns
+once. A function that is traced meanwhile reads the variable once for all replicas.
 
-Copies of such a variable are taken for equal until something sets them apart. What a replica
-function does is seen in its graph; this is what is done from outside of one. Whoever takes a
-copy's handle, or gives the copy to a `tf.function`, which may have been traced for another
-variable, is taken to write it: what they do with it cannot be seen.
+That holds for as long as nobody but the engine has written a copy. Nobody can list the ways to
+write one: methods, operations that take a handle, optimizers, checkpoints, compiled code. So reads
+are listed. Whatever else reaches for a copy's handle, TensorFlow's own code included, gives each
+copy a resource of its own first, and the copies count as different from then on.
 
-Until then they share a resource. What changes them one after the other, as a function in
-`strategy.extended.update` does, and a graph that has a copy's handle, need resources of their own.
+The engine writes in two ways: in a replica function, whose graph shows what it does, and here,
+where TensorFlow gives all copies of a variable the same value.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -25,39 +32,87 @@ import tensorflow as tf
 from tpunb.virtual._tensorflow import (
     TPU_VARIABLES,
     BaseResourceVariable,
+    EagerResourceDeleter,
+    FuncGraph,
     ResourceVariable,
+    TPUReplicatedVariable,
     TPUUninitializedVariable,
-    distribute_lib,
+    auto_control_deps,
+    distribute_values,
     enclosing_tpu_context,
     in_save_context,
     ops,
 )
-from tpunb.virtual.merged_copies import REPLICA, MergedCopies, order
 
-__all__ = [
-    "classes_on_cores",
-    "copy_of",
-    "merged_copies",
-    "replica_of",
-    "set_apart",
-    "watch_copies",
-]
-
-_SCATTER = ("add", "div", "max", "min", "mul", "nd_add", "nd_sub", "nd_update", "sub", "update")
-_WRITES = ("assign", "assign_add", "assign_sub", "batch_scatter_update",
-           *(f"scatter_{name}" for name in _SCATTER))  # fmt: skip
-_ON_WRITE = "_tpunb_on_write"
-_MERGED = "_tpunb_merged"
+_COPIES = "_tpunb_copies"
+_INDEX = "_tpunb_index"
 _CORE = "_tpunb_core"
+_FIRSTS = "_tpunb_firsts"
 _LAST_CREATOR = (lambda: None).__name__
 _MIRRORED = frozenset({tf.VariableSynchronization.AUTO, tf.VariableSynchronization.ON_WRITE, None})
+_READS = (
+    "_copy_trackable_to_cpu",
+    "_export_to_saved_model_graph",
+    "_read_variable_op",
+    "_write_object_proto",
+    "gather_nd",
+    "is_initialized",
+    "sparse_read",
+)
+"""TensorFlow's methods of a variable or a copy that read it and keep its handle to themselves."""
+_FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+_READERS = frozenset(
+    {
+        _FUNCTIONS,
+        "tensorflow.python.eager.backprop",
+        "tensorflow.python.eager.tape",
+        "tensorflow.python.framework.func_graph",
+    }
+)
+"""TensorFlow's modules that take a handle only to tell variables apart."""
+_GENERATED = "tensorflow.python.ops.gen_"
+"""TensorFlow's functions for single operations, of whose arguments the runtime reads variables."""
+
+# A Pod's workers may have resources of an earlier client.
+_PROCESS = uuid.uuid4().hex[:12]
 _numbers = itertools.count()
+
+
+def leads(devices: Sequence[str]) -> list[int]:
+    """For each replica the first one on the same device.
+
+    Args:
+        devices: Where each replica's copies of variables are kept.
+    """
+    firsts: dict[str, int] = {}
+    return [firsts.setdefault(device, k) for k, device in enumerate(devices)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Resource:
+    """What a variable's value is kept in, as functions find it.
+
+    Attributes:
+        name: Its name in TensorFlow's runtime.
+        dtype: The type of the value.
+        shape: Its shape.
+        handle: Its handle.
+        deleter: Ends it, when neither a copy nor a function needs it any more.
+    """
+
+    name: str
+    dtype: tf.DType
+    shape: tf.TensorShape
+    handle: Any = dataclasses.field(compare=False)
+    deleter: Any = dataclasses.field(compare=False)
 
 
 class Watcher(Protocol):
     """What is told of variables' copies."""
 
-    def add(self, merged: MergedCopies) -> None:
+    variables: set[str]
+
+    def add(self, copies: Copies) -> None:
         """Takes the copies of a variable for one, until they are split."""
 
     def diverge(self, variables: Collection[str]) -> None:
@@ -67,31 +122,255 @@ class Watcher(Protocol):
         """Gives each copy of variables a resource of its own."""
 
 
+class Copies:
+    """The copies of a mirrored variable.
+
+    Args:
+        key: What identifies the variable.
+        copies: Its copies: one for each replica, or with model parallelism one for each logical
+            device of each replica.
+        watcher: Is told before they may differ, and has them split.
+        shared: Whether those on one device share the first one's resource from now on.
+
+    Attributes:
+        key: What identifies the variable.
+        watcher: As given.
+        shared: As given.
+        used: Whether there is a function that takes them for one.
+    """
+
+    def __init__(self, key: str, copies: Sequence[Any], watcher: Watcher, *, shared: bool) -> None:
+        self.key = key
+        self.watcher = watcher
+        self.shared = shared
+        self.used = False
+        handles = [copy._handle for copy in copies]
+        devices = [handle.device for handle in handles]
+        self._leads = leads(devices) if shared else list(range(len(copies)))
+        # Resources live as long as a handle of them.
+        self._handles = [handles[lead] for lead in self._leads]
+        self._resources: tuple[Resource | None, ...] = ()
+        self._dtype, self._shape = copies[0].dtype, copies[0].shape
+        self._names = [copy._handle_name for copy in copies]
+        self._copies = [weakref.ref(copy) for copy in copies]  # which refer to this
+
+    @property
+    def are_merged(self) -> bool:
+        """Whether those of a process share a resource still."""
+        return self.shared and not self._resources
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether nobody but the engine can have written them."""
+        return self.key not in self.watcher.variables
+
+    @property
+    def resources(self) -> Sequence[Resource | None]:
+        """Each copy's own, once they are split; None for the first of a process, which kept its."""
+        return self._resources
+
+    def handles(self) -> list[Any]:
+        """A handle for each process, or for each copy once they are split."""
+        if self.are_merged:
+            return [self._handles[lead] for lead in sorted(set(self._leads))]
+        return list(self._handles)
+
+    def handle(self, index: int) -> Any:
+        """A copy's handle, for the engine."""
+        return self._handles[index]
+
+    def first(self, index: int) -> int:
+        """The copy whose resource a copy shares, or shared."""
+        return self._leads[index]
+
+    def reach(self, index: int, *, to_read: bool) -> Any:
+        """A copy's handle, for anybody else."""
+        if not to_read:
+            self.watcher.diverge({self.key})
+        if not tf.executing_eagerly() and not in_save_context() and self.first(index) != index:
+            # A graph keeps the handle.
+            self.watcher.split({self.key})
+            if self.used and enclosing_tpu_context() is None:
+                _order(self._handles[index], self._handles[self.first(index)])
+        return self._handles[index]
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[None]:
+        """What TensorFlow does inside gives all copies the same value."""
+        before, _now.written = _now.written, self
+        try:
+            with _trusted():
+                yield
+        finally:
+            _now.written = before
+
+    def split(self) -> None:
+        """Gives each copy a resource of its own, with the value that all have.
+
+        Called again, it ends what an interrupt has cut off.
+        """
+        if not self.are_merged:
+            return
+        with tf.init_scope():
+            resources = tuple(
+                None if self.first(k) == k else self._own(k) for k in range(len(self._leads))
+            )
+        pairs = zip(self._handles, resources, strict=True)
+        self._handles = [shared if own is None else own.handle for shared, own in pairs]
+        self._resources = resources
+
+    def _own(self, index: int) -> Resource:
+        """A resource with the value that a copy shares."""
+        shared, name = self._handles[self.first(index)], f"{_PROCESS}_{next(_numbers)}"
+        with tf.device(shared.device):
+            handle = tf.raw_ops.VarHandleOp(dtype=self._dtype, shape=self._shape, shared_name=name)
+            value = tf.raw_ops.ReadVariableOp(resource=shared, dtype=self._dtype)
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        handle._handle_data = shared._handle_data
+        handle._name, handle._unique_id = self._names[index], name
+        # What saves a model finds the variable by these.
+        handle._parent_trackable = self._copies[index]
+        handle._distributed_container = shared._distributed_container
+        deleter = EagerResourceDeleter(handle, shared.device)
+        return Resource(name, self._dtype, self._shape, handle, deleter)
+
+
+# Who reaches for a copy.
+
+
+class _Now(threading.local):
+    """What this thread does: within how many reads it is, and which copies it gives one value."""
+
+    reads = 0
+    written: Copies | None = None
+
+
+_now = _Now()
+
+
+def are_written_alike(copies: Copies) -> bool:
+    """Whether TensorFlow is giving all these copies the same value, in this thread."""
+    return _now.written is copies
+
+
+@contextlib.contextmanager
+def _trusted() -> Iterator[None]:
+    """What reaches for copies inside reads them, or gives all of them the same value."""
+    _now.reads += 1
+    try:
+        yield
+    finally:
+        _now.reads -= 1
+
+
+def _reads(frame: Any) -> bool:
+    """Whether code that takes a handle only reads."""
+    while frame.f_code.co_name == "handle":
+        frame = frame.f_back  # a property of what holds the variable, which hands it on
+    module = str(frame.f_globals.get("__name__"))
+    return _now.reads > 0 or module in _READERS or module.startswith(_GENERATED)
+
+
+def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of TensorFlow's that is listed as one that reads."""
+
+    @functools.wraps(read)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        with _trusted():
+            return read(*args, **kwargs)
+
+    method.autograph_info__ = {}  # type: ignore[attr-defined]  # AutoGraph leaves it as it is
+    return method
+
+
+def copies_of(variable: Any) -> Copies | None:
+    """The copies of a variable, of which one is given; None of what nobody watches."""
+    if isinstance(variable, TPUReplicatedVariable):
+        variable = variable._vars[0]
+    return getattr(variable, _COPIES, None)
+
+
+def handle_of(copy: Any) -> Any:
+    """A copy's handle, for the engine, or that of any other variable."""
+    copies = copies_of(copy)
+    return copy.handle if copies is None else copies.handle(getattr(copy, _INDEX))
+
+
+def replica_of(handle: Any) -> int:
+    """The replica whose copy of a variable a handle is; 0 for any other tensor."""
+    return getattr(handle, _INDEX, 0)
+
+
+def is_one_value(values: Any) -> bool:
+    """Whether what is given for the copies of a variable is one value for all, now and later.
+
+    Args:
+        values: Tensors, variables and values of the replicas, in a nest.
+    """
+    distributed = distribute_values.DistributedValues
+    given = [one for one in tf.nest.flatten(values) if isinstance(one, distributed)]
+    return all(_is_one(one) for one in given)
+
+
+def _is_one(value: Any) -> bool:
+    parts = value.values
+    if not isinstance(value, tf.Variable):
+        return all(part is parts[0] for part in parts)
+    copies = copies_of(parts[0])
+    # A graph would go on to take its copies when they differ.
+    return tf.executing_eagerly() and copies is not None and copies.are_equal
+
+
+# Watching them.
+
+
 def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher) -> None:
-    """Merges the copies of a variable if it can be, and sees who uses one of them on its own.
+    """Sees who uses a copy of a new variable on its own, and merges the copies if they can be.
 
     Args:
         variable: A variable with a copy for each replica.
         cores: Where each copy says that it is; it may be kept elsewhere.
-        watcher: Is told before one copy is written, or has to be apart.
+        watcher: Is told before a copy may be written, or has to have its own resource.
     """
-    merged = _merge(variable, watcher)
-    on_write = functools.partial(watcher.diverge, {getattr(variable, "_handle_id", "")})
-    for replica, (copy, core) in enumerate(zip(variable.values, cores, strict=False)):
+    copies = [
+        part
+        for value in variable.values
+        for part in (value._vars if isinstance(value, TPUReplicatedVariable) else [value])
+    ]
+    known = all(isinstance(copy, BaseResourceVariable) for copy in copies)
+    eager = ops.executing_eagerly_outside_functions()
+    watched = None
+    if known and eager and type(variable) in TPU_VARIABLES and variable._is_mirrored():
+        watched = _watched(variable, copies, watcher)
+    elif len({id(getattr(copy, "_handle", copy)) for copy in copies}) < len(copies):
+        raise AssertionError(f"The copies of {variable.name} share what they must not.")
+    for index, copy in enumerate(copies):
         if not isinstance(copy, BaseResourceVariable):
             continue
-        if merged is None or merged.is_first(replica):
-            setattr(copy._handle, REPLICA, replica)
-        setattr(copy, _CORE, core)
-        if type(copy) is ResourceVariable:
-            setattr(copy, _ON_WRITE, on_write)
-            setattr(copy, _MERGED, merged)
-            setattr(copy, REPLICA, replica)
-            copy.__class__ = _watched()
+        if watched is None or watched.first(index) == index:
+            setattr(copy._handle, _INDEX, index)
+        setattr(copy, _CORE, cores[index])
+        kind: Any = type(copy)
+        if watched is not None:
+            setattr(copy, _COPIES, watched)
+            setattr(copy, _INDEX, index)
+            vars(copy).pop("_handle")
+            copy.__class__ = _guarded(kind)
         else:
-            copy.__class__ = _on_core(type(copy))  # type: ignore[arg-type]
+            copy.__class__ = _on_core(kind)
     if type(variable) in TPU_VARIABLES:
         variable.__class__ = _of_copies(type(variable))  # type: ignore[arg-type]
+
+
+def _watched(variable: Any, copies: Sequence[Any], watcher: Watcher) -> Copies:
+    # TensorFlow's own key begins again where a variable is gone.
+    variable._handle_id += f"_{next(_numbers)}"
+    plain = tf.executing_eagerly() and all(type(copy) is ResourceVariable for copy in copies)
+    several = len({copy._handle.device for copy in copies}) < len(copies)
+    watched = Copies(variable._handle_id, copies, watcher, shared=plain and several)
+    if watched.shared:
+        watcher.add(watched)
+    return watched
 
 
 def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
@@ -134,66 +413,10 @@ def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
     return copy
 
 
-def _merge(variable: Any, watcher: Watcher) -> MergedCopies | None:
-    """Has the copies of a new variable share one resource; None if they have to be apart."""
-    copies = variable.values
-    if not _can_be_merged(variable):
-        if len({id(getattr(copy, "_handle", copy)) for copy in copies}) < len(copies):
-            raise AssertionError(f"The copies of {variable.name} share what they must not.")
-        return None
-    # TensorFlow's own begins again where a variable is gone.
-    variable._handle_id += f"_{next(_numbers)}"
-    split = functools.partial(watcher.split, {variable._handle_id})
-    merged = MergedCopies(variable._handle_id, copies, split)
-    watcher.add(merged)
-    return merged
-
-
-def _can_be_merged(variable: Any) -> bool:
-    copies = variable.values
-    if type(variable) not in TPU_VARIABLES or not variable._is_mirrored():
-        return False
-    if not tf.executing_eagerly() or any(type(copy) is not ResourceVariable for copy in copies):
-        return False
-    return len({copy._handle.device for copy in copies}) < len(copies)
-
-
-def merged_copies(copy: Any) -> MergedCopies | None:
-    """What the copies of a variable are to each other, of which one is given.
-
-    None if they have been apart from the first.
-    """
-    return getattr(copy, _MERGED, None)
-
-
-def set_apart(copy: Any) -> None:
-    """Has the copies of a variable, of which one is given, differ from now on."""
-    getattr(copy, _ON_WRITE)()
-
-
-def replica_of(handle: Any) -> int:
-    """The replica whose copy of a variable a handle is; 0 for any other tensor."""
-    return getattr(handle, REPLICA, 0)
-
-
 def classes_on_cores() -> list[type]:
     """The classes of variables and copies that say which core they are on."""
-    return [
-        *map(_on_core, (ResourceVariable, TPUUninitializedVariable)),
-        *map(_of_copies, TPU_VARIABLES),
-    ]
-
-
-@functools.cache
-def _watched() -> type:
-    """TensorFlow's class of variables, whose methods see who calls them."""
-    writes = [name for name in _WRITES if hasattr(ResourceVariable, name)]
-    methods = {
-        **{name: _watching_write(getattr(ResourceVariable, name)) for name in writes},
-        "handle": property(_watching_handle(ResourceVariable.handle.fget)),
-        "__tf_tracing_type__": _watching_type(ResourceVariable.__tf_tracing_type__),
-    }
-    return _subclass(_on_core(ResourceVariable), methods)
+    kinds = ResourceVariable, TPUUninitializedVariable
+    return [*map(_on_core, kinds), *map(_guarded, kinds), *map(_of_copies, TPU_VARIABLES)]
 
 
 @functools.cache
@@ -202,10 +425,7 @@ def _on_core(kind: Any) -> type:
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         value, core = kind._read_variable_op(self, *args, **kwargs), getattr(self, _CORE)
-        if not tf.executing_eagerly():
-            _order(self)
-            return value
-        if value.backing_device == core:
+        if not tf.executing_eagerly() or value.backing_device == core:
             return value
         with tf.device(core):
             return tf.identity(value)
@@ -213,6 +433,48 @@ def _on_core(kind: Any) -> type:
     return _subclass(
         kind, {"device": property(operator.attrgetter(_CORE)), "_read_variable_op": read}
     )
+
+
+@functools.cache
+def _guarded(kind: Any) -> type:
+    """A class of copies whose handle nobody gets unseen."""
+    on_core: Any = _on_core(kind)
+
+    def handle(self: Any) -> Any:
+        copies: Copies = getattr(self, _COPIES)
+        return copies.reach(getattr(self, _INDEX), to_read=_reads(sys._getframe(1)))
+
+    def device(self: Any) -> str:
+        asking: Any = sys._getframe(1)
+        if asking.f_globals["__name__"].startswith("tpunb."):  # a notebook's names of devices
+            asking = asking.f_back
+        if asking.f_globals is vars(ops):
+            # What is to be beside a copy, an optimizer's slot for one, goes where it is kept.
+            return str(handle_of(self).device)
+        return str(getattr(self, _CORE))
+
+    def container(self: Any) -> Any:
+        return handle_of(self)._distributed_container
+
+    def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asking = sys._getframe(1)
+        # Variables that a function makes when it first runs: TensorFlow gives copies one value.
+        first = asking.f_code.co_name == "initialize_variables"
+        if not first or asking.f_globals.get("__name__") != _FUNCTIONS:
+            return on_core.assign(self, *args, **kwargs)
+        with _trusted():
+            return on_core.assign(self, *args, **kwargs)
+
+    methods = {
+        **{name: _reading(getattr(on_core, name)) for name in _READS if hasattr(on_core, name)},
+        "_handle": property(handle),
+        "handle": property(handle),
+        "assign": assign,
+        "device": property(device),
+        "graph": property(_reading(on_core.graph.fget)),
+        "_distributed_container": property(container),
+    }
+    return _subclass(on_core, methods)
 
 
 @functools.cache
@@ -225,13 +487,43 @@ def _of_copies(kind: Any) -> type:
         return str(self._get_on_device_or_primary().device)
 
     def update(self: Any, update_fn: Any, value: Any, **kwargs: Any) -> Any:
-        merged = merged_copies(self._primary)
-        if merged is None or not tf.executing_eagerly():
+        copies = copies_of(self._primary)
+        if copies is None:
             return kind._update_cross_replica(self, update_fn, value, **kwargs)
-        with merged.changed_once():
+        if not is_one_value(value):
+            copies.watcher.diverge({copies.key})
+        with copies.written():
             return kind._update_cross_replica(self, update_fn, value, **kwargs)
 
-    return _subclass(kind, {"device": property(device), "_update_cross_replica": update})
+    def saveables(self: Any) -> Any:
+        factories = kind._gather_saveables_for_checkpoint(self)
+        return {name: _restoring(self, factory) for name, factory in factories.items()}
+
+    methods = {
+        **{name: _reading(getattr(kind, name)) for name in _READS if hasattr(kind, name)},
+        "device": property(device),
+        "_update_cross_replica": update,
+        "_gather_saveables_for_checkpoint": saveables,
+    }
+    return _subclass(kind, methods)
+
+
+def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes TensorFlow's object that saves and restores a variable: all copies alike."""
+    copies = copies_of(variable._primary)
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        saveable = factory(*args, **kwargs)
+        restore = saveable.restore
+
+        def restore_all(*args: Any, **kwargs: Any) -> Any:
+            with contextlib.nullcontext() if copies is None else copies.written():
+                return restore(*args, **kwargs)
+
+        saveable.restore = restore_all
+        return saveable
+
+    return make
 
 
 def _subclass(kind: Any, methods: Mapping[str, Any]) -> type:
@@ -240,90 +532,32 @@ def _subclass(kind: Any, methods: Mapping[str, Any]) -> type:
     return metaclass(kind.__name__, (kind,), names)
 
 
-def _watching_write(write: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that writes a copy, and tells of it before."""
-
-    @functools.wraps(write)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if distribute_lib.get_update_replica_id() is not None:
-            _split_unless_changed_once(self)
-        elif not _is_by_library(_caller()):
-            getattr(self, _ON_WRITE)()
-        result = write(self, *args, **kwargs)
-        _order(self)
-        return result
-
-    return _left_by_autograph(method)
+# The order of what a graph does.
 
 
-def _watching_handle(get: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The handle of a copy; whoever has it can write the copy, unless it is TensorFlow."""
+def _order(handle: Any, first: Any) -> None:
+    """Has what uses a split copy in a graph come after and before what uses the first.
 
-    @functools.wraps(get)
-    def handle(self: Any) -> Any:
-        caller = _caller()
-        if distribute_lib.get_update_replica_id() is not None:
-            # By its handle TPUStrategy changes a copy, and by methods of the copy reads it.
-            if caller != BaseResourceVariable.__module__:
-                _split_unless_changed_once(self)
-        elif not _is_by_library(caller):
-            getattr(self, _ON_WRITE)()
-        if not tf.executing_eagerly() and not in_save_context():
-            _split_in_graph(self)
-            _order(self)
-        return get(self)
-
-    return _left_by_autograph(handle)
-
-
-def _watching_type(get: Callable[..., Any]) -> Callable[..., Any]:
-    """What a function that takes a copy as an argument knows of it."""
-
-    @functools.wraps(get)
-    def tracing_type(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if distribute_lib.get_update_replica_id() is None:
-            getattr(self, _ON_WRITE)()
-        return get(self, *args, **kwargs)
-
-    return _left_by_autograph(tracing_type)
-
-
-def _left_by_autograph(method: Callable[..., Any]) -> Callable[..., Any]:
-    method.autograph_info__ = {}  # type: ignore[attr-defined]  # AutoGraph leaves it as it is
-    return method
-
-
-def _caller() -> str:
-    """The module that calls the method which asks."""
-    return str(sys._getframe(2).f_globals.get("__name__"))
-
-
-def _split_unless_changed_once(copy: Any) -> None:
-    """Splits copies of which each is changed after the other, as by an optimizer's update."""
-    merged = merged_copies(copy)
-    if merged is not None and not merged.is_changed_once:
-        merged.request_split()
-
-
-def _split_in_graph(copy: Any) -> None:
-    """Splits copies of which another than the first is used in a graph, which keeps its handle."""
-    merged = merged_copies(copy)
-    if merged is not None and not merged.is_first(getattr(copy, REPLICA)):
-        merged.request_split()
-
-
-def _order(copy: Any) -> None:
-    """Orders a use of a split copy in a graph after and before functions that know but the first.
-
-    They were traced before the copies were split, and take the first's handle alone.
+    Functions that were traced before the copies were split take the first's handle alone.
     """
-    merged, replica = merged_copies(copy), getattr(copy, REPLICA, 0)
-    if merged is None or merged.are_merged or not merged.used or merged.is_first(replica):
-        return
-    if not tf.executing_eagerly() and enclosing_tpu_context() is None and not in_save_context():
-        order([merged.lead(replica), copy._handle])
+    graph = ops.get_default_graph()
+    while isinstance(graph, FuncGraph):
+        firsts = getattr(graph, _FIRSTS, {})
+        firsts[id(graph.capture(handle))] = graph.capture(first)
+        setattr(graph, _FIRSTS, firsts)
+        graph = graph.outer_graph
 
 
-def _is_by_library(caller: str) -> bool:
-    """Whether TensorFlow or we take all copies, one after the other, and no user's code one."""
-    return caller.startswith(("tensorflow.", "tpunb.")) and ".autograph." not in caller
+@auto_control_deps.register_acd_resource_resolver  # type: ignore[untyped-decorator]
+def _uses_first_too(op: Any, reads: Any, writes: Any) -> bool:
+    """Tells automatic control dependencies of the first copies; whether it had to."""
+    firsts = getattr(op.graph, _FIRSTS, None)
+    if not firsts:
+        return False
+    found = False
+    for touched, known in ((reads, (reads, writes)), (writes, (writes,))):
+        more = [firsts[id(one)] for one in touched if id(one) in firsts]
+        more = [one for one in more if not any(one in seen for seen in known)]
+        touched.update(more)
+        found |= bool(more)
+    return found

@@ -10,9 +10,11 @@ once and broadcasts the result to every core.
 
 from __future__ import annotations
 
+import functools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_registry
 from tpunb.virtual.replicate.collective_groups import gives_one_value
 from tpunb.virtual.replicate.effects import READS, has_effects, only_updates, writes_variables
 from tpunb.virtual.replicate.graphs import (
@@ -30,6 +32,7 @@ from tpunb.virtual.replicate.graphs import (
     is_stateful,
     reference,
 )
+from tpunb.virtual.replicate.static_tensors import output_place, output_types
 from tpunb.virtual.replicate.variance import (
     Analysis,
     Argument,
@@ -57,7 +60,7 @@ def analyze(function: FunctionDef, arguments: Mapping[str, Argument], library: L
     order = in_topological_order(function.node_def)
     while True:
         diverged = {name for name, argument in arguments.items() if argument.diverged}
-        analysis = _Pass(order, arguments, library).run()
+        analysis = _Pass(function, order, arguments, library).run()
         if analysis.diverged == diverged:
             return analysis
         # A variable that diverges late in the function may have been read early in it.
@@ -68,8 +71,13 @@ class _Pass:
     """One pass over a function's nodes in topological order."""
 
     def __init__(
-        self, order: Sequence[NodeDef], arguments: Mapping[str, Argument], library: Library
+        self,
+        function: FunctionDef,
+        order: Sequence[NodeDef],
+        arguments: Mapping[str, Argument],
+        library: Library,
     ) -> None:
+        self.function = function
         self.nodes = {node.name: node for node in order}
         self.library = library
         self.arguments = dict(arguments)
@@ -94,6 +102,10 @@ class _Pass:
     def _visit(self, node: NodeDef) -> None:
         """Settles a node whose inputs are settled."""
         self.roles[node.name] = Role.COMPUTE
+        if self._hands_on(node):
+            handles = self._mirrored(node)
+            self._diverge(handles)
+            self._split(handles)
         if node.op in COLLECTIVES:
             self._visit_collective(node)
         elif node.op in CONTROL_FLOW and self._contains_collectives(node):
@@ -111,6 +123,28 @@ class _Pass:
             self.variances[node.name] = max(self._input_variance(node), Variance.INVARIANT)
         else:
             self.variances[node.name] = max(self._input_variance(node), _least_variance(node))
+
+    def _hands_on(self, node: NodeDef) -> bool:
+        """Whether a node gives a handle on: what is done with it then is not seen here."""
+        if node.op in READS or not self._mirrored(node):
+            return False
+        if op_def_registry.get(node.op) is None:
+            return True
+        if node.op in LOOPS and not _keeps_handles(self.library(node.attr["body"].func.name)):
+            return True
+        kinds = output_types(node)
+        return any(
+            kinds[output_place(node, one)] == dtypes.resource for one in self._used[node.name]
+        )
+
+    @functools.cached_property
+    def _used(self) -> Mapping[str, Sequence[Reference]]:
+        """The tensors that are used, by the name of the node that gives them."""
+        used: dict[str, list[Reference]] = defaultdict(list)
+        taken = [source for node in self.analysis.order for source in data_inputs(node)]
+        for source in [*taken, *map(reference, self.function.ret.values())]:
+            used[source.source].append(source)
+        return used
 
     def _contains_collectives(self, node: NodeDef) -> bool:
         return any(
@@ -221,6 +255,16 @@ class _Pass:
         self._split(outer[name] for name in inner.split)
         results = [inner.variance(reference(body.ret[o.name])) for o in body.signature.output_arg]
         return {outer[name] for name in inner.diverged}, results
+
+
+def _keeps_handles(body: FunctionDef) -> bool:
+    """Whether the body of a loop gives each handle on in the place where it takes it."""
+    pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=True)
+    return all(
+        body.ret[output.name] == taken.name
+        for taken, output in pairs
+        if dtypes.resource.as_datatype_enum in {taken.type, output.type}
+    )
 
 
 def _least_variance(node: NodeDef) -> Variance:

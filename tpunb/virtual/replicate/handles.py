@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue
-from tpunb.virtual.merged_copies import Resource, leads
 from tpunb.virtual.replicate.graphs import Reference
 from tpunb.virtual.replicate.nodes import argument_name, type_of
 from tpunb.virtual.replicate.variance import Argument
+from tpunb.virtual.variable_copies import Resource, leads
 
 AddNode = Callable[..., str]
 """Writes a node and gives its name: of its operation, its name, its device and its inputs."""

@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tpunb.virtual._tensorflow import TPUReplicatedVariable, device_util
+from tpunb.virtual.variable_copies import handle_of
 
 Cores = Sequence[Sequence[str]]
 
@@ -47,7 +50,7 @@ def components(variables: Sequence[Any], cores: Cores, *, assigned: bool) -> Com
         home = _home(variables, cores)
     handles = [_handle(variable) for variable in variables]
     copies = [
-        part.handle
+        handle_of(part)
         for variable in variables
         if isinstance(variable, TPUReplicatedVariable)
         for part in variable.variables[1:]
@@ -61,7 +64,7 @@ def _handle(variable: Any) -> Any:
     if isinstance(variable, TPUReplicatedVariable):
         # Its own `handle` asks for an operation that only TPUs have.
         variable = variable.variables[0]
-    return getattr(variable, "handle", variable)
+    return variable if isinstance(variable, tf.Tensor) else handle_of(variable)
 
 
 def _home(variables: Sequence[Any], cores: Cores) -> int | None:

@@ -17,14 +17,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpunb.virtual._tensorflow import FunctionDef, context, ops
-from tpunb.virtual.merged_copies import MergedCopies
 from tpunb.virtual.replicate.expand import Arguments, Expansion, ReplicaFunction
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
 from tpunb.virtual.replicate.variance import Argument, mark_diverged
+from tpunb.virtual.variable_copies import Copies
 
-_Copies = weakref.WeakValueDictionary[str, MergedCopies]
+_Copies = weakref.WeakValueDictionary[str, Copies]
 
-Separate = Mapping[str, MergedCopies]
+Separate = Mapping[str, Copies]
 """The copies of variables that were merged, by the variables' keys."""
 
 
@@ -49,7 +49,7 @@ class Replication:
         self._renewed: list[ReplicatedFunction] = []
         self.equal: frozenset[str] = frozenset()
         self.merged = frozenset(one.key for one in arguments.values() if one.is_merged)
-        self._used: list[MergedCopies] = []
+        self._used: list[Copies] = []
 
     @property
     def variables(self) -> frozenset[str]:
@@ -128,16 +128,12 @@ class Divergence:
         self._separate: _Copies = weakref.WeakValueDictionary()
         # A replication lives as long as the functions that were registered for it.
         self._replications: weakref.WeakSet[Replication] = weakref.WeakSet()
-        self._has_renewed = False
+        self._has_changed = False
         self._lock = threading.RLock()
 
-    def add(self, merged: MergedCopies) -> None:
+    def add(self, copies: Copies) -> None:
         """Takes the copies of a variable for one, until they are split."""
-        self._merged[merged.key] = merged
-
-    def owns(self, merged: MergedCopies) -> bool:
-        """Whether these copies are, or were, merged by the same strategy."""
-        return merged.key in self._merged or merged.key in self._separate
+        self._merged[copies.key] = copies
 
     def write(
         self, function: ReplicaFunction, arguments: Arguments, traced: Any
@@ -190,21 +186,23 @@ class Divergence:
         """Splits copies, and redefines what is stale; called again it goes on."""
         self._split(variables)
         while stale := [one for one in self._replications if self._is_stale(one)]:
-            self._has_renewed = True
+            self._has_changed = True
             for replication in stale:
                 # What updates a variable from another one that diverged spreads it.
                 diverged, merged = replication.renew(self.variables, self._separate)
                 self.variables.update(diverged)
                 self._split(diverged | merged)
-        if self._has_renewed:
-            # Whatever has inlined one of them is prepared again when next called.
+        if self._has_changed:
+            # Whatever has inlined one of them is prepared again when next called, and the kernels
+            # are dropped that made resources, each for one name and 30 KiB.
             context.context().clear_kernel_cache()
-            self._has_renewed = False
+            self._has_changed = False
 
     def _split(self, variables: Collection[str]) -> None:
         for key in variables:
             merged = self._merged.get(key)
             if merged is not None:
+                self._has_changed = True
                 merged.split()
                 self._separate[key] = merged
                 del self._merged[key]

@@ -117,7 +117,7 @@ class StaticTensors:
     def place(self, source: Reference) -> int:
         """Which of all tensors that a node gives a reference means."""
         node = self._nodes.get(source.source)
-        return 0 if node is None else _place(node, source)
+        return 0 if node is None else output_place(node, source)
 
     def dtype(self, source: Reference) -> dtypes.DType:
         """The type of a tensor."""
@@ -142,7 +142,8 @@ class StaticTensors:
         return values[0] if node.op == "Identity" else np.arange(*map(int, values))  # type: ignore[arg-type]
 
 
-def _place(node: NodeDef, source: Reference) -> int:
+def output_place(node: NodeDef, source: Reference) -> int:
+    """Which of all tensors that a node gives a reference means."""
     _, output, index = source.suffix.split(":")
     before = 0
     for argument in op_def_registry.get(node.op).output_arg:

@@ -19,11 +19,10 @@ from tpunb.virtual._tensorflow import (
     tpu_shard_context,
     variable_utils,
 )
-from tpunb.virtual.merged_copies import MergedCopies
 from tpunb.virtual.replicate.graphs import OUTSIDE
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.replicate.placement import Components, components
-from tpunb.virtual.variable_copies import merged_copies, set_apart
+from tpunb.virtual.variable_copies import Copies, copies_of
 
 _names = itertools.count()
 
@@ -44,7 +43,7 @@ class TracedVariable:
     mirrored: bool
     key: str
     name: str = ""
-    merged: MergedCopies | None = None
+    merged: Copies | None = None
 
 
 class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
@@ -76,11 +75,14 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             return known
         if is_packed:
             vars_ = vars_[0]._distributed_variables
-        merged = merged_copies(vars_[0])
-        if merged is not None and not self.options.divergence.owns(merged):
-            # Of another strategy, which does not hear of what is written here.
-            merged = None
-            set_apart(vars_[0])
+        copies, divergence = copies_of(vars_[0]), self.options.divergence
+        if is_mirrored and (copies is None or copies.watcher is not divergence):
+            # Nobody sees here who writes its copies: another strategy's, or one of a deep copy.
+            divergence.diverge({handle_id})
+            if copies is not None:
+                copies.watcher.diverge({copies.key})
+                copies = None
+        merged = copies if copies is not None and copies.shared else None
         if merged is not None:
             parts = Components(merged.handles(), copies=[], home=0, dtype=0)
         else:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from tpunb.virtual._tensorflow import NodeDef
-from tpunb.virtual.merged_copies import Resource
 from tpunb.virtual.replicate.graphs import Reference
 from tpunb.virtual.replicate.joined_forms import Plan
 from tpunb.virtual.replicate.static_tensors import StaticTensors
+from tpunb.virtual.variable_copies import Resource
 
 
 class Variance(enum.IntEnum):

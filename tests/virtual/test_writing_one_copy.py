@@ -1,0 +1,341 @@
+"""Every public way to write a variable, on one of its copies: the others keep their values."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+from support.divergence import function, make, rank
+from support.strategies import copies, each, local, run, strategy_of
+
+from tpunb.virtual._tensorflow import ResourceVariable
+from tpunb.virtual.variable_copies import copies_of
+
+CORES = 3
+V1 = tf.compat.v1
+FIVES = [5.0, 5.0, 5.0]
+WRITES = re.compile("_restore_from|_strided_slice|assign|scatter|batch_scatter|load|count_up")
+
+
+@pytest.fixture(scope="module")
+def strategy() -> Any:
+    return strategy_of(CORES)
+
+
+def row(value: float = 5.0) -> Any:
+    return tf.IndexedSlices(tf.constant([value]), tf.constant([0]))
+
+
+# What is called, by TensorFlow's own names.
+
+METHODS: dict[str, Callable[[Any], Any]] = {
+    "_restore_from_tensors": lambda c: c._restore_from_tensors(
+        {"VARIABLE_VALUE": tf.constant(FIVES)}
+    ),
+    "_strided_slice_assign": lambda c: c[0:2].assign([5.0, 5.0]),
+    "assign": lambda c: c.assign(FIVES),
+    "assign_add": lambda c: c.assign_add(FIVES),
+    "assign_sub": lambda c: c.assign_sub(FIVES),
+    "batch_scatter_update": lambda c: c.batch_scatter_update(row()),
+    "count_up_to": lambda c: c.assign_add([1.0, 1.0, 1.0]),  # of integers: it has a test of its own
+    "load": lambda c: c.load(FIVES) if hasattr(c, "load") else c.assign(FIVES),
+    **{
+        f"scatter_{name}": functools.partial(
+            lambda name, c: getattr(c, f"scatter_{name}")(row()), name
+        )
+        for name in ("add", "div", "max", "mul", "sub", "update")
+    },
+    "scatter_min": lambda c: c.scatter_min(row(-5.0)),
+    **{
+        f"scatter_nd_{name}": functools.partial(
+            lambda name, c: getattr(c, f"scatter_nd_{name}")([[0]], [5.0]), name
+        )
+        for name in ("add", "max", "sub", "update")
+    },
+    "scatter_nd_min": lambda c: c.scatter_nd_min([[0]], [-5.0]),
+}
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "assign": lambda c: V1.assign(c, FIVES),
+    "assign_add": lambda c: V1.assign_add(c, FIVES),
+    "assign_sub": lambda c: V1.assign_sub(c, FIVES),
+    "batch_scatter_update": lambda c: V1.batch_scatter_update(c, [0], [5.0]),
+    **{
+        f"scatter_{name}": functools.partial(
+            lambda name, c: getattr(V1, f"scatter_{name}")(c, [0], [5.0]), name
+        )
+        for name in ("add", "div", "max", "mul", "sub", "update")
+    },
+    "scatter_min": lambda c: V1.scatter_min(c, [0], [-5.0]),
+    **{
+        f"scatter_nd_{name}": functools.partial(
+            lambda name, c: getattr(V1, f"scatter_nd_{name}")(c, [[0]], [5.0]), name
+        )
+        for name in ("add", "sub", "update")
+    },
+}
+OPTIMIZERS = ("Adagrad", "Adam", "Ftrl", "GradientDescent", "Momentum", "ProximalAdagrad",
+              "ProximalGradientDescent", "RMSProp")  # fmt: skip
+NO_OPTIMIZER_OF_ONE = {
+    "Optimizer",
+    "SyncReplicasOptimizer",
+    "AdadeltaOptimizer",
+    "AdagradDAOptimizer",
+}
+
+
+def of_square(c: Any) -> Any:
+    return tf.reduce_sum(c * c)
+
+
+def minimized(name: str, c: Any) -> None:
+    optimizer = getattr(V1.train, f"{name}Optimizer")
+    given = (0.5, 0.9) if name == "Momentum" else (0.5,)
+    optimizer(*given).minimize(functools.partial(of_square, c), var_list=[c])
+
+
+def restored(c: Any, tmp_path: Any) -> None:
+    path = tf.train.Checkpoint(a=tf.Variable(FIVES)).write(str(tmp_path / "fives"))
+    tf.train.Checkpoint(a=c).read(path)
+
+
+OTHERS: dict[str, Callable[[Any], Any]] = {
+    "an operation": lambda c: tf.raw_ops.AssignVariableOp(resource=c.handle, value=FIVES),
+    "its private handle": lambda c: tf.raw_ops.AssignVariableOp(resource=c._handle, value=FIVES),
+    "the class's method": lambda c: ResourceVariable.assign(c, FIVES),
+    "a nest": lambda c: tf.nest.map_structure(c.assign, tf.constant(FIVES)),
+    "a map": lambda c: tf.map_fn(lambda _: c.assign(FIVES), tf.constant([1.0])),
+    "a branch": lambda c: tf.cond(
+        tf.constant(True), functools.partial(c.assign, FIVES), c.read_value
+    ),
+    "a function": lambda c: function(lambda: c.assign(FIVES))(),
+    "a function's argument": lambda c: function(lambda a: a.assign(FIVES))(c),
+    "Keras": lambda c: tf.keras.optimizers.SGD(0.5).apply_gradients([(tf.ones([3]), c)]),
+    **{name: functools.partial(minimized, name) for name in OPTIMIZERS},
+}
+WAYS = {
+    **{f"v.{name}": way for name, way in METHODS.items()},
+    **{f"v1.{name}": way for name, way in FUNCTIONS.items()},
+    **OTHERS,
+}
+
+
+def test_every_name_of_tensorflows_is_tried() -> None:
+    methods = {name for name in dir(ResourceVariable) if WRITES.match(name)}
+    assert methods <= METHODS.keys()
+    named = {name for name in dir(V1) if re.match("assign|scatter|batch_scatter", name)}
+    assert named - {"scatter_nd"} <= FUNCTIONS.keys()
+    optimizers = {name for name in dir(V1.train) if name.endswith("Optimizer")}
+    assert optimizers - NO_OPTIMIZER_OF_ONE == {f"{name}Optimizer" for name in OPTIMIZERS}
+
+
+@pytest.fixture(scope="module")
+def reads(strategy: Any) -> Any:
+    """A variable's value on each replica, by a step that was traced when copies were equal."""
+
+    def of(v: Any) -> Callable[[], Any]:
+        x = each(strategy, [[float(k + 1)] * 3 for k in range(CORES)])
+        step = function(lambda x: strategy.run(lambda x: x * v, args=(x,)))
+        return lambda: [part / (k + 1) for k, part in enumerate(local(strategy, step(x)))]
+
+    return of
+
+
+@pytest.mark.filterwarnings("ignore")  # of what is deprecated
+@pytest.mark.parametrize(("way", "replica"), list(zip(WAYS, itertools.cycle([0, CORES - 1]))))
+def test_one_copy_is_written(strategy: Any, reads: Any, way: str, replica: int) -> None:
+    v, alone = make(strategy, [1.0, 1.0, 1.0]), tf.Variable([1.0, 1.0, 1.0])
+    read = reads(v)
+    read()
+    WAYS[way](v.values[replica])
+    WAYS[way](alone)
+    expected = [[1.0, 1.0, 1.0]] * CORES
+    expected[replica] = alone.numpy().tolist()
+    assert alone.numpy().tolist() != [1.0, 1.0, 1.0]
+    np.testing.assert_allclose(copies(v), expected, rtol=1e-6)
+    np.testing.assert_allclose(read(), expected, rtol=1e-6)
+
+
+def test_integers_are_counted_up(strategy: Any) -> None:
+    v = make(strategy, 1)
+    V1.count_up_to(v.values[1], 5)
+    assert copies(v) == [1, 2, 1]
+
+
+def test_a_checkpoint_of_one_copy(strategy: Any, tmp_path: Any) -> None:
+    v = make(strategy, [1.0, 1.0, 1.0])
+    restored(v.values[1], tmp_path)
+    assert [copy.tolist() for copy in copies(v)] == [[1.0] * 3, FIVES, [1.0] * 3]
+
+
+def test_a_users_update_sees_each_copy(strategy: Any) -> None:
+    v = make(strategy, 1.0)
+    numbers = iter([3.0, 4.0, 5.0])
+    strategy.extended.update(v, lambda copy: copy.assign(next(numbers)))
+    assert copies(v) == [3.0, 4.0, 5.0]
+
+
+# What only looks.
+
+
+def test_looking_at_copies_leaves_them_one(strategy: Any, tmp_path: Any) -> None:
+    v = make(strategy, [1.0, 2.0, 3.0])
+    for copy in (*v.values, v):
+        with tf.GradientTape() as tape:
+            y = tf.reduce_sum(copy * copy)
+        np.testing.assert_allclose(tape.gradient(y, copy), [2.0, 4.0, 6.0])
+        for look in (str, repr, np.asarray, tf.shape, tf.identity, tf.convert_to_tensor, len):
+            if look is not len:
+                look(copy)
+        copy.numpy(), copy.read_value(), copy.value(), copy[0], tf.gather(copy, [0])
+        tf.raw_ops.AddV2(x=copy, y=copy), copy.name, copy.shape, copy.dtype, copy.device
+        tf.linalg.matvec([[1.0, 2.0, 3.0]], copy), copy.is_initialized(), copy.ref()
+    module = tf.Module()
+    module.v = v
+    tf.train.Checkpoint(module=module).write(str(tmp_path / "written"))
+    tf.train.Checkpoint(module=module).read(str(tmp_path / "written")).assert_consumed()
+    tf.saved_model.save(module, str(tmp_path / "saved"))
+    state = copies_of(v.values[0])
+    assert state is not None
+    assert state.are_merged
+    assert state.are_equal
+
+
+# All copies get what differs.
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("how", ["assign", "assign_add", "assign_sub"])
+@pytest.mark.parametrize("synchronization", ["ON_WRITE", "ON_READ"])
+def test_a_variable_is_assigned_whose_copies_differ(
+    strategy: Any, how: str, traced: bool, synchronization: str
+) -> None:
+    u = make(strategy, 10.0)
+    v = make(
+        strategy,
+        2.0,
+        synchronization=tf.VariableSynchronization[synchronization],
+        aggregation=tf.VariableAggregation.SUM,
+    )
+    read = function(lambda: strategy.run(lambda: u * 1.0))
+    read()
+    v.values[1].assign(5.0)
+
+    def change() -> None:
+        getattr(u, how)(v)
+
+    (function(change) if traced else change)()
+    by = np.array([2.0, 5.0, 2.0])
+    expected = {"assign": by, "assign_add": 10.0 + by, "assign_sub": 10.0 - by}[how]
+    assert copies(u) == expected.tolist()
+    assert local(strategy, read()) == expected.tolist()
+
+
+def test_a_function_assigns_a_variable_whose_copies_differ_later(strategy: Any) -> None:
+    u, v = make(strategy, 1.0), make(strategy, 2.0)
+    change = function(lambda: u.assign(v))
+    read = function(lambda: strategy.run(lambda: u * 1.0))
+    change()
+    assert local(strategy, read()) == [2.0] * CORES
+    v.values[1].assign(5.0)
+    change()
+    assert local(strategy, read()) == [2.0, 5.0, 2.0]
+
+
+# Variables that come from elsewhere.
+
+
+def test_a_loaded_variable(strategy: Any, reads: Any, tmp_path: Any) -> None:
+    module = tf.Module()
+    module.v = tf.Variable([1.0, 1.0, 1.0])
+    tf.saved_model.save(module, str(tmp_path))
+    with strategy.scope():
+        v = tf.saved_model.load(str(tmp_path)).v
+    read = reads(v)
+    np.testing.assert_allclose(read(), [[1.0] * 3] * CORES)
+    v.values[2].assign(FIVES)
+    expected = [[1.0] * 3, [1.0] * 3, FIVES]
+    np.testing.assert_allclose(read(), expected)
+    np.testing.assert_allclose(reads(v)(), expected)
+
+
+def test_a_deep_copy(strategy: Any, reads: Any) -> None:
+    v = make(strategy, [1.0, 1.0, 1.0])
+    with strategy.scope():
+        other = v.__deepcopy__({})
+    read = reads(other)
+    read()
+    other.values[1].assign(FIVES)
+    np.testing.assert_allclose(read(), [[1.0] * 3, FIVES, [1.0] * 3])
+    np.testing.assert_allclose(copies(v), [[1.0] * 3] * CORES)
+
+
+def test_a_variable_made_when_a_function_first_runs(strategy: Any, reads: Any) -> None:
+    made: list[Any] = []
+
+    @tf.function
+    def first() -> Any:
+        if not made:
+            with strategy.scope():
+                made.append(tf.Variable([1.0, 1.0, 1.0]))
+        return made[0].read_value()
+
+    first()
+    read = reads(made[0])
+    np.testing.assert_allclose(read(), [[1.0] * 3] * CORES)
+    made[0].values[1].assign(FIVES)
+    np.testing.assert_allclose(read(), [[1.0] * 3, FIVES, [1.0] * 3])
+
+
+# A replica function hands a handle on, and writes by it.
+
+
+def through_a_loop(v: Any) -> Any:
+    return tf.while_loop(lambda k, _: k < 1, lambda k, h: (k + 1, h), (0, v.handle))[1]
+
+
+def through_an_identity(v: Any) -> Any:
+    with tf.control_dependencies([rank()]):
+        return tf.identity(v.handle)
+
+
+def through_a_function(v: Any) -> Any:
+    return function(tf.identity)(v.handle)
+
+
+@pytest.mark.parametrize("way", [through_a_loop, through_an_identity, through_a_function])
+def test_a_handle_is_handed_on(strategy: Any, way: Callable[[Any], Any]) -> None:
+    v = make(strategy, 1.0)
+    read = function(lambda: strategy.run(lambda: v * 1.0))
+    read()
+
+    def write() -> Any:
+        tf.raw_ops.AssignVariableOp(resource=way(v), value=rank())
+        return tf.constant(0)
+
+    run(strategy, write)
+    assert copies(v) == [1.0, 2.0, 3.0]
+    assert local(strategy, read()) == [1.0, 2.0, 3.0]
+
+
+# What is left behind.
+
+
+def test_split_copies_leave_nothing_behind(strategy: Any) -> None:
+    def split() -> None:
+        for _ in range(150):
+            make(strategy, [1.0]).values[1].assign([2.0])
+        gc.collect()
+
+    split()
+    before = psutil.Process().memory_info().rss
+    split()
+    # What makes a resource was kept by its name: 30 KiB, for each of two copies.
+    assert psutil.Process().memory_info().rss - before < 4 * 2**20
