@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
+from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
+from tpunb._util.units import byte_count
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
+from tpunb.machine import memory
 
 __all__ = [
     "Compiled",
@@ -166,7 +169,7 @@ def start() -> None:
 
 @timed("compiler", "compile with libtpu")
 def ask(
-    module: bytes, target: Target, *, effort: str, seconds: float, text: bool = True
+    module: bytes, target: Target, *, effort: str, deadline: Deadline, text: bool = True
 ) -> Compiled | Refused:
     """Compiles a module.
 
@@ -174,7 +177,7 @@ def ask(
         module: A serialized `HloModuleProto`.
         target: What to compile for.
         effort: `LOW_EFFORT`, or an empty string for all of it.
-        seconds: How long it may take.
+        deadline: When the answer has to be there.
         text: Whether the program is wanted.
 
     Raises:
@@ -191,9 +194,9 @@ def ask(
         "text": text,
     }
     try:
-        answer = _child().ask(request, seconds)
+        answer = _child().ask(request, deadline)
     except ChildLostError as error:
-        raise LostError(_lost(error, module), crashed=_crashed(error)) from None
+        raise LostError(_lost(error, module), crashed=error.crashed) from None
     return _read(answer)
 
 
@@ -210,12 +213,15 @@ def _read(answer: Mapping[str, Any]) -> Compiled | Refused:
     return Compiled(**{**answer, "bounded": tuple(answer["bounded"])})
 
 
-def _crashed(error: ChildLostError) -> bool:
-    return str(error).startswith("crashed")  # and neither took too long nor could not start
-
-
 def _lost(error: ChildLostError, module: bytes) -> str:
-    if not _crashed(error):
+    if error.out_of_memory:
+        total = memory.measure().total
+        of = f" of this machine's {byte_count(total)}" if total else ""
+        return (
+            f"the compiler {error}{of}. Compile for one TPU type at a time, without `speed`, "
+            "beside fewer programs, or on a machine with more memory."
+        )
+    if not error.crashed:
         return f"the compiler {error}."
     with tempfile.NamedTemporaryFile(prefix="tpunb-", suffix=".hlo.pb", delete=False) as file:
         file.write(module)

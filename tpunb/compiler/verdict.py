@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
+from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.hlo import Module, parse
 from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, LostError, Refused
@@ -40,15 +41,15 @@ class Settings:
 
     Attributes:
         choose: Which of the lines that led to an error is shown.
+        deadline: When all of it has to be done.
         speed: Whether an estimate of the time is wanted, which takes ten times as long.
-        timeout: Seconds that libtpu may take for a program.
         details: Whether tensors, lines and layers are wanted, beside the verdict and the peak.
         progress: Is called with a sentence about what is done next.
     """
 
     choose: Choose
+    deadline: Deadline
     speed: bool = False
-    timeout: float = 300.0
     details: bool = True
     progress: Callable[[str], None] = lambda _: None
 
@@ -106,7 +107,7 @@ def _ask(
         prepared.module,
         wanted,
         effort=LOW_EFFORT if low else "",
-        seconds=settings.timeout,
+        deadline=settings.deadline,
         text=settings.details or settings.speed,
     )
 

@@ -115,7 +115,7 @@ def test_an_interrupt_leaves_no_answer_for_the_next(
     assert ours.ask(identity()).compiled
 
 
-def _interrupted(call: Callable[[], Any], deadline: float) -> Any:
+def _interrupted(*_: object) -> Any:
     raise KeyboardInterrupt
 
 
@@ -125,11 +125,11 @@ def looped(x: Any) -> Any:
     return x
 
 
-def _crash(request: Request) -> Answer:
+def _crash(*_: object) -> Answer:
     raise CompilerLostError("crashed (SIGSEGV)")
 
 
-def _of_its_own(request: Request) -> Answer:
+def _of_its_own(*_: object) -> Answer:
     text = (
         "Failed getting HLO text: 'RET_CHECK failure (tensorflow/compiler/jit/get_compiler_ir.cc:"
         "214) variable.var() && variable.var()->is_initialized '"

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.replicate.graphs import Library, called_functions
@@ -39,6 +40,7 @@ _OF_ITS_OWN_STATE = re.compile(
     r"|RESOURCE_EXHAUSTED|[Oo]ut of memory|OOM when allocating|bad_alloc"
     r"|Op type not registered|in function library|[Ff]unction \S+ (?:is not defined|not found)"
     r"|transfer manager|compiler for platform|located in device"
+    r"|is not among the platforms required by the module"  # of jax2tf: for a TPU only
 )
 
 
@@ -88,15 +90,16 @@ def lower_for_tpu(
     parameters: Mapping[str, Parameter],
     library: Library,
     host: Host,
+    deadline: Deadline,
 ) -> Lowered | Diagnostic:
     """Compiles a replica function to HLO that a TPU's compiler can go on from.
 
-    Arguments, results and errors are as those of `lower`, but for the HLO.
+    Arguments, results and errors are as those of `lower`, but for the HLO and the deadline.
 
     Raises:
         Unknown: It cannot be compiled by itself.
     """
-    asked = _asked(function, parameters, library, host, for_tpu=True)
+    asked = _asked(function, parameters, library, host, deadline, for_tpu=True)
     if isinstance(asked, Diagnostic):
         return asked
     return Lowered(asked.answer.module, asked.arguments, asked.sized)
@@ -114,6 +117,7 @@ def _asked(
     parameters: Mapping[str, Parameter],
     library: Library,
     host: Host,
+    deadline: Deadline | None = None,
     *,
     for_tpu: bool,
 ) -> _Asked | Diagnostic:
@@ -131,7 +135,7 @@ def _asked(
     )
     sized = not any(_has_unknown(spec) for spec in specs)
     try:
-        answer = ask(request)
+        answer = ask(request, deadline)
     except CompilerLostError as error:
         return _unchecked(f"{error} while it looked at this function.")
     if answer.compiled:

@@ -10,12 +10,13 @@ import sys
 from typing import cast
 
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
+from tpunb._util.deadline import Deadline
 from tpunb.virtual.strict.xla_process import Answer, Request
 
 __all__ = ["Compiler", "CompilerLostError", "ask", "start"]
 
 SECONDS = 60.0
-"""How long a function may take; whole models take a few seconds."""
+"""How long a function may take that is about to run; whole models take a few seconds."""
 
 _CODE = """\
 import sys
@@ -37,19 +38,19 @@ class Compiler(ChildProcess):
     """A process that compiles as far as XLA's intermediate form.
 
     Args:
-        seconds: How long one function may take.
+        seconds: How long one function may take where nothing else is said.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
         super().__init__(_start, seconds)
 
-    def ask(self, request: Request, seconds: float | None = None) -> Answer:
+    def ask(self, request: Request, deadline: Deadline | None = None) -> Answer:
         """Compiles a function.
 
         Raises:
             CompilerLostError: The process ended, or took too long.
         """
-        return cast(Answer, super().ask(request, seconds))
+        return cast(Answer, super().ask(request, deadline))
 
 
 def _start() -> subprocess.Popen[bytes]:
