@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["MEMORY", "VERDICTS"]
+__all__ = ["VERDICTS"]
 
 _COMPLEX128 = "TensorFlow's list of types for TPUs has no complex128; libtpu compiles it"
 _GROWING = "libtpu compiles a list that grows to a wrong result"
@@ -20,6 +20,3 @@ VERDICTS = {
     "wide.complex128_product": _COMPLEX128,
 }
 """By name why the verdicts differ."""
-
-MEMORY = {"images.resize_gradient": _RESIZE}
-"""By name why the peaks differ."""
