@@ -16,10 +16,10 @@ from counterparts.children import environment
 from support.patience import PATIENCE, wait_until
 
 from tpunb._util import child_process
-from tpunb._util.child_process import ChildProcess
+from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
-from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, LostError, Refused
+from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import target
 
@@ -79,7 +79,9 @@ def test_one_that_is_killed_in_the_midst_is_replaced(
     with monkeypatch.context() as patched:
         patched.setattr(child_process, "bounded", killing(process.pid))
         patched.setattr(child_process, "_kills", lambda: [0])
-        with pytest.raises(LostError, match=r"crashed \(SIGKILL\); the program .* is in ") as lost:
+        with pytest.raises(
+            ChildLostError, match=r"crashed \(SIGKILL\); the program .* is in "
+        ) as lost:
             asked()
     saved = Path(str(lost.value).rpartition(" in ")[2].rstrip("."))
     assert saved.read_bytes() == TINY
@@ -95,7 +97,7 @@ def test_one_that_the_system_ends_for_lack_of_memory_says_so(
     monkeypatch.setattr(child_process, "_kills", lambda: next(counts))
     monkeypatch.setattr(child_process, "bounded", killing(child._running().pid))
     likely = "" if counted else "most likely "
-    with pytest.raises(LostError) as lost:
+    with pytest.raises(ChildLostError) as lost:
         asked()
     assert not lost.value.crashed
     assert re.match(
@@ -115,7 +117,7 @@ def test_the_systems_count_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_one_that_takes_too_long_is_ended(child: ChildProcess) -> None:
     process = child._running()
     os.kill(process.pid, signal.SIGSTOP)
-    with pytest.raises(LostError, match="took longer than 0 seconds"):
+    with pytest.raises(ChildLostError, match="took longer than 0 seconds"):
         asked(deadline=Deadline(0.2))
     assert process.poll() == -signal.SIGKILL
 
@@ -263,7 +265,7 @@ def test_another_python_without_it_says_what_to_install(
     assert libtpu.PYTHON in missing.value.fix
     child.close()
     monkeypatch.setenv(libtpu.PYTHON, str(tmp_path / "nowhere"))
-    with pytest.raises(LostError, match=r"cannot be started \(.*\)\.$"):
+    with pytest.raises(ChildLostError, match=r"cannot be started \(.*\)\.$"):
         asked()
 
 
@@ -274,5 +276,5 @@ def test_what_does_not_fit_is_no_refusal(
     (tmp_path / "libtpu.py").write_text("", encoding="utf-8")
     monkeypatch.delenv(libtpu.PYTHON, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path, *packages])
-    with pytest.raises(LostError, match=r"process failed \(AttributeError"):
+    with pytest.raises(ChildLostError, match=r"process failed \(AttributeError"):
         asked()

@@ -8,13 +8,12 @@ import pytest
 import tensorflow as tf
 from support.patience import PATIENCE
 
-from tpunb._util.child_process import ChildLostError
+from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.progress import LOWERING
 from tpunb.virtual.strict import lowering, xla
-from tpunb.virtual.strict.xla import Compiler
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
@@ -26,7 +25,7 @@ def product(x: Any) -> Any:
 
 
 def test_lowering_may_take_as_long_as_the_caller_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_no_patience = Compiler(0.0)
+    of_no_patience = ChildProcess(xla._start, 0.0)
     monkeypatch.setattr(lowering, "ask", of_no_patience.ask)
     try:
         program = compile(product, X, tpu="v5e-8", timeout=PATIENCE)
@@ -39,7 +38,7 @@ def test_a_lowering_that_does_not_end_is_ended_with_the_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
-    slow = Compiler(PATIENCE)
+    slow = ChildProcess(xla._start, PATIENCE)
     monkeypatch.setattr(lowering, "ask", slow.ask)
     said: list[str] = []
     program = compile(product, X, tpu="v5e-8", timeout=1, progress=said.append)

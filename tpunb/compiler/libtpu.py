@@ -28,7 +28,6 @@ from tpunb.machine import memory
 
 __all__ = [
     "Compiled",
-    "LostError",
     "Refused",
     "ask",
     "available",
@@ -107,18 +106,6 @@ class Refused:
     seconds: float
 
 
-class LostError(Exception):
-    """The process crashed or took too long; the message is a sentence.
-
-    Attributes:
-        crashed: Whether it crashed.
-    """
-
-    def __init__(self, message: str, *, crashed: bool = False) -> None:
-        super().__init__(message)
-        self.crashed = crashed
-
-
 def why_unavailable() -> CompilerUnavailableError | None:
     """Why the compiler cannot be asked here, or None; looks for packages, imports none."""
     if os.environ.get(PYTHON):
@@ -181,7 +168,7 @@ def ask(
         text: Whether the program is wanted.
 
     Raises:
-        LostError: The compiler crashed or took too long.
+        ChildLostError: The compiler crashed or took too long; the message is a sentence.
         CompilerUnavailableError: It cannot be started.
     """
     request = {
@@ -196,7 +183,7 @@ def ask(
     try:
         answer = _child().ask(request, deadline)
     except ChildLostError as error:
-        raise LostError(_lost(error, module), crashed=error.crashed) from None
+        raise ChildLostError(_lost(error, module), crashed=error.crashed) from None
     return _read(answer)
 
 
@@ -207,7 +194,7 @@ def _read(answer: Mapping[str, Any]) -> Compiled | Refused:
             f"The TPU's compiler cannot be imported: {answer['missing']}.", fix=own
         )
     if "broken" in answer:
-        raise LostError(f"the compiler's process failed ({answer['broken']}).")
+        raise ChildLostError(f"the compiler's process failed ({answer['broken']}).")
     if "error" in answer:
         return Refused(answer["error"], answer["seconds"])
     return Compiled(**{**answer, "bounded": tuple(answer["bounded"])})

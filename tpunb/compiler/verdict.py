@@ -6,10 +6,11 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
+from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.hlo import Module, parse
-from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, LostError, Refused
+from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
 from tpunb.compiler.memory import described, line_name
 from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import Prepared
@@ -83,7 +84,7 @@ def program_for(
             program = _accepted(program, answer, prepared, wanted, settings)
             if low:
                 program = _noting(program, _LOW_EFFORT)
-    except LostError as error:
+    except ChildLostError as error:
         program = dataclasses.replace(program, unknown=str(error), crashed=error.crashed)
     return dataclasses.replace(program, compile_seconds=time.monotonic() - begin)
 
@@ -174,7 +175,7 @@ def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMe
     settings.progress("looking for what takes the memory")
     try:
         answer = _ask(prepared, roomy, settings, low=True)
-    except LostError:
+    except ChildLostError:
         return None
     if isinstance(answer, Refused) or not answer.text:
         return None
