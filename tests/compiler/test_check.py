@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 from support.compiler_verdicts import CASES
 
+from tpunb._util.child_process import ChildLostError
 from tpunb.compiler import check as checking
 from tpunb.compiler.check import check
-from tpunb.compiler.libtpu import LostError
 from tpunb.compiler.program import CompilerUnavailableError
 
 
@@ -42,7 +42,7 @@ def test_not_asked_is_not_taken_for_yes(way: str, monkeypatch: pytest.MonkeyPatc
             raise CompilerUnavailableError("It is not installed.", fix="Install it.")
 
     def ask(*args: Any, **options: Any) -> Any:
-        raise LostError("the compiler crashed (SIGABRT).", crashed=True)
+        raise ChildLostError("the compiler crashed (SIGABRT).", crashed=True)
 
     monkeypatch.setattr(checking.libtpu, "require", require)
     monkeypatch.setattr(checking.libtpu, "ask", ask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from counterparts.children import environment
 from support.patience import PATIENCE, wait_until
 
 from tpunb._util import child_process
-from tpunb._util.child_process import ChildProcess
+from tpunb._util.child_process import ChildLostError, ChildProcess
+from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
-from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, LostError, Refused
+from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import target
 
@@ -29,7 +31,7 @@ a million numbers, over which the compiler sits for a minute."""
 
 
 def asked(tpu: str = "v5e-8", **options: Any) -> Compiled | Refused:
-    settings = {"effort": LOW_EFFORT, "seconds": PATIENCE, **options}
+    settings = {"effort": LOW_EFFORT, "deadline": Deadline(PATIENCE), **options}
     return libtpu.ask(TINY, target(tpu, None), **settings)
 
 
@@ -52,24 +54,34 @@ def test_every_family_is_known(tpu: str) -> None:
 
 
 def test_what_is_no_program_is_refused_and_harms_nobody() -> None:
-    with_garbage = libtpu.ask(b"no module", target("v5e-8", None), effort="", seconds=PATIENCE)
+    with_garbage = libtpu.ask(
+        b"no module", target("v5e-8", None), effort="", deadline=Deadline(PATIENCE)
+    )
     assert isinstance(with_garbage, Refused)
     assert isinstance(asked(), Compiled)
+
+
+def killing(pid: int) -> Callable[..., Any]:
+    """Waits for a process, which is killed meanwhile."""
+    bounded = child_process.bounded
+
+    def killed(call: Callable[[], Any], *options: Any) -> Any:
+        os.kill(pid, signal.SIGKILL)
+        return bounded(call, *options)
+
+    return killed
 
 
 def test_one_that_is_killed_in_the_midst_is_replaced(
     child: ChildProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = child._running()
-    bounded = child_process.bounded
-
-    def killing(call: Callable[[], Any], deadline: float) -> Any:
-        os.kill(process.pid, signal.SIGKILL)
-        return bounded(call, deadline)
-
     with monkeypatch.context() as patched:
-        patched.setattr(child_process, "bounded", killing)
-        with pytest.raises(LostError, match=r"crashed \(SIGKILL\); the program .* is in ") as lost:
+        patched.setattr(child_process, "bounded", killing(process.pid))
+        patched.setattr(child_process, "_kills", lambda: [0])
+        with pytest.raises(
+            ChildLostError, match=r"crashed \(SIGKILL\); the program .* is in "
+        ) as lost:
             asked()
     saved = Path(str(lost.value).rpartition(" in ")[2].rstrip("."))
     assert saved.read_bytes() == TINY
@@ -77,11 +89,36 @@ def test_one_that_is_killed_in_the_midst_is_replaced(
     assert isinstance(asked(), Compiled)
 
 
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "not counted"])
+def test_one_that_the_system_ends_for_lack_of_memory_says_so(
+    child: ChildProcess, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([[3, 0], [4, 0]] if counted else [[], []])
+    monkeypatch.setattr(child_process, "_kills", lambda: next(counts))
+    monkeypatch.setattr(child_process, "bounded", killing(child._running().pid))
+    likely = "" if counted else "most likely "
+    with pytest.raises(ChildLostError) as lost:
+        asked()
+    assert not lost.value.crashed
+    assert re.match(
+        rf"the compiler was {likely}ended by the system for lack of memory, at [\d.]+ [KMG]iB of "
+        r"this machine's [\d.]+ GiB\. Compile for one TPU type at a time, without `speed`",
+        str(lost.value),
+    )
+
+
+def test_the_systems_count_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tmp_path / "memory.events"
+    events.write_text("low 0\noom 2\noom_kill 5\noom_group_kill 7\n", encoding="ascii")
+    monkeypatch.setattr(child_process, "_COUNTS_OF_KILLS", (str(events), str(tmp_path / "none")))
+    assert child_process._kills() == [5]
+
+
 def test_one_that_takes_too_long_is_ended(child: ChildProcess) -> None:
     process = child._running()
     os.kill(process.pid, signal.SIGSTOP)
-    with pytest.raises(LostError, match="took longer than 0 seconds"):
-        asked(seconds=0.2)
+    with pytest.raises(ChildLostError, match="took longer than 0 seconds"):
+        asked(deadline=Deadline(0.2))
     assert process.poll() == -signal.SIGKILL
 
 
@@ -89,10 +126,12 @@ HOLDING = """
 import sys, time
 from pathlib import Path
 from tpunb._util.child_process import ChildProcess
+from tpunb._util.deadline import Deadline
+from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import target
-found = libtpu.ask(Path(sys.argv[1]).read_bytes(), target("v5e-8", None), effort="", seconds=600)
+found = libtpu.ask(Path(sys.argv[1]).read_bytes(), target("v5e-8", None), effort="", deadline=Deadline(600))
 print(libtpu._child()._process.pid, type(found).__name__, flush=True)
 time.sleep(600)
 """
@@ -122,12 +161,13 @@ def test_two_processes_compile_at_once_in_silence_and_leave_no_orphans() -> None
 IN_THE_MIDST = """
 import sys
 from pathlib import Path
+from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.topologies import target
 tiny, sorts = (Path(path).read_bytes() for path in sys.argv[1:])
-libtpu.ask(tiny, target("v5e-8", None), effort="", seconds=600)
+libtpu.ask(tiny, target("v5e-8", None), effort="", deadline=Deadline(600))
 print(libtpu._child()._process.pid, flush=True)
-libtpu.ask(sorts, target("v5e-8", None), effort="", seconds=600)
+libtpu.ask(sorts, target("v5e-8", None), effort="", deadline=Deadline(600))
 """
 
 
@@ -225,7 +265,7 @@ def test_another_python_without_it_says_what_to_install(
     assert libtpu.PYTHON in missing.value.fix
     child.close()
     monkeypatch.setenv(libtpu.PYTHON, str(tmp_path / "nowhere"))
-    with pytest.raises(LostError, match=r"cannot be started \(.*\)\.$"):
+    with pytest.raises(ChildLostError, match=r"cannot be started \(.*\)\.$"):
         asked()
 
 
@@ -236,5 +276,5 @@ def test_what_does_not_fit_is_no_refusal(
     (tmp_path / "libtpu.py").write_text("", encoding="utf-8")
     monkeypatch.delenv(libtpu.PYTHON, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path, *packages])
-    with pytest.raises(LostError, match=r"process failed \(AttributeError"):
+    with pytest.raises(ChildLostError, match=r"process failed \(AttributeError"):
         asked()

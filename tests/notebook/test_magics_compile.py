@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from support.shell import Notebook
 
+from tpunb._util.child_process import ChildLostError
 from tpunb.compiler import libtpu
-from tpunb.compiler.libtpu import Compiled, LostError, Refused
+from tpunb.compiler.libtpu import Compiled, Refused
 from tpunb.compiler.program import CompilerUnavailableError, TpuProgram
 from tpunb.compiler.table import TpuPrograms
 from tpunb.training.stop_button import Stopped
@@ -164,7 +165,7 @@ def test_an_interrupt_leaves_the_notebook_usable(book: Notebook, fake: FakeLibtp
 
 def test_a_crash_is_no_verdict(book: Notebook, fake: FakeLibtpu) -> None:
     def lost(_: Any) -> Compiled:
-        raise LostError("the compiler crashed.")
+        raise ChildLostError("the compiler crashed.")
 
     fake.answer = lost
     program = program_of(book)

@@ -15,24 +15,36 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tpunb._util.deadline import bounded
+from tpunb._util.deadline import Deadline, bounded
+from tpunb._util.units import byte_count
 
 __all__ = ["ChildLostError", "ChildProcess", "started"]
+
+
+_COUNTS_OF_KILLS = (
+    "/sys/fs/cgroup/memory.events",
+    "/sys/fs/cgroup/memory/memory.oom_control",
+    "/proc/vmstat",
+)
+"""Where Linux counts the processes that it has ended for lack of memory: `oom_kill 3`."""
 
 
 class ChildLostError(Exception):
     """The process gave no answer; the message says why, as the end of a sentence.
 
     Attributes:
-        too_slow: Whether it was ended because it took too long.
+        crashed: Whether it ended by itself.
+        out_of_memory: Whether the system ended it for lack of memory.
     """
 
-    def __init__(self, message: str, *, too_slow: bool = False) -> None:
+    def __init__(self, message: str, *, crashed: bool = False, out_of_memory: bool = False) -> None:
         super().__init__(message)
-        self.too_slow = too_slow
+        self.crashed = crashed
+        self.out_of_memory = out_of_memory
 
 
 def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -76,33 +88,43 @@ class ChildProcess:
         self._lock = threading.Lock()
         _children.add(self)
 
-    def ask(self, request: Any, seconds: float | None = None) -> Any:
+    def ask(self, request: Any, deadline: Deadline | None = None) -> Any:
         """Sends a request and waits for its answer.
 
         Args:
             request: What to send.
-            seconds: How long it may take, from when others have their answers.
+            deadline: When the answer has to be there.
 
         Raises:
             ChildLostError: The process ended, or took too long.
         """
-        limit = self._seconds if seconds is None else seconds
-        with self._lock:
+        deadline = deadline or Deadline(self._seconds)
+        with self._held(deadline):
             process = self._running()
+            memory, kills = _Memory(process.pid), _kills()
             answered = False
             try:
-                answer = bounded(lambda: _exchange(process, request), time.monotonic() + limit)
+                answer = bounded(lambda: _exchange(process, request), deadline.end, memory.look)
                 answered = True
             except TimeoutError:
-                message = f"took longer than {limit:.0f} seconds"
-                raise ChildLostError(message, too_slow=True) from None
+                raise _too_slow(deadline) from None
             except (EOFError, OSError, pickle.UnpicklingError):
-                raise ChildLostError(f"crashed ({_end(process)})") from None
+                raise _lost(process, memory, kills) from None
             finally:
                 # After an interrupt too: the answer to this would be taken for the next one's.
                 if not answered:
                     self._drop()
             return answer
+
+    @contextlib.contextmanager
+    def _held(self, deadline: Deadline) -> Iterator[None]:
+        """Holds the lock, for which others that ask may have to be waited for."""
+        if not self._lock.acquire(timeout=max(deadline.end - time.monotonic(), 0)):
+            raise _too_slow(deadline)
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def start(self) -> None:
         """Starts the process, which gets ready beside what is done here before it is asked.
@@ -148,18 +170,54 @@ def _exchange(process: subprocess.Popen[bytes], request: Any) -> Any:
     return pickle.load(process.stdout)
 
 
-def _end(process: subprocess.Popen[bytes]) -> str:
-    """How a process has ended."""
+def _too_slow(deadline: Deadline) -> ChildLostError:
+    return ChildLostError(f"took longer than {deadline.seconds:.0f} seconds")
+
+
+class _Memory:
+    """The most memory that a process has taken, as seen now and then."""
+
+    def __init__(self, pid: int) -> None:
+        self._path = Path(f"/proc/{pid}/status")
+        self.peak = 0
+        self.look()
+
+    def look(self) -> None:
+        with contextlib.suppress(OSError):
+            for line in self._path.read_text(encoding="ascii", errors="replace").splitlines():
+                if line.startswith("VmHWM:"):
+                    self.peak = 1024 * int(line.split()[1])
+
+
+def _kills() -> list[int]:
+    """How many processes the system has ended for lack of memory, by each count of it."""
+    found = []
+    for path in _COUNTS_OF_KILLS:
+        with contextlib.suppress(OSError):
+            lines = Path(path).read_text(encoding="ascii", errors="replace").splitlines()
+            found += [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
+    return found
+
+
+def _lost(
+    process: subprocess.Popen[bytes], memory: _Memory, kills: Sequence[int]
+) -> ChildLostError:
+    """Why a process has ended."""
     try:
         code = process.wait(timeout=5)
     except subprocess.TimeoutExpired:
-        return "without an answer"
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+        return ChildLostError("crashed (without an answer)", crashed=True)
+    if os.name == "posix" and code == -signal.SIGKILL:
+        now = _kills()
+        if now != list(kills) or not now:
+            likely = "" if now else "most likely "
+            peak = f", at {byte_count(memory.peak)}" if memory.peak else ""
+            message = f"was {likely}ended by the system for lack of memory{peak}"
+            return ChildLostError(message, out_of_memory=True)
+    reason = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    with contextlib.suppress(ValueError):
+        reason = signal.Signals(-code).name
+    return ChildLostError(f"crashed ({reason})", crashed=True)
 
 
 _children: weakref.WeakSet[ChildProcess] = weakref.WeakSet()

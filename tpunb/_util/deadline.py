@@ -7,12 +7,28 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Running", "bounded"]
+__all__ = ["Deadline", "Running", "bounded"]
 
 # A signal that another thread gets interrupts no wait: it is seen between two.
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 _Value = TypeVar("_Value")
+
+
+class Deadline:
+    """A time limit that several steps share.
+
+    Args:
+        seconds: How long they may take together, from now on.
+
+    Attributes:
+        seconds: The same.
+        end: When they have to be done, by `time.monotonic`.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.end = time.monotonic() + seconds
 
 
 class Running(Generic[_Value]):
@@ -36,28 +52,31 @@ class Running(Generic[_Value]):
         finally:
             self._done.set()
 
-    def wait(self, deadline: float) -> bool:
+    def wait(self, deadline: float, look: Callable[[], object] = lambda: None) -> bool:
         """Waits until the call ends or the deadline passes; returns whether it has ended.
 
         Args:
             deadline: By `time.monotonic`.
+            look: Is called now and then.
         """
         while (left := deadline - time.monotonic()) > 0:
             if self._done.wait(min(_SECONDS_BETWEEN_LOOKS, left)):
                 break
+            look()
         return self._done.is_set()
 
-    def result(self, deadline: float) -> _Value:
+    def result(self, deadline: float, look: Callable[[], object] = lambda: None) -> _Value:
         """Waits for the call and returns its result.
 
         Args:
             deadline: By `time.monotonic`.
+            look: Is called now and then.
 
         Raises:
             TimeoutError: The deadline has passed.
             BaseException: What the call raises.
         """
-        self.wait(max(deadline, time.monotonic() + 0.05))
+        self.wait(max(deadline, time.monotonic() + 0.05), look)
         if self._errors:
             raise self._errors[0]
         if not self._values:
@@ -65,15 +84,18 @@ class Running(Generic[_Value]):
         return self._values[0]
 
 
-def bounded(call: Callable[[], _Value], deadline: float) -> _Value:
+def bounded(
+    call: Callable[[], _Value], deadline: float, look: Callable[[], object] = lambda: None
+) -> _Value:
     """Runs a call in a thread, which is abandoned if the deadline passes.
 
     Args:
         call: What to call.
         deadline: By `time.monotonic`.
+        look: Is called now and then while it runs.
 
     Raises:
         TimeoutError: The deadline has passed.
         BaseException: What the call raises.
     """
-    return Running(call).result(deadline)
+    return Running(call).result(deadline, look)

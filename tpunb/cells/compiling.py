@@ -12,11 +12,12 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
-from tpunb.compiler.compile import compile_traced, targets
+from tpunb.compiler.compile import compile_traced, deadline_for, targets
 from tpunb.compiler.models import layer_names
 from tpunb.compiler.program import Buffer, CodeLine, TpuProgram
 from tpunb.compiler.search import FINE, Tried, search
 from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import Settings
 from tpunb.virtual.check import refuse_other_strategies
 
@@ -41,14 +42,14 @@ class CompileSettings:
     Attributes:
         tpus: TPU types; empty for the strategy's.
         speed: Whether to estimate the time, which takes the compiler ten times as long.
-        timeout: Seconds that compiling for one type may take.
+        timeout: Seconds that compiling may take; by default 300 for each type.
         say: Receives what is done next.
         largest_batch: Whether to look for the largest global batch that fits.
     """
 
     tpus: Sequence[str] = ()
     speed: bool = False
-    timeout: float = 300.0
+    timeout: float | None = None
     say: Callable[[str], None] = lambda _: None
     largest_batch: bool = False
 
@@ -80,7 +81,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     programs = compile_traced(
         traced.functions,
         kinds,
-        _how(traced, settings),
+        _how(traced, kinds, settings),
         layers=_layers(traced),
         examples=sum(batch.sizes) or None if batch is not None else None,
         strategy=strategy,
@@ -95,9 +96,10 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     return shown[0] if len(shown) == 1 else TpuPrograms(shown)
 
 
-def _how(traced: TracedCell, settings: CompileSettings) -> Settings:
+def _how(traced: TracedCell, kinds: Sequence[Target], settings: CompileSettings) -> Settings:
     choose = functools.partial(line_in, traced.cell)
-    return Settings(choose, settings.speed, settings.timeout, progress=settings.say)
+    deadline = deadline_for(kinds, settings.timeout)
+    return Settings(choose, deadline, settings.speed, progress=settings.say)
 
 
 def _with_largest(
@@ -123,12 +125,11 @@ def _with_largest(
             steps.bound,
             lambda captured: _resized(captured, steps.names, size),
         )
+        kinds = targets(program.tpu, strategy)
         how = dataclasses.replace(
-            _how(traced, settings), speed=False, details=False, progress=lambda _: None
+            _how(traced, kinds, settings), speed=False, details=False, progress=lambda _: None
         )
-        (found,) = compile_traced(
-            traced.functions, targets(program.tpu, strategy), how, strategy=strategy
-        )
+        (found,) = compile_traced(traced.functions, kinds, how, strategy=strategy)
         exact = found.memory is not None and found.memory.exact
         return Tried(found.ok, found.memory.peak if found.memory and exact else None)
 

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import targets
 from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import prepare
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, TpuProgram
+from tpunb.compiler.progress import told
 from tpunb.compiler.several import merged
 from tpunb.compiler.verdict import Settings, program_for
 from tpunb.errors.code_problems import Problem
@@ -55,12 +57,17 @@ def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckRepo
         Exception: What the function raises when it is traced.
     """
     strategy = strategy or current()
-    found, examinations = examined(fn, args, strategy)
-    return with_verdict(found, examinations, strategy, chooser(fn))
+    with told(None) as say:
+        found, examinations = examined(fn, args, strategy)
+        return with_verdict(found, examinations, strategy, chooser(fn), say)
 
 
 def with_verdict(
-    found: CheckReport, examinations: Sequence[Examination], strategy: Any, choose: Choose
+    found: CheckReport,
+    examinations: Sequence[Examination],
+    strategy: Any,
+    choose: Choose,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> CheckReport:
     """A report with what the TPU's own compiler says, where it can be asked.
 
@@ -69,14 +76,15 @@ def with_verdict(
         examinations: Of the replica functions.
         strategy: Whose they are; None for a function that needs none.
         choose: Which of the lines that led to an error is shown.
+        progress: Is called with what is done next.
     """
     if not examinations:
         return found
     try:
         libtpu.require()
         target = targets(None if strategy is not None else DEFAULT_TPU, strategy)[0]
-        settings = Settings(choose, timeout=_SECONDS, details=False)
-        prepared = [prepare(one.traced, choose) for one in examinations]
+        settings = Settings(choose, Deadline(_SECONDS), details=False, progress=progress)
+        prepared = [prepare(one.traced, choose, settings.deadline) for one in examinations]
         program = merged([program_for(one, target, settings) for one in prepared])
     except (CompilerUnavailableError, CompileError) as error:
         return dataclasses.replace(found, compiler=_not_asked(error.message))

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, overload
 
+from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.models import is_model, layer_names, model_step
@@ -33,9 +34,13 @@ __all__ = [
     "compile",
     "compile_traced",
     "cores_of",
+    "deadline_for",
     "function_for",
     "targets",
 ]
+
+_SECONDS = 300.0
+"""How long compiling for one type may take where nothing else is said."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +75,7 @@ def compile(
     tpu: str | None = None,
     strategy: Any = None,
     speed: bool = False,
-    timeout: float = 300,
+    timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> TpuProgram: ...
 @overload
@@ -80,7 +85,7 @@ def compile(
     tpu: Sequence[str],
     strategy: Any = None,
     speed: bool = False,
-    timeout: float = 300,
+    timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> TpuPrograms: ...
 @giving_back()
@@ -90,7 +95,7 @@ def compile(
     tpu: str | Sequence[str] | None = None,
     strategy: Any = None,
     speed: bool = False,
-    timeout: float = 300,
+    timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> TpuProgram | TpuPrograms:
     """Compiles a function with the TPU's own compiler; no TPU is needed, and nothing is run.
@@ -110,7 +115,7 @@ def compile(
         strategy: A virtual TPU's strategy; by default the one whose scope is entered, or
             that of the open connection. A function that needs none can do without.
         speed: Whether to estimate the time, which takes the compiler ten times as long.
-        timeout: Seconds that compiling for one type may take.
+        timeout: Seconds that all of it may take; by default 300 for each type.
         progress: Is called with what is done next; by default a notebook's cell shows it.
 
     Returns:
@@ -127,8 +132,8 @@ def compile(
     strategy = strategy or current()
     kinds = targets(tpu, strategy)
     with told(progress) as say:
-        settings = Settings(chooser_of(fn), speed, timeout, progress=say)
-        function = function_for(fn, args, strategy, say)
+        settings = Settings(chooser_of(fn), deadline_for(kinds, timeout), speed, progress=say)
+        function = function_for(fn, args, strategy, settings)
         programs = _for_each(function, kinds, settings)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
 
@@ -155,7 +160,7 @@ def compile_traced(
     libtpu.require()
     settings.progress(LOWERING)
     replicas, partitions = cores_of(strategy)
-    prepared = tuple(prepare(one, settings.choose, layers) for one in traced)
+    prepared = tuple(prepare(one, settings.choose, settings.deadline, layers) for one in traced)
     return _for_each(Function(prepared, replicas, partitions, examples), kinds, settings)
 
 
@@ -177,13 +182,16 @@ def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Targe
     return [target(name, replicas if name == own else None, partitions) for name in names if name]
 
 
-def function_for(
-    fn: Any, args: Sequence[Any], strategy: Any, say: Callable[[str], None] = lambda _: None
-) -> Function:
+def deadline_for(kinds: Sequence[Target], timeout: float | None) -> Deadline:
+    """When compiling for some types has to be done, which begins now."""
+    return Deadline(_SECONDS * len(kinds) if timeout is None else timeout)
+
+
+def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:
     """Traces and lowers a function; see `compile` for the arguments and errors."""
-    say(TRACING)
+    settings.progress(TRACING)
     xla.start()
-    layers, choose = layer_names(fn), chooser_of(fn)
+    layers = layer_names(fn)
     examples = None
     if step := model_step(fn, args, strategy):
         data = step.data if isinstance(step.data, tuple) else (step.data,)
@@ -192,8 +200,8 @@ def function_for(
         refuse_other_strategies(strategy)
     replicas, partitions = cores_of(strategy)
     traced = trace_for(fn, args, strategy, lambda one: one)
-    say(LOWERING)
-    prepared = tuple(prepare(one, choose, layers) for one in traced)
+    settings.progress(LOWERING)
+    prepared = tuple(prepare(one, settings.choose, settings.deadline, layers) for one in traced)
     examples = examples or _examples(traced, replicas)
     return Function(prepared, replicas, partitions, examples)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import grouped
 from tpunb.compiler import libtpu
@@ -75,7 +76,7 @@ def largest_batch(
         tpu: A TPU type, or several; by default the strategy's.
         strategy: As for `tpunb.compile`.
         step: The batch of a replica is a multiple of it.
-        timeout: Seconds that one compilation may take.
+        timeout: Seconds that one batch may take.
         progress: Is called with what is done next; by default a notebook's cell shows it.
 
     Returns:
@@ -93,8 +94,7 @@ def largest_batch(
     whole = is_model(fn) or is_model(getattr(fn, "__self__", None))
     traced_on = cores_of(strategy)[0] if whole else 1
     with told(progress) as say:
-        settings = Settings(chooser_of(fn), timeout=timeout, details=False, progress=say)
-        sizes = _Sizes(fn, specs, strategy, settings, traced_on)
+        sizes = _Sizes(fn, specs, strategy, timeout, say, traced_on)
         found = [sizes.largest(kind, step) for kind in kinds]
     return found[0] if tpu is None or isinstance(tpu, str) else tuple(found)
 
@@ -107,14 +107,16 @@ class _Sizes:
         fn: The function.
         specs: Its arguments.
         strategy: As for `largest_batch`.
-        settings: How to compile.
+        timeout: Seconds that one batch may take.
+        progress: Is called with what is done next.
         times: The batch of its arguments, in batches of a replica.
     """
 
     fn: Any
     specs: Sequence[Any]
     strategy: Any
-    settings: Settings
+    timeout: float
+    progress: Callable[[str], None]
     times: int
 
     def largest(self, kind: Target, step: int) -> LargestBatch:
@@ -142,9 +144,10 @@ class _Sizes:
         )
 
     def _compiled(self, size: int, kind: Target) -> TpuProgram:
-        self.settings.progress(f"a batch of {grouped(size)} a replica on {kind.tpu.name}")
+        self.progress(f"a batch of {grouped(size)} a replica on {kind.tpu.name}")
         specs = _with_batch(self.specs, _batch_of(self.specs), size * self.times)
-        program = function_for(self.fn, specs, self.strategy).on(kind, self.settings)
+        settings = Settings(chooser_of(self.fn), Deadline(self.timeout), details=False)
+        program = function_for(self.fn, specs, self.strategy, settings).on(kind, settings)
         if program.unknown or any(error.code != "memory" for error in program.errors):
             program.raise_if_refused()
         return program

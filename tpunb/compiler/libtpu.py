@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
+from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
+from tpunb._util.units import byte_count
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
+from tpunb.machine import memory
 
 __all__ = [
     "Compiled",
-    "LostError",
     "Refused",
     "ask",
     "available",
@@ -104,18 +106,6 @@ class Refused:
     seconds: float
 
 
-class LostError(Exception):
-    """The process crashed or took too long; the message is a sentence.
-
-    Attributes:
-        crashed: Whether it crashed.
-    """
-
-    def __init__(self, message: str, *, crashed: bool = False) -> None:
-        super().__init__(message)
-        self.crashed = crashed
-
-
 def why_unavailable() -> CompilerUnavailableError | None:
     """Why the compiler cannot be asked here, or None; looks for packages, imports none."""
     if os.environ.get(PYTHON):
@@ -166,7 +156,7 @@ def start() -> None:
 
 @timed("compiler", "compile with libtpu")
 def ask(
-    module: bytes, target: Target, *, effort: str, seconds: float, text: bool = True
+    module: bytes, target: Target, *, effort: str, deadline: Deadline, text: bool = True
 ) -> Compiled | Refused:
     """Compiles a module.
 
@@ -174,11 +164,11 @@ def ask(
         module: A serialized `HloModuleProto`.
         target: What to compile for.
         effort: `LOW_EFFORT`, or an empty string for all of it.
-        seconds: How long it may take.
+        deadline: When the answer has to be there.
         text: Whether the program is wanted.
 
     Raises:
-        LostError: The compiler crashed or took too long.
+        ChildLostError: The compiler crashed or took too long; the message is a sentence.
         CompilerUnavailableError: It cannot be started.
     """
     request = {
@@ -191,9 +181,9 @@ def ask(
         "text": text,
     }
     try:
-        answer = _child().ask(request, seconds)
+        answer = _child().ask(request, deadline)
     except ChildLostError as error:
-        raise LostError(_lost(error, module), crashed=_crashed(error)) from None
+        raise ChildLostError(_lost(error, module), crashed=error.crashed) from None
     return _read(answer)
 
 
@@ -204,18 +194,21 @@ def _read(answer: Mapping[str, Any]) -> Compiled | Refused:
             f"The TPU's compiler cannot be imported: {answer['missing']}.", fix=own
         )
     if "broken" in answer:
-        raise LostError(f"the compiler's process failed ({answer['broken']}).")
+        raise ChildLostError(f"the compiler's process failed ({answer['broken']}).")
     if "error" in answer:
         return Refused(answer["error"], answer["seconds"])
     return Compiled(**{**answer, "bounded": tuple(answer["bounded"])})
 
 
-def _crashed(error: ChildLostError) -> bool:
-    return str(error).startswith("crashed")  # and neither took too long nor could not start
-
-
 def _lost(error: ChildLostError, module: bytes) -> str:
-    if not _crashed(error):
+    if error.out_of_memory:
+        total = memory.measure().total
+        of = f" of this machine's {byte_count(total)}" if total else ""
+        return (
+            f"the compiler {error}{of}. Compile for one TPU type at a time, without `speed`, "
+            "beside fewer programs, or on a machine with more memory."
+        )
+    if not error.crashed:
         return f"the compiler {error}."
     with tempfile.NamedTemporaryFile(prefix="tpunb-", suffix=".hlo.pb", delete=False) as file:
         file.write(module)

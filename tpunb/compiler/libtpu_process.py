@@ -22,8 +22,11 @@ from typing import Any
 _OF_THIS_PROGRAM = (AttributeError, ImportError, LookupError, NameError, TypeError)
 """Errors that are no verdict: this program and the libraries do not fit each other."""
 
-_MARK = re.compile(r"/(CrossReplicaSum|CollectivePermute|AllToAll)/(all|[\d_-]+)\"")
-"""How `virtual/strict/collective_marks.py` names a barrier that stands for another operation."""
+_MARK = re.compile(r"/(CrossReplicaSum|CollectivePermute|AllToAll|Resize\w+)/(all|[\d_-]+)\"")
+"""How `virtual/strict/marks.py` names a barrier that stands for another operation."""
+
+_NAMED = "tpunb_generator"
+"""Its attribute of operations that name the generator of their random numbers."""
 
 
 def serve() -> None:
@@ -178,6 +181,7 @@ class _Rewriter:
         self._copies: list[Any] = []
         self._marked: list[tuple[Any, str, str]] = []
         self._reductions: list[Any] = []
+        self._generators: list[Any] = []
         self.bounded: list[str] = []
 
     def see(self, operation: Any) -> Any:
@@ -186,6 +190,8 @@ class _Rewriter:
             self._copies.append(operation)
         elif operation.name == "stablehlo.all_reduce":
             self._reductions.append(operation)
+        elif _is_the_chips(operation):
+            self._generators.append(operation)
         elif mark := _mark(operation):
             self._marked.append((operation, mark[1], mark[2]))
         if any("stablehlo.bounds" in str(result.type) for result in operation.results):
@@ -200,11 +206,72 @@ class _Rewriter:
         for operation in self._reductions:
             groups = self._np.array(operation.attributes["replica_groups"])
             operation.attributes["replica_groups"] = self._dense(self._regrouped(groups))
-        for operation, kind, partners in self._marked:
+        for operation in self._generators:
             with self._ir.InsertionPoint(operation), operation.location:
-                made = getattr(self, _MAKERS[kind])(operation, _rows(partners))
-            operation.results[0].replace_all_uses_with(made.results[0])
+                self._generate(operation)
+        for operation, kind, text in self._marked:
+            with self._ir.InsertionPoint(operation), operation.location:
+                if kind in _MAKERS:
+                    made = getattr(self, _MAKERS[kind])(operation, _rows(text)).results[0]
+                else:
+                    made = self._resized(operation, kind, text)
+            list(operation.results)[-1].replace_all_uses_with(made)
             operation.erase()
+
+    def _generate(self, operation: Any) -> None:
+        """Replaces a CPU's generator by the chip's, whose state is a number shorter.
+
+        A CPU scrambles the seed, which a TPU takes as it is.
+        """
+        create, tensor = self._ir.Operation.create, self._ir.RankedTensorType
+        old = operation.operands[0]
+        number = tensor(old.type).element_type
+        short, one = tensor.get([2], number), tensor.get([1], number)
+        seed = _seed(old)
+        if seed is None:  # a key and a counter were given
+            ends = {"start_indices": 0, "limit_indices": 2, "strides": 1}
+            bounds = {key: self._ir.DenseI64ArrayAttr.get([end]) for key, end in ends.items()}
+            state = create("stablehlo.slice", [short], [old], bounds)
+        else:
+            key = create("stablehlo.bitcast_convert", [tensor.get([], number)], [seed])
+            key = create("stablehlo.reshape", [one], [key.results[0]])
+            zeros = self._np.zeros(1, self._np.uint64)
+            zeros = self._ir.DenseElementsAttr.get(zeros, type=number, shape=[1])
+            counter = create("stablehlo.constant", [one], attributes={"value": zeros})
+            whole = self._ir.IntegerType.get_signless(64)
+            axis = {"dimension": self._ir.IntegerAttr.get(whole, 0)}
+            parts = [key.results[0], counter.results[0]]
+            state = create("stablehlo.concatenate", [short], parts, axis)
+        algorithm = self._ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>")
+        types = [short, operation.results[1].type]
+        made = create(operation.name, types, [state.results[0]], {"rng_algorithm": algorithm})
+        operation.results[1].replace_all_uses_with(made.results[1])
+        operation.results[0].replace_all_uses_with(old)  # stateless: XLA drops what takes it
+        operation.erase()
+
+    def _resized(self, operation: Any, kernel: str, flags: str) -> Any:
+        """Images that a TPU's kernel has resized, or their gradient."""
+        image, like = operation.operands
+        before, after = (list(self._ir.RankedTensorType(one.type).shape) for one in (image, like))
+        if before[1:3] == after[1:3]:
+            return self._ir.Operation.create("stablehlo.convert", [like.type], [image]).results[0]
+        if kernel.endswith("Grad"):
+            if before[1] // after[1] > 3 and before[2] // after[2] > 3:  # rows after columns
+                columns = [after[0], before[1], *after[2:]]
+                element = self._ir.RankedTensorType(like.type).element_type
+                between = self._ir.RankedTensorType.get(columns, element)
+                image = self._call(kernel, image, between, flags)
+        elif before[1:3] == [1, 1]:
+            return like
+        return self._call(kernel, image, like.type, flags)
+
+    def _call(self, kernel: str, value: Any, result: Any, flags: str) -> Any:
+        attributes = {
+            "call_target_name": self._ir.StringAttr.get(kernel),
+            "backend_config": self._ir.StringAttr.get(f'"{flags}"'),
+        }
+        made = self._ir.Operation.create("stablehlo.custom_call", [result], [value], attributes)
+        return made.results[0]
 
     def _made(self, name: str, like: Any, attributes: dict[str, Any], regions: int = 0) -> Any:
         return self._ir.Operation.create(
@@ -284,6 +351,27 @@ _MAKERS = {"CrossReplicaSum": "_sum", "CollectivePermute": "_permute", "AllToAll
 def _mark(operation: Any) -> re.Match[str] | None:
     barrier = operation.name == "stablehlo.optimization_barrier"
     return _MARK.search(_name(operation)) if barrier else None
+
+
+def _is_the_chips(operation: Any) -> bool:
+    """Whether a TPU makes an operation's random bits by its own generator."""
+    if operation.name != "stablehlo.rng_bit_generator":
+        return False
+    named = _NAMED in str(operation.attributes.get("mhlo.frontend_attributes", ""))
+    return not named and "PHILOX" in str(operation.attributes["rng_algorithm"])
+
+
+def _seed(state: Any) -> Any:
+    """The two numbers that a generator's state was made of; None where they are not known."""
+    pending, seen = [state], {state}
+    while pending:
+        value = pending.pop()
+        if str(value.type) == "tensor<2xi32>":
+            return value
+        operands = getattr(value.owner, "operands", ())  # a block has none
+        pending += [one for one in operands if one not in seen]
+        seen.update(operands)
+    return None
 
 
 def _rows(text: str) -> list[list[int]]:

@@ -66,8 +66,8 @@ class Origins:
         """TensorFlow's operation of a node; empty where it is not known."""
         name = node
         while name:
-            if name in self._operations:
-                return self._operations[name]
+            if name in self.operations:
+                return self.operations[name]
             name = name.rpartition("/")[0]
         return ""
 
@@ -113,7 +113,8 @@ class Origins:
         return found
 
     @functools.cached_property
-    def _operations(self) -> Mapping[str, str]:
+    def operations(self) -> Mapping[str, str]:
+        """TensorFlow's operations by the names of their nodes, in called functions too."""
         return dict(_operations(self._traced.definition, self._traced.library, "", frozenset()))
 
 

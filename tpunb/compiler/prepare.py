@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
+from tpunb._util.deadline import Deadline
 from tpunb.compiler.memory import Parameters
 from tpunb.compiler.origins import Choose, Origins
 from tpunb.errors.code_problems import Problem
@@ -14,7 +15,6 @@ from tpunb.virtual.check import problem_of
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 from tpunb.virtual.strict.examination import Located, once_a_line, statically_found
 from tpunb.virtual.strict.host import on_host
-from tpunb.virtual.strict.kernels import RESIZES
 from tpunb.virtual.strict.lowering import Lowered, lower_for_tpu
 from tpunb.virtual.strict.stand_ins import ANY_SIZE
 from tpunb.virtual.strict.traced_function import TracedFunction, parameters
@@ -24,6 +24,13 @@ __all__ = ["Prepared", "prepare"]
 # What TensorFlow refuses before its compiler is asked. Of memory, sizes that depend on data
 # and 64-bit types libtpu says more.
 _BEFORE = frozenset({"unsupported-op", "unsupported-type", "list-size", "scope"})
+
+# TensorFlow lowers them by the type of the device, and TPUs differ from what is compiled here.
+# Sources: approx_topk_op.cc and where_op.cc in TensorFlow's compiler/tf2xla/kernels.
+_LOWERED_AS_ON_A_CPU: Mapping[str, str] = {
+    "ApproxTopK": "An approximate top-k was compiled as an exact one: a TPU takes less time.",
+    "Where": "Where a condition holds was compiled as sums and a scatter: a TPU sorts for it.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +54,15 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
-def prepare(traced: TracedFunction, choose: Choose, layers: Collection[str] = ()) -> Prepared:
+def prepare(
+    traced: TracedFunction, choose: Choose, deadline: Deadline, layers: Collection[str] = ()
+) -> Prepared:
     """Lowers a replica function.
 
     Args:
         traced: The function.
         choose: Which of the lines that led to an error is shown.
+        deadline: When it has to be done.
         layers: The names of Keras layers.
     """
     origins = Origins(traced, choose, layers)
@@ -62,7 +72,7 @@ def prepare(traced: TracedFunction, choose: Choose, layers: Collection[str] = ()
     try:
         host = on_host(traced.graph, traced.definition, traced.library, found)
         given = parameters(traced, traced.definition)
-        lowered = lower_for_tpu(traced.definition, given, traced.library, host)
+        lowered = lower_for_tpu(traced.definition, given, traced.library, host, deadline)
     except Unknown as error:
         return Prepared(origins, unknown=str(error))
     if isinstance(lowered, Diagnostic):
@@ -73,7 +83,7 @@ def prepare(traced: TracedFunction, choose: Choose, layers: Collection[str] = ()
         origins,
         module=lowered.module,
         parameters=_named(traced, lowered),
-        notes=tuple(_notes(traced, lowered, bool(host))),
+        notes=tuple(_notes(origins, lowered, bool(host))),
     )
 
 
@@ -104,12 +114,10 @@ def _variables(traced: TracedFunction) -> Sequence[tf.Variable]:
     return [one for one in traced.graph.variables if hasattr(one, "handle")]
 
 
-def _notes(traced: TracedFunction, lowered: Lowered, host: bool) -> list[str]:
-    notes = []
+def _notes(origins: Origins, lowered: Lowered, host: bool) -> Iterator[str]:
     if not lowered.sized:
-        notes.append(f"Sizes that are not known were taken as {ANY_SIZE}.")
+        yield f"Sizes that are not known were taken as {ANY_SIZE}."
     if host:
-        notes.append("What runs on the host (soft device placement) is not part of the program.")
-    if any(node.op in RESIZES for node in traced.definition.node_def):
-        notes.append("A TPU's own kernels for the gradient of resizing images are not counted.")
-    return notes
+        yield "What runs on the host (soft device placement) is not part of the program."
+    for op in sorted(_LOWERED_AS_ON_A_CPU.keys() & set(origins.operations.values())):
+        yield _LOWERED_AS_ON_A_CPU[op]

@@ -293,7 +293,10 @@ class TpuProgram:
             CompileError: It does not.
         """
         if self.unknown:
-            raise CompileError(self.headline, fix="Compile again, or with a longer timeout.")
+            raise CompileError(
+                self.headline,
+                fix="Compile again, with a longer timeout or on a machine with more memory.",
+            )
         if self.errors:
             raise CompileError(self.headline, fix=self.errors[0].fix)
 

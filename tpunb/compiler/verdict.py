@@ -6,9 +6,11 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
+from tpunb._util.child_process import ChildLostError
+from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.hlo import Module, parse
-from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, LostError, Refused
+from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
 from tpunb.compiler.memory import described, line_name
 from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import Prepared
@@ -40,15 +42,15 @@ class Settings:
 
     Attributes:
         choose: Which of the lines that led to an error is shown.
+        deadline: When all of it has to be done.
         speed: Whether an estimate of the time is wanted, which takes ten times as long.
-        timeout: Seconds that libtpu may take for a program.
         details: Whether tensors, lines and layers are wanted, beside the verdict and the peak.
         progress: Is called with a sentence about what is done next.
     """
 
     choose: Choose
+    deadline: Deadline
     speed: bool = False
-    timeout: float = 300.0
     details: bool = True
     progress: Callable[[str], None] = lambda _: None
 
@@ -82,7 +84,7 @@ def program_for(
             program = _accepted(program, answer, prepared, wanted, settings)
             if low:
                 program = _noting(program, _LOW_EFFORT)
-    except LostError as error:
+    except ChildLostError as error:
         program = dataclasses.replace(program, unknown=str(error), crashed=error.crashed)
     return dataclasses.replace(program, compile_seconds=time.monotonic() - begin)
 
@@ -106,7 +108,7 @@ def _ask(
         prepared.module,
         wanted,
         effort=LOW_EFFORT if low else "",
-        seconds=settings.timeout,
+        deadline=settings.deadline,
         text=settings.details or settings.speed,
     )
 
@@ -173,7 +175,7 @@ def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMe
     settings.progress("looking for what takes the memory")
     try:
         answer = _ask(prepared, roomy, settings, low=True)
-    except LostError:
+    except ChildLostError:
         return None
     if isinstance(answer, Refused) or not answer.text:
         return None

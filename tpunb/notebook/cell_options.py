@@ -92,9 +92,8 @@ _LARGEST = argument(
 _TIMEOUT = argument(
     "--timeout",
     type=float,
-    default=300.0,
     metavar="S",
-    help="give up on a TPU type after so many seconds (default: 300)",
+    help="give up after so many seconds (default: 300 for each TPU type)",
 )
 _KEEP = argument(
     "--keep", metavar="DIR", help="keep what is recorded in this folder, for TensorBoard or xprof"

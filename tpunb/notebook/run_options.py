@@ -77,7 +77,7 @@ class CompileOptions:
     Attributes:
         tpus: TPU types; empty for the connection's.
         speed: Whether to estimate the time.
-        timeout: Seconds for one type.
+        timeout: Seconds for all of it; None for the default.
         largest_batch: Whether to look for the largest batch that fits.
         data: The notebook's names for the data.
         names: What a batch is called in the cell.
@@ -86,7 +86,7 @@ class CompileOptions:
 
     tpus: tuple[str, ...]
     speed: bool
-    timeout: float
+    timeout: float | None
     largest_batch: bool
     data: tuple[str, ...]
     names: tuple[str, ...]
@@ -100,7 +100,7 @@ class CompileOptions:
             UsageError: Something is no name, no time or no list of these.
             AcceleratorTypeError: There is no such TPU type.
         """
-        if args.timeout <= 0:
+        if args.timeout is not None and args.timeout <= 0:
             raise UsageError(f"--timeout takes seconds, not {args.timeout:g}")
         data = _names(args.data or "", "-d", dotted=True)
         if args.largest_batch and not data:

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.patience import PATIENCE
 from support.strategies import each, local, run, strategy_of
 
 from tpunb._util import child_process
+from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb.errors import TpuWarning
 from tpunb.virtual.check import check
 from tpunb.virtual.strict import lowering, xla
-from tpunb.virtual.strict.xla import Compiler, CompilerLostError
 from tpunb.virtual.strict.xla_process import Answer, Request
 
 X = tf.TensorSpec([2, 4])
@@ -60,9 +61,9 @@ def test_variables_need_no_value_and_no_memory() -> None:
 
 
 @pytest.fixture(scope="module")
-def ours() -> Iterator[Compiler]:
+def ours() -> Iterator[ChildProcess]:
     """A compiler of these tests' own, whose process they end in all ways."""
-    made = Compiler()
+    made = ChildProcess(xla._start, PATIENCE)
     yield made
     made.close()
 
@@ -74,18 +75,20 @@ ENDS = {
 }
 
 
-def test_a_process_that_ends_is_replaced(ours: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_is_replaced(
+    ours: ChildProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for code, reason in ENDS.items():
         ours.close()  # what runs is none of these
         with monkeypatch.context() as patched:
             patched.setattr(xla, "_CODE", code + "  # {path!r}")
-            with pytest.raises(CompilerLostError) as lost:
+            with pytest.raises(ChildLostError) as lost:
                 ours.ask(identity())
         assert reason in str(lost.value)
     assert ours.ask(identity()).compiled
 
 
-def test_a_process_that_is_killed_is_replaced(ours: Compiler) -> None:
+def test_a_process_that_is_killed_is_replaced(ours: ChildProcess) -> None:
     process = ours._running()
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -98,13 +101,13 @@ def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
     started = []
     start = xla._start
     monkeypatch.setattr(xla, "_start", lambda: started.append(start()) or started[-1])
-    with pytest.raises(CompilerLostError, match="took longer than 0 seconds"):
-        Compiler(0.1).ask(identity())
+    with pytest.raises(ChildLostError, match="took longer than 0 seconds"):
+        ChildProcess(xla._start, 0.1).ask(identity())
     assert started[0].returncode == -signal.SIGKILL
 
 
 def test_an_interrupt_leaves_no_answer_for_the_next(
-    ours: Compiler, monkeypatch: pytest.MonkeyPatch
+    ours: ChildProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ours._running()
     with monkeypatch.context() as patched:
@@ -115,7 +118,7 @@ def test_an_interrupt_leaves_no_answer_for_the_next(
     assert ours.ask(identity()).compiled
 
 
-def _interrupted(call: Callable[[], Any], deadline: float) -> Any:
+def _interrupted(*_: object) -> Any:
     raise KeyboardInterrupt
 
 
@@ -125,11 +128,11 @@ def looped(x: Any) -> Any:
     return x
 
 
-def _crash(request: Request) -> Answer:
-    raise CompilerLostError("crashed (SIGSEGV)")
+def _crash(*_: object) -> Answer:
+    raise ChildLostError("crashed (SIGSEGV)")
 
 
-def _of_its_own(request: Request) -> Answer:
+def _of_its_own(*_: object) -> Answer:
     text = (
         "Failed getting HLO text: 'RET_CHECK failure (tensorflow/compiler/jit/get_compiler_ir.cc:"
         "214) variable.var() && variable.var()->is_initialized '"

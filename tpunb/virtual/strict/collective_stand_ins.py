@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tpunb.virtual._tensorflow import NodeDef, dtypes
 from tpunb.virtual.replicate.nodes import int32_tensor, make_identity
-from tpunb.virtual.strict.collective_marks import mark
+from tpunb.virtual.strict.marks import mark
 
 __all__ = ["exchange", "marked_collective", "pass_on"]
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.child_process import ChildLostError
+from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.replicate.graphs import Library, called_functions
@@ -20,7 +22,7 @@ from tpunb.virtual.strict.diagnostics import UNCHECKED, Diagnostic, Unknown
 from tpunb.virtual.strict.host import Host
 from tpunb.virtual.strict.lint import FRAGILE
 from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Parameter
-from tpunb.virtual.strict.xla import CompilerLostError, ask
+from tpunb.virtual.strict.xla import ask
 from tpunb.virtual.strict.xla_process import Answer, Request
 
 __all__ = ["Lowered", "lower", "lower_for_tpu"]
@@ -39,6 +41,7 @@ _OF_ITS_OWN_STATE = re.compile(
     r"|RESOURCE_EXHAUSTED|[Oo]ut of memory|OOM when allocating|bad_alloc"
     r"|Op type not registered|in function library|[Ff]unction \S+ (?:is not defined|not found)"
     r"|transfer manager|compiler for platform|located in device"
+    r"|is not among the platforms required by the module"  # of jax2tf: for a TPU only
 )
 
 
@@ -63,20 +66,22 @@ def lower(
     Raises:
         Unknown: It cannot be compiled by itself.
     """
-    asked = _asked(function, parameters, library, host, for_tpu=False)
-    return asked if isinstance(asked, Diagnostic) else _bounded(asked.answer.text)
+    lowered = _lowered(function, parameters, library, host, for_tpu=False)
+    return lowered if isinstance(lowered, Diagnostic) else _bounded(lowered.text)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lowered:
-    """A replica function as HLO, for another compiler.
+    """A replica function as HLO.
 
     Attributes:
-        module: A serialized `HloModuleProto`.
+        text: HLO for a reader; empty where another compiler goes on.
+        module: A serialized `HloModuleProto` for that one.
         arguments: The names of its arguments, in order, as the function has them.
         sized: Whether all sizes are known; others were taken as `ANY_SIZE`.
     """
 
+    text: str
     module: bytes
     arguments: tuple[str, ...]
     sized: bool
@@ -88,35 +93,27 @@ def lower_for_tpu(
     parameters: Mapping[str, Parameter],
     library: Library,
     host: Host,
+    deadline: Deadline,
 ) -> Lowered | Diagnostic:
     """Compiles a replica function to HLO that a TPU's compiler can go on from.
 
-    Arguments, results and errors are as those of `lower`, but for the HLO.
+    Arguments, results and errors are as those of `lower`, but for the HLO and the deadline.
 
     Raises:
         Unknown: It cannot be compiled by itself.
     """
-    asked = _asked(function, parameters, library, host, for_tpu=True)
-    if isinstance(asked, Diagnostic):
-        return asked
-    return Lowered(asked.answer.module, asked.arguments, asked.sized)
+    return _lowered(function, parameters, library, host, deadline, for_tpu=True)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Asked:
-    answer: Answer
-    arguments: tuple[str, ...]
-    sized: bool
-
-
-def _asked(
+def _lowered(
     function: FunctionDef,
     parameters: Mapping[str, Parameter],
     library: Library,
     host: Host,
+    deadline: Deadline | None = None,
     *,
     for_tpu: bool,
-) -> _Asked | Diagnostic:
+) -> Lowered | Diagnostic:
     if not ops.executing_eagerly_outside_functions():
         raise Unknown("Variables of TensorFlow 1's graphs have no values yet.")
     writer = CompilerFunctions(library, for_tpu=for_tpu)
@@ -131,11 +128,11 @@ def _asked(
     )
     sized = not any(_has_unknown(spec) for spec in specs)
     try:
-        answer = ask(request)
-    except CompilerLostError as error:
+        answer: Answer = ask(request, deadline)
+    except ChildLostError as error:
         return _unchecked(f"{error} while it looked at this function.")
     if answer.compiled:
-        return _Asked(answer, arguments, sized)
+        return Lowered(answer.text, answer.module, arguments, sized)
     if _OF_ITS_OWN_STATE.search(answer.text):
         return _unchecked(f"did not look at this function: {answer.text.splitlines()[0]}")
     return _diagnostic(answer.text, not sized)

@@ -27,7 +27,7 @@ from tpunb.virtual.replicate.inline import inlined
 from tpunb.virtual.strict.collective_stand_ins import exchange, marked_collective, pass_on
 from tpunb.virtual.strict.host import Host
 from tpunb.virtual.strict.host_stand_ins import hide_what_the_host_takes, write_unknown
-from tpunb.virtual.strict.kernels import RESIZES
+from tpunb.virtual.strict.marks import RESIZINGS, mark_generator, mark_resizing, names_generator
 
 __all__ = ["ANY_SIZE", "CompilerFunctions", "Parameter"]
 
@@ -56,8 +56,8 @@ class CompilerFunctions:
     Args:
         library: Finds functions by their names.
         for_tpu: Whether the TPU's own compiler goes on from here: it knows the operations
-            across replicas and the annotations of partitions, for which XLA on a CPU only
-            needs something of their shape.
+            across replicas, the annotations of partitions and a TPU's own kernels, for which
+            XLA on a CPU only needs something of their shape.
     """
 
     def __init__(self, library: Library, *, for_tpu: bool = False) -> None:
@@ -111,6 +111,8 @@ class CompilerFunctions:
         for node in function.node_def:
             if node.name in kept:
                 result.node_def.extend(self._stand_in(node, nodes, host))
+                if self._for_tpu and node.op in RESIZINGS:  # an Identity now
+                    tensors[f"{node.name}:resized_images:0"] = f"{node.name}:output:0"
         for node in result.node_def:
             _point(node, host.nodes, tensors)
         for name, text in list(result.ret.items()):
@@ -135,11 +137,11 @@ class CompilerFunctions:
             pass_on(copy)
         if node.op == "FakeParam":
             _give_size(copy)
-        if node.op == "ResizeBilinearGrad":
-            del copy.input[0]  # what is left has the shape and the type of the result
-            pass_on(copy)
-        if node.op == "ResizeNearestNeighborGrad":
-            return _resized(copy)
+        if node.op in RESIZINGS:
+            like = _like_resized(copy)
+            return mark_resizing(node, like) if self._for_tpu else like
+        if self._for_tpu and names_generator(node, nodes):
+            mark_generator(copy)
         in_part = any((node.name, name) in host.inside for name in called_functions(node))
         bodies = []
         for key in sorted(copy.attr):
@@ -199,9 +201,11 @@ def _drop_outputs(function: FunctionDef, host: Host) -> None:
 def _needs_copy(function: FunctionDef, library: Library) -> bool:
     if has_collectives(function, library) or len(needed(function)) < len(function.node_def):
         return True
+    nodes = {node.name: node for node in function.node_def}
     return any(
         node.op in {"XlaSharding", "FakeParam"}
-        or node.op in RESIZES
+        or node.op in RESIZINGS
+        or names_generator(node, nodes)
         or OUTSIDE in node.attr
         or node.device
         or any(_needs_copy(library(name), library) for name in called_functions(node))
@@ -221,8 +225,14 @@ def _give_size(node: NodeDef) -> None:
             dimension.size = ANY_SIZE
 
 
-def _resized(node: NodeDef) -> list[NodeDef]:
-    """The shape that resizing's gradient has: that of a resizing back."""
+def _like_resized(node: NodeDef) -> list[NodeDef]:
+    """What has the shape and the type of a resizing's result; XLA has no kernels for gradients."""
+    if not node.op.endswith("Grad"):
+        return [node]
+    if node.op == "ResizeBilinearGrad":
+        del node.input[0]  # the image is left
+        pass_on(node)
+        return [node]
     back = NodeDef()
     back.CopyFrom(node)
     back.name, back.op = f"{node.name}/back", "ResizeNearestNeighbor"

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import cast
 
-from tpunb._util.child_process import ChildLostError, ChildProcess, started
-from tpunb.virtual.strict.xla_process import Answer, Request
+from tpunb._util.child_process import ChildProcess, started
 
-__all__ = ["Compiler", "CompilerLostError", "ask", "start"]
+__all__ = ["ask", "start"]
 
 SECONDS = 60.0
-"""How long a function may take; whole models take a few seconds."""
+"""How long a function may take that is about to run; whole models take a few seconds."""
 
 _CODE = """\
 import sys
@@ -30,31 +28,11 @@ _ENVIRONMENT = {
     "TPU_LOAD_LIBRARY": "0",
 }
 
-CompilerLostError = ChildLostError
-
-
-class Compiler(ChildProcess):
-    """A process that compiles as far as XLA's intermediate form.
-
-    Args:
-        seconds: How long one function may take.
-    """
-
-    def __init__(self, seconds: float = SECONDS) -> None:
-        super().__init__(_start, seconds)
-
-    def ask(self, request: Request, seconds: float | None = None) -> Answer:
-        """Compiles a function.
-
-        Raises:
-            CompilerLostError: The process ended, or took too long.
-        """
-        return cast(Answer, super().ask(request, seconds))
-
 
 def _start() -> subprocess.Popen[bytes]:
     return started([sys.executable, "-c", _CODE.format(path=sys.path)], _ENVIRONMENT)
 
 
-_compiler = Compiler()
+_compiler = ChildProcess(_start, SECONDS)
 ask, start = _compiler.ask, _compiler.start
+"""Ask with an `xla_process.Request`; there will be an `Answer`."""

@@ -1,0 +1,79 @@
+"""One time limit for all of a compilation: tracing, lowering, and the compiler itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.patience import PATIENCE
+
+from tpunb._util.child_process import ChildLostError, ChildProcess
+from tpunb._util.deadline import Deadline
+from tpunb.compiler import libtpu
+from tpunb.compiler.compile import compile  # noqa: A004
+from tpunb.compiler.progress import LOWERING
+from tpunb.virtual.strict import lowering, xla
+
+pytestmark = pytest.mark.usefixtures("libtpu")
+
+X = tf.TensorSpec([16, 16])
+
+
+def product(x: Any) -> Any:
+    return x @ x
+
+
+def test_lowering_may_take_as_long_as_the_caller_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_no_patience = ChildProcess(xla._start, 0.0)
+    monkeypatch.setattr(lowering, "ask", of_no_patience.ask)
+    try:
+        program = compile(product, X, tpu="v5e-8", timeout=PATIENCE)
+    finally:
+        of_no_patience.close()
+    assert program.ok, str(program)
+
+
+def test_a_lowering_that_does_not_end_is_ended_with_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
+    slow = ChildProcess(xla._start, PATIENCE)
+    monkeypatch.setattr(lowering, "ask", slow.ask)
+    said: list[str] = []
+    program = compile(product, X, tpu="v5e-8", timeout=1, progress=said.append)
+    assert program.unknown == (
+        "TensorFlow's compiler took longer than 1 seconds while it looked at this function."
+    )
+    assert said[-1] == LOWERING
+    assert slow._process is None
+
+
+def test_all_types_and_steps_share_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadlines: list[Deadline] = []
+    lower, ask = lowering.ask, libtpu.ask
+
+    def lowered(request: Any, deadline: Deadline) -> Any:
+        deadlines.append(deadline)
+        return lower(request, deadline)
+
+    def asked(*args: Any, **options: Any) -> Any:
+        deadlines.append(options["deadline"])
+        return ask(*args, **options)
+
+    monkeypatch.setattr(lowering, "ask", lowered)
+    monkeypatch.setattr(libtpu, "ask", asked)
+    assert compile(product, X, tpu=["v5e-8", "v3-8"], timeout=1500)[1].ok
+    assert len(deadlines) == 3
+    assert {one.seconds for one in deadlines} == {1500}
+    assert len({one.end for one in deadlines}) == 1
+    compile(product, X, tpu=["v5e-8", "v3-8"])
+    assert deadlines[-1].seconds == 600
+
+
+def test_whoever_waits_for_the_answers_of_others_is_told_and_ends_nothing() -> None:
+    child = libtpu._child()
+    process = child._running()
+    with child._held(Deadline(PATIENCE)), pytest.raises(ChildLostError, match="took longer than"):
+        child.ask({}, Deadline(0.1))
+    assert process.poll() is None
