@@ -213,10 +213,14 @@ def _segment_sum(seen: Seen) -> Plan | None:
 
 
 def _cast(seen: Seen) -> Plan | None:
-    """A change of type; what becomes of numbers that have no integer depends on their place."""
+    """A change of type.
+
+    What a processor makes of numbers that a small or unsigned integer does not hold depends on
+    their place in a tensor.
+    """
     result = dtypes.as_dtype(seen.node.attr["DstT"].type)
-    rounds = seen.inputs[0].dtype.is_floating and result.is_integer
-    return None if rounds else broadcasting(seen)
+    whole = result.is_integer and result not in {dtypes.int32, dtypes.int64}
+    return None if whole and seen.inputs[0].dtype.is_floating else broadcasting(seen)
 
 
 def _bitcast(seen: Seen) -> Plan | None:
