@@ -68,6 +68,24 @@ def size_of(x: Any) -> Any:
     return tf.shape(x)[0]
 
 
+def some_of(x: Any) -> Any:
+    """A number that is 0 for most sizes, and for each that is tried."""
+    return tf.maximum(size_of(x) - 97, 0) * tf.maximum(130 - size_of(x), 0)
+
+
+def gradient(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A replica function that gives the gradient of another one of matrices that are not square."""
+
+    def replica(x: Any) -> Any:
+        x = tf.reshape(x @ WEIGHTS, [-1, 2, 3])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.square(function(x))
+        return tape.gradient(y, x)
+
+    return replica
+
+
 SHARED_RULES = {
     "products": lambda x: tf.nn.relu(x @ WEIGHTS + WEIGHTS[0]),
     "means": lambda x: [tf.reduce_mean(x, 0), tf.reduce_mean(x), all_reduce(tf.reduce_sum(x, 0))],
@@ -79,6 +97,9 @@ SHARED_RULES = {
     "added": lambda x: tf.concat([x, tf.zeros([3, FEATURES])], 0) + 1.0,
     "filled": lambda x: tf.fill([size_of(x), 2], 3.0) + x[:, :2],
     "scaled": lambda x: x / tf.cast(size_of(x), tf.float32),
+    "trace": gradient(tf.linalg.trace),
+    "diagonal": gradient(tf.linalg.diag_part),
+    "on a diagonal": lambda x: tf.linalg.diag(tf.nn.relu(x @ WEIGHTS), num_rows=9),
 }
 """Functions that are linear in the size, so that they are joined."""
 
@@ -90,6 +111,8 @@ OWN_RULES = {
     "rest": lambda x: tf.cast(size_of(x) % 3, tf.float32) * x,
     "at least": lambda x: x * tf.cast(tf.maximum(size_of(x), 90), tf.float32),
     "squeezed": lambda x: tf.squeeze(x[:, :1]) + 1.0,
+    "some more": lambda x: tf.nn.relu(tf.concat([x, tf.zeros([some_of(x), FEATURES])], 0)),
+    "two parts": lambda x: tf.nn.relu(tf.concat([x[:100], *[x[2766:]] * 3], 0) @ WEIGHTS),
     "random": lambda x: x * 0.0 + tf.cast(tf.shape(tf.random.uniform(tf.shape(x))), tf.float32)[0],
 }
 """Functions that are not, or not as a whole, or have nothing to join."""
@@ -116,6 +139,16 @@ def test_what_is_linear_in_the_size_is_joined(name: str, joined: list[Expansion]
 def test_what_is_not_gives_the_same_numbers(name: str, joined: list[Expansion]) -> None:
     compare(OWN_RULES[name], [*EQUAL, *(sizes for sizes in OTHERS if min(sizes))])
     assert len(joined) <= 1
+
+
+def test_what_cannot_be_called_joined_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("No such shape.")
+
+    monkeypatch.setattr("tpunb.virtual.replicate.call.call_either", fails)
+    call = caller(strategy_of(REPLICAS), lambda x: tf.nn.relu(x @ WEIGHTS) @ WEIGHTS.T)
+    expected = np.maximum(rows(12) @ WEIGHTS, 0.0) @ WEIGHTS.T
+    np.testing.assert_allclose(np.concatenate(call([3] * REPLICAS)), expected, rtol=1e-4)
 
 
 def test_parts_of_no_rows() -> None:

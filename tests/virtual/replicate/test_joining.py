@@ -257,6 +257,54 @@ def test_costs_decide_without_help() -> None:
     np.testing.assert_allclose(found, [2.0 * (x @ SHARED).sum() for x in values], rtol=1e-5)
 
 
+def complex_products(x: Any, y: Any) -> list[Any]:
+    """Products of complex matrices, of which a transposed one is not the adjoint one."""
+    a, b = tf.complex(x, y), tf.complex(y, 2.0 * x)
+    shared = tf.constant(TABLE[:3], tf.complex64) * 1j
+    with tf.GradientTape() as tape:
+        tape.watch(a)
+        products = [
+            tf.matmul(one, other, **{f"{how}_{which}": True})
+            for one, other in ((a, b), (a, shared), (shared, b))
+            for how in ("transpose", "adjoint")
+            for which in "ab"
+        ]
+        vector = tf.linalg.matvec(a, b[:, 0], transpose_a=True)
+    return [*products, vector, tape.gradient([*products, vector], a)]
+
+
+def other_broadcasting(x: Any, y: Any) -> list[Any]:
+    """Operations whose inputs do not broadcast as sums do."""
+    return [
+        tf.nn.softmax_cross_entropy_with_logits(labels=y[0, :1], logits=x[:1, :1] * 2.0),
+        tf.raw_ops.ApproximateEqual(x=x[0], y=tf.constant(TABLE[0])),
+    ]
+
+
+@pytest.mark.parametrize("function", [complex_products, other_broadcasting])
+def test_rules_are_for_the_types_and_shapes_that_they_name(
+    function: Callable[..., Any], joined: list[Analysis]
+) -> None:
+    both(function, per_replica(3, 5), per_replica(3, 5, seed=1))
+    assert joined
+
+
+def test_sums_that_are_not_those_of_what_is_multiplied(joined: list[Analysis]) -> None:
+    """Sums of halves are finite, of wholes not; and infinity times a sum is a number too many."""
+
+    def replica(x: Any) -> list[Any]:
+        small = tf.cast(x, tf.float16) * 0.125
+        signs = (x - 35000.0) * tf.constant(np.inf)
+        return [all_reduce(small), all_reduce(signs)]
+
+    values = [np.array([number], np.float32) for number in (30000.0, 30000.0, 40000.0, 60000.0)]
+    strategy = strategy_of(REPLICAS, joined=True)
+    (small, signs), *_ = run(strategy, replica, each(strategy, values))
+    np.testing.assert_array_equal(small, np.array([20000.0], np.float16))
+    assert np.isnan(signs).all()
+    assert operations(joined)
+
+
 def trained(strategy: Any) -> list[np.ndarray]:
     """The weights of a model with attention and convolutions, after some steps of `fit`."""
     x = np.random.default_rng(0).normal(size=[32, 6, 4]).astype(np.float32)

@@ -15,11 +15,15 @@ import numpy as np
 
 from tpunb.virtual._tensorflow import FuncGraph
 from tpunb.virtual.replicate.expand import Arguments, Expansion, ReplicaFunction, expand
-from tpunb.virtual.replicate.inferred_sizes import inferred_sizes, sizes_in
+from tpunb.virtual.replicate.inferred_sizes import (
+    inferred_sizes,
+    sizes_in,
+    with_plain_arithmetic,
+)
 from tpunb.virtual.replicate.joining import Joining
 from tpunb.virtual.replicate.merged_sizes import merged
 from tpunb.virtual.replicate.nodes import argument_name, new_name
-from tpunb.virtual.replicate.static_tensors import KnownSizes
+from tpunb.virtual.replicate.static_tensors import KnownSizes, known_sizes
 
 __all__ = ["FunctionOfAnySize", "of_any_size", "sample_sizes"]
 
@@ -122,14 +126,33 @@ def of_any_size(
     Returns:
         The function; None if it is not for each of the sizes that are tried.
     """
-    samples = {}
+    samples: dict[int, KnownSizes] = {}
+    definition = with_plain_arithmetic(function.definition, known_sizes(graph, function.definition))
     for size in sample_sizes(sizes_in(graph)):
-        sizes = inferred_sizes(graph, function.definition, batches, size)
+        sizes = inferred_sizes(graph, definition, batches, size)
         if sizes is None:
             return None
         samples[size] = sizes
+    if not _are_linear(samples):
+        return None
     known = {one.name: getattr(function, one.name) for one in dataclasses.fields(function)}
     return FunctionOfAnySize(**known, samples=samples, most=most, batch=batches[0])
+
+
+def _are_linear(samples: Mapping[int, KnownSizes]) -> bool:
+    """Whether the size of each axis of every tensor is linear in that of a replica's part.
+
+    Each operation makes its result's sizes of those it takes. Where these are linear, and the
+    result is for all samples, it is for sizes between them: what cuts off a slice, rounds a
+    number of strides or takes the smaller of two sizes shows at one of the samples.
+    """
+    (first, *_), (one, other, *_) = samples, samples.values()
+    for key in set.intersection(*map(set, samples.values())):
+        line = [(a, b - a) for a, b in zip(one[key], other[key], strict=False)]
+        for size, sizes in samples.items():
+            if sizes[key] != tuple(at + (size - first) * slope for at, slope in line):
+                return False
+    return True
 
 
 def _apart_from_nodes(made: Expansion) -> Expansion:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.logs import logger
 from tpunb.virtual._tensorflow import (
     FuncGraph,
     atomic_function,
@@ -102,10 +103,14 @@ def _call(
     if _runs_here(options):
         spare_the_machine(traced, len(options.cores), written.expansion.repeated)
     batches = _batches(function, columns, options)
-    joined = _of_any_size(function, traced, columns, batches, options.joined)
-    if joined is None:
-        return packed(graph, emit(graph, written), written.expansion.places, options.cores)
-    return packed(graph, *call_either(graph, written, joined, batches), options.cores)
+    try:
+        joined = _of_any_size(function, traced, columns, batches, options.joined)
+        if joined is not None:
+            return packed(graph, *call_either(graph, written, joined, batches), options.cores)
+    except Exception:
+        # Whatever goes wrong with what is joined goes well with what is not, or fails there too.
+        logger("replicate").debug("Batches of any size are not joined.", exc_info=True)
+    return packed(graph, emit(graph, written), written.expansion.places, options.cores)
 
 
 def _written(

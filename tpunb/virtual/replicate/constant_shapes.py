@@ -98,6 +98,8 @@ class _Constants:
         masks = {key: node.attr[f"{key}_mask"].i for key in _MASKS}
         if values is None or masks.pop("ellipsis") or masks.pop("new_axis"):
             return None
+        if any(source.source in self._found for source in data_inputs(node)[1:]):
+            return None  # which sizes it takes may depend on sizes
         sizes, *bounds = values
         if sizes.dtype.kind != "i" or sizes.ndim != 1 or any(one.size != 1 for one in bounds):
             return None

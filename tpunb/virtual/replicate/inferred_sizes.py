@@ -9,13 +9,76 @@ import tensorflow as tf
 from tpunb.virtual._tensorflow import (
     FuncGraph,
     FunctionDef,
+    NodeDef,
     dtypes,
     function_def_to_graph_def,
     handle_data_util,
 )
-from tpunb.virtual.replicate.static_tensors import KnownSizes, Sizes
+from tpunb.virtual.replicate.graphs import data_inputs, in_topological_order, reference
+from tpunb.virtual.replicate.nodes import add_node, type_of
+from tpunb.virtual.replicate.static_tensors import KnownSizes, Sizes, StaticTensors
 
-__all__ = ["inferred_sizes", "sizes_in"]
+__all__ = ["inferred_sizes", "sizes_in", "with_plain_arithmetic"]
+
+
+_ASK = frozenset({"Shape", "ShapeN", "Size"})
+_OF_ALL = frozenset({"Add", "AddV2", "ConcatV2", "Identity", "Neg", "Pack", "Sub"})
+_OF_FIRST = frozenset(
+    {"ExpandDims", "GatherV2", "Prod", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose"}
+    | {"Unpack"}
+)
+
+
+def with_plain_arithmetic(definition: FunctionDef, traced: KnownSizes) -> FunctionDef:
+    """A function whose shapes depend on the size of a batch by sums and products alone.
+
+    TensorFlow infers shapes through any arithmetic, as that of a `tf.maximum(size - 100, 0)`, of
+    which some sizes do not tell others. Here what other operations make of a size is hidden, so
+    that no shape is inferred from it.
+
+    Args:
+        definition: The function, its calls inlined; it is not changed.
+        traced: The shapes that are known whatever the size is.
+    """
+    nodes = {node.name: node for node in definition.node_def}
+    statics = StaticTensors(definition, nodes, traced)
+    sizes: set[str] = set()
+    hidden: set[str] = set()
+    for node in in_topological_order(definition.node_def):
+        sources = data_inputs(node)
+        places = {place for place, one in enumerate(sources) if one.source in sizes}
+        if node.op in _ASK:
+            unknown = any(statics.sizes(one) is None for one in sources)
+            if unknown:
+                sizes.add(node.name)
+        elif places and node.op != "BroadcastGradientArgs":
+            # Over which axes that broadcasts shows where a size is 1: at one of the samples.
+            (sizes if _is_plain(node, places) else hidden).add(node.name)
+    result = FunctionDef()
+    result.CopyFrom(definition)
+    instead: dict[str, str] = {}
+    for node in result.node_def[:]:
+        for place, text in enumerate(node.input):
+            source = reference(text)
+            if source.source in hidden:
+                if text not in instead:
+                    # It gives a tensor of the same shape, and is never run ahead.
+                    kind, name = type_of(statics.dtype(source)), f"tpunb_hidden_{len(instead)}"
+                    add_node(result, "DebugIdentityV2", name, "", [text], T=kind)
+                    instead[text] = f"{name}:output:0"
+                node.input[place] = instead[text]
+    return result
+
+
+def _is_plain(node: NodeDef, places: Collection[int]) -> bool:
+    """Whether of sizes, which are some inputs, a node makes sums and products of them."""
+    if node.op == "Cast":
+        return all(dtypes.as_dtype(node.attr[key].type).is_integer for key in ("SrcT", "DstT"))
+    if node.op == "DynamicStitch":
+        return min(places) >= int(node.attr["N"].i)
+    if node.op == "Mul":
+        return len(places) == 1
+    return bool(node.op in _OF_ALL or (node.op in _OF_FIRST and max(places) == 0))
 
 
 def inferred_sizes(

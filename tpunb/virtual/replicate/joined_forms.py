@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -148,3 +148,57 @@ class Seen:
 
 Rule = Callable[[Seen], Plan | None]
 """Finds how a node does what it does for all replicas; None if it cannot."""
+
+REAL = frozenset(
+    {dtypes.bool, dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64}
+    | {dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64}
+    | {dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64}
+)
+"""The types of tensors that are joined. `tests/joining` tries the rules with all of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Holding:
+    """A rule, and for which nodes of an operation it holds.
+
+    Attributes:
+        rule: The rule.
+        attributes: The attributes that may have any value, as far as the rule itself does not
+            look at them; others have the operation's default.
+    """
+
+    rule: Rule
+    attributes: frozenset[str]
+
+    def holds(self, node: NodeDef, kinds: Iterable[dtypes.DType]) -> bool:
+        """Whether the rule is for a node.
+
+        Args:
+            node: The node.
+            kinds: The types of the tensors that it takes and gives.
+        """
+        definition = op_def_registry.get(node.op)
+        defaults = {one.name: one for one in definition.attr}
+        arguments = (*definition.input_arg, *definition.output_arg)
+        counts = {one.number_attr for one in arguments}
+        return REAL.issuperset(kinds) and all(
+            name in self.attributes | counts | _UNIMPORTANT
+            or (name in defaults and defaults[name].type == "type")
+            or (name in defaults and defaults[name].default_value == value)
+            for name, value in node.attr.items()
+        )
+
+
+_UNIMPORTANT = frozenset({"_class", "_has_manual_control_dependencies", "_output_shapes"})
+"""Attributes that say nothing of what a node computes."""
+
+
+def holding(rule: Rule, operations: str, attributes: str = "") -> dict[str, Holding]:
+    """A rule for some operations.
+
+    Args:
+        rule: The rule.
+        operations: Their names, in one text.
+        attributes: Those of their attributes whose every value it is for, in one text.
+    """
+    return dict.fromkeys(operations.split(), Holding(rule, frozenset(attributes.split())))

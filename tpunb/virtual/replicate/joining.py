@@ -115,13 +115,15 @@ class _Candidates:
 
     def _plan(self, node: NodeDef) -> Plan | None:
         """How a node can be done; of those that read it this is known already."""
-        rule = rule_of(node.op)
-        if rule is None or not self._may_join(node):
+        known = rule_of(node.op)
+        if known is None or not self._may_join(node):
             return None
-        seen = self._seen(node)
+        taken = map(self.statics.dtype, data_inputs(node))
+        kinds = [kind for kind in taken if kind != dtypes.resource] + output_types(node)
+        seen = self._seen(node) if known.holds(node, kinds) else None
         if seen is None:
             return None
-        plan = (linear(seen) if seen.summed else None) or rule(seen)
+        plan = (linear(seen) if seen.summed else None) or known.rule(seen)
         return plan if plan is not None and _has_rows(plan, seen) else None
 
     def _may_join(self, node: NodeDef) -> bool:
@@ -144,9 +146,11 @@ class _Candidates:
         known_inputs = [one for one in inputs if one is not None]
         if len(known_outputs) < len(outputs) or len(known_inputs) < len(inputs):
             return None
-        if not all(map(_is_number, kinds)) or not any(one.varies for one in known_inputs):
+        if not any(one.varies for one in known_inputs):
             return None
-        return Seen(node, known_inputs, known_outputs, self._replicas, self._is_summed(node.name))
+        # The sum of all overflows in float16 where those of each, scaled down or not, do not.
+        summed = dtypes.float16 not in kinds and self._is_summed(node.name)
+        return Seen(node, known_inputs, known_outputs, self._replicas, summed)
 
     def _input(self, source: Reference) -> Input | None:
         kind = self.statics.dtype(source)
@@ -157,7 +161,7 @@ class _Candidates:
             shared = argument is not None and argument.is_mirrored and not varies
             return Input((), kind, varies=False, value=lambda: None) if shared else None
         sizes = self.statics.sizes(source)
-        if sizes is None or (varies and 0 in sizes) or not _is_number(kind):
+        if sizes is None or (varies and 0 in sizes):
             return None
         return Input(sizes, kind, varies, lambda: self.statics.value(source))
 
@@ -245,10 +249,6 @@ _SUM_TAKES = frozenset({Form.SUMMED, Form.SHARED})
 
 def _is_sum(node: NodeDef) -> bool:
     return bool(node.op == "CrossReplicaSum")
-
-
-def _is_number(kind: dtypes.DType) -> bool:
-    return bool(kind.is_floating or kind.is_integer or kind.is_bool or kind.is_complex)
 
 
 def _has_rows(plan: Plan, seen: Seen) -> bool:

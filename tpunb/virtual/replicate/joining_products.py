@@ -10,11 +10,12 @@ from tpunb.virtual.replicate.joined_forms import (
     SHARED,
     STACKED,
     Form,
+    Holding,
     Plan,
-    Rule,
     Seen,
     Take,
     constant,
+    holding,
 )
 
 _GAIN = 4.0
@@ -72,10 +73,12 @@ def _einsum(seen: Seen) -> Plan | None:
         replica + one if taken.varies else one
         for one, taken in zip(labels, seen.inputs, strict=True)
     ]
-    whole = result if seen.summed else replica + result
+    # Of a factor that all share it would multiply the sum: of infinities another number.
+    summed = seen.summed and all(one.varies for one in seen.inputs)
+    whole = result if summed else replica + result
     attributes = {"equation": AttrValue(s=f"{','.join(labels)}->{whole}".encode())}
     takes = [STACKED if one.varies else SHARED for one in seen.inputs]
-    gives = Form.SUMMED if seen.summed else Form.STACKED
+    gives = Form.SUMMED if summed else Form.STACKED
     return seen.plan(takes, gives, attributes=attributes, gain=_GAIN)
 
 
@@ -105,21 +108,24 @@ def _mean_pooling_gradient(seen: Seen) -> Plan | None:
     return seen.plan([sizes, ROWS], Form.ROWS, gain=2.0)
 
 
-PRODUCTS: dict[str, Rule] = {
-    "AvgPool3DGrad": _mean_pooling_gradient,
-    "AvgPoolGrad": _mean_pooling_gradient,
-    "BatchMatMul": _batched_matrices,
-    "BatchMatMulV2": _batched_matrices,
-    "Conv2D": _convolution,
-    "Conv2DBackpropFilter": _weights_gradient,
-    "Conv2DBackpropInput": _image_gradient,
-    "Conv3D": _convolution,
-    "Conv3DBackpropFilterV2": _weights_gradient,
-    "Conv3DBackpropInputV2": _image_gradient,
-    "DepthwiseConv2dNative": _convolution,
-    "DepthwiseConv2dNativeBackpropFilter": _weights_gradient,
-    "DepthwiseConv2dNativeBackpropInput": _image_gradient,
-    "Einsum": _einsum,
-    "MatMul": _matrices,
+POOLING = "ksize strides padding explicit_paddings data_format"
+_CONVOLUTION = "strides padding explicit_paddings data_format dilations use_cudnn_on_gpu"
+
+PRODUCTS: dict[str, Holding] = {
+    **holding(_matrices, "MatMul", "transpose_a transpose_b grad_a grad_b"),
+    **holding(_batched_matrices, "BatchMatMul BatchMatMulV2", "adj_x adj_y grad_x grad_y"),
+    **holding(_einsum, "Einsum", "equation"),
+    **holding(_convolution, "Conv2D Conv3D DepthwiseConv2dNative", _CONVOLUTION),
+    **holding(
+        _image_gradient,
+        "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput",
+        _CONVOLUTION,
+    ),
+    **holding(
+        _weights_gradient,
+        "Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter",
+        _CONVOLUTION,
+    ),
+    **holding(_mean_pooling_gradient, "AvgPoolGrad AvgPool3DGrad", POOLING),
 }
 """The rules for what multiplies, and for the gradients of pooling, which are alike."""

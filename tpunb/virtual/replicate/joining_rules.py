@@ -6,26 +6,30 @@ need not be a batch: a value that has none is stacked along a new axis.
 
 from __future__ import annotations
 
-from tpunb.virtual._tensorflow import AttrValue
+import numpy as np
+
+from tpunb.virtual._tensorflow import AttrValue, dtypes
 from tpunb.virtual.replicate.joined_forms import (
     ROWS,
     SHARED,
     STACKED,
     SUMMED,
     Form,
+    Holding,
     Input,
     Plan,
     Rule,
     Seen,
     Take,
     constant,
+    holding,
 )
-from tpunb.virtual.replicate.joining_products import PRODUCTS
+from tpunb.virtual.replicate.joining_products import POOLING, PRODUCTS
 from tpunb.virtual.replicate.joining_shapes import SHAPES
 
 _BROADCASTING = """
-    Abs Acos Acosh Add AddV2 Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BitwiseAnd
-    BitwiseOr BitwiseXor Cast Ceil CheckNumerics Conj Cos Cosh Digamma Div DivNoNan Elu Equal Erf
+    Abs Acos Acosh Add AddV2 Asin Asinh Atan Atan2 Atanh BitwiseAnd
+    BitwiseOr BitwiseXor Ceil CheckNumerics Cos Cosh Digamma Div DivNoNan Elu Equal Erf
     Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity Igamma Igammac Inv
     Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd
     LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual OnesLike
@@ -34,25 +38,28 @@ _BROADCASTING = """
     Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlog1py Xlogy ZerosLike Zeta
 """
 _UNIFORM = """
-    AddN EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad Select SeluGrad
-    SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad TanhGrad
+    AddN ApproximateEqual EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad
+    Select SeluGrad SigmoidGrad SoftmaxCrossEntropyWithLogits SoftplusGrad SoftsignGrad SqrtGrad
+    TanhGrad
 """
 _REDUCTIONS = """
     All Any ArgMax ArgMin Cumprod Cumsum EuclideanNorm Max Mean Min Prod ReverseV2 Sum
 """
-_ON_IMAGES = """
-    AvgPool AvgPool3D DepthToSpace LRN MaxPool MaxPool3D ResizeBilinear ResizeNearestNeighbor
-    ResizeNearestNeighborGrad SpaceToDepth
-"""
+_RESIZING = "ResizeBilinear ResizeNearestNeighbor ResizeNearestNeighborGrad"
 _LINEAR = """
     Add AddN AddV2 ExpandDims Identity Mul Neg RealDiv Reshape Squeeze StopGradient Sub Transpose
 """
 """Of the sum of the replicas' values they make the sum of what they make of each."""
 
 
-def rule_of(op: str) -> Rule | None:
+def rule_of(op: str) -> Holding | None:
     """The rule for an operation; None if there is none."""
     return _RULES.get(op)
+
+
+def operations() -> frozenset[str]:
+    """The operations that have a rule."""
+    return frozenset(_RULES)
 
 
 def broadcasting(seen: Seen) -> Plan | None:
@@ -95,13 +102,26 @@ def _is_linear(seen: Seen) -> bool:
     """Whether a node of a `_LINEAR` operation is linear in what varies."""
     if seen.node.op in {"Mul", "RealDiv"}:
         first, second = seen.inputs
-        varying = first if first.varies else second
-        one = first.varies != second.varies
+        varying, factor = (first, second) if first.varies else (second, first)
         divided = seen.node.op == "RealDiv" and second.varies
-        return one and not divided and varying.sizes == seen.outputs[0]
+        return (
+            not factor.varies
+            and not divided
+            and varying.sizes == seen.outputs[0]
+            and _is_usual(factor.value())
+        )
     if seen.node.op in {"Add", "AddN", "AddV2", "Sub"}:
         return all(one.varies and one.sizes == seen.outputs[0] for one in seen.inputs)
     return seen.inputs[0].varies and not any(one.varies for one in seen.inputs[1:])
+
+
+def _is_usual(factor: np.ndarray | None) -> bool:
+    """Whether a factor, or divisor, is known and finite: an infinite one tells no sum of products.
+
+    A sum times infinity is infinite where the products are of both signs, and have no sum.
+    """
+    known = None if factor is None else np.asarray(factor, np.float64)
+    return known is not None and bool(np.all(np.isfinite(known) & (known != 0)))
 
 
 def _along_last_axis(seen: Seen) -> Plan | None:
@@ -111,13 +131,6 @@ def _along_last_axis(seen: Seen) -> Plan | None:
     if any(one.varies for one in seen.inputs[1:]):
         return None
     return seen.plan([take, *rest], take.form)
-
-
-def _cross_entropy(seen: Seen) -> Plan | None:
-    """A cross-entropy of each row."""
-    if any(one.sizes[0] != seen.inputs[0].sizes[0] for one in seen.inputs):
-        return None
-    return seen.plan([ROWS] * len(seen.inputs), Form.ROWS)
 
 
 def _reduction(seen: Seen) -> Plan | None:
@@ -187,8 +200,6 @@ def _gather(seen: Seen) -> Plan | None:
 
 def _gather_from_variable(seen: Seen) -> Plan | None:
     _, indices = seen.inputs
-    if seen.node.attr["batch_dims"].i:
-        return None
     take = ROWS if indices.sizes else STACKED
     return seen.plan([SHARED, take], take.form)
 
@@ -199,6 +210,17 @@ def _segment_sum(seen: Seen) -> Plan | None:
     if not seen.summed or number.varies or len(ids.sizes) != 1 or not data.sizes:
         return None
     return seen.plan([ROWS, ROWS, SHARED], Form.SUMMED)
+
+
+def _cast(seen: Seen) -> Plan | None:
+    """A change of type.
+
+    What a processor makes of numbers that a small or unsigned integer does not hold depends on
+    their place in a tensor.
+    """
+    result = dtypes.as_dtype(seen.node.attr["DstT"].type)
+    whole = result.is_integer and result not in {dtypes.int32, dtypes.int64}
+    return None if whole and seen.inputs[0].dtype.is_floating else broadcasting(seen)
 
 
 def _bitcast(seen: Seen) -> Plan | None:
@@ -213,35 +235,26 @@ def _bias(seen: Seen) -> Plan | None:
     return seen.plan([ROWS, SHARED], Form.ROWS) if not seen.inputs[1].varies else None
 
 
-def _normalization(seen: Seen) -> Plan | None:
-    """A batch normalization by given means; in training the statistics are each replica's."""
-    if seen.node.attr["is_training"].b or any(one.varies for one in seen.inputs[1:]):
-        return None
-    gives = [Form.ROWS] + [Form.SHARED] * (len(seen.outputs) - 1)
-    return Plan([ROWS] + [SHARED] * (len(seen.inputs) - 1), gives)
-
-
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(_BROADCASTING.split(), broadcasting),
-    **dict.fromkeys(_UNIFORM.split(), uniform),
+_RULES: dict[str, Holding] = {
+    **holding(broadcasting, _BROADCASTING, "alpha message"),
+    **holding(_cast, "Cast", "Truncate"),
+    **holding(uniform, _UNIFORM, "alpha tolerance"),
     **PRODUCTS,
     **SHAPES,
-    **dict.fromkeys(("Softmax", "LogSoftmax", "TopKV2"), _along_last_axis),
-    **dict.fromkeys(
-        ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"), _cross_entropy
-    ),
-    **dict.fromkeys(_REDUCTIONS.split(), _reduction),
-    **dict.fromkeys(_ON_IMAGES.split(), _rows_of(0)),
-    "InTopKV2": _rows_of(0, 1),
-    "ResizeBilinearGrad": _rows_of(0, 1),
-    "MaxPoolGrad": _rows_of(0, 1, 2),
-    "MaxPool3DGrad": _rows_of(0, 1, 2),
-    "Bitcast": _bitcast,
-    "BiasAdd": _bias,
-    "BiasAddGrad": _bias_gradient,
-    "FusedBatchNormV3": _normalization,
-    "GatherV2": _gather,
-    "OneHot": _one_hot,
-    "ResourceGather": _gather_from_variable,
-    "UnsortedSegmentSum": _segment_sum,
+    **holding(_along_last_axis, "LogSoftmax Softmax TopKV2", "sorted"),
+    **holding(_reduction, _REDUCTIONS, "exclusive keep_dims reverse"),
+    **holding(_rows_of(0), "AvgPool AvgPool3D MaxPool MaxPool3D", POOLING),
+    **holding(_rows_of(0, 1, 2), "MaxPoolGrad MaxPool3DGrad", POOLING),
+    **holding(_rows_of(0), "DepthToSpace SpaceToDepth", "block_size data_format"),
+    **holding(_rows_of(0), "LRN", "alpha beta bias depth_radius"),
+    **holding(_rows_of(0), _RESIZING, "align_corners half_pixel_centers"),
+    **holding(_rows_of(0, 1), "ResizeBilinearGrad", "align_corners half_pixel_centers"),
+    **holding(_rows_of(0, 1), "InTopKV2 SparseSoftmaxCrossEntropyWithLogits"),
+    **holding(_bitcast, "Bitcast"),
+    **holding(_bias, "BiasAdd", "data_format"),
+    **holding(_bias_gradient, "BiasAddGrad", "data_format"),
+    **holding(_gather, "GatherV2", "batch_dims"),
+    **holding(_gather_from_variable, "ResourceGather"),
+    **holding(_one_hot, "OneHot", "axis"),
+    **holding(_segment_sum, "UnsortedSegmentSum"),
 }

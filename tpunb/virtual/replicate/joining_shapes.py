@@ -10,12 +10,13 @@ from tpunb.virtual.replicate.joined_forms import (
     SHARED,
     STACKED,
     Form,
+    Holding,
     Input,
     Plan,
-    Rule,
     Seen,
     Take,
     constant,
+    holding,
 )
 from tpunb.virtual.replicate.nodes import integer, type_of
 
@@ -151,23 +152,18 @@ def _broadcast(seen: Seen) -> Plan | None:
     return seen.plan([Take(Form.STACKED, sizes), whole], Form.STACKED)
 
 
-SHAPES: dict[str, Rule] = {
-    "BroadcastTo": _broadcast,
-    "ConcatV2": _concatenation,
-    "ExpandDims": _reshape,
-    "MirrorPad": _pad,
-    "Pack": _pack,
-    "Pad": _pad,
-    "PadV2": _pad,
-    "Reshape": _reshape,
-    "Slice": _slice,
-    "Split": _split,
-    "SplitV": _split,
-    "Squeeze": _reshape,
-    "StridedSlice": _strided_slice,
-    "StridedSliceGrad": _strided_slice_gradient,
-    "Tile": _tile,
-    "Transpose": _transpose,
-    "Unpack": _unpack,
+SHAPES: dict[str, Holding] = {
+    **holding(_broadcast, "BroadcastTo"),
+    **holding(_concatenation, "ConcatV2"),
+    **holding(_pack, "Pack", "axis"),
+    **holding(_pad, "MirrorPad Pad PadV2", "mode"),
+    **holding(_reshape, "ExpandDims Reshape Squeeze", "squeeze_dims"),
+    **holding(_slice, "Slice"),
+    **holding(_split, "Split SplitV"),
+    **holding(_strided_slice, "StridedSlice", " ".join(_MASKS)),
+    **holding(_strided_slice_gradient, "StridedSliceGrad", " ".join(_MASKS)),
+    **holding(_tile, "Tile"),
+    **holding(_transpose, "Transpose"),
+    **holding(_unpack, "Unpack", "axis"),
 }
 """The rules for what moves elements."""

@@ -127,13 +127,33 @@ class _Merging:
 
     def _calculate(self, values: Sequence[np.ndarray], device: str) -> str:
         """Writes what gives integers that are linear in the size, or the same for all."""
-        base, slope = self._line(values)
+        return self._written(*self._line(values), device)
+
+    def _written(self, base: np.ndarray, slope: np.ndarray, device: str) -> str:
         key = base.tobytes(), slope.tobytes(), f"{base.dtype} {base.shape}"
         if key not in self._calculated:
             name = f"{INTEGERS}_{len(self._calculated)}"
-            text = self._constant(name, device, base)
-            self._calculated[key] = self._sum(name, device, text, slope) if slope.any() else text
+            self._calculated[key] = name  # which nothing else is called
+            if not slope.any():
+                text = self._constant(name, device, base)
+            elif base.ndim == 1:
+                text = self._list(name, device, base, slope)
+            else:
+                text = self._sum(name, device, self._constant(name, device, base), slope)
+            self._calculated[key] = text
         return self._calculated[key]
+
+    def _list(self, name: str, device: str, base: np.ndarray, slope: np.ndarray) -> str:
+        """Writes integers one by one, of which TensorFlow knows those that are the same for all.
+
+        So it knows as much of a shape as it did of the replica function's.
+        """
+        pairs = zip(base, slope, strict=True)
+        each = [self._written(np.asarray(one), np.asarray(more), device) for one, more in pairs]
+        kind = type_of(dtypes.as_dtype(base.dtype))
+        count = integer(len(each))
+        self._add("Pack", f"{name}/list", device, each, T=kind, N=count, axis=integer(0))
+        return f"{name}/list:output:0"
 
     def _sum(self, name: str, device: str, base: str, slope: np.ndarray) -> str:
         """Writes a sum of integers, and of others times the size."""

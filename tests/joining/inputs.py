@@ -1,0 +1,491 @@
+"""Valid inputs and attributes for each operation, of a rank and sizes.
+
+Most operations take tensors of one shape, or that broadcast. The others are in a table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """An input of an operation.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its type; None for that of the operation's definition.
+        values: Its values, if they are not random.
+        below: Random integers are smaller than this, and not negative.
+        variable: Whether it is the handle of a variable.
+    """
+
+    shape: Shape
+    dtype: Any = None
+    values: Any = None
+    below: int | None = None
+    variable: bool = False
+
+
+def given(values: Any) -> Slot:
+    """An input with certain values, as an axis or a shape."""
+    array = np.asarray(values, None if np.size(values) else np.int32)
+    return Slot(array.shape, values=array)
+
+
+Inputs = tuple[Sequence[Slot], Mapping[str, Any]]
+"""The inputs of an operation, and the attributes that go with them."""
+
+Maker = Callable[[Shape, Mapping[str, Any]], Iterator[Inputs]]
+"""Makes inputs, given a shape and the values of boolean and enumerated attributes."""
+
+
+def inputs_of(op: str, count: int, shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
+    """Inputs for an operation.
+
+    Args:
+        op: The operation.
+        count: How many inputs its definition has; 0 if it takes a list.
+        shape: The shape that they are made from.
+        attributes: Its boolean and enumerated attributes.
+    """
+    if op in _MAKERS:
+        yield from _MAKERS[op](shape, attributes)
+    elif count == 0:
+        for number in (1, 2, 3):
+            yield [Slot(shape)] * number, {}
+    else:
+        for shapes in _broadcasting(shape, count):
+            yield [Slot(one) for one in shapes], {}
+
+
+def _broadcasting(shape: Shape, count: int) -> Iterator[Sequence[Shape]]:
+    """Shapes that broadcast to one."""
+    yield [shape] * count
+    if count > 1 and shape:
+        for other in dict.fromkeys([shape[1:], (1, *shape[1:]), (*shape[:-1], 1)]):
+            for place in range(count):
+                yield [other if k == place else shape for k in range(count)]
+        if len(shape) > 1:
+            yield [(shape[0], *[1] * (len(shape) - 1)), (1, *shape[1:]), shape][:count]
+
+
+def _over_axes(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    rank = len(shape)
+    choices: list[list[int]] = [[], *([axis] for axis in range(-rank, rank)), list(range(rank))]
+    choices += [[0, -1], [1, 2]] if rank > 2 else []
+    for axes in choices:
+        yield [Slot(shape), given(np.asarray(axes, np.int32))], {}
+
+
+def _checked(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    yield [Slot(shape)], {"message": "here"}
+
+
+def _along(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for axis in range(-len(shape), len(shape)):
+        yield [Slot(shape), given(axis)], {}
+
+
+def _matrices(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
+    if len(shape) != 2:
+        return
+    rows, inner = shape
+    first, second = (rows, inner), (inner, rows + 1)
+    yield (
+        [
+            Slot(first[::-1] if attributes["transpose_a"] else first),
+            Slot(second[::-1] if attributes["transpose_b"] else second),
+        ],
+        {},
+    )
+
+
+def _batched(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
+    if len(shape) < 2:
+        return
+    *batch, rows, inner = shape
+    first, second = (rows, inner), (inner, rows + 1)
+    first = first[::-1] if attributes["adj_x"] else first
+    second = second[::-1] if attributes["adj_y"] else second
+    for one, other in _broadcasting(tuple(batch), 2):
+        yield [Slot((*one, *first)), Slot((*other, *second))], {}
+
+
+_EQUATIONS = {
+    "ab,bc->ac": ["ab", "bc"],
+    "ab,cb->ca": ["ab", "cb"],
+    "abc,cd->abd": ["abc", "cd"],
+    "abc,adc->abd": ["abc", "adc"],
+    "ab->": ["ab"],
+    "ab->ba": ["ab"],
+    "aa->a": ["aa"],
+    "aab->b": ["aab"],
+    "a->aa": ["a"],
+    "...ab,...bc->...ac": ["eab", "ebc"],
+    "...ab,bc->...ac": ["efab", "bc"],
+    "...a->a...": ["ba"],
+    "a,a->": ["a", "a"],
+    "a,b->ab": ["a", "b"],
+    "abc,abd->cd": ["abc", "abd"],
+    ",a->a": ["", "a"],
+}
+
+
+def _einsum(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    sizes = dict(zip("abcdef", (*shape, 2, 3, 1, 2, 2, 2), strict=False))
+    for equation, labels in _EQUATIONS.items():
+        yield [Slot(tuple(sizes[one] for one in each)) for each in labels], {"equation": equation}
+
+
+def _image(shape: Shape, layout: str) -> Shape:
+    """The shape of images, with the channels where the layout has them."""
+    batch, *pixels, channels = shape
+    first = layout in {"NCHW", "NCDHW", "NCHW_VECT_C"}
+    return (batch, channels, *pixels) if first else (batch, *pixels, channels)
+
+
+def _per_axis(layout: str, *sizes: int) -> list[int]:
+    """An attribute with a number for each axis: `sizes` for those of pixels, 1 for others."""
+    return list(_image((1, *sizes, 1), layout))
+
+
+def _windows(attributes: Mapping[str, Any], pixels: int) -> Iterator[dict[str, Any]]:
+    """How convolutions and pooling go over images."""
+    layout = attributes.get("data_format", "NHWC")
+    explicit: dict[str, Any] = {}
+    if attributes["padding"] == "EXPLICIT":
+        axes = list(_image((0, 1, 1, 0), layout))
+        explicit = {"explicit_paddings": [size for axis in axes for size in (axis, axis // 2)]}
+    for stride in (1, 2):
+        yield {"strides": _per_axis(layout, *[stride] * pixels), **explicit}
+
+
+def _pixels(shape: Shape, count: int, attributes: Mapping[str, Any]) -> Shape | None:
+    """Images made of a shape: its axes are the batch, the pixels and the channels."""
+    if len(shape) != 4:
+        return None
+    batch, height, width, channels = shape
+    middle = (height + 2, width + 2, height + 1)[:count]
+    return _image((batch, *middle, channels), attributes.get("data_format", "NHWC"))
+
+
+def _pooling(pixels: int, result: str = "") -> Maker:
+    def make(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
+        image = _pixels(shape, pixels, attributes)
+        if image is None:
+            return
+        layout = attributes.get("data_format", "NHWC")
+        for how in _windows(attributes, pixels):
+            more = {"ksize": _per_axis(layout, *[2] * pixels), **how}
+            if not result:
+                yield [Slot(image)], more
+                continue
+            try:
+                pooled = tuple(
+                    _like("MaxPool3D" if pixels == 3 else "MaxPool", image, attributes, more)
+                )
+            except (tf.errors.OpError, ValueError):
+                continue
+            if result == "sizes":
+                yield [given(np.array(image, np.int32)), Slot(pooled)], more
+            else:
+                yield [Slot(image), Slot(pooled), Slot(pooled)], more
+
+    return make
+
+
+def _like(op: str, image: Shape, attributes: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+    """The shape that an operation makes of images; raises if it refuses them."""
+    all_of_them = {**attributes, **more}
+    if all_of_them["padding"] == "EXPLICIT" and "explicit_paddings" not in all_of_them:
+        raise ValueError("no paddings")
+    return getattr(tf.raw_ops, op)(input=tf.zeros(image), **all_of_them).shape
+
+
+def _convolution(op: str, pixels: int, which: str) -> Maker:
+    def make(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
+        image = _pixels(shape, pixels, attributes)
+        if image is None:
+            return
+        layout = attributes.get("data_format", "NHWC")
+        channels = shape[3]
+        kernel = (*[2] * pixels, channels, 2)
+        for how, wide in itertools.product(_windows(attributes, pixels), (1, 2)):
+            more = {"dilations": _per_axis(layout, *[wide] * pixels), **how}
+            if which == "forward":
+                yield [Slot(image), Slot(kernel)], more
+                continue
+            known = {**attributes, **more}
+            try:
+                result = getattr(tf.raw_ops, op)(
+                    input=tf.zeros(image), filter=tf.zeros(kernel), **known
+                ).shape
+            except (tf.errors.OpError, ValueError):
+                continue
+            if which == "filter":
+                sizes = given(np.array(kernel, np.int32))
+                yield [Slot(image), sizes, Slot(tuple(result))], more
+            else:
+                sizes = given(np.array(image, np.int32))
+                yield [sizes, Slot(kernel), Slot(tuple(result))], more
+
+    return make
+
+
+def _images(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
+    if len(shape) == 4:
+        yield [Slot(shape)], {}
+
+
+def _blocks(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
+    if len(shape) == 4:
+        batch, height, width, channels = shape
+        sizes = (batch, 2 * height, 2 * width, 4 * channels)
+        yield [Slot(_image(sizes, attributes["data_format"]))], {"block_size": 2}
+
+
+def _resizing(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    if len(shape) == 4:
+        for sizes in ([5, 4], [1, 2]):
+            yield [Slot(shape), given(np.array(sizes, np.int32))], {}
+
+
+def _resizing_gradient(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    if len(shape) == 4:
+        yield [Slot(shape, np.float32), Slot((shape[0], 4, 3, shape[3]))], {}
+
+
+def _bias(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
+    if len(shape) > 1:
+        axis = 1 if attributes["data_format"] == "NCHW" else -1
+        yield [Slot(shape), Slot((shape[axis],))], {}
+
+
+def _reshape(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for after in ([-1], [1, *shape], [*shape, 1], list(shape[::-1]), [*shape[:1], -1]):
+        yield [Slot(shape), given(after)], {}
+
+
+def _squeeze(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    yield [Slot(shape)], {}
+    yield [Slot((1, *shape))], {"axis": [0]}
+    yield [Slot((*shape, 1))], {"axis": [-1]}
+
+
+def _transpose(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    orders = list(itertools.permutations(range(len(shape))))
+    for order in orders[:: max(1, len(orders) // 5)]:
+        yield [Slot(shape), given(np.array(order, np.int32))], {}
+
+
+def _concatenation(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for axis in range(-len(shape), len(shape)):
+        other = list(shape)
+        other[axis] += 1
+        yield [Slot(shape), Slot(tuple(other)), given(axis)], {}
+
+
+def _packing(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for axis in range(-len(shape) - 1, len(shape) + 1):
+        yield [Slot(shape), Slot(shape)], {"axis": axis}
+
+
+def _unpacking(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for axis in range(-len(shape), len(shape)):
+        yield [Slot(shape)], {"axis": axis, "num": shape[axis]}
+
+
+def _parts(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for axis in range(-len(shape), len(shape)):
+        yield [given(axis), Slot(shape)], {"num_split": shape[axis]}
+
+
+def _uneven_parts(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for axis in range(-len(shape), len(shape)):
+        for sizes in ([1, shape[axis] - 1], [-1, 1], [shape[axis]]):
+            # Sizes of type int8 end TensorFlow's process when it traces them.
+            for kind in (np.int32, np.int64):
+                places = dataclasses.replace(given(sizes), dtype=kind)
+                yield [Slot(shape), places, given(axis)], {"num_split": len(sizes)}
+
+
+def _slices(shape: Shape) -> Iterator[tuple[list[list[int]], dict[str, int]]]:
+    """Begins, ends and strides, with masks."""
+    rank = len(shape)
+    names = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    for masks in ([0] * 5, [1, 1, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 1, 0, 2], [0, 0, 0, 1, 0]):
+        for stride in (1, 2, -1):
+            begin, end = ([0] * rank, list(shape)) if stride > 0 else ([-1] * rank, [-9] * rank)
+            bounds = [begin, end, [stride] * rank]
+            yield bounds, dict(zip(names, masks, strict=True))
+    yield [[1], [-1], [1]], {}
+    yield [[0, -1], [1, 9], [1, 1]], {"shrink_axis_mask": 2}
+
+
+def _strided_slice(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for bounds, masks in _slices(shape):
+        yield [Slot(shape), *map(given, bounds)], masks
+
+
+def _strided_slice_gradient(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for bounds, masks in _slices(shape):
+        begin, end, strides = bounds
+        try:
+            sizes = tf.raw_ops.StridedSlice(
+                input=tf.zeros(shape), begin=begin, end=end, strides=strides, **masks
+            ).shape
+        except (tf.errors.OpError, ValueError):
+            continue
+        whole = given(np.array(shape, np.int32))
+        yield [whole, *map(given, bounds), Slot(tuple(sizes))], masks
+
+
+def _slice(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    first, last = [0] * len(shape), [size - 1 for size in shape]
+    for begin, size in ((first, shape), (last, [-1] * len(shape)), (first, [1] * len(shape))):
+        yield [Slot(shape), *(given(np.array(one, np.int32)) for one in (begin, size))], {}
+
+
+def _padding(filled: bool) -> Maker:
+    def make(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+        for margins in ([[1, 0]] * len(shape), [[k % 2, 1] for k in range(len(shape))]):
+            rest = [Slot(())] if filled else []
+            yield [Slot(shape), given(np.reshape(margins, [-1, 2]).astype(np.int32)), *rest], {}
+
+    return make
+
+
+def _tile(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for times in ([2] * len(shape), range(1, len(shape) + 1)):
+        yield [Slot(shape), given(np.array(times, np.int32))], {}
+
+
+def _broadcast(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for one in dict.fromkeys([shape, shape[1:], (1, *shape[1:]), (*shape[:-1], 1)]):
+        yield [Slot(one), given(np.array(shape, np.int32))], {}
+
+
+def _expand(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for axis in range(-len(shape) - 1, len(shape) + 1):
+        yield [Slot(shape), given(axis)], {}
+
+
+def _largest(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    if shape:
+        for k in {1, shape[-1]}:
+            yield [Slot(shape), given(k)], {}
+
+
+def _entropy(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for one, other in _broadcasting(shape, 2):
+        yield [Slot(one), Slot(other)], {}
+
+
+def _sparse_entropy(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    if len(shape) == 2:
+        yield [Slot(shape), Slot(shape[:1], below=shape[1])], {}
+
+
+def _in_top(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    if len(shape) == 2:
+        yield [Slot(shape), Slot(shape[:1], below=shape[1]), given(1)], {}
+
+
+def _gather(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    rank = len(shape)
+    for axis in range(-rank, rank):
+        for indices in ((), (3,), (2, 2)):
+            yield [Slot(shape), Slot(indices, below=shape[axis]), given(axis)], {"batch_dims": 0}
+    for inner in (1, -1):
+        for axis in range(1, rank):
+            indices = (shape[0], *[2] * (1 if inner > 0 else 0))
+            places = [Slot(shape), Slot(indices, below=shape[axis]), given(axis)]
+            yield places, {"batch_dims": inner}
+
+
+def _variable_gather(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for indices, inner in (((), 0), ((3,), 0), ((2, 2), 0), ((*shape[:1], 2), 1)):
+        if len(shape) <= inner:
+            continue
+        table = Slot(shape, variable=True)
+        yield [table, Slot(indices, below=shape[inner])], {"batch_dims": inner}
+
+
+def _one_hot(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for axis in range(-1, len(shape) + 1):
+        yield [Slot(shape, below=4), given(3), Slot(()), Slot(())], {"axis": axis}
+
+
+def _segments(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for rank in range(1, len(shape) + 1):
+        yield [Slot(shape), Slot(shape[:rank], below=3), given(3)], {}
+
+
+_MAKERS: dict[str, Maker] = {
+    **dict.fromkeys(
+        ["All", "Any", "EuclideanNorm", "Max", "Mean", "Min", "Prod", "ReverseV2", "Sum"],
+        _over_axes,
+    ),
+    **dict.fromkeys(["ArgMax", "ArgMin", "Cumprod", "Cumsum"], _along),
+    **dict.fromkeys(["BatchMatMul", "BatchMatMulV2"], _batched),
+    **dict.fromkeys(["ResizeBilinear", "ResizeNearestNeighbor"], _resizing),
+    **dict.fromkeys(["DepthToSpace", "SpaceToDepth"], _blocks),
+    "AvgPool": _pooling(2),
+    "AvgPool3D": _pooling(3),
+    "AvgPool3DGrad": _pooling(3, "sizes"),
+    "AvgPoolGrad": _pooling(2, "sizes"),
+    "BiasAdd": _bias,
+    "BroadcastTo": _broadcast,
+    "CheckNumerics": _checked,
+    "ConcatV2": _concatenation,
+    "Conv2D": _convolution("Conv2D", 2, "forward"),
+    "Conv2DBackpropFilter": _convolution("Conv2D", 2, "filter"),
+    "Conv2DBackpropInput": _convolution("Conv2D", 2, "input"),
+    "Conv3D": _convolution("Conv3D", 3, "forward"),
+    "Conv3DBackpropFilterV2": _convolution("Conv3D", 3, "filter"),
+    "Conv3DBackpropInputV2": _convolution("Conv3D", 3, "input"),
+    "DepthwiseConv2dNative": _convolution("DepthwiseConv2dNative", 2, "forward"),
+    "DepthwiseConv2dNativeBackpropFilter": _convolution("DepthwiseConv2dNative", 2, "filter"),
+    "DepthwiseConv2dNativeBackpropInput": _convolution("DepthwiseConv2dNative", 2, "input"),
+    "Einsum": _einsum,
+    "ExpandDims": _expand,
+    "GatherV2": _gather,
+    "InTopKV2": _in_top,
+    "LRN": _images,
+    "MatMul": _matrices,
+    "MaxPool": _pooling(2),
+    "MaxPool3D": _pooling(3),
+    "MaxPool3DGrad": _pooling(3, "values"),
+    "MaxPoolGrad": _pooling(2, "values"),
+    "MirrorPad": _padding(False),
+    "OneHot": _one_hot,
+    "Pack": _packing,
+    "Pad": _padding(False),
+    "PadV2": _padding(True),
+    "Reshape": _reshape,
+    "ResizeBilinearGrad": _resizing_gradient,
+    "ResizeNearestNeighborGrad": _resizing,
+    "ResourceGather": _variable_gather,
+    "Slice": _slice,
+    "SoftmaxCrossEntropyWithLogits": _entropy,
+    "SparseSoftmaxCrossEntropyWithLogits": _sparse_entropy,
+    "Split": _parts,
+    "SplitV": _uneven_parts,
+    "Squeeze": _squeeze,
+    "StridedSlice": _strided_slice,
+    "StridedSliceGrad": _strided_slice_gradient,
+    "Tile": _tile,
+    "TopKV2": _largest,
+    "Transpose": _transpose,
+    "Unpack": _unpacking,
+    "UnsortedSegmentSum": _segments,
+}
