@@ -239,7 +239,7 @@ class VirtualTPUExtended(InputWorkers):
 
         variable = super()._create_variable(create, **kwargs)
         if distribute_utils.is_distributed_variable(variable):
-            watch_copies(variable, cores, self._options.divergence)
+            watch_copies(variable, cores, self._options.divergence, next_creator)
         if self._tpu_devices.shape[1] > 1 and distribute_utils.is_distributed_variable(variable):
             spmd = self._use_spmd_for_xla_partitioning
             device = None if spmd else int(self._logical_device_stack[-1])

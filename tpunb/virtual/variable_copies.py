@@ -22,32 +22,36 @@ import itertools
 import operator
 import sys
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import (
     TPU_VARIABLES,
     BaseResourceVariable,
-    EagerResourceDeleter,
     FuncGraph,
     ResourceVariable,
     TPUReplicatedVariable,
     TPUUninitializedVariable,
     auto_control_deps,
+    context,
     distribute_values,
     enclosing_tpu_context,
     in_save_context,
     ops,
+    pywrap_tfe,
 )
 
 _COPIES = "_tpunb_copies"
 _INDEX = "_tpunb_index"
 _CORE = "_tpunb_core"
-_FIRSTS = "_tpunb_firsts"
+_FIRST = "_tpunb_first"
+_CAPTURED = "_tpunb_captured"
 _LAST_CREATOR = (lambda: None).__name__
 _MIRRORED = frozenset({tf.VariableSynchronization.AUTO, tf.VariableSynchronization.ON_WRITE, None})
 _READS = (
@@ -70,12 +74,16 @@ _READERS = frozenset(
     }
 )
 """TensorFlow's modules that take a handle only to tell variables apart."""
+_EXECUTE = "tensorflow.python.eager.execute"
+_CALLBACKS = "tensorflow.python.ops.script_ops"
 _GENERATED = "tensorflow.python.ops.gen_"
 """TensorFlow's functions for single operations, of whose arguments the runtime reads variables."""
 
 # A Pod's workers may have resources of an earlier client.
 _PROCESS = uuid.uuid4().hex[:12]
 _numbers = itertools.count()
+_followers: weakref.WeakSet[Copies] = weakref.WeakSet()
+"""Split copies, while functions may be called that know but the first of them."""
 
 
 def leads(devices: Sequence[str]) -> list[int]:
@@ -107,10 +115,23 @@ class Resource:
     deleter: Any = dataclasses.field(compare=False)
 
 
+class _Deleter:
+    """Ends a resource with the last that refers to it."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __del__(self) -> None:
+        # A Pod's workers may have ended before, and TensorFlow itself at the process's end.
+        with contextlib.suppress(Exception), context.eager_mode(), tf.device(self._handle.device):
+            tf.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)
+
+
 class Watcher(Protocol):
     """What is told of variables' copies."""
 
     variables: set[str]
+    lock: threading.RLock
 
     def add(self, copies: Copies) -> None:
         """Takes the copies of a variable for one, until they are split."""
@@ -186,13 +207,23 @@ class Copies:
     def reach(self, index: int, *, to_read: bool) -> Any:
         """A copy's handle, for anybody else."""
         if not to_read:
+            self._refuse_in_callback()
             self.watcher.diverge({self.key})
-        if not tf.executing_eagerly() and not in_save_context() and self.first(index) != index:
-            # A graph keeps the handle.
+        if self.are_merged and self.first(index) != index and _is_kept():
             self.watcher.split({self.key})
-            if self.used and enclosing_tpu_context() is None:
-                _order(self._handles[index], self._handles[self.first(index)])
         return self._handles[index]
+
+    def _refuse_in_callback(self) -> None:
+        """Refuses to split copies from within a function that goes on to take them for one."""
+        if self.are_merged and self.used and _is_in_callback() and _running():
+            raise tf.errors.FailedPreconditionError(
+                None,
+                None,
+                f"A copy of {self._names[0]} is used on its own for the first time while a "
+                "function runs: in a tf.py_function, a tf.numpy_function or a dataset's generator. "
+                "The function has begun with one value for all copies.\nUse a copy before the "
+                "function runs: v.values[0].assign(v.values[0]).",
+            )
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
@@ -215,9 +246,25 @@ class Copies:
             resources = tuple(
                 None if self.first(k) == k else self._own(k) for k in range(len(self._leads))
             )
+        if self.used:
+            _followers.add(self)
         pairs = zip(self._handles, resources, strict=True)
         self._handles = [shared if own is None else own.handle for shared, own in pairs]
         self._resources = resources
+
+    def catch_up(self) -> None:
+        """Waits for what other threads run, which may have updated the first copies alone."""
+        running = _running()
+        while any(sys._current_frames().get(thread) is frame for thread, frame in running.items()):
+            time.sleep(0.001)
+        if threading.active_count() == 1:
+            return
+        with self.watcher.lock, tf.init_scope():
+            for index, own in enumerate(self._resources):
+                if own is not None:
+                    first = self._handles[self.first(index)]
+                    value = tf.raw_ops.ReadVariableOp(resource=first, dtype=self._dtype)
+                    tf.raw_ops.AssignVariableOp(resource=own.handle, value=value)
 
     def _own(self, index: int) -> Resource:
         """A resource with the value that a copy shares."""
@@ -231,8 +278,9 @@ class Copies:
         # What saves a model finds the variable by these.
         handle._parent_trackable = self._copies[index]
         handle._distributed_container = shared._distributed_container
-        deleter = EagerResourceDeleter(handle, shared.device)
-        return Resource(name, self._dtype, self._shape, handle, deleter)
+        if self.used:
+            setattr(handle, _FIRST, shared)
+        return Resource(name, self._dtype, self._shape, handle, _Deleter(handle))
 
 
 # Who reaches for a copy.
@@ -261,6 +309,33 @@ def _trusted() -> Iterator[None]:
         yield
     finally:
         _now.reads -= 1
+
+
+def _running() -> dict[int, Any]:
+    """The threads that run a function of TensorFlow's now, apart from this one: their frames."""
+    mine, frames = threading.get_ident(), sys._current_frames().items()
+    return {
+        thread: frame
+        for thread, frame in frames
+        if thread != mine and frame.f_globals.get("__name__") == _EXECUTE
+    }
+
+
+def _is_in_callback() -> bool:
+    """Whether TensorFlow's runtime has called the Python code that asks."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == _CALLBACKS:
+            return True
+    return False
+
+
+def _is_kept() -> bool:
+    """Whether what reads a copy now keeps its handle: a graph, or a tape."""
+    if not tf.executing_eagerly():
+        return not in_save_context()
+    return not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
 
 
 def _reads(frame: Any) -> bool:
@@ -324,13 +399,14 @@ def _is_one(value: Any) -> bool:
 # Watching them.
 
 
-def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher) -> None:
+def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher, creator: Any) -> None:
     """Sees who uses a copy of a new variable on its own, and merges the copies if they can be.
 
     Args:
         variable: A variable with a copy for each replica.
         cores: Where each copy says that it is; it may be kept elsewhere.
         watcher: Is told before a copy may be written, or has to have its own resource.
+        creator: What created each copy.
     """
     copies = [
         part
@@ -341,7 +417,7 @@ def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher) -> None:
     eager = ops.executing_eagerly_outside_functions()
     watched = None
     if known and eager and type(variable) in TPU_VARIABLES and variable._is_mirrored():
-        watched = _watched(variable, copies, watcher)
+        watched = _watched(variable, copies, watcher, is_trusted=is_tensorflows(creator))
     elif len({id(getattr(copy, "_handle", copy)) for copy in copies}) < len(copies):
         raise AssertionError(f"The copies of {variable.name} share what they must not.")
     for index, copy in enumerate(copies):
@@ -362,15 +438,29 @@ def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher) -> None:
         variable.__class__ = _of_copies(type(variable))  # type: ignore[arg-type]
 
 
-def _watched(variable: Any, copies: Sequence[Any], watcher: Watcher) -> Copies:
+def _watched(variable: Any, copies: Sequence[Any], watcher: Watcher, *, is_trusted: bool) -> Copies:
     # TensorFlow's own key begins again where a variable is gone.
     variable._handle_id += f"_{next(_numbers)}"
     plain = tf.executing_eagerly() and all(type(copy) is ResourceVariable for copy in copies)
     several = len({copy._handle.device for copy in copies}) < len(copies)
-    watched = Copies(variable._handle_id, copies, watcher, shared=plain and several)
+    # A user's creator may have given each its own value.
+    equal = is_trusted or not plain or _hold_one_value(copies)
+    watched = Copies(variable._handle_id, copies, watcher, shared=plain and several and equal)
     if watched.shared:
         watcher.add(watched)
+    if not equal:
+        watcher.diverge({watched.key})
     return watched
+
+
+def _hold_one_value(copies: Sequence[Any]) -> bool:
+    first, *others = (copy.numpy() for copy in copies)
+    return all(np.array_equal(first, other) for other in others)
+
+
+def is_tensorflows(creator: Any) -> bool:
+    """Whether what creates a variable is TensorFlow's last, behind which is none of a user's."""
+    return getattr(creator, "__name__", "") == _LAST_CREATOR
 
 
 def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
@@ -380,8 +470,7 @@ def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
 
     Args:
         first: The copy that was created on the same device.
-        creator: What would create a copy. Behind TensorFlow's last there is none of a user's,
-            who is to hear of each.
+        creator: What would create a copy.
         options: What it would be given.
 
     Returns:
@@ -389,8 +478,8 @@ def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
     """
     if type(first) is not ResourceVariable or not tf.executing_eagerly():
         return None
-    if getattr(creator, "__name__", "") != _LAST_CREATOR:
-        return None
+    if not is_tensorflows(creator):
+        return None  # a user's is to hear of each
     if options.get("synchronization") not in _MIRRORED or options.get("caching_device"):
         return None
     name = ops.name_from_scope_name(options["name"])
@@ -492,7 +581,9 @@ def _of_copies(kind: Any) -> type:
             return kind._update_cross_replica(self, update_fn, value, **kwargs)
         if not is_one_value(value):
             copies.watcher.diverge({copies.key})
-        with copies.written():
+        # Another thread may be about to split them.
+        eager = tf.executing_eagerly()
+        with copies.watcher.lock if eager else contextlib.nullcontext(), copies.written():
             return kind._update_cross_replica(self, update_fn, value, **kwargs)
 
     def saveables(self: Any) -> Any:
@@ -535,29 +626,37 @@ def _subclass(kind: Any, methods: Mapping[str, Any]) -> type:
 # The order of what a graph does.
 
 
-def _order(handle: Any, first: Any) -> None:
-    """Has what uses a split copy in a graph come after and before what uses the first.
-
-    Functions that were traced before the copies were split take the first's handle alone.
-    """
-    graph = ops.get_default_graph()
-    while isinstance(graph, FuncGraph):
-        firsts = getattr(graph, _FIRSTS, {})
-        firsts[id(graph.capture(handle))] = graph.capture(first)
-        setattr(graph, _FIRSTS, firsts)
-        graph = graph.outer_graph
-
-
 @auto_control_deps.register_acd_resource_resolver  # type: ignore[untyped-decorator]
 def _uses_first_too(op: Any, reads: Any, writes: Any) -> bool:
-    """Tells automatic control dependencies of the first copies; whether it had to."""
-    firsts = getattr(op.graph, _FIRSTS, None)
-    if not firsts:
+    """Has what uses a split copy in a graph come after and before what uses the first.
+
+    Functions that were traced before the copies were split take the first's handle alone, and
+    automatic control dependencies know of nothing else.
+
+    Returns:
+        Whether more is used than was known.
+    """
+    if not _followers:
         return False
     found = False
     for touched, known in ((reads, (reads, writes)), (writes, (writes,))):
-        more = [firsts[id(one)] for one in touched if id(one) in firsts]
+        firsts = [getattr(_outermost(one), _FIRST, None) for one in touched]
+        more = [op.graph.capture(first) for first in firsts if first is not None]
         more = [one for one in more if not any(one in seen for seen in known)]
         touched.update(more)
         found |= bool(more)
     return found
+
+
+def _outermost(tensor: Any) -> Any:
+    """What a tensor was before graphs captured it."""
+    while isinstance(graph := getattr(tensor, "graph", None), FuncGraph):
+        known: dict[int, Any]
+        count, known = getattr(graph, _CAPTURED, (-1, {}))
+        if count != len(graph.captures):
+            known = {id(inner): outer for outer, inner in graph.captures}
+            setattr(graph, _CAPTURED, (len(known), known))
+        if id(tensor) not in known:
+            return tensor
+        tensor = known[id(tensor)]
+    return tensor

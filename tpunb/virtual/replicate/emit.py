@@ -92,7 +92,7 @@ def emit(
     for function in graph._functions.values():
         outer._add_function_recursive(function)
     for function in written.functions:
-        outer._add_function(function)
+        function.add_to(outer)
     given = {one.name: one.values for one in written.inputs} | dict(values or {})
     flat = [value for column in given.values() for value in column]
     if not outer.building_function and len(graph.tracing.options.cores) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableSet, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -26,6 +26,10 @@ class Family(Protocol):
     @property
     def bodies(self) -> Sequence[FunctionDef]:
         """Those that the function for all replicas calls."""
+
+    @property
+    def graphs(self) -> MutableSet[Any]:
+        """The graphs that the function for all replicas stands in."""
 
     @property
     def saved(self) -> Mapping[str, FunctionDef]:
@@ -55,6 +59,15 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         self._traced = traced
         self._family = family
         self._graph: FuncGraph | None = None
+
+    def add_to(self, graph: Any) -> None:
+        """Adds the function to a graph that calls it, or that holds what does."""
+        holder = graph
+        while holder is not None and self._family is not None:
+            # Noted before: another thread may redefine the function at any time.
+            self._family.graphs.add(holder)
+            holder = getattr(holder, "outer_graph", None)
+        graph._add_function(self)
 
     @property
     def definition(self) -> FunctionDef:

@@ -9,11 +9,12 @@ that it is enough to redefine it under that name in TensorFlow's runtime.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpunb.virtual._tensorflow import FunctionDef, context, ops
@@ -39,6 +40,8 @@ class Replication:
     Attributes:
         equal: The keys of variables whose copies it takes for equal.
         merged: The keys of those whose copies it takes for one.
+        graphs: Those that the function for all replicas stands in, some of which another thread
+            may still be building.
     """
 
     def __init__(self, function: ReplicaFunction, arguments: Arguments, made: Expansion) -> None:
@@ -48,6 +51,7 @@ class Replication:
         self._bodies = list(made.bodies)
         self._renewed: list[ReplicatedFunction] = []
         self.equal: frozenset[str] = frozenset()
+        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()
         self.merged = frozenset(one.key for one in arguments.values() if one.is_merged)
         self._used: list[Copies] = []
 
@@ -109,7 +113,7 @@ class Replication:
         # The old bodies stay: what runs or is prepared at this moment may need them.
         self._bodies += made.bodies
         self._renewed += [ReplicatedFunction(body) for body in made.bodies]
-        _redefine(made.definition)
+        _redefine(made.definition, list(self.graphs))
         self.equal, self.merged = equal, merged
         return keys_of(self._arguments, made.diverged), set()
 
@@ -119,6 +123,7 @@ class Divergence:
 
     Attributes:
         variables: Their keys; grows with what is traced.
+        lock: Held while copies are split, and while one value is written to merged ones.
     """
 
     def __init__(self) -> None:
@@ -129,7 +134,9 @@ class Divergence:
         # A replication lives as long as the functions that were registered for it.
         self._replications: weakref.WeakSet[Replication] = weakref.WeakSet()
         self._has_changed = False
-        self._lock = threading.RLock()
+        self._unsettled: list[Copies] = []
+        self._depth = 0
+        self.lock = threading.RLock()
 
     def add(self, copies: Copies) -> None:
         """Takes the copies of a variable for one, until they are split."""
@@ -152,7 +159,7 @@ class Divergence:
         """
         # Nothing reaches what a session of TensorFlow 1 has taken out of its graph.
         assume_equal = ops.executing_eagerly_outside_functions()
-        with self._lock:
+        with self._changing():
             known = as_known(arguments, self.variables, self._separate)
             made = function.expand(known, assume_equal=assume_equal)
             self.diverge(keys_of(arguments, made.diverged))
@@ -168,19 +175,36 @@ class Divergence:
 
     def diverge(self, variables: Collection[str]) -> None:
         """Notes that the copies of variables may differ from now on."""
-        with self._lock:
+        with self._changing():
             self.variables.update(variables)
             self.split(variables)
 
     def split(self, variables: Collection[str]) -> None:
         """Gives each copy of variables a resource of its own."""
-        with self._lock:
+        with self._changing():
             try:
                 self._renew(variables)
             except KeyboardInterrupt:
                 # Left half done, functions that nobody has called yet would give stale numbers.
                 self._renew(variables)
                 raise
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One thread at a time is inside; after the last, split copies catch up with what ran."""
+        with self.lock:
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                unsettled = [] if self._depth else self._unsettled
+                self._unsettled = [] if not self._depth else self._unsettled
+        for copies in unsettled:
+            copies.catch_up()
+        if unsettled and threading.active_count() > 1:
+            # What another thread began to prepare before is in the cache since.
+            context.context().clear_kernel_cache()
 
     def _renew(self, variables: Collection[str]) -> None:
         """Splits copies, and redefines what is stale; called again it goes on."""
@@ -204,6 +228,8 @@ class Divergence:
             if merged is not None:
                 self._has_changed = True
                 merged.split()
+                if merged.used:
+                    self._unsettled.append(merged)
                 self._separate[key] = merged
                 del self._merged[key]
 
@@ -237,8 +263,8 @@ def as_known(
     return known
 
 
-def _redefine(definition: FunctionDef) -> None:
-    """Replaces a function of the runtime by another one of the same signature."""
+def _redefine(definition: FunctionDef, graphs: Iterable[Any]) -> None:
+    """Replaces a function of the runtime, and of graphs, by another one of the same signature."""
     runtime, name = context.context(), definition.signature.name
     references = 0
     while runtime.has_function(name):
@@ -246,16 +272,9 @@ def _redefine(definition: FunctionDef) -> None:
         references += 1
     for _ in range(references):
         runtime.add_function_def(definition)
-    for graph in _graphs_being_built():
+    for graph in graphs:
         function = graph._functions.get(name)
         if function is not None:
             # `wrap_function` registers what its graph holds: it must be the same.
             graph._remove_function(name)
             graph._add_function(function)
-
-
-def _graphs_being_built() -> Iterator[Any]:
-    graph = ops.get_default_graph()
-    while graph is not None:
-        yield graph
-        graph = getattr(graph, "outer_graph", None)

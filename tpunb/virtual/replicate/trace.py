@@ -75,6 +75,11 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             return known
         if is_packed:
             vars_ = vars_[0]._distributed_variables
+        if len(vars_) != len(self.options.cores) and not self.options.assigned:
+            raise ValueError(
+                f"The variable {name} has {len(vars_)} copies, and the strategy that uses it has "
+                f"{len(self.options.cores)} replicas. Create it in the scope of that strategy."
+            )
         copies, divergence = copies_of(vars_[0]), self.options.divergence
         if is_mirrored and (copies is None or copies.watcher is not divergence):
             # Nobody sees here who writes its copies: another strategy's, or one of a deep copy.
