@@ -1,8 +1,8 @@
 """Batches of unknown size: one iterator gives them whole, with the sizes of the replicas' parts.
 
 TensorFlow cuts them in the input pipeline and asks for each replica's part whether there is one:
-on many cores that takes longer than a small step. Here one operation cuts a batch into the same
-parts, behind which it is still seen to be one.
+on many cores that takes longer than a small step. Here one operation cuts each component of a
+batch, by its own rows, into the same parts, behind which it is still seen to be one.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _whole_batches(dataset: Any, count: int) -> tf.data.Dataset | None:
     """What a dataset cuts into so many parts: batches with the sizes of the parts.
 
     Returns:
-        A dataset of pairs, a batch and a vector of sizes; None if the dataset cuts none of
-        unknown size.
+        A dataset of pairs, a batch and the sizes of each component's parts; None if the
+        dataset cuts none of unknown size.
     """
     options = dataset.options()
     if not all(map(_is_cut, tf.nest.flatten(dataset.element_spec))):
@@ -110,12 +110,12 @@ def _are_rows(spec: Any) -> bool:
 def _with_sizes(
     batches: tf.data.Dataset, sizes: Sequence[int], options: tf.data.Options
 ) -> tf.data.Dataset:
-    """Batches, each with the sizes of its parts.
+    """Batches, each with the sizes of its components' parts, of shape [components, parts].
 
     Args:
         batches: The batches.
         sizes: The sizes of a full batch's parts; zeros for as many parts of one size as there
-            can be, and the rest.
+            can be, and the rest, which each component has by its own rows.
         options: Of the dataset that cuts them.
     """
     specs = tf.nest.flatten(batches.element_spec)
@@ -127,7 +127,7 @@ def _with_sizes(
         other_arguments=[tf.constant(sizes, tf.int32)],
         f=_sizes_of_parts(types, shapes, len(sizes)),
         output_types=[*types, tf.int32],
-        output_shapes=[*shapes, tf.TensorShape([len(sizes)])],
+        output_shapes=[*shapes, tf.TensorShape([len(specs), len(sizes)])],
         use_inter_op_parallelism=False,
         preserve_cardinality=True,
     )
@@ -146,7 +146,7 @@ def _relaxed(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def _with_sizes_spec(element: Any, count: int) -> tuple[Any, tf.TensorSpec]:
-    return element, tf.TensorSpec([count], tf.int32)
+    return element, tf.TensorSpec([len(tf.nest.flatten(element)), count], tf.int32)
 
 
 @functools.lru_cache(maxsize=64)
@@ -155,11 +155,11 @@ def _sizes_of_parts(types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape],
 
     def sizes_of_parts(*arguments: Any) -> Any:
         *tensors, full = arguments
-        rows = tf.shape(tensors[0])[0]
+        rows = tf.stack([tf.shape(tensor)[:1] for tensor in tensors])
         # As TensorFlow cuts a batch of which it does not know how large one is.
-        equal = tf.fill([count], (rows + count - 1) // count)
-        most = tf.where(full > 0, full, equal)
-        return [*tensors, tf.clip_by_value(rows - tf.cumsum(most, exclusive=True), 0, most)]
+        most = tf.where(tf.reduce_any(full > 0), full, (rows + count - 1) // count)
+        before = tf.cumsum(most + tf.zeros_like(rows), axis=1, exclusive=True)
+        return [*tensors, tf.clip_by_value(rows - before, 0, most)]
 
     specs = [tf.TensorSpec(*pair) for pair in zip(shapes, types, strict=True)]
     with tf.init_scope():
@@ -194,12 +194,13 @@ class WholeBatchIterator(SettledIterator):
         whole, sizes = batch
         cores = self._input_workers.compute_devices_for_worker(0)
         order = self._replica_order or range(len(cores))
+        columns = list(zip(tf.nest.flatten(whole), tf.unstack(sizes), strict=True))
         if not tf.executing_eagerly():
-            return tf.nest.map_structure(lambda one: BatchParts(copied(one), sizes, order), whole)
-        columns = [_cut(one, sizes, cores) for one in tf.nest.flatten(whole)]
-        parts = [tf.nest.pack_sequence_as(whole, one) for one in zip(*columns, strict=True)]
-        parts = [parts[place] for place in order]
-        return input_lib._create_per_replica(parts, self._strategy)
+            cut = [BatchParts(copied(rows), own, order) for rows, own in columns]
+            return tf.nest.pack_sequence_as(whole, cut)
+        parts = zip(*(_cut(rows, own, cores) for rows, own in columns), strict=True)
+        packed = [tf.nest.pack_sequence_as(whole, one) for one in parts]
+        return input_lib._create_per_replica([packed[place] for place in order], self._strategy)
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:
