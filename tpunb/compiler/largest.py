@@ -11,14 +11,14 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import grouped
 from tpunb.compiler import libtpu
-from tpunb.compiler.compile import chooser_of, cores_of, function_for, targets
-from tpunb.compiler.models import is_model
+from tpunb.compiler.compile import cores_of, function_for, targets
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.progress import told
 from tpunb.compiler.search import Tried, search
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import Settings
-from tpunb.virtual.check import current
+from tpunb.virtual.check import chooser, current
+from tpunb.virtual.keras_models import is_model
 
 __all__ = ["LargestBatch", "largest_batch"]
 
@@ -93,7 +93,7 @@ def largest_batch(
     whole = is_model(fn) or is_model(getattr(fn, "__self__", None))
     traced_on = cores_of(strategy)[0] if whole else 1
     with told(progress) as say:
-        settings = Settings(chooser_of(fn), timeout=timeout, details=False, progress=say)
+        settings = Settings(chooser(fn), timeout=timeout, details=False, progress=say)
         sizes = _Sizes(fn, specs, strategy, settings, traced_on)
         found = [sizes.largest(kind, step) for kind in kinds]
     return found[0] if tpu is None or isinstance(tpu, str) else tuple(found)
