@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tpunb.cells import user_code
+from tpunb._util import user_code
+from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
 from tpunb.cells.dependencies import Dependencies
 from tpunb.cells.mentioned_names import mentions
-from tpunb.cells.user_code import is_users_class, is_users_code, is_users_module
 
 CFG = """
     import dataclasses, enum, functools

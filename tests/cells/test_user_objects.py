@@ -36,6 +36,7 @@ def test_a_dict_with_attributes(book: Notebook) -> None:
     assert has_attributes(AttributeDict(here=1), "here")
 
 
+@pytest.mark.filterwarnings("ignore:The last batch has 1 example:tpunb.errors.TpuWarning")
 @pytest.mark.parametrize("size", [5, 70, 129])
 def test_arrays_are_read_to_their_end(book: Notebook, size: int) -> None:
     given = np.arange(size, dtype=np.float32)

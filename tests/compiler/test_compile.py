@@ -14,10 +14,10 @@ from support.strategies import strategy_of
 from support.tiers import THOROUGH
 
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.models import model_step
 from tpunb.compiler.program import CompileError, Share
 from tpunb.compiler.table import TpuPrograms
 from tpunb.errors import AcceleratorTypeError
+from tpunb.virtual.keras_models import model_step
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
@@ -272,12 +272,12 @@ def test_a_model_with_a_loss_wants_targets() -> None:
         model.compile("sgd", "mse")
         for fn in (model, model.fit, model.evaluate):
             with pytest.raises(CompileError, match="the batch has inputs alone"):
-                model_step(fn, [x], None)
-        assert model_step(model, [x, x], None)
-        assert model_step(model.predict, [x], None)
+                model_step(fn, [x], None, CompileError, "tpunb.compile")
+        assert model_step(model, [x, x], None, CompileError, "tpunb.compile")
+        assert model_step(model.predict, [x], None, CompileError, "tpunb.compile")
     own = Autoencoder([tf_keras.layers.InputLayer([4]), tf_keras.layers.Dense(4)])
     own.compile("sgd", "mse")
-    assert model_step(own, [x], None)
+    assert model_step(own, [x], None, CompileError, "tpunb.compile")
 
 
 def test_what_cannot_be_compiled_says_what_to_do(eight: Any) -> None:

@@ -15,6 +15,7 @@ from support.patience import calls
 from tpunb.display.describe.history import describe_history
 from tpunb.display.draw.curves_picture import curves_png, smoothed, thinned
 from tpunb.display.draw.curves_text import curves_text
+from tpunb.display.widgets._curves_stream import CurvesStream
 from tpunb.training.history import History
 
 pytestmark = pytest.mark.oldest
@@ -53,6 +54,18 @@ def test_text_is_one_line() -> None:
     text = curves_text(describe_history(history(steps=2, **{HOSTILE: 1.0, "x" * 500: 1.0})))
     assert text.isprintable()
     assert len(text) < 200
+
+
+def test_notes() -> None:
+    """Each once, below the title, in the text, the picture and what a page gets."""
+    noted, plain = history(), describe_history(history())
+    noted.notes = {"outside-scope": "It runs on one CPU. " * 20}
+    description = describe_history([noted, noted])
+    assert curves_text(description).splitlines()[1:] == ["Note: " + "It runs on one CPU. " * 20]
+    drawn = curves_png(describe_history(noted))
+    assert pixels(drawn).shape[0] > pixels(curves_png(plain)).shape[0]
+    stream = CurvesStream([noted], None, paced=True)
+    assert stream.delta()[0]["notes"] == ("It runs on one CPU. " * 20,)
 
 
 def test_text_says_no_value() -> None:

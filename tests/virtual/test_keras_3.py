@@ -27,6 +27,8 @@ from support.keras_models import (
 from support.strategies import copies, local, strategy_of
 from support.tiers import THOROUGH, thorough
 
+from tpunb.errors import TpuWarning
+
 pytestmark = [*MARKS, pytest.mark.slow]
 
 FURTHER = {
@@ -108,7 +110,8 @@ def test_uneven_batches_are_what_keras_makes_of_them(rows: int, replicas: int) -
             ]
             loss = tf.add_n(losses)
         optimizer.apply(tape.gradient(loss, reference.trainable_variables))
-    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+    with pytest.warns(TpuWarning, match=f"{rows % BATCH} examples for {replicas} replicas"):
+        model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     for one, other in zip(reference.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
     predicted = model.predict(x, batch_size=BATCH, verbose=0)

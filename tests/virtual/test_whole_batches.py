@@ -50,6 +50,16 @@ def generated() -> tf.data.Dataset:
     )
 
 
+def of_rows(*rows: int) -> tf.data.Dataset:
+    """Batches of 8, 8 and 6 whose components keep so many rows each, in structures of all kinds."""
+
+    def kept(one: Any) -> Any:
+        texts, (x, pairs) = one["text"], one["x"]
+        return {"texts": texts[: rows[0]], "own": (x[: rows[1]], [pairs[: rows[2]]]), "all": pairs}
+
+    return numbers().batch(8).map(kept)
+
+
 DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
     "batches": lambda _: numbers().batch(8),
     "not of as many as replicas": lambda _: numbers().batch(7),
@@ -64,6 +74,17 @@ DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
     "by files that are none": lambda _: of_policy(Policy.FILE),
     "generated": lambda _: generated().batch(8),
     "cached": lambda _: numbers().cache().batch(8).prefetch(2),
+    "half of a component": lambda _: of_rows(4, 8, 8),
+    "fewer rows than replicas": lambda _: of_rows(8, 3, 7),
+    "a row, and none": lambda _: of_rows(1, 0, 4),
+    "more rows than the batch": lambda _: (
+        numbers()
+        .batch(8)
+        .map(lambda one: (one["text"], tf.concat([*one["x"][1:], *one["x"][1:]], 0)))
+    ),
+    "of rows that vary": lambda _: (
+        numbers().batch(8).map(lambda one: (one["x"][0], one["x"][1][: one["x"][0][0] % 5]))
+    ),
     "records": lambda folder: tf.data.TFRecordDataset(
         [str(folder / f"{k}.tfrecord") for k in range(2)]
     ).batch(8),
@@ -133,6 +154,45 @@ def test_options_of_the_input_are_kept(strategy: Any) -> None:
     options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
     distributed = strategy.experimental_distribute_dataset(numbers().batch(8), options)
     assert not isinstance(iter(distributed), WholeBatchIterator)
+
+
+@pytest.mark.parametrize("rows", [(8, 4), (4, 8), (8, 6), (8, 3), (8, 0), (6, 8)])
+def test_steps_on_components_of_different_rows(strategy: Any, rows: tuple[int, int]) -> None:
+    """What is equal for all replicas is computed as one; no part is taken for another's."""
+    weights = tf.constant(np.arange(6).reshape(3, 2), tf.float32)
+    data = np.arange(66, dtype=np.float32).reshape(22, 3)
+    batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
+    batches = batches.map(lambda x: (x[: rows[0]], -x[: rows[1]]))
+
+    def replica(a: Any, b: Any) -> Any:
+        return tf.matmul(a, weights), tf.reduce_sum(b, 0), tf.shape(a)[0] - tf.shape(b)[0]
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        return strategy.run(replica, args=next(iterator))
+
+    iterator = iter(strategy.experimental_distribute_dataset(batches))
+    for batch in batches:
+        parts = [
+            np.split(one, range(n, 4 * n, n)) if (n := -(-len(one) // 4)) else [one] * 4
+            for one in map(np.asarray, batch)
+        ]
+        expected = [[part.numpy() for part in replica(*own)] for own in zip(*parts, strict=True)]
+        tf.nest.map_structure(
+            np.testing.assert_array_equal,
+            [list(one) for one in local(strategy, step(iterator))],
+            expected,
+        )
+
+
+def test_rows_of_no_width(strategy: Any) -> None:
+    batches = tf.data.Dataset.from_tensor_slices((np.ones((16, 3)), np.ones((16, 0)))).batch(8)
+    iterator = iter(strategy.experimental_distribute_dataset(batches))
+    step = tf.function(
+        lambda batch: strategy.run(lambda x, y: tf.concat([x * 2.0, y * 2.0], 1), args=batch)
+    )
+    found = tf.function(lambda iterator: step(next(iterator)))(iterator)
+    np.testing.assert_array_equal(local(strategy, found), np.full((4, 2, 3), 2.0))
 
 
 def test_loops_of_a_function(strategy: Any) -> None:

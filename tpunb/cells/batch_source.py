@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..errors import CellError
+from ..errors import CellError, TpuWarning
+from ..virtual.fit_notes import watch_shares
 from .nests import leaves
 
 __all__ = ["BATCH_PER_REPLICA", "BatchSource", "open_batches"]
@@ -88,8 +90,13 @@ def _distributed(source: Any) -> BatchSource:
 def _of_dataset(strategy: Any, dataset: Any, source: Any) -> BatchSource:
     _refuse_indivisible(strategy, dataset)
     distributed = strategy.experimental_distribute_dataset(dataset)
+    watch_shares(strategy.num_replicas_in_sync, dataset, distributed, _warn)
     left = _left(int(dataset.cardinality()))
     return BatchSource(source, iter(distributed), distributed=True, left=left)
+
+
+def _warn(text: str) -> None:
+    warnings.warn_explicit(text, TpuWarning, "%%tpu_run", 1)
 
 
 def _of_function(strategy: Any, function: Any) -> BatchSource:

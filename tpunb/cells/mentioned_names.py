@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
+from tpunb._util.user_code import is_users_module
+
 from .computed_names import (
     BY_STRING,
     READS_OF_NAMES,
@@ -19,7 +21,6 @@ from .computed_names import (
     reads_any_global,
     reads_any_module,
 )
-from .user_code import is_users_module
 
 __all__ = ["Mentions", "imported", "mentions", "users_modules"]
 

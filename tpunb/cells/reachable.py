@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
+
 from .dependency_guards import (
     MISSING,
     ArrayGuard,
@@ -32,7 +34,6 @@ from .dependency_guards import (
 )
 from .library_objects import layers_of, read_by_library
 from .mentioned_names import Mentions, imported, mentions, users_modules
-from .user_code import is_users_class, is_users_code, is_users_module
 
 __all__ = ["reached"]
 

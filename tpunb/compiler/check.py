@@ -20,6 +20,7 @@ from tpunb.errors.code_problems import Problem
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.check import CheckReport, chooser, current, examined
 from tpunb.virtual.strict.examination import Examination
+from tpunb.virtual.untouched import untouched
 
 __all__ = ["check", "with_verdict"]
 
@@ -35,13 +36,15 @@ _FRAGILE = frozenset({"dynamic-shape", "bounded-shape"})
 def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckReport:
     """Checks whether a function would compile for a TPU, and run well on it.
 
-    The function is traced, as for its first call: Python code in it runs, and
-    variables that it makes are made. No step is computed. Where the TPU's own compiler is
-    installed, it is asked, for a minute at most.
+    The function is traced, as for its first call: Python code in it runs. No step is
+    computed, and what tracing makes is not kept: models, optimizers, variables and
+    functions are as before. Where the TPU's own compiler is installed, it is asked, for a
+    minute at most.
 
     Args:
         fn: A replica function, such as one would give to `strategy.run`, or a
-            function that calls `strategy.run` itself; a `tf.function` or not.
+            function that calls `strategy.run` itself, a `tf.function` or not; a compiled
+            Keras model, for its train step, or its method `evaluate` or `predict`.
         *args: Its arguments: tensors, arrays, per-replica values, `tf.TensorSpec`s,
             nests of these, and Python values. A `tf.data.Dataset` stands for
             a batch of it.
@@ -57,7 +60,7 @@ def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckRepo
         Exception: What the function raises when it is traced.
     """
     strategy = strategy or current()
-    with told(None) as say:
+    with untouched(fn, args), told(None) as say:
         found, examinations = examined(fn, args, strategy)
         return with_verdict(found, examinations, strategy, chooser(fn), say)
 

@@ -9,8 +9,6 @@ from typing import Any, overload
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
-from tpunb.compiler.models import is_model, layer_names, model_step
-from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import Prepared, prepare
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.progress import LOWERING, TRACING, told
@@ -21,16 +19,15 @@ from tpunb.compiler.verdict import Settings, program_for
 from tpunb.virtual.check import (
     chooser,
     current,
-    innermost,
     refuse_other_strategies,
     trace_for,
 )
+from tpunb.virtual.keras_models import layer_names, model_step
 from tpunb.virtual.strict import xla
 from tpunb.virtual.strict.traced_function import TracedFunction
 
 __all__ = [
     "Function",
-    "chooser_of",
     "compile",
     "compile_traced",
     "cores_of",
@@ -132,7 +129,7 @@ def compile(
     strategy = strategy or current()
     kinds = targets(tpu, strategy)
     with told(progress) as say:
-        settings = Settings(chooser_of(fn), deadline_for(kinds, timeout), speed, progress=say)
+        settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
         function = function_for(fn, args, strategy, settings)
         programs = _for_each(function, kinds, settings)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
@@ -193,7 +190,7 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
     xla.start()
     layers = layer_names(fn)
     examples = None
-    if step := model_step(fn, args, strategy):
+    if step := model_step(fn, args, strategy, CompileError, "tpunb.compile"):
         data = step.data if isinstance(step.data, tuple) else (step.data,)
         fn, args, strategy, examples = step.replica_function, data, step.strategy, step.examples
     if strategy is not None:
@@ -204,13 +201,6 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
     prepared = tuple(prepare(one, settings.choose, settings.deadline, layers) for one in traced)
     examples = examples or _examples(traced, replicas)
     return Function(prepared, replicas, partitions, examples)
-
-
-def chooser_of(fn: Any) -> Choose:
-    """Which line of a function is shown."""
-    if is_model(fn) or is_model(getattr(fn, "__self__", None)):
-        return innermost  # of a library's model no line is the user's
-    return chooser(fn)
 
 
 def _for_each(function: Function, kinds: Sequence[Target], settings: Settings) -> list[TpuProgram]:

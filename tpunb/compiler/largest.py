@@ -12,14 +12,14 @@ from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import grouped
 from tpunb.compiler import libtpu
-from tpunb.compiler.compile import chooser_of, cores_of, function_for, targets
-from tpunb.compiler.models import is_model
+from tpunb.compiler.compile import cores_of, function_for, targets
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.progress import told
 from tpunb.compiler.search import Tried, search
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import Settings
-from tpunb.virtual.check import current
+from tpunb.virtual.check import chooser, current
+from tpunb.virtual.keras_models import is_model
 
 __all__ = ["LargestBatch", "largest_batch"]
 
@@ -146,7 +146,7 @@ class _Sizes:
     def _compiled(self, size: int, kind: Target) -> TpuProgram:
         self.progress(f"a batch of {grouped(size)} a replica on {kind.tpu.name}")
         specs = _with_batch(self.specs, _batch_of(self.specs), size * self.times)
-        settings = Settings(chooser_of(self.fn), Deadline(self.timeout), details=False)
+        settings = Settings(chooser(self.fn), Deadline(self.timeout), details=False)
         program = function_for(self.fn, specs, self.strategy, settings).on(kind, settings)
         if program.unknown or any(error.code != "memory" for error in program.errors):
             program.raise_if_refused()

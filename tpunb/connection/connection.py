@@ -111,6 +111,9 @@ class Connection:
         self._cells: CellRunner | None = None
         self.link = uuid.uuid4().hex
         _opened.append(weakref.ref(self))
+        from tpunb.virtual import fit_notes
+
+        fit_notes.opened(strategy)
 
     def lost(self) -> tuple[str, ...]:
         """The addresses of workers that are gone or were restarted since connecting.
@@ -306,8 +309,11 @@ class Connection:
         if self.closed:
             return
         _log.debug("close %r", self)
+        from tpunb.virtual import fit_notes
+
         self.closed = True
         current_strategy.forget(self.strategy)
+        fit_notes.closed(self.strategy)
         give_back(self.lent)
         if self._cells is not None:
             self._cells.close()

@@ -186,6 +186,7 @@ class LiveCurves:
             self.name or f"run {len(self.runs) + 1}",
             total_steps=steps * epochs if steps and epochs else None,
         )
+        history.notes = _notes(self.model)
         self.runs.append(history)
         remember_history(history)
         callbacks = getattr(owner, "callbacks", None) or ()
@@ -314,6 +315,18 @@ def _names(metrics: Iterable[str]) -> tuple[str, ...]:
         if not isinstance(name, str):
             raise TypeError(f"the name of a metric is a string, not {name!r}")
     return names
+
+
+def _notes(model: Any) -> dict[str, str]:
+    """What is known of this training before its first step, and grows with what is seen."""
+    if "tensorflow" not in sys.modules:
+        return {}  # another backend of Keras 3
+    from tpunb.virtual import fit_notes
+
+    notes = fit_notes.notes_of(model)
+    if fit_notes.LOST not in notes and (lost := fit_notes.lost_variables(model)):
+        notes[fit_notes.LOST] = lost
+    return notes
 
 
 def _link() -> str:

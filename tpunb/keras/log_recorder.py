@@ -20,6 +20,7 @@ __all__ = ["LogRecorder"]
 
 _INTERVAL = 0.1
 _WAIT_SECONDS = 5.0
+_ADVICE = "a smaller learning rate or clipped gradients may help"
 
 Logs = Mapping[str, Any]
 
@@ -189,9 +190,12 @@ class LogRecorder:
             if not isfinite(value):
                 self._nonfinite = True
                 kind = "NaN" if isnan(value) else "infinite"
+                # What was seen is the likely cause; what was so at the start comes first.
+                known = [self.history.notes.get(one) for one in ("lost-variables", "empty-share")]
+                advice = next(filter(None, known), _ADVICE)
                 warnings.warn(
                     f"{name!r} is {kind} at step {step} of {self.history.name}, for the first "
-                    "time: a smaller learning rate or clipped gradients may help",
+                    f"time: {advice}",
                     RuntimeWarning,
                     stacklevel=2,
                 )

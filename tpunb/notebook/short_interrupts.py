@@ -13,7 +13,7 @@ from typing import Any
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.units import grouped
-from tpunb.cells.user_code import is_users_code
+from tpunb._util.user_code import is_users_code
 
 __all__ = ["shorten"]
 

@@ -41,6 +41,7 @@ class History:
     Attributes:
         name: The run's name.
         total_steps: How many steps there will be; None if unknown.
+        notes: Sentences that a reader of the curves has to know, by their kinds.
         version: A number that grows with every change.
     """
 
@@ -49,6 +50,7 @@ class History:
             raise TypeError(f"the name of a run is a string, not {type(name).__name__}")
         self.name = name
         self.total_steps = None if total_steps is None else whole(total_steps, "total_steps")
+        self.notes: dict[str, str] = {}
         self.version = 0
         self._series: dict[str, Series] = {}
         self._ended = ""

@@ -53,6 +53,9 @@ from tensorflow.python.ops import handle_data_util
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
+# What keeps state that tracing may change.
+from tensorflow.python.trackable.base import Trackable
+
 # What is called with each function that has been traced.
 from tensorflow.python.eager.polymorphic_function import transform as function_transform
 
@@ -181,6 +184,7 @@ __all__ = [
     "TPUStrategyV2",
     "TPUSystemMetadata",
     "TPUUninitializedVariable",
+    "Trackable",
     "XLAControlFlowContext",
     "_TPUReplicaContext",
     "_set_last_step_outputs",

@@ -18,7 +18,9 @@ from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
 from tpunb.virtual.embedding_tables import no_embedding_tables
+from tpunb.virtual.fit_notes import empty_share
 from tpunb.virtual.interface import VirtualTPU
+from tpunb.virtual.keras_models import is_model, model_step
 from tpunb.virtual.strict.advice import advice
 from tpunb.virtual.strict.examination import (
     Examination,
@@ -28,6 +30,7 @@ from tpunb.virtual.strict.examination import (
 )
 from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.strict.traced_function import TracedFunction, traced_function_of
+from tpunb.virtual.untouched import untouched
 
 __all__ = [
     "CheckError",
@@ -119,12 +122,14 @@ def check(
 ) -> CheckReport:
     """Checks whether a function would compile for a TPU, and run well on it.
 
-    The function is traced, as for its first call: Python code in it runs, and
-    variables that it makes are made. No step is computed.
+    The function is traced, as for its first call: Python code in it runs. No step is
+    computed, and what tracing makes is not kept: models, optimizers, variables and
+    functions are as before.
 
     Args:
         fn: A replica function, such as one would give to `strategy.run`, or a
-            function that calls `strategy.run` itself; a `tf.function` or not.
+            function that calls `strategy.run` itself, a `tf.function` or not; a compiled
+            Keras model, for its train step, or its method `evaluate` or `predict`.
         *args: Its arguments: tensors, arrays, per-replica values, `tf.TensorSpec`s,
             nests of these, and Python values. A `tf.data.Dataset` stands for
             a batch of it.
@@ -139,26 +144,41 @@ def check(
         CheckError: The strategy is not a virtual TPU's.
         Exception: What the function raises when it is traced.
     """
-    return examined(fn, args, strategy or current())[0]
+    with untouched(fn, args):
+        return examined(fn, args, strategy or current())[0]
 
 
 def examined(
     fn: Callable[..., Any], args: Sequence[Any], strategy: Any
 ) -> tuple[CheckReport, list[Examination]]:
     """The report of `check`, and the examinations that it was made of."""
+    choose, given = chooser(fn), args
+    if step := model_step(fn, args, strategy, CheckError, "tpunb.check"):
+        data = step.data if isinstance(step.data, tuple) else (step.data,)
+        fn, args, strategy = step.replica_function, data, step.strategy
     if strategy is not None:
         refuse_other_strategies(strategy)
-    choose = chooser(fn)
     try:
         found = trace_for(fn, args, strategy, examine)
     except tf.errors.NotFoundError as error:
         # TensorFlow asks for some kernels while it traces.
         return CheckReport((no_embedding_tables(error, choose(())),)), []
-    return report(found, _traces_of(fn, args), choose), found
+    more = _traces_of(fn, args) + _empty_shares(given, strategy)
+    return report(found, more, choose), found
+
+
+def _empty_shares(args: Sequence[Any], strategy: Any) -> list[Problem]:
+    """Whether batches of a dataset leave replicas without examples."""
+    replicas = getattr(strategy, "num_replicas_in_sync", 1)
+    found = [empty_share(one, replicas) for one in args if isinstance(one, tf.data.Dataset)]
+    parts = [text.partition(" Use ") for text in found if text]
+    return [Problem("empty-share", None, "", cause, f"Use {fix}") for cause, _, fix in parts]
 
 
 def chooser(fn: Any) -> Callable[[Sequence[SourceLine]], tuple[str, int] | None]:
     """Which line of a function is shown: the innermost, or where the function is defined."""
+    if is_model(fn) or is_model(getattr(fn, "__self__", None)):
+        return innermost  # of a library's model no line is the user's
     defined = _definition(fn)
     return lambda places: innermost(places) or defined
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tpunb.virtual._tensorflow import TPUExtended, input_util
 from tpunb.virtual.devices import VirtualDevices, is_elsewhere
 from tpunb.virtual.distributed_datasets import with_settled_types
+from tpunb.virtual.fit_notes import data_arrives
 from tpunb.virtual.input_pipelines import without_tuning
 from tpunb.virtual.reading_once import can_be_read_once, cut_for, replicas_of_parts
 
@@ -40,10 +41,13 @@ class InputWorkers(TPUExtended):  # type: ignore[misc]
         )
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        dataset = without_tuning(dataset)
-        if options is None and self._hosts_are_in_one_place() and can_be_read_once(dataset):
-            return with_settled_types(self._distribute_once(dataset))
-        return with_settled_types(super()._experimental_distribute_dataset(dataset, options))
+        untuned = without_tuning(dataset)
+        if options is None and self._hosts_are_in_one_place() and can_be_read_once(untuned):
+            distributed = self._distribute_once(untuned)
+        else:
+            distributed = super()._experimental_distribute_dataset(untuned, options)
+        data_arrives(self._num_replicas_in_sync, dataset, distributed)
+        return with_settled_types(distributed)
 
     def _hosts_are_in_one_place(self) -> bool:
         """Whether there are several hosts, alike, which are one device of this process."""

@@ -1,16 +1,17 @@
 """Batches of unknown size: one iterator gives them whole, with the sizes of the replicas' parts.
 
 TensorFlow cuts them in the input pipeline and asks for each replica's part whether there is one:
-on many cores that takes longer than a small step. Here one operation cuts a batch into the same
-parts, behind which it is still seen to be one.
+on many cores that takes longer than a small step. Here one operation cuts each component of a
+batch, by its own rows, into the same parts, behind which it is still seen to be one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -29,8 +30,9 @@ from tpunb.virtual.input_elements import copied
 from tpunb.virtual.input_rounds import WRAPPERS
 from tpunb.virtual.iterator_types import SettledIterator, SettledIteratorSpec
 from tpunb.virtual.reading_once import divides_batches
+from tpunb.virtual.replicate.cut_batches import chosen
 
-__all__ = ["iterator_of_whole_batches"]
+__all__ = ["Cut", "iterator_of_whole_batches", "parts_of"]
 
 
 def iterator_of_whole_batches(distributed: Any) -> Any | None:
@@ -50,7 +52,11 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
     if is_elsewhere(host):
         return None
     with tf.device(host):
-        batches = _whole_batches(distributed._cloned_datasets[0], len(devices))
+        report = getattr(distributed, "when_empty", None)
+        key = 0 if report is None else id(report)
+        if report is not None:
+            _reports[key] = report
+        batches = _whole_batches(distributed._cloned_datasets[0], len(devices), key)
         if batches is None:
             return None
         iterator = iter(batches)
@@ -66,14 +72,45 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
     )
 
 
-def _whole_batches(dataset: Any, count: int) -> tf.data.Dataset | None:
+_reports: weakref.WeakValueDictionary[int, Callable[[int], None]] = weakref.WeakValueDictionary()
+"""Who is told how many examples a batch has, if some replica gets none of them."""
+
+
+def _report(key: tf.Tensor, examples: tf.Tensor) -> None:
+    report = _reports.get(int(key))
+    if report is not None:
+        report(int(examples))
+
+
+def _whole_batches(dataset: Any, count: int, key: int) -> tf.data.Dataset | None:
     """What a dataset cuts into so many parts: batches with the sizes of the parts.
 
     Returns:
-        A dataset of pairs, a batch and a vector of sizes; None if the dataset cuts none of
-        unknown size.
+        A dataset of pairs, a batch and the sizes of each component's parts; None if the
+        dataset cuts none of unknown size.
     """
-    options = dataset.options()
+    cut = parts_of(dataset, count)
+    if cut is None:
+        return None
+    whole = cut.batches.rebatch(sum(cut.sizes)) if any(cut.sizes) else cut.batches
+    return _with_sizes(whole, cut.sizes, dataset.options(), key).prefetch(1)
+
+
+class Cut(NamedTuple):
+    """How a dataset cuts batches.
+
+    Attributes:
+        batches: The batches.
+        sizes: The sizes of a full batch's parts; zeros for as many parts of one size as there
+            can be, and the rest, which each component has by its own rows.
+    """
+
+    batches: tf.data.Dataset
+    sizes: Sequence[int]
+
+
+def parts_of(dataset: Any, count: int) -> Cut | None:
+    """How a dataset cuts batches of unknown size into so many parts; None if it does not."""
     if not all(map(_is_cut, tf.nest.flatten(dataset.element_spec))):
         return None
     is_divided = False
@@ -91,11 +128,11 @@ def _whole_batches(dataset: Any, count: int) -> tf.data.Dataset | None:
     if cuts_each is None:
         return None
     if cuts_each:
-        return _with_sizes(batches, [0] * count, options).prefetch(1)
+        return Cut(batches, [0] * count)
     sizes = tensor_util.constant_value(dataset._batch_sizes)
     if sizes is None or len(sizes) != count:
         return None
-    return _with_sizes(batches.rebatch(int(sum(sizes))), sizes, options).prefetch(1)
+    return Cut(batches, [int(size) for size in sizes])
 
 
 def _is_cut(spec: Any) -> bool:
@@ -108,15 +145,16 @@ def _are_rows(spec: Any) -> bool:
 
 
 def _with_sizes(
-    batches: tf.data.Dataset, sizes: Sequence[int], options: tf.data.Options
+    batches: tf.data.Dataset, sizes: Sequence[int], options: tf.data.Options, key: int
 ) -> tf.data.Dataset:
-    """Batches, each with the sizes of its parts.
+    """Batches, each with the sizes of its components' parts, of shape [components, parts].
 
     Args:
         batches: The batches.
         sizes: The sizes of a full batch's parts; zeros for as many parts of one size as there
-            can be, and the rest.
+            can be, and the rest, which each component has by its own rows.
         options: Of the dataset that cuts them.
+        key: Of the report on batches of which some part is empty; 0 for none.
     """
     specs = tf.nest.flatten(batches.element_spec)
     types = tuple(one.dtype for one in specs)
@@ -124,10 +162,10 @@ def _with_sizes(
     # Not Dataset.map, which traces a function for each iterator, and Keras makes two an epoch.
     variant = tf.raw_ops.MapDataset(
         input_dataset=batches._variant_tensor,
-        other_arguments=[tf.constant(sizes, tf.int32)],
-        f=_sizes_of_parts(types, shapes, len(sizes)),
+        other_arguments=[tf.constant(sizes, tf.int32), tf.constant(key, tf.int64)],
+        f=_sizes_of_parts(types, shapes, len(sizes), reports=bool(key)),
         output_types=[*types, tf.int32],
-        output_shapes=[*shapes, tf.TensorShape([len(sizes)])],
+        output_shapes=[*shapes, tf.TensorShape([len(specs), len(sizes)])],
         use_inter_op_parallelism=False,
         preserve_cardinality=True,
     )
@@ -146,25 +184,32 @@ def _relaxed(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def _with_sizes_spec(element: Any, count: int) -> tuple[Any, tf.TensorSpec]:
-    return element, tf.TensorSpec([count], tf.int32)
+    return element, tf.TensorSpec([len(tf.nest.flatten(element)), count], tf.int32)
 
 
 @functools.lru_cache(maxsize=64)
-def _sizes_of_parts(types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape], count: int) -> Any:
+def _sizes_of_parts(
+    types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape], count: int, *, reports: bool
+) -> Any:
     """The function that gives tensors and the sizes of the parts of their rows."""
 
     def sizes_of_parts(*arguments: Any) -> Any:
-        *tensors, full = arguments
-        rows = tf.shape(tensors[0])[0]
+        *tensors, full, key = arguments
+        rows = tf.stack([tf.shape(tensor)[:1] for tensor in tensors])
         # As TensorFlow cuts a batch of which it does not know how large one is.
-        equal = tf.fill([count], (rows + count - 1) // count)
-        most = tf.where(full > 0, full, equal)
-        return [*tensors, tf.clip_by_value(rows - tf.cumsum(most, exclusive=True), 0, most)]
+        most = tf.where(tf.reduce_any(full > 0), full, (rows + count - 1) // count)
+        before = tf.cumsum(most + tf.zeros_like(rows), axis=1, exclusive=True)
+        sizes = tf.clip_by_value(rows - before, 0, most)
+        if reports:
+            examples = [key, tf.reduce_max(rows)]
+            some = tf.reduce_all(tf.reduce_any(sizes > 0, 0))
+            chosen(some, list, lambda: (tf.py_function(_report, examples, []), [])[1])
+        return [*tensors, sizes]
 
     specs = [tf.TensorSpec(*pair) for pair in zip(shapes, types, strict=True)]
+    specs += [tf.TensorSpec([count], tf.int32), tf.TensorSpec([], tf.int64)]
     with tf.init_scope():
-        function = tf.function(sizes_of_parts, autograph=False)
-        return function.get_concrete_function(*specs, tf.TensorSpec([count], tf.int32))
+        return tf.function(sizes_of_parts, autograph=False).get_concrete_function(*specs)
 
 
 class WholeBatchIterator(SettledIterator):
@@ -194,12 +239,13 @@ class WholeBatchIterator(SettledIterator):
         whole, sizes = batch
         cores = self._input_workers.compute_devices_for_worker(0)
         order = self._replica_order or range(len(cores))
+        columns = list(zip(tf.nest.flatten(whole), tf.unstack(sizes), strict=True))
         if not tf.executing_eagerly():
-            return tf.nest.map_structure(lambda one: BatchParts(copied(one), sizes, order), whole)
-        columns = [_cut(one, sizes, cores) for one in tf.nest.flatten(whole)]
-        parts = [tf.nest.pack_sequence_as(whole, one) for one in zip(*columns, strict=True)]
-        parts = [parts[place] for place in order]
-        return input_lib._create_per_replica(parts, self._strategy)
+            cut = [BatchParts(copied(rows), own, order) for rows, own in columns]
+            return tf.nest.pack_sequence_as(whole, cut)
+        parts = zip(*(_cut(rows, own, cores) for rows, own in columns), strict=True)
+        packed = [tf.nest.pack_sequence_as(whole, one) for one in parts]
+        return input_lib._create_per_replica([packed[place] for place in order], self._strategy)
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ __all__ = [
     "chosen_series",
     "describe_history",
     "is_wanted",
+    "notes_of",
     "run_names",
 ]
 
@@ -102,12 +103,14 @@ class HistoryDescription:
         panels: The panels that are shown, in the order in which their metrics came.
         num_runs: How many runs there are.
         num_panels: How many panels there would be if all metrics were shown.
+        notes: Sentences that a reader of the curves has to know.
     """
 
     runs: tuple[Run, ...]
     panels: tuple[Panel, ...]
     num_runs: int
     num_panels: int
+    notes: tuple[str, ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -147,7 +150,13 @@ def describe_history(
         tuple(Panel(title, tuple(lines)) for title, lines in panels.items()),
         len(every),
         num_panels,
+        notes_of(every),
     )
+
+
+def notes_of(histories: Sequence[History]) -> tuple[str, ...]:
+    """The notes of several histories, each once."""
+    return tuple(dict.fromkeys(note for each in histories for note in list(each.notes.values())))
 
 
 def chosen_series(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ _MARGIN = 18
 _GAP = 22
 _PLOT_HEIGHT = 190
 _LEGEND_LINE = 17
+_NOTE_CHARACTERS = 130
 _FAINT = 0.22
 # More rows are averaged in groups first: a group is far narrower than the smoothing.
 _SMOOTHED_ROWS = 20_000
@@ -60,10 +62,15 @@ def curves_png(
     columns = _columns(len(panels))
     rows = [panels[begin : begin + columns] for begin in range(0, len(panels), columns)]
     heights = [_row_height(row, columns) for row in rows]
-    with new_canvas(_WIDTH, _MARGIN + 42 + sum(heights)) as canvas:
+    notes = [line for note in description.notes for line in textwrap.wrap(note, _NOTE_CHARACTERS)]
+    noted = len(notes) * _LEGEND_LINE + (8 if notes else 0)
+    with new_canvas(_WIDTH, _MARGIN + 42 + noted + sum(heights)) as canvas:
         _write_header(canvas, description)
+        for number, line in enumerate(notes):
+            at = _MARGIN + 42 + number * _LEGEND_LINE
+            canvas.text(_MARGIN, at, ascii_text(line), size=11, colour=HOST_COLOURS[1])
         width = (_WIDTH - 2 * _MARGIN - (columns - 1) * _GAP) / columns
-        top = _MARGIN + 46.0
+        top = _MARGIN + 46.0 + noted
         for row, height in zip(rows, heights, strict=True):
             legend = max(_legend_lines(panel, columns) for panel in row) * _LEGEND_LINE
             for number, panel in enumerate(row):

@@ -27,7 +27,11 @@ def curves_text(description: HistoryDescription) -> str:
         parts.append(", ".join(titles[:_MAX_NAMES]) + rest)
     if description.num_steps:
         parts.append(counted(description.num_steps, "step"))
-    return " · ".join(parts)
+    return "\n".join([" · ".join(parts), *map(_shown_note, description.notes)])
+
+
+def _shown_note(note: str) -> str:
+    return f"Note: {note}"
 
 
 def shown_of(description: HistoryDescription) -> list[str]:

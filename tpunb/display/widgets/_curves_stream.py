@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.display.describe.history import MAX_RUNS, chosen_series, run_names
+from tpunb.display.describe.history import MAX_RUNS, chosen_series, notes_of, run_names
 from tpunb.display.widgets._packing import pack
 from tpunb.training.columns import Columns
 from tpunb.training.history import History
@@ -133,6 +133,7 @@ class CurvesStream:
         return {
             "kind": "points",
             "runs": self._runs(),
+            "notes": notes_of(self.histories),
             "all": {"runs": self._num_runs, "metrics": num_panels},
             "series": series,
             "layout": layout,

@@ -215,9 +215,11 @@ function curvesHeading() {
   const progress = element("div", { class: "tpunb-curves-progress", role: "progressbar",
     "aria-label": "steps made", "aria-valuemin": 0 }, filled);
   const status = element("div", { class: "tpunb-curves-status" }, dot, facts);
-  const node = element("header", { class: "tpunb-curves-heading" }, title, status, progress);
+  const noted = element("div", { class: "tpunb-curves-notes", role: "status" });
+  const node = element("header", { class: "tpunb-curves-heading" }, title, status, noted, progress);
 
-  function write({ runs, longest, reach, all, panels }) {
+  function write({ runs, notes, longest, reach, all, panels }) {
+    if (noted.children.length !== notes.length) noted.replaceChildren(...notes.map((note) => element("p", {}, note)));
     const state = stateOfRuns(runs);
     if (runs.length === 1 && runs[0].name) title.textContent = runs[0].name;
     const current = runs.find((run) => run.state === "running") ?? runs[runs.length - 1] ?? {};

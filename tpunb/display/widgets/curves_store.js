@@ -12,6 +12,7 @@ export function curveStore() {
   const store = {
     runs: [],
     all: { runs: 0, metrics: 0 },
+    notes: [],
     series: [],
     incomplete: false,
     listen(callback) {
@@ -22,6 +23,7 @@ export function curveStore() {
       const columns = unpack(header.layout, buffer);
       store.runs = header.runs;
       store.all = header.all ?? store.all;
+      store.notes = header.notes ?? [];
       header.series.forEach((facts, number) => {
         const series = seriesOf(facts);
         const part = (name) => columns[`${number}.${name}`];

@@ -30,7 +30,8 @@ class CutBatch:
     def stacked(self) -> tf.Tensor:
         """The parts along a new axis 0, one for each replica; they have to be of one size."""
         rest = self.whole.shape[1:].as_list()
-        parts = tf.reshape(self.whole, [len(self.order), -1, *rest])
+        # Not -1 for the size, which cannot be inferred where the rest has no elements.
+        parts = tf.reshape(self.whole, [len(self.order), self.sizes[0], *rest])
         in_order = list(self.order) == list(range(len(self.order)))
         return parts if in_order else tf.gather(parts, self.order)
 

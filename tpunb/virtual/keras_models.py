@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.compiler.program import CompileError
+from tpunb.errors import TpunbError
 from tpunb.virtual._tensorflow import distribute_lib
 
 __all__ = ["ModelStep", "is_model", "layer_names", "model_step"]
@@ -40,16 +40,17 @@ def is_model(value: object) -> bool:
     return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
 
 
-def model_step(fn: Any, args: Sequence[Any], strategy: Any) -> ModelStep | None:
-    """What to compile of a model or of a method of one; None for anything else.
+def model_step(
+    fn: Any, args: Sequence[Any], strategy: Any, refusal: type[TpunbError], caller: str
+) -> ModelStep | None:
+    """What to trace of a model or of a method of one; None for anything else.
 
     Args:
         fn: A compiled model, for its train step; or its `fit`, `evaluate` or `predict`.
         args: A dataset, or the parts of a global batch: tensors, arrays or `tf.TensorSpec`s.
         strategy: Whose replicas share the batch; by default the model's.
-
-    Raises:
-        CompileError: It is not compiled, or there is no batch.
+        refusal: The error of a model that is not compiled, or without a batch.
+        caller: What the user has called, for its message: `tpunb.compile`.
     """
     model, name = fn, "fit"
     if not is_model(fn):
@@ -58,26 +59,27 @@ def model_step(fn: Any, args: Sequence[Any], strategy: Any) -> ModelStep | None:
         if not is_model(model) or name not in _STEPS:
             return None
     if name != "predict" and getattr(model, "optimizer", None) is None:
-        raise CompileError(
+        raise refusal(
             f"The model {model.name} is not compiled.", fix="Call model.compile(...) first."
         )
     strategy = strategy or _strategy_of(model)
     if not args:
-        raise CompileError(
-            "A model is compiled with a batch.",
-            fix="Pass a dataset, or the batch: tpunb.compile(model, x, y).",
+        raise refusal(
+            "A model's step takes a batch.",
+            fix=f"Pass a dataset, or the batch: {caller}(model, x, y).",
         )
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
-    data = _batch(args)
+    data = _batch(args, refusal)
     if name != "predict" and not isinstance(data, tuple) and _wants_targets(model, _STEPS[name]):
-        raise CompileError(
+        raise refusal(
             f"The model {model.name} was compiled with a loss, and the batch has inputs alone.",
-            fix="Pass the targets too: tpunb.compile(model, x, y). Without them: "
-            "tpunb.compile(model.predict, x).",
+            fix=f"Pass the targets too: {caller}(model, x, y). Without them: "
+            f"{caller}(model.predict, x).",
         )
     sizes = [spec.shape[0] for spec in tf.nest.flatten(data) if spec.shape.rank]
     share = tf.nest.map_structure(lambda spec: _part(spec, replicas), data)
-    _build(model, share, strategy)
+    if name != "predict":
+        _build(model, share, strategy)
     step = getattr(model, _STEPS[name])
     return ModelStep(
         lambda *batch: step(batch if len(batch) > 1 else batch[0]),
@@ -136,13 +138,13 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-def _batch(args: Sequence[Any]) -> Any:
+def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> Any:
     """The specs of a global batch, as a step takes it."""
     first = args[0]
     if hasattr(first, "element_spec"):
         spec = first.element_spec
         if isinstance(first, tf.distribute.DistributedDataset):
-            raise CompileError(
+            raise refusal(
                 "A distributed dataset does not tell its global batch.",
                 fix="Pass the dataset that it was made from.",
             )

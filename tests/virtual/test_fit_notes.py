@@ -1,0 +1,183 @@
+"""What a fit is told before it trains: replicas without examples, lost variables, no strategy."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tpunb
+from tpunb.cells.batch_source import open_batches
+from tpunb.display.widgets import frontend
+from tpunb.errors import TpuWarning
+from tpunb.virtual import fit_notes
+
+tf_keras = pytest.importorskip("tf_keras")
+pytestmark = [
+    pytest.mark.usefixtures("fresh_keras_names"),
+    pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed:UserWarning"),
+]
+
+X, Y = np.ones([74, 4], np.float32), np.ones([74, 1], np.float32)
+EMPTY = r"has {} examples? for 8 replicas: {} of them gets? none.* Use .*{}"
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Any]:
+    with tpunb.connect(simulate="v3-8") as connection:
+        yield connection
+
+
+def model_of(library: Any) -> Any:
+    layers = [library.layers.Input((4,)), library.layers.BatchNormalization()]
+    model = library.Sequential([*layers, library.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.fixture(params=[keras, tf_keras], ids=["keras", "tf_keras"])
+def model(request: pytest.FixtureRequest, connection: Any) -> Any:
+    with connection.strategy.scope():
+        return model_of(request.param)
+
+
+def told(call: Callable[[], Any]) -> list[str]:
+    """The warnings of a call, which come from this file."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call()
+    ours = [one for one in found if issubclass(one.category, TpuWarning)]
+    assert all(one.filename == __file__ for one in ours)
+    return [str(one.message) for one in ours]
+
+
+def batches(size: int, **options: Any) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size, **options)
+
+
+def generated() -> tf.data.Dataset:
+    signature = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1]))
+    return tf.data.Dataset.from_generator(
+        lambda: ((X[:n], Y[:n]) for n in (16, 2)), output_signature=signature
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "examples", "none", "fix"),
+    [
+        pytest.param(lambda: {"x": X, "y": Y, "batch_size": 64}, 10, 3, "such as 80", id="arrays"),
+        pytest.param(lambda: {"x": X[:8], "y": Y[:8], "batch_size": 4}, 4, 4, "8", id="small"),
+        pytest.param(lambda: {"x": batches(64).prefetch(2)}, 10, 3, "drop_remainder", id="batches"),
+        pytest.param(
+            lambda: {"x": batches(4, drop_remainder=True)}, 4, 4, "such as 8", id="each batch"
+        ),
+        pytest.param(
+            lambda: {"x": batches(64).map(lambda x, y: (x, y))}, 10, 3, "drop", id="known late"
+        ),
+        pytest.param(lambda: {"x": X[:3], "y": Y[:3]}, 3, 5, "at least 8 examples", id="few"),
+        pytest.param(lambda: {"x": generated()}, 2, 6, "drop_remainder", id="generated"),
+    ],
+)
+def test_replicas_without_examples(
+    model: Any, data: Callable[[], dict[str, Any]], examples: int, none: int, fix: str
+) -> None:
+    (found,) = told(lambda: model.fit(**data(), epochs=2, verbose=0))
+    assert re.search(EMPTY.format(examples, none, fix), found)
+    assert fit_notes.notes_of(model) == {fit_notes.EMPTY: found}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: {"x": X, "y": Y, "batch_size": 80},
+        lambda: {"x": X, "y": Y, "batch_size": 58},
+        lambda: {"x": batches(64, drop_remainder=True)},
+        lambda: {"x": batches(37).map(lambda x, y: (x, y))},
+    ],
+)
+def test_batches_that_fit(model: Any, data: Callable[[], dict[str, Any]]) -> None:
+    assert told(lambda: model.fit(**data(), epochs=2, verbose=0)) == []
+
+
+def test_other_uses_of_data(connection: Any, model: Any) -> None:
+    """Predictions are right, and steps of one's own may sum: only a fit is warned of."""
+    strategy = connection.strategy
+    assert told(lambda: model.predict(X, batch_size=64, verbose=0)) == []
+    assert told(lambda: list(strategy.experimental_distribute_dataset(batches(64)))) == []
+
+
+def test_variables_that_are_lost(connection: Any, model: Any) -> None:
+    model.layers[-1].kernel.assign(np.full([4, 1], np.nan))
+    (found,) = told(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
+    assert re.match(f"1 variable of the model {model.name} held NaN before .*kernel", found)
+    assert "load its weights" in found
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_models_outside_of_the_scope(connection: Any, library: Any, method: str) -> None:
+    model = model_of(library)
+    data = (X[:32],) if method == "predict" else (X[:32], Y[:32])
+    (found,) = told(lambda: getattr(model, method)(*data, verbose=0))
+    assert f"The model {model.name} was made outside of the strategy's scope: `{method}`" in found
+    assert "`with strategy.scope():`" in found
+    assert told(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []  # it was told
+    assert fit_notes.OUTSIDE in fit_notes.notes_of(model)
+
+
+def test_nothing_is_left_when_the_connection_is_closed() -> None:
+    default = vars(fit_notes._default())
+    before = dict(default)
+    with tpunb.connect(simulate="v3-8"):
+        assert "_experimental_distribute_dataset" in default
+    assert default == before
+    if not before:
+        model = model_of(keras)
+        assert told(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("kind", ["empty share", "lost", "outside", "rate"])
+def test_live_curves_say_it(
+    connection: Any, library: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the display, and as the advice where the loss is NaN."""
+    shown: list[Any] = []
+    monkeypatch.setattr(frontend, "publish", lambda bundle, *_, **__: shown.append(bundle))
+    scope = contextlib.nullcontext() if kind == "outside" else connection.strategy.scope()
+    with scope:
+        model = model_of(library)
+    if kind == "lost":
+        model.layers[-1].kernel.assign(np.full([4, 1], np.nan))
+    live = tpunb.LiveCurves()
+    x = X * np.nan if kind in ("rate", "empty share") else X
+    rows = 74 if kind == "empty share" else 64
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model.fit(x[:rows], Y[:rows], batch_size=64, epochs=2, verbose=0, callbacks=[live])
+    said = [str(one.message) for one in found if one.category is RuntimeWarning]
+    notes = [] if live.history is None else list(live.history.notes.values())
+    assert shown[-1]["text/plain"].splitlines()[1:] == [f"Note: {note}" for note in notes]
+    advice = {"lost": "held NaN before", "empty share": "has 10 examples", "rate": "learning rate"}
+    assert len(notes) == (kind != "rate")
+    assert [advice[kind] in one for one in said] == [True] if kind in advice else said == []
+
+
+def test_data_of_a_cell(connection: Any) -> None:
+    with pytest.warns(TpuWarning, match=EMPTY.format(10, 3, "such as")) as found:
+        open_batches(connection.strategy, batches(64))
+    assert found[0].filename == "%%tpu_run"
+
+
+def test_a_check_of_a_dataset(model: Any) -> None:
+    found = tpunb.check(model.fit, batches(64))
+    (problem,) = [one for one in found.warnings if one.code == "empty-share"]
+    assert "10 examples for 8 replicas" in problem.cause
+    assert problem.fix.startswith("Use")

@@ -1,0 +1,309 @@
+"""What a user has to know of a `fit` before it trains: empty shares, lost variables, no strategy.
+
+Keras, of either version, passes the data of each `fit`, `evaluate` and `predict` to its strategy's
+`experimental_distribute_dataset`. So nothing of Keras is patched: what the strategy is passed is
+looked at there, and the frames above tell which model asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tpunb._util.units import counted
+from tpunb.errors import TpuWarning
+from tpunb.virtual._tensorflow import distribute_lib, tensor_util
+from tpunb.virtual.input_rounds import WRAPPERS
+from tpunb.virtual.keras_models import is_model
+from tpunb.virtual.whole_batches import parts_of
+
+__all__ = [
+    "EMPTY",
+    "LOST",
+    "OUTSIDE",
+    "closed",
+    "data_arrives",
+    "empty_share",
+    "lost_variables",
+    "notes_of",
+    "opened",
+    "watch_shares",
+]
+
+EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
+"""The kinds of notes."""
+
+_METHODS = ("fit", "evaluate", "predict")
+_LIBRARIES = {"keras", "tf_keras"}
+_SAME_ELEMENTS = {"_CacheDataset", "CacheDataset", "_ShuffleDataset", "ShuffleDataset"}
+_SAME_ELEMENTS |= {"_RepeatDataset", "RepeatDataset"}
+
+_notes: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
+_told: weakref.WeakSet[Any] = weakref.WeakSet()
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def notes_of(model: Any) -> dict[str, str]:
+    """The notes of a model's last `fit`, by their kinds; more may come while it trains."""
+    return _notes.setdefault(model, {})
+
+
+class _Call(NamedTuple):
+    """A call of a model's method that passes data to a strategy."""
+
+    model: Any
+    method: str
+    adapter: Any
+    file: str
+    line: int
+
+    def say(self, kind: str, text: str) -> None:
+        """Notes and warns, at the user's line."""
+        notes_of(self.model)[kind] = text
+        warnings.warn_explicit(text, TpuWarning, self.file, self.line)
+
+
+def _call() -> _Call | None:
+    """The innermost call of a Keras model's method; None if something else passes the data."""
+    model, method, adapter = None, "", None
+    for frame in _callers(sys._getframe(1)):
+        owner = frame.f_locals.get("self")
+        if model is None:
+            adapter = adapter or getattr(owner, "data_adapter", getattr(owner, "_adapter", None))
+            if frame.f_code.co_name in _METHODS and is_model(owner):
+                model, method = owner, frame.f_code.co_name
+        elif str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES:
+            return _Call(model, method, adapter, frame.f_code.co_filename, frame.f_lineno)
+    return None
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
+    """Warns, if it is a `fit` that has its data distributed, of what will ruin it.
+
+    Args:
+        replicas: How many replicas share each batch.
+        dataset: The data.
+        distributed: The same as the strategy has distributed it.
+    """
+    call = _call()
+    if call is None or call.method != "fit":
+        return
+    _notes[call.model] = {}
+    if lost := lost_variables(call.model):
+        call.say(LOST, lost)
+    watch_shares(
+        replicas, dataset, distributed, lambda text: call.say(EMPTY, text), _sizes_of(call.adapter)
+    )
+
+
+def lost_variables(model: Any) -> str:
+    """Says that variables of a model are NaN already; empty if none is."""
+    if not getattr(model, "built", False):
+        return ""
+    with tf.init_scope():
+        named = {getattr(one, "path", one.name): _tensor(one) for one in model.weights}
+        floats = {name: one for name, one in named.items() if one.dtype.is_floating}
+        flags = [tf.reduce_any(tf.math.is_nan(one)) for one in floats.values()]
+        found = list(itertools.compress(floats, tf.stack(flags).numpy())) if flags else []
+    if not found:
+        return ""
+    return (
+        f"{counted(len(found), 'variable')} of the model {model.name} held NaN before the first "
+        f"step ({found[0]} is one), so its loss is NaN. Make the model anew, or load its weights."
+    )
+
+
+def _tensor(variable: Any) -> tf.Tensor:
+    value = getattr(variable, "value", variable)
+    return tf.convert_to_tensor(variable if callable(value) else value)
+
+
+class _Sizes(NamedTuple):
+    """A full batch's size, that of a smaller last one, and all examples; None if not known."""
+
+    full: int | None = None
+    last: int | None = None
+    examples: int | None = None
+
+
+def watch_shares(
+    replicas: int,
+    dataset: Any,
+    distributed: Any,
+    say: Callable[[str], None],
+    sizes: _Sizes | None = None,
+) -> None:
+    """Says, once, that a replica has no examples: now if it is known, else when the batch comes.
+
+    Args:
+        replicas: How many replicas share each batch.
+        dataset: The data.
+        distributed: The same as the strategy has distributed it.
+        say: Receives the sentence.
+        sizes: Those of the batches, where they are known.
+    """
+    cut = None
+    if replicas < 2:
+        return
+    if isinstance(distributed, tf.distribute.DistributedDataset):
+        clones: Sequence[Any] = getattr(distributed, "_cloned_datasets", ())
+        cut = parts_of(clones[0], replicas) if len(clones) == 1 else None
+    own = list(cut.sizes) if cut is not None else []
+    sizes = sizes or _sizes_in(dataset)
+    if text := _said_of(sizes, replicas, own):
+        say(text)
+    elif cut is not None and sizes.examples is None:
+        said: list[str] = []
+
+        def report(examples: int) -> None:
+            if not said:
+                said.append(_sentence(examples, replicas, own, _Sizes(), "A batch"))
+                say(said[0])
+
+        distributed.when_empty = report
+
+
+def empty_share(dataset: Any, replicas: int) -> str:
+    """Says of a dataset of global batches that replicas will have no examples; else empty."""
+    return _said_of(_sizes_in(dataset), replicas, ()) if replicas > 1 else ""
+
+
+def _said_of(sizes: _Sizes, replicas: int, own: Sequence[int]) -> str:
+    for size, which in ((sizes.full, "Each batch"), (sizes.last, "The last batch")):
+        if size and 0 in _shares(size, replicas, own):
+            return _sentence(size, replicas, own, sizes, which)
+    return ""
+
+
+def _sentence(size: int, replicas: int, own: Sequence[int], sizes: _Sizes, which: str) -> str:
+    none = _shares(size, replicas, own).count(0)
+    fits = _fitting(sizes, replicas, own)
+    fixes = [f"a batch size that fits, such as {fits}"] if fits else []
+    if sizes.examples and sizes.examples < replicas:
+        fixes = [f"at least {replicas} examples"]
+    elif which != "Each batch" or not fixes:
+        fixes.append("`dataset.batch(..., drop_remainder=True)`")
+    return (
+        f"{which} has {counted(size, 'example')} for {replicas} replicas: {none} of them "
+        f"{'get' if none > 1 else 'gets'} none. What such a replica averages over its examples, as "
+        "BatchNormalization does, may be NaN, and the model lost with it. "
+        f"Use {', or '.join(fixes)}."
+    )
+
+
+def _shares(size: int, replicas: int, own: Sequence[int]) -> list[int]:
+    """The examples of each replica, if a full batch's parts have certain sizes, or any."""
+    most = list(own) if any(own) else [-(-size // replicas)] * replicas
+    starts = itertools.accumulate(most, initial=0)
+    return [max(0, min(one, size - start)) for one, start in zip(most, starts, strict=False)]
+
+
+def _fitting(sizes: _Sizes, replicas: int, own: Sequence[int]) -> int | None:
+    """The batch size next to the present one that leaves no replica without examples."""
+    full = sizes.full
+    if full is None:
+        return None
+    candidates = range(replicas, max(2 * full, replicas) + 1, replicas)
+    for size in sorted(candidates, key=lambda one: abs(one - full)):
+        rest = (sizes.examples or 0) % size
+        again = [size // replicas] * replicas if any(own) else []
+        if not rest or 0 not in _shares(rest, replicas, again):
+            return size
+    return None
+
+
+def _sizes_of(adapter: Any) -> _Sizes | None:
+    """What Keras knows of the batches that it makes of arrays; None where it makes none."""
+    names = (("batch_size",), ("partial_batch_size",), ("num_batches", "get_size"))
+    full, last, count = (_asked(adapter, one) for one in names)
+    if not full:
+        return None
+    return _Sizes(full, last, count and full * count - (full - last if last else 0))
+
+
+def _asked(adapter: Any, names: Sequence[str]) -> int | None:
+    for name in names:
+        value = getattr(adapter, name, None)
+        try:
+            value = value() if callable(value) else value
+        except NotImplementedError:  # of tf_keras, where there are none
+            value = None
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def _sizes_in(dataset: Any) -> _Sizes:
+    """What a dataset says of its batches, where nothing comes after that changes them."""
+    while type(dataset) in WRAPPERS or type(dataset).__name__ in _SAME_ELEMENTS:
+        dataset = dataset._input_dataset
+    if not hasattr(dataset, "_drop_remainder") or not hasattr(dataset, "_batch_size"):
+        return _Sizes()
+    full, drops = map(tensor_util.constant_value, (dataset._batch_size, dataset._drop_remainder))
+    examples = int(dataset._input_dataset.cardinality()) if tf.executing_eagerly() else -1
+    if full is None or drops is None or examples < 0 or drops:
+        return _Sizes(None if full is None else int(full))
+    return _Sizes(int(full), examples % int(full), examples)
+
+
+def opened(strategy: Any) -> None:
+    """Looks, until `closed`, at what models made outside of any scope do beside a strategy."""
+    _open.add(strategy)
+    _default()._experimental_distribute_dataset = _left_as_it_is
+    if not hasattr(strategy.extended, "strictness"):  # a virtual TPU's looks by itself
+        distribute = strategy.extended._experimental_distribute_dataset
+
+        def distributed(dataset: Any, options: Any) -> Any:
+            result = distribute(dataset, options)
+            data_arrives(strategy.num_replicas_in_sync, dataset, result)
+            return result
+
+        strategy.extended._experimental_distribute_dataset = distributed
+
+
+def closed(strategy: Any) -> None:
+    """Undoes `opened`."""
+    _open.discard(strategy)
+    vars(strategy.extended).pop("_experimental_distribute_dataset", None)
+    if not _open:
+        vars(_default()).pop("_experimental_distribute_dataset", None)
+        _notes.clear()
+        _told.clear()
+
+
+def _default() -> Any:
+    return distribute_lib._get_default_strategy().extended
+
+
+def _left_as_it_is(dataset: Any, options: Any) -> Any:
+    """Distributes as the default strategy does: it gives the dataset back."""
+    del options
+    strategy = next(iter(_open), None)
+    call = _call() if strategy is not None else None
+    if strategy is None or call is None:
+        return dataset
+    text = (
+        f"The model {call.model.name} was made outside of the strategy's scope: `{call.method}` "
+        f"runs on one CPU, not on the {strategy.num_replicas_in_sync} replicas. Make and compile "
+        "the model inside of `with strategy.scope():`."
+    )
+    if call.model in _told:
+        _notes[call.model] = {OUTSIDE: text}
+    else:
+        _told.add(call.model)
+        _notes[call.model] = {}
+        call.say(OUTSIDE, text)
+    return dataset
