@@ -106,6 +106,17 @@ def test_batches_that_fit(model: Any, data: Callable[[], dict[str, Any]]) -> Non
     assert told(lambda: model.fit(**data(), epochs=2, verbose=0)) == []
 
 
+def test_data_to_validate_with(connection: Any, model: Any) -> None:
+    """Nothing is averaged over its batches."""
+    short = (X[:5], Y[:5])
+    whole = {"x": X[:64], "y": Y[:64], "batch_size": 64, "verbose": 0}
+    assert told(lambda: model.fit(**whole, validation_data=short, epochs=2)) == []
+    dataset = tf.data.Dataset.from_tensor_slices(short).batch(64)
+    assert (
+        told(lambda: model.fit(**whole, validation_data=dataset, validation_freq=2, epochs=2)) == []
+    )
+
+
 def test_other_uses_of_data(connection: Any, model: Any) -> None:
     """Predictions are right, and steps of one's own may sum: only a fit is warned of."""
     strategy = connection.strategy

@@ -209,6 +209,7 @@ def test_clipping_and_short_batches(rows: int) -> None:
         np.testing.assert_allclose(found, one, **TOLERANCE)
 
 
+@pytest.mark.filterwarnings("ignore:The last batch has:tpunb.errors.TpuWarning")
 @pytest.mark.parametrize("rows", [3, *thorough([70])])
 def test_fit_on_short_batches(rows: int) -> None:
     """Keras weighs replicas, not rows: the numbers are near those of one device."""

@@ -42,6 +42,8 @@ EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
 
 _METHODS = ("fit", "evaluate", "predict")
 _LIBRARIES = {"keras", "tf_keras"}
+_TRAINING_DATA = frozenset({"data_handler", "epoch_iterator"})
+"""What `fit` of tf_keras, and of Keras 3, calls its training data."""
 _SAME_ELEMENTS = {"_CacheDataset", "CacheDataset", "_ShuffleDataset", "ShuffleDataset"}
 _SAME_ELEMENTS |= {"_RepeatDataset", "RepeatDataset"}
 
@@ -78,7 +80,9 @@ def _call() -> _Call | None:
         if model is None:
             adapter = adapter or getattr(owner, "data_adapter", getattr(owner, "_adapter", None))
             if frame.f_code.co_name in _METHODS and is_model(owner):
-                model, method = owner, frame.f_code.co_name
+                # `fit` passes on what it validates with once it has the training data.
+                validates = not _TRAINING_DATA.isdisjoint(frame.f_locals)
+                model, method = owner, "evaluate" if validates else frame.f_code.co_name
         elif str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES:
             return _Call(model, method, adapter, frame.f_code.co_filename, frame.f_lineno)
     return None
