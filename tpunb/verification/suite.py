@@ -52,6 +52,9 @@ class Outcome:
     seconds: float = 0.0
 
 
+Program = Callable[["Suite"], Outcome]
+
+
 class ConnectedTpu:
     """The TPU that claims are tried on.
 
@@ -106,7 +109,7 @@ class Suite:
 
     def attempt(self, name: str) -> Outcome:
         """Tries the claim of that name."""
-        outcome: Outcome = getattr(self, identifier(name))()
+        outcome: Outcome = getattr(self, re.sub(r"\W", "_", name))()
         return outcome
 
     @property
@@ -187,11 +190,6 @@ class Suite:
 
         with self.strategy.scope():
             return tf.Variable(value, **options)
-
-
-def identifier(name: str) -> str:
-    """The name of the method that tries the claim of a name."""
-    return re.sub(r"\W+", "_", name)
 
 
 def compared(holds: bool, expected: str, found: str, message: str = "") -> Outcome:
