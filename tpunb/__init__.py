@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tpunb.training.history import History
     from tpunb.training.profile import Profile
     from tpunb.verification.report import VerifyReport
-    from tpunb.verification.verify import verify
+    from tpunb.verification.run import verify
     from tpunb.virtual.check import CheckReport
     from tpunb.virtual.compare import Comparison, compare
 
@@ -114,7 +114,7 @@ _HOMES = {
     "largest_batch": "compiler.largest",
     "profile": "cells.profiling",
     "show": "notebook.displays",
-    "verify": "verification.verify",
+    "verify": "verification.run",
 }
 
 

@@ -14,17 +14,20 @@ from support.tiers import THOROUGH
 
 from tpunb import cli
 from tpunb.cli import verify
-from tpunb.verification.report import DIFFERS, HOLDS, NOT_RUN, Outcome, VerifyReport
+from tpunb.tpu.types import accelerator
+from tpunb.verification.report import VerifyReport
+from tpunb.verification.suite import DIFFERS, HOLDS, NOT_RUN, Outcome
 
 
 def outcome(status: Any) -> Outcome:
-    return Outcome("tests", f"one that {status}", "it is so", status, found="4", seconds=1.5)
+    name = f"one that {status}"
+    return Outcome(group="tests", name=name, status=status, found="4", seconds=1.5)
 
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is connected to; the report is that of nothing but `statuses`."""
-    import tpunb.verification.verify
+    import tpunb.verification.run
 
     for name in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU"):
         monkeypatch.delenv(name, raising=False)
@@ -39,7 +42,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             progress(number, len(outcomes), one)
         return VerifyReport({"TPU": plan.tpu}, outcomes, interrupted=None in statuses)
 
-    monkeypatch.setattr(tpunb.verification.verify, "verify_plan", verify_plan)
+    monkeypatch.setattr(tpunb.verification.run, "verify_plan", verify_plan)
     plans.append(statuses)
     return plans
 
@@ -125,15 +128,18 @@ def test_what_hangs_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.tensorflow
 @pytest.mark.slow
 @THOROUGH
-def test_a_pod_of_two_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tpu", "workers", "cores"), [("v4-16", [], 4), ("4", ["2"], 2)], ids=["v4-16", "4 cores"]
+)
+def test_a_pod_of_two_workers(tpu: str, workers: list[str], cores: int, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     code = WITHOUT_UNUSED + "import sys; from tpunb.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = run_code(code, "verify", "v4-16", "--local-workers", "--json", path)
+    done = run_code(code, "verify", tpu, "--json", path, "--local-workers", *workers)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     read = json.loads(path.read_text(encoding="utf-8"))
     assert read["ok"]
-    assert read["facts"]["TPU"] == "virtual v4-16, hosts in processes"
-    assert read["facts"]["hosts"] == "2, each with 4 cores"
+    assert read["facts"]["TPU"] == f"virtual {accelerator(tpu).name}, hosts in processes"
+    assert read["facts"]["hosts"] == f"2, each with {cores} cores"
     held = {claim["name"] for claim in read["claims"] if claim["status"] == HOLDS}
     assert {"order of hosts", "within a step", "connected again", "closed"} <= held
     text = path.read_text(encoding="utf-8") + done.stdout

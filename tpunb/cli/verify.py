@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.atomic_files import check_writable, own_stream, write_file
 from tpunb.cli.outcome import Failed, Interrupted
-from tpunb.connection.plan import type_meant
-from tpunb.connection.request import Request
+from tpunb.connection.plan import resolve, type_meant
+from tpunb.connection.request import Request, argument_of, options
 from tpunb.errors import TpunbError
 
 if TYPE_CHECKING:
     from tpunb.connection.plan import Plan
-    from tpunb.verification.report import Outcome, VerifyReport
+    from tpunb.verification.report import VerifyReport
+    from tpunb.verification.suite import Outcome
 
-__all__ = ["add_to"]
-
+_CONNECTING = ("require_tpu", "zone", "project", "workers", "local_workers", "timeout")
+"""The options of connecting that the command has."""
 _EPILOG = """\
 examples:
-  tpunb verify                       the TPU that is found here, or else a virtual one
+  tpunb verify                       the TPU that is found here, else a virtual one
   tpunb verify local                 this machine's TPU: Colab, Kaggle, a TPU VM
   tpunb verify grpc://10.0.0.2:8470  a TPU by its address
   tpunb verify v3-8                  a virtual TPU
@@ -33,7 +36,7 @@ examples:
 On Colab and Kaggle, where the notebook's kernel may hold the TPU, run it before the
 kernel connects; or tpunb.verify() in a cell.
 
-exit codes: 0 no difference; 1 a claim differs; 2 it could not connect; 130 interrupted
+exit codes: 0 no difference; 1 a claim differs; 2 cannot connect; 130 interrupted
 """
 
 
@@ -42,9 +45,9 @@ def add_to(commands: Any) -> None:
     verify = commands.add_parser(
         "verify",
         help="compare a TPU, real or virtual, with what tpunb says of every TPU",
-        description="Connect to a TPU and try on it, in some minutes, what tpunb says of every "
-        "TPU: topology, replica ids, collectives, numbers, training, what is refused, known "
-        "errors, the stop button, connecting again. The report says where they differ, and "
+        description="Connect to a TPU and try on it, in a few minutes, what tpunb says of every "
+        "TPU: topology, replica ids, collectives, variables, numbers, training, what is refused, "
+        "known errors, the stop button, connecting again. The report says where they differ, and "
         "holds no secrets, addresses, paths or names.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -60,85 +63,62 @@ def add_to(commands: Any) -> None:
         "--json", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
     )
     verify.add_argument(
-        "-q", "--quiet", action="store_true", help="no lines while it runs, only the report"
+        "-q", "--quiet", action="store_true", help="print only the report, no progress"
     )
-    _add_connecting(verify)
+    for option in options():
+        if option.name in _CONNECTING:
+            flag, settings = argument_of(option)
+            verify.add_argument(flag, **settings)
     verify.set_defaults(command=_verify)
 
 
-def _add_connecting(verify: argparse.ArgumentParser) -> None:
-    """Adds options of connecting, as `%tpu_connect` has them."""
-    verify.add_argument("--zone", metavar="Z", help="the Cloud zone of a TPU given by name")
-    verify.add_argument("--project", metavar="P", help="its Cloud project")
-    verify.add_argument(
-        "--require-tpu", action="store_true", help="fail rather than simulate if there is no TPU"
-    )
-    verify.add_argument(
-        "--local-workers",
-        nargs="?",
-        const=True,
-        default=False,
-        type=int,
-        metavar="N",
-        help="a virtual Pod whose hosts are N processes, or one for each host",
-    )
-    verify.add_argument(
-        "--workers", metavar="H:P,H:P", help="a virtual Pod whose hosts are these workers"
-    )
-    verify.add_argument(
-        "--timeout",
-        type=float,
-        default=60,
-        metavar="S",
-        help="seconds to wait for a worker to answer (default: %(default)s)",
-    )
-
-
 def _verify(args: argparse.Namespace) -> None:
-    from tpunb.verification.verify import verify_plan
+    from tpunb.verification.run import verify_plan
 
     plan = _plan(args)
     if args.json is not None:
-        _check(args.json)
+        with _writing(args.json):
+            check_writable(args.json)
+
     # Where the report goes to standard output, nothing else does.
-    progress = _Lines(sys.stderr, quiet=args.quiet)
-    report = verify_plan(plan, say=progress.say, progress=progress)
-    if args.json is not None:
-        _write(args.json, report)
-    if args.json is None or own_stream(args.json) != 1:
-        print(report)
+    def say(text: str) -> None:
+        if not args.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def progress(number: int, total: int, outcome: Outcome) -> None:
+        place = f"[{number:{len(str(total))}}/{total}]"
+        title = f"{outcome.group}: {outcome.name}"
+        status = "" if outcome.status == "holds" else f"  {outcome.status}"
+        say(f"{place} {title:64} {outcome.seconds:5.1f} s{status}")
+
+    report = verify_plan(plan, say=say, progress=progress)
+    try:
+        if args.json is not None:
+            text = json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
+            with _writing(args.json):
+                write_file(args.json, f"{text}\n")
+    finally:  # what took minutes is not lost
+        if args.json is None or own_stream(args.json) != 1:
+            print(report)
     _end(report)
 
 
 def _plan(args: argparse.Namespace) -> Plan:
     """What the command line asks to connect to."""
-    from tpunb.connection.plan import resolve
-
-    names = ("zone", "project", "require_tpu", "local_workers", "workers", "timeout")
-    options = {name: getattr(args, name) for name in names}
-    simulated = type_meant(args.tpu) if args.tpu else None
-    if simulated is not None:
-        return resolve(Request(simulate=args.tpu, **options))
-    return resolve(Request(args.tpu, **options))
+    given = {name: getattr(args, name) for name in _CONNECTING}
+    if args.tpu and type_meant(args.tpu) is not None:
+        return resolve(Request(simulate=args.tpu, **given))
+    return resolve(Request(args.tpu, **given))
 
 
-def _check(path: Path) -> None:
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        check_writable(path)
+        yield
     except OSError as error:
-        raise _cannot_write(path, error) from error
-
-
-def _write(path: Path, report: VerifyReport) -> None:
-    try:
-        write_file(path, json.dumps(report.as_dict(), indent=2, ensure_ascii=False) + "\n")
-    except OSError as error:
-        print(report)  # what took minutes is not lost
-        raise _cannot_write(path, error) from error
-
-
-def _cannot_write(path: Path, error: OSError) -> TpunbError:
-    return TpunbError(f"Cannot write {path}: {error.strerror}.", fix="Choose another file.")
+        raise TpunbError(
+            f"Cannot write {path}: {error.strerror}.", fix="Choose another file."
+        ) from error
 
 
 def _end(report: VerifyReport) -> None:
@@ -153,27 +133,3 @@ def _end(report: VerifyReport) -> None:
         raise Interrupted(report.headline, code)
     if not report.ok:
         raise Failed(report.headline)
-
-
-class _Lines:
-    """Writes a line for each claim.
-
-    Args:
-        stream: Where to.
-        quiet: Whether to write nothing.
-    """
-
-    def __init__(self, stream: Any, *, quiet: bool) -> None:
-        self._stream, self._quiet = stream, quiet
-
-    def say(self, text: str) -> None:
-        """What is being done while it connects."""
-        if not self._quiet:
-            print(text, file=self._stream, flush=True)
-
-    def __call__(self, number: int, total: int, outcome: Outcome) -> None:
-        place = f"[{number:{len(str(total))}}/{total}]"
-        status = "" if outcome.status == "holds" else f"  {outcome.status}"
-        self.say(
-            f"{place} {f'{outcome.group}: {outcome.name}':64} {outcome.seconds:5.1f} s{status}"
-        )

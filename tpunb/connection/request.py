@@ -1,7 +1,7 @@
 """The options of `connect` and `%tpu_connect`: names, defaults, help and checks.
 
 Each option is written once, as a field of `Request`. The signature and the help of `connect`
-and the parser of the magic are made from the fields.
+and the parsers of the magic and of `tpunb verify` are made from the fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strict.rules import Strictness
 
-__all__ = ["Request", "options", "takes"]
+__all__ = ["Request", "argument_of", "options", "takes"]
 
 _DAY = 24 * 60 * 60
 _MOST_WORKERS = 64
@@ -222,6 +222,20 @@ class Request:
 def options() -> list[dataclasses.Field[Any]]:
     """The fields of `Request` that are options, in their order."""
     return [field for field in dataclasses.fields(Request) if field.init]
+
+
+def argument_of(option: dataclasses.Field[Any]) -> tuple[str, dict[str, Any]]:
+    """The flag of an option, and what argparse is to know of it."""
+    settings = {"help": option.metadata["help"], "default": option.default}
+    settings |= option.metadata["line"]
+    if option.default is False and not option.metadata["line"]:
+        settings["action"] = "store_true"
+    flag = settings.pop("flag", f"--{option.name.replace('_', '-')}")
+    if flag.startswith("-"):
+        settings["dest"] = option.name
+    if option.default not in (None, True, False):
+        settings["help"] += " (default: %(default)s)"
+    return flag, settings
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

@@ -181,16 +181,12 @@ def _of_family(family: Family, size: int) -> Accelerator:
 def generic_accelerator(hosts: int, cores_per_host: int) -> Accelerator:
     """A generic TPU with its cores spread over several hosts.
 
+    Its mesh is that of the number of cores, of which each host drives a block.
+
     Raises:
         AcceleratorTypeError: There would be no core, or too many.
     """
-    cores = hosts * cores_per_host
-    plain = _generic(cores)
-    grid = _near_square(hosts, hosts, hosts)
-    block = _near_square(cores_per_host, cores_per_host, cores_per_host)
-    return dataclasses.replace(
-        plain, mesh=(grid[0] * block[0], grid[1] * block[1], 1), host_bounds=(*block, 1)
-    )
+    return _generic(hosts * cores_per_host, cores_per_host)
 
 
 def _unknown(spec: str, text: str) -> AcceleratorTypeError:
@@ -242,15 +238,15 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _generic(cores: int) -> Accelerator:
-    """A generic TPU of one-core chips on hosts of at most 8."""
+def _generic(cores: int, on_host: int = 0) -> Accelerator:
+    """A generic TPU of one-core chips, so many on a host, or as many as 8 if that is left open."""
     if not 1 <= cores <= MAX_GENERIC_CORES:
         raise AcceleratorTypeError(
             f"There is no TPU of {_short(cores)} cores.",
             fix=f"Choose 1 to {MAX_GENERIC_CORES} cores, or a type such as {DEFAULT_TPU}. {_SEE}",
         )
     width, height = _near_square(cores, cores, cores)
-    on_host = max(chips for chips in range(1, 9) if cores % chips == 0)
+    on_host = on_host or max(chips for chips in range(1, 9) if cores % chips == 0)
     host_width, host_height = _near_square(on_host, width, height)
     return Accelerator(
         name=f"{cores} core" if cores == 1 else f"{cores} cores",

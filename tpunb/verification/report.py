@@ -1,66 +1,64 @@
-"""What came out of trying all claims: for a person, and for an issue."""
+"""The report: what came out of trying all claims, without what says where that was."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import getpass
+import os
+import platform
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 from tpunb._util.plain_text import hanging, plain, shortened
+from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import counted, duration
-from tpunb.verification.claims import Claim
+from tpunb.connection.connection import Connection
+from tpunb.connection.plan import Plan
+from tpunb.machine.platform import detect_platform
+from tpunb.machine.software import find_software
+from tpunb.verification.suite import DIFFERS, HOLDS, NOT_RUN, Outcome, Status
 
-__all__ = ["DIFFERS", "HOLDS", "NOT_RUN", "Outcome", "VerifyReport"]
-
-Status = Literal["holds", "differs", "not run"]
-
-HOLDS: Status = "holds"
-DIFFERS: Status = "differs"
-NOT_RUN: Status = "not run"
-
+_PACKAGES = (
+    "tpunb",
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-tpu",
+    "libtpu",
+    "keras",
+    "tf_keras",
+    "numpy",
+)
 _WIDTH = 96
-_INDENT = "  "
+_MOST_CHARACTERS = 600
+_SHORTEST_NAME = 2
 _LONGEST = 200  # characters of a claim that holds
 
+_ADDRESSES = re.compile(
+    # Not those of TensorFlow's own documentation; grpc://10.0.0.2:8470
+    r"\b(?!https://(?:www\.)?(?:tensorflow\.org|github\.com)/)"
+    r"[a-z][a-z0-9+]{1,9}://[^\s'\",;)>\]]+"
+    r"|\b(?:ipv4|ipv6|dns|unix):[^\s'\",;)>]+"  # as gRPC writes peers
+    r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b"
+    r"|\[?(?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{1,4}\b\]?(?::\d{1,5})?"
+    r"|(?<!job:)\blocalhost(?::\d{1,5})?\b"
+    r"|\b[\w-]+(?:\.[\w-]+)*:\d{4,5}\b",
+    re.IGNORECASE,
+)
+# TensorFlow's names of devices look like paths, and are what a report is about.
+_PATHS = re.compile(
+    r"(?<![\w/.:])(?:~|[A-Za-z]:)?[/\\](?!(?:job|replica|task|device|cpu|tpu):)[\w.+@~-]+"
+    r"(?:[/\\][\w.+@~ -]*[\w.+@~-])+",
+    re.IGNORECASE,
+)
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
-    """What trying one claim has shown.
-
-    Attributes:
-        group: The claim's.
-        name: The claim's.
-        says: The claim, in a sentence.
-        status: `"holds"`, `"differs"` or `"not run"`.
-        expected: What is claimed; empty if it was not run, or has raised.
-        found: What was found, or why it was not run.
-        message: The error's text, where there was one.
-        seconds: How long it took.
-    """
-
-    group: str
-    name: str
-    says: str
-    status: Status
-    expected: str = ""
-    found: str = ""
-    message: str = ""
-    seconds: float = 0.0
-
-    @classmethod
-    def of(cls, claim: Claim, status: Status, found: str, **more: Any) -> Outcome:
-        """The outcome of a claim."""
-        return cls(claim.group, claim.name, claim.says, status, found=found, **more)
-
-    def scrubbed(self, scrub: Callable[[str], str]) -> Outcome:
-        """The outcome without what says where it was made."""
-        return dataclasses.replace(
-            self,
-            expected=scrub(self.expected),
-            found=scrub(self.found),
-            message=scrub(self.message),
-        )
+# Of errors and operations: NotConnectedError, LookupTableFindV2. A mask takes long ones for keys.
+_IDENTIFIERS = re.compile(
+    r"(?<![\w=])(?<![=:]\s)(?<!bearer\s)((?:[A-Z][a-z]{2,}){2,}(?:V\d)?)(?!\w)"
+)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -120,11 +118,10 @@ class VerifyReport:
         }
 
     def __str__(self) -> str:
-        width = max((len(name) for name in self.facts), default=0)
-        lines = [self.headline, "", *(_row(*fact, width) for fact in self.facts.items())]
+        lines = [self.headline, "", *_rows("", self.facts)]
         for title, status in (("Differed", DIFFERS), ("Not run", NOT_RUN), ("Held", HOLDS)):
-            found = self._with(status)
-            lines += ["", title, *(line for one in found for line in _lines(one))] if found else []
+            if found := self._with(status):
+                lines += ["", title, *(line for outcome in found for line in _lines(outcome))]
         seconds = sum(outcome.seconds for outcome in self.outcomes)
         return plain("\n".join([*lines, "", f"Took {duration(round(seconds))}."]))
 
@@ -139,18 +136,23 @@ class VerifyReport:
 
 def _lines(outcome: Outcome) -> list[str]:
     """A line for a claim that holds, and all that is known of one that does not."""
-    title = f"{outcome.group}: {outcome.name}"
+    title = f"  {outcome.group}: {outcome.name}"
     if outcome.status == HOLDS:
         message = f": {outcome.message}" if outcome.message else ""
-        return [shortened(_one_line(f"{_INDENT}{title}: {outcome.found}{message}"), _LONGEST)]
-    rows = {"claim": outcome.says, "expected": outcome.expected, "found": outcome.found}
+        return [shortened(_one_line(f"{title}: {outcome.found}{message}"), _LONGEST)]
     if outcome.status == NOT_RUN:
-        rows = {"because": outcome.found}
-    rows["message"] = outcome.message
-    width = max(map(len, rows))
+        return [title, *_rows("    ", {"because": outcome.found})]
+    rows = {"claim": outcome.says, "expected": outcome.expected, "found": outcome.found}
+    return [title, *_rows("    ", {**rows, "message": outcome.message})]
+
+
+def _rows(indent: str, rows: Mapping[str, str]) -> list[str]:
+    """Names and what they stand for, in two columns."""
+    width = max(map(len, rows), default=0)
     return [
-        f"{_INDENT}{title}",
-        *(_row(name, _one_line(text), width, _INDENT * 2) for name, text in rows.items() if text),
+        hanging(f"{indent}{name:<{width}}  ", _one_line(text), _WIDTH)
+        for name, text in rows.items()
+        if text
     ]
 
 
@@ -158,5 +160,64 @@ def _one_line(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text)
 
 
-def _row(name: str, value: str, width: int, indent: str = "") -> str:
-    return hanging(f"{indent}{name:<{width}}  ", value, _WIDTH)
+def facts_of(connection: Connection, plan: Plan) -> dict[str, str]:
+    """What matters about a connection, as it was planned, and about this machine's software."""
+    topology, software = connection.topology, find_software(os.environ)
+    cores = counted(int(topology.num_tpus_per_task), "core")
+    return {
+        "TPU": _tpu(connection, plan),
+        "replicas": str(connection.strategy.num_replicas_in_sync),
+        "hosts": f"{int(topology.num_tasks)}, each with {cores}",
+        "mesh": "×".join(str(int(size)) for size in topology.mesh_shape),
+        "platform": detect_platform(os.environ).name,
+        "system": f"{platform.system()} {platform.machine()}",
+        "Python": software.python,
+        **{name: software.versions[name] for name in _PACKAGES if name in software.versions},
+    }
+
+
+def _tpu(connection: Connection, plan: Plan) -> str:
+    if connection.kind == "virtual":
+        workers = ", hosts in processes" if connection.pod is not None else ""
+        fallback = "" if plan.kind == "virtual" else ", because the TPU found could not be used"
+        return f"virtual {connection.tpu}{workers}{fallback}"
+    if plan.tpu == "local":
+        return "hardware of this machine"
+    return f"hardware, by its {'address' if '://' in plan.tpu else 'name'}"
+
+
+def scrubber(names: Iterable[str | None] = ()) -> Callable[[str], str]:
+    """Makes a function that takes out of a text what says where it was made.
+
+    Its result has a bounded length, and neither addresses, paths, names nor secrets.
+
+    Args:
+        names: What must not be in the text: names of TPUs, zones, projects.
+    """
+    secrets = secrets_in(os.environ)
+    hidden = {name.strip() for name in (*names, *_own_names()) if name}
+    long = {name for name in hidden if len(name) >= _SHORTEST_NAME}
+    words = "|".join(map(re.escape, sorted(long, key=len, reverse=True)))
+    named = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None
+
+    def scrub(text: str) -> str:
+        parts = _IDENTIFIERS.split(text)
+        parts[::2] = [mask(part, secrets) for part in parts[::2]]
+        text = _PATHS.sub("<path>", _ADDRESSES.sub("<address>", "".join(parts)))
+        if named is not None:
+            text = named.sub("<name>", text)
+        if len(text) > _MOST_CHARACTERS:
+            half = _MOST_CHARACTERS // 2
+            # The message of an error in a tf.function is at its end, below the source lines.
+            text = f"{text[:half]} […] {text[-half:]}"
+        return text
+
+    return scrub
+
+
+def _own_names() -> list[str]:
+    """The names of this machine and of the user."""
+    names = [socket.gethostname(), Path.home().name]
+    with contextlib.suppress(OSError, KeyError, ImportError):  # no entry for the user
+        names.append(getpass.getuser())
+    return names

@@ -1,205 +1,233 @@
-"""Claims about training: weights, losses and curves after 20 steps, however they are made."""
+"""Claims about numbers and training, which plain TensorFlow computes on a CPU too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tpunb.verification.bench import Bench
-from tpunb.verification.claims import Claims
-from tpunb.verification.observation import Observation
-from tpunb.verification.observing import close, equal
+from tpunb.verification.suite import Outcome, Suite, close, equal
 
-__all__ = ["TRAINING"]
-
-TRAINING = Claims("training")
 _STEPS = 20
 _PER_LOOP = 5
 _RATE = 0.05
 _FEATURES, _HIDDEN = 4, 8
 
 
-def _data(bench: Bench) -> tuple[np.ndarray, np.ndarray]:
-    """Examples for 20 steps."""
-    random = np.random.default_rng(1)
-    x = random.normal(size=[_STEPS * bench.global_batch, _FEATURES]).astype(np.float32)
-    return x, (np.sin(x.sum(axis=1, keepdims=True)) + 0.1).astype(np.float32)
+def _convolution(x: Any) -> Any:
+    kernel = tf.reshape(tf.linspace(-1.0, 1.0, 3 * 3 * 4 * 2), [3, 3, 4, 2])
+    return tf.nn.conv2d(x[None], kernel, 1, "SAME")
 
 
-def _batches(bench: Bench) -> Any:
-    import tensorflow as tf
+def _gradient(x: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.tanh(tf.matmul(x, x, transpose_b=True)))
+    return tape.gradient(loss, x)
 
-    batches = tf.data.Dataset.from_tensor_slices(_data(bench))
-    return batches.batch(bench.global_batch, drop_remainder=True)
+
+def _functions(x: Any) -> Any:
+    return tf.exp(x) + tf.math.log1p(tf.abs(x)) + tf.tanh(x) + tf.math.erf(x) + tf.sqrt(tf.abs(x))
 
 
-def _weights() -> list[np.ndarray]:
+def _normalisation(x: Any) -> Any:
+    mean, variance = tf.nn.moments(x, [0, 1])
+    return tf.nn.batch_normalization(x, mean, variance, 0.1, 2.0, 1e-3)
+
+
+def _sorting(x: Any) -> Any:
+    return tf.sort(x) + tf.cast(tf.argsort(x), tf.float32) + tf.math.top_k(x, 4).values
+
+
+def _moving(x: Any) -> Any:
+    rows = tf.gather(x, [3, 1, 0, 2, 7, 6, 5, 4])
+    turned = tf.transpose(tf.reverse(rows, [1]), [1, 0, 2])
+    return tf.tensor_scatter_nd_add(turned, [[0], [5]], tf.ones([2, 8, 4]))
+
+
+def _loop(x: Any) -> Any:
+    for i in tf.range(5):
+        x = tf.where(x > 0.0, x * 0.5, x + tf.cast(i, tf.float32))
+    return x
+
+
+_FUNCTIONS: Mapping[str, tuple[Callable[[Any], Any], bool]] = {
+    "matrix product": (lambda x: tf.matmul(x, x, transpose_b=True), True),
+    "convolution": (_convolution, True),
+    "gradient": (_gradient, True),
+    "functions": (_functions, False),
+    "softmax": (lambda x: tf.nn.softmax(x) + tf.nn.log_softmax(x), False),
+    "normalisation": (_normalisation, False),
+    "sorting": (_sorting, False),
+    "gather, transpose, scatter": (_moving, False),
+    "sums": (lambda x: tf.cumsum(x) + tf.reduce_sum(x, keepdims=True) + tf.reduce_max(x, 0), False),
+    "a loop": (_loop, False),
+}
+"""Functions of float32[8, 8, 4], and whether matrix products are part of them."""
+
+
+class Numbers(Suite):
+    """Claims about what functions compute on every replica."""
+
+    group = "numbers"
+
+    @classmethod
+    def claims(cls) -> Mapping[str, str]:
+        """The same for each function."""
+        return dict.fromkeys(
+            _FUNCTIONS, "Every replica computes what TensorFlow computes on a CPU."
+        )
+
+    def attempt(self, name: str) -> Outcome:
+        """Compares a function's results."""
+        function, products = _FUNCTIONS[name]
+        inputs = np.random.default_rng(0).normal(size=[self.replicas, 8, 8, 4])
+        inputs = inputs.astype(np.float32)
+        with tf.device("/CPU:0"):
+            plain = tf.function(function)
+            expected = [plain(tf.constant(values)).numpy() for values in inputs]
+        found = self.run(function, self.each(inputs))
+        return close(expected, found, self.tolerance(products=products))
+
+
+class Training(Suite):
+    """Claims about weights, losses and curves after 20 steps, however these are made."""
+
+    group = "training"
+
+    def weights_after_20_steps(self) -> Outcome:
+        """A loop of one's own ends with the weights of a CPU."""
+        weights, train = self._network()
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def step(iterator: Any) -> Any:
+            losses = self.strategy.run(train, args=next(iterator))
+            return self.strategy.reduce("SUM", losses, axis=None)
+
+        iterator = iter(self.strategy.experimental_distribute_dataset(self._batches()))
+        for _ in range(_STEPS):
+            step(iterator)
+        return self._as_on_a_cpu(self._on_a_cpu[0], _in_a_row(weights))
+
+    def steps_in_loops(self) -> Outcome:
+        """Five steps in one call give the same weights."""
+        weights, _ = self._in_loops
+        return self._as_on_a_cpu(self._on_a_cpu[0], _in_a_row(weights))
+
+    def curves(self) -> Outcome:
+        """The history has the loss of each of the 20 steps."""
+        _, result = self._in_loops
+        return self._as_on_a_cpu(self._on_a_cpu[1], result.history.values("loss"))
+
+    def equal_copies(self) -> Outcome:
+        """All cores have the same weights afterwards."""
+        weights, _ = self._in_loops
+        of_replicas = zip(*map(self.local, weights), strict=True)
+        copies = [np.concatenate([part.reshape(-1) for part in parts]) for parts in of_replicas]
+        return close(self.everywhere(copies[0]), copies)
+
+    def Keras(self) -> Outcome:
+        """Keras's `fit`, with Adam, ends with the weights and the loss of a CPU."""
+        # TensorFlow's build for TPUs has no XLA for the CPU.
+        expected = self._fitted(tf.device("/CPU:0"), jit_compile=False)
+        found = self._fitted(self.strategy.scope(), steps_per_execution=_PER_LOOP)
+        return self._as_on_a_cpu(expected, found)
+
+    def cells(self) -> Outcome:
+        """A cell's names come back reduced and gathered, as `%%tpu_run` brings them."""
+        names: dict[str, Any] = {"x": self.each(self.ranks[:, None])}
+        source = "mean = x + 1.0\nrow = x * 2.0\n"
+        self.connection.run_cell(source, names, reduce={"mean": "mean"}, gather={"row": 0})
+        found = np.concatenate([np.reshape(names["mean"], [-1]), np.reshape(names["row"], [-1])])
+        return close([self.ranks.mean() + 1.0, *self.ranks * 2.0], found, self.tolerance())
+
+    def an_odd_last_batch(self) -> Outcome:
+        """Examples that do not fill a batch reach the replicas too."""
+        count = 2 * self.replicas + 1
+        data = tf.data.Dataset.range(count).batch(2 * self.replicas)
+        batches = self.strategy.experimental_distribute_dataset(data)
+        return equal(count, sum(part.size for batch in batches for part in self.local(batch)))
+
+    def _batches(self) -> Any:
+        """Examples for 20 steps."""
+        size = self._global_batch
+        x = np.random.default_rng(1).normal(size=[_STEPS * size, _FEATURES]).astype(np.float32)
+        y = (np.sin(x.sum(axis=1, keepdims=True)) + 0.1).astype(np.float32)
+        return tf.data.Dataset.from_tensor_slices((x, y)).batch(size, drop_remainder=True)
+
+    @property
+    def _global_batch(self) -> int:
+        """At least 64 examples, which all replicas share evenly."""
+        return self.replicas * max(1, math.ceil(64 / self.replicas))
+
+    def _network(self, on_a_cpu: bool = False) -> tuple[list[Any], Callable[[Any, Any], Any]]:
+        """Weights of two layers, and a step of gradient descent, which returns its loss."""
+        mean = tf.VariableAggregation.MEAN
+        make = tf.Variable if on_a_cpu else functools.partial(self.variable, aggregation=mean)
+        first, last = weights = [make(value) for value in _initial_weights()]
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                found = tf.matmul(tf.tanh(tf.matmul(x, first)), last)
+                loss = tf.reduce_sum((found - y) ** 2) / self._global_batch
+            for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+                if not on_a_cpu:
+                    gradient = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
+                weight.assign_sub(_RATE * gradient)
+            return loss
+
+        return weights, step
+
+    @functools.cached_property
+    def _on_a_cpu(self) -> tuple[np.ndarray, list[float]]:
+        """The weights after 20 steps, and the losses, of plain TensorFlow."""
+        with tf.device("/CPU:0"):
+            weights, train = self._network(on_a_cpu=True)
+            step = tf.function(train)
+            losses = [float(step(x, y)) for x, y in self._batches()]
+        return _in_a_row(weights), losses
+
+    @functools.cached_property
+    def _in_loops(self) -> tuple[list[Any], Any]:
+        """The weights after 20 steps, five in one call, and what the run has returned."""
+        weights, train = self._network()
+        return weights, self.connection.run(
+            lambda x, y: {"loss": train(x, y)},
+            self._batches(),
+            steps=_STEPS,
+            steps_per_loop=_PER_LOOP,
+            plot="loss",
+            reduce={"loss": "sum"},
+        )
+
+    def _fitted(self, scope: Any, **options: Any) -> np.ndarray:
+        """The weights of a Keras model after 20 steps of `fit`, and its loss."""
+        keras = tf.keras
+        with scope:
+            layers = [
+                keras.layers.Dense(_HIDDEN, "tanh", False),
+                keras.layers.Dense(1, None, False),
+            ]
+            model = keras.Sequential([keras.layers.Input((_FEATURES,)), *layers])
+            model.set_weights(_initial_weights())
+            model.compile(keras.optimizers.Adam(0.01), "mse", **options)
+        history = model.fit(self._batches(), epochs=1, verbose=0, shuffle=False)
+        return np.append(_in_a_row(model.weights), history.history["loss"])
+
+    def _as_on_a_cpu(self, expected: Any, found: Any) -> Outcome:
+        return close(expected, found, self.tolerance(products=True))
+
+
+def _initial_weights() -> list[np.ndarray]:
     random = np.random.default_rng(2)
     shapes = ([_FEATURES, _HIDDEN], [_HIDDEN, 1])
     return [0.5 * random.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
-class _Network:
-    """Two layers that gradient descent trains, in TensorFlow alone.
-
-    Args:
-        make: Makes a variable.
-        batch: The global batch size.
-        total: Adds up over the replicas.
-    """
-
-    def __init__(
-        self, make: Callable[[np.ndarray], Any], batch: int, total: Callable[[Any], Any]
-    ) -> None:
-        self.weights = [make(value) for value in _weights()]
-        self._batch, self._total = batch, total
-
-    def step(self, x: Any, y: Any) -> Any:
-        """Makes a step; returns this replica's part of the loss."""
-        import tensorflow as tf
-
-        first, last = self.weights
-        with tf.GradientTape() as tape:
-            found = tf.matmul(tf.tanh(tf.matmul(x, first)), last)
-            loss = tf.reduce_sum((found - y) ** 2) / self._batch
-        gradients = tape.gradient(loss, self.weights)
-        for weight, gradient in zip(self.weights, gradients, strict=True):
-            weight.assign_sub(_RATE * self._total(gradient))
-        return loss
-
-    def values(self) -> np.ndarray:
-        """All weights in a row."""
-        return np.concatenate([weight.numpy().reshape(-1) for weight in self.weights])
-
-
-def _on_a_cpu(bench: Bench) -> tuple[np.ndarray, list[float]]:
-    """The weights after 20 steps, and the losses, of plain TensorFlow."""
-    import tensorflow as tf
-
-    with tf.device("/CPU:0"):
-        network = _Network(tf.Variable, bench.global_batch, lambda gradient: gradient)
-        step = tf.function(network.step)
-        losses = [float(step(x, y)) for x, y in _batches(bench)]
-    return network.values(), losses
-
-
-def _on_the_tpu(bench: Bench) -> _Network:
-    import tensorflow as tf
-
-    def make(value: np.ndarray) -> Any:
-        return bench.variable(value, aggregation=tf.VariableAggregation.MEAN)
-
-    def total(gradient: Any) -> Any:
-        return tf.distribute.get_replica_context().all_reduce("SUM", gradient)
-
-    return _Network(make, bench.global_batch, total)
-
-
-@TRAINING.claim("weights after 20 steps", "a loop of one's own ends with the weights of a CPU")
-def _(bench: Bench) -> Observation:
-    import tensorflow as tf
-
-    network = _on_the_tpu(bench)
-
-    @tf.function  # type: ignore[untyped-decorator]
-    def step(iterator: Any) -> Any:
-        losses = bench.strategy.run(network.step, args=next(iterator))
-        return bench.strategy.reduce("SUM", losses, axis=None)
-
-    iterator = iter(bench.strategy.experimental_distribute_dataset(_batches(bench)))
-    for _ in range(_STEPS):
-        step(iterator)
-    return close(bench.once(_on_a_cpu)[0], network.values(), bench.tolerance(products=True))
-
-
-def _in_loops(bench: Bench) -> tuple[_Network, Any]:
-    """20 steps, five in a call of a `tf.function`; the network, and what the run has left."""
-    network = _on_the_tpu(bench)
-
-    def step(x: Any, y: Any) -> Any:
-        return {"loss": network.step(x, y)}
-
-    result = bench.connection.run(
-        step,
-        _batches(bench),
-        steps=_STEPS,
-        steps_per_loop=_PER_LOOP,
-        plot="loss",
-        reduce={"loss": "sum"},
-    )
-    return network, result
-
-
-@TRAINING.claim("steps in loops", "five steps in one call give the same weights")
-def _(bench: Bench) -> Observation:
-    network, _ = bench.once(_in_loops)
-    return close(bench.once(_on_a_cpu)[0], network.values(), bench.tolerance(products=True))
-
-
-@TRAINING.claim("curves", "the history has the loss of each of the 20 steps")
-def _(bench: Bench) -> Observation:
-    _, result = bench.once(_in_loops)
-    return close(
-        bench.once(_on_a_cpu)[1], result.history.values("loss"), bench.tolerance(products=True)
-    )
-
-
-@TRAINING.claim("equal copies", "all cores have the same weights afterwards")
-def _(bench: Bench) -> Observation:
-    network, _ = bench.once(_in_loops)
-    local = bench.strategy.experimental_local_results
-    copies = [
-        np.concatenate([local(weight)[replica].numpy().reshape(-1) for weight in network.weights])
-        for replica in range(bench.replicas)
-    ]
-    return close([copies[0]] * bench.replicas, copies)
-
-
-def _fitted(bench: Bench, scope: Any, **options: Any) -> tuple[np.ndarray, list[float]]:
-    """The weights and losses of a Keras model after 20 steps of `fit`."""
-    import tensorflow as tf
-
-    keras = tf.keras
-    with scope:
-        layers = [keras.layers.Dense(_HIDDEN, "tanh", False), keras.layers.Dense(1, None, False)]
-        model = keras.Sequential([keras.layers.Input((_FEATURES,)), *layers])
-        model.set_weights(_weights())
-        model.compile(keras.optimizers.Adam(0.01), "mse", **options)
-    history = model.fit(_batches(bench), epochs=1, verbose=0, shuffle=False)
-    weights = np.concatenate([weight.reshape(-1) for weight in model.get_weights()])
-    return weights, [float(loss) for loss in history.history["loss"]]
-
-
-@TRAINING.claim("Keras", "fit, with Adam, ends with the weights and the loss of a CPU")
-def _(bench: Bench) -> Observation:
-    import tensorflow as tf
-
-    # TensorFlow's build for TPUs has no XLA for the CPU.
-    expected, loss = _fitted(bench, tf.device("/CPU:0"), jit_compile=False)
-    found, its_loss = _fitted(bench, bench.strategy.scope(), steps_per_execution=_PER_LOOP)
-    tolerance = bench.tolerance(products=True)
-    return close([*expected, *loss], [*found, *its_loss], tolerance)
-
-
-@TRAINING.claim("cells", "a cell's names come back reduced and gathered, as %%tpu_run brings them")
-def _(bench: Bench) -> Observation:
-    names: dict[str, Any] = {"x": bench.each(bench.ranks[:, None])}
-    source = "mean = x + 1.0\nrow = x * 2.0\n"
-    bench.connection.run_cell(source, names, reduce={"mean": "mean"}, gather={"row": 0})
-    found = [float(np.asarray(names["mean"]).reshape(())), *np.asarray(names["row"]).reshape(-1)]
-    return close([bench.ranks.mean() + 1.0, *bench.ranks * 2.0], found, bench.tolerance())
-
-
-@TRAINING.claim("an odd last batch", "examples that do not fill a batch are trained with")
-def _(bench: Bench) -> Observation:
-    import tensorflow as tf
-
-    count = 2 * bench.replicas + 1
-    data = tf.data.Dataset.range(count).batch(2 * bench.replicas)
-    seen = 0
-    for batch in bench.strategy.experimental_distribute_dataset(data):
-        parts = bench.strategy.experimental_local_results(batch)
-        seen += sum(int(part.shape[0]) for part in parts)
-    return equal(count, seen)
+def _in_a_row(weights: Any) -> np.ndarray:
+    """All numbers of several variables."""
+    return np.concatenate([weight.numpy().reshape(-1) for weight in weights])

@@ -1,0 +1,131 @@
+"""Claims are compared and tried one after the other; what becomes of one does not end the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpunb.verification.report import scrubber
+from tpunb.verification.run import Trial
+from tpunb.verification.suite import (
+    DIFFERS,
+    HOLDS,
+    NOT_RUN,
+    NotRunError,
+    Outcome,
+    Suite,
+    close,
+    equal,
+    refused,
+)
+
+GO_ON = threading.Event()
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def attempt(*_: Any) -> Any:
+        raise error
+
+    return attempt
+
+
+def suite(on_main_thread: bool = False, **programs: Callable[..., Outcome]) -> type[Suite]:
+    return type("Fake", (Suite,), {"group": "tests", "on_main_thread": on_main_thread, **programs})
+
+
+def holding(_: Suite) -> Outcome:
+    """It is
+    so."""
+    return equal(1, 1)
+
+
+def waiting(_: Suite) -> Outcome:
+    GO_ON.wait()
+    return equal(1, 1)
+
+
+def tried(*suites: type[Suite], limit: float = 600) -> tuple[Trial, list[Outcome]]:
+    """The programs here look at no TPU."""
+    trial = Trial(SimpleNamespace(), scrubber(), limit)  # type: ignore[arg-type]
+    return trial, list(trial.outcomes(suites))
+
+
+def test_what_raises_does_not_end_the_others() -> None:
+    trial, (bug, late, wrong, none, right) = tried(
+        suite(
+            bug=raising(ZeroDivisionError("at 10.0.0.1")),
+            late=raising(TimeoutError("its own")),
+            wrong=lambda _: equal(1, "/x/y"),
+            none=raising(NotRunError("no reason")),
+            all_right=holding,
+            _helper=raising(AssertionError()),
+        )
+    )
+    assert (bug.status, bug.message) == (DIFFERS, "ZeroDivisionError: at <address>")
+    assert (late.status, late.message) == (DIFFERS, "RuntimeError: TimeoutError: its own")
+    assert (wrong.status, wrong.expected, wrong.found) == (DIFFERS, "1", "<path>")
+    assert (none.status, none.found) == (NOT_RUN, "no reason")
+    assert (right.group, right.name, right.says) == ("tests", "all right", "It is so.")
+    assert right.status == HOLDS
+    assert not trial.hangs
+
+
+def test_what_does_not_end() -> None:
+    try:
+        trial, (hung, following) = tried(suite(hangs=waiting, next=holding), limit=0.1)
+    finally:
+        GO_ON.set()
+    assert trial.hangs
+    assert (hung.status, hung.found) == (DIFFERS, "it did not end within 100 ms")
+    assert (following.status, following.found) == (NOT_RUN, "an earlier claim has not ended")
+
+
+def test_an_interrupt() -> None:
+    stopped = suite(True, stop=raising(KeyboardInterrupt()), next=holding)
+    trial, outcomes = tried(suite(first=holding), stopped, suite(last=holding))
+    assert trial.interrupted
+    assert [one.status for one in outcomes] == [HOLDS, NOT_RUN, NOT_RUN, NOT_RUN]
+
+
+@pytest.mark.parametrize(
+    ("seen", "holds"),
+    [
+        (close([1.0, 2.0], [1.0, 2.0]), True),
+        (close([1.0, 2.0], [1.0, 2.00001]), False),
+        (close([1.0, 200.0], [1.0, 200.001], 1e-5), True),
+        (close([1.0, 200.0], [1.0, 200.003], 1e-5), False),
+        (close([1.0], [float("nan")], 1.0), False),
+        (close([1.0], [float("nan")]), False),
+        (close([1.0, 1.0], 1.0, 1.0), False),
+        (close(np.int32(3), 3), True),
+        (equal([1], [1]), True),
+        (equal([1], [2]), False),
+        (refused(lambda: 1 / 0), True),
+        (refused(lambda: 1), False),
+        (refused(lambda: 1 / 0, "32"), False),
+    ],
+)
+def test_comparing(seen: Outcome, holds: bool) -> None:
+    assert seen.status == (HOLDS if holds else DIFFERS)
+
+
+def test_a_refusal_has_its_message_and_number() -> None:
+    def call() -> None:
+        raise RuntimeError(
+            'in user code:\n\n    File "/a/b.py", line 3, in step  *\n        x = 1\n\n'
+            "    RuntimeError: TPU is already in use by process with pid 12"
+        )
+
+    seen = refused(call, "9")
+    assert (seen.status, seen.found) == (HOLDS, "refused, known error 9")
+    assert seen.message == "RuntimeError: TPU is already in use by process with pid 12"
+
+
+def test_what_cannot_be_tried_is_no_refusal() -> None:
+    with pytest.raises(NotRunError):
+        refused(raising(NotRunError("no")))

@@ -1,0 +1,339 @@
+"""Claims about the topology, the order of replicas, collectives and variables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpunb.machine.detect import find_tpu
+from tpunb.tpu.types import Accelerator, accelerator, generic_accelerator
+from tpunb.verification.suite import NotRunError, Outcome, Suite, close, equal, refused
+
+_context = tf.distribute.get_replica_context
+
+
+class Topology(Suite):
+    """Claims about where cores lie."""
+
+    group = "topology"
+
+    def mesh(self) -> Outcome:
+        """The mesh is that of the table of TPU types: chips along x, y, z, and cores."""
+        return equal(self._type().topology_mesh_shape, self._mesh())
+
+    def cores_of_hosts(self) -> Outcome:
+        """Each host drives as many cores as the table of TPU types says."""
+        tpu, topology = self._type(), self.connection.topology
+        found = [int(topology.num_tasks), int(topology.num_tpus_per_task)]
+        return equal([tpu.num_hosts, tpu.devices_per_host], found)
+
+    def coordinates(self) -> Outcome:
+        """Each core of each host lies where the table of TPU types puts it."""
+        return close(self._type().device_coordinates(), self.connection.topology.device_coordinates)
+
+    def whole_mesh(self) -> Outcome:
+        """Every place of the mesh has one core."""
+        places = np.reshape(self.connection.topology.device_coordinates, [-1, 4])
+        return equal(math.prod(self._mesh()), len(set(map(tuple, places.tolist()))))
+
+    def one_core_a_replica(self) -> Outcome:
+        """Without a computation shape every core is a replica."""
+        topology = self.connection.topology
+        return equal(int(topology.num_tasks) * int(topology.num_tpus_per_task), self.replicas)
+
+    def hosts(self) -> Outcome:
+        """The strategy has the topology's hosts."""
+        hosts = self.strategy.extended.num_hosts
+        return equal(int(self.connection.topology.num_tasks), int(hosts))
+
+    def logical_devices(self) -> Outcome:
+        """Each replica has one logical device."""
+        return equal(1, self.connection.describe().logical_devices)
+
+    def _mesh(self) -> list[int]:
+        return [int(size) for size in self.connection.topology.mesh_shape]
+
+    def _type(self) -> Accelerator:
+        """The TPU type, whose shape the table of types claims."""
+        name: str | None = self.connection.tpu
+        if not self.is_virtual:
+            name = find_tpu().slice.accelerator_type if name == "local" else None
+        if not name:
+            raise NotRunError("the type of this TPU is unknown")
+        tpu, pod = accelerator(name), self.connection.pod
+        if pod is None or tpu.family != "generic":
+            return tpu
+        workers = len(pod.addresses)  # share the cores, whatever their number
+        return generic_accelerator(workers, tpu.num_devices // workers)
+
+
+class Replicas(Suite):
+    """Claims about the order of replicas, and about their shares of batches."""
+
+    group = "replicas"
+
+    def replica_ids(self) -> Outcome:
+        """`replica_id_in_sync_group` counts the replicas from 0."""
+        found = self.run(lambda: tf.identity(_context().replica_id_in_sync_group))
+        return close(range(self.replicas), found)
+
+    def number_of_replicas(self) -> Outcome:
+        """`num_replicas_in_sync` is the same in every replica as outside."""
+        found = self.run(lambda: _context().num_replicas_in_sync + 0)
+        return close(self.everywhere(self.replicas), found)
+
+    def order_of_values(self) -> Outcome:
+        """The value made for replica k reaches it, and comes back as the k-th."""
+        return close(self.ranks * 2.0, self.on_ranks(lambda x: x * 2.0))
+
+    def order_of_hosts(self) -> Outcome:
+        """The replicas of a host are in a row, and hosts in the order of their tasks."""
+        if self.is_virtual and self.connection.pod is None:
+            raise NotRunError("the hosts of this virtual TPU share one process, which is one task")
+        topology = self.connection.topology
+        devices = self.strategy.extended.worker_devices
+        tasks = [tf.DeviceSpec.from_string(device).task or 0 for device in devices]
+        expected = np.repeat(np.arange(int(topology.num_tasks)), int(topology.num_tpus_per_task))
+        return close(expected, tasks)
+
+    def batches(self) -> Outcome:
+        """Every example of a global batch reaches one replica, as many each."""
+        parts = np.asarray(self._batch())
+        return close(self._examples(), np.sort(parts, axis=None).reshape(parts.shape))
+
+    def order_of_batches(self) -> Outcome:
+        """On one host, replica k gets the k-th part of a global batch."""
+        hosts = int(self.strategy.extended.num_hosts)
+        if hosts > 1:
+            raise NotRunError(f"it needs a single host, and this TPU has {hosts}")
+        return close(self._examples(), self._batch())
+
+    def input_pipelines(self) -> Outcome:
+        """`distribute_datasets_from_function` calls its function once for each host."""
+        seen = []
+
+        def pipeline(context: Any) -> Any:
+            seen.append((context.input_pipeline_id, context.num_input_pipelines))
+            return tf.data.Dataset.from_tensors(tf.zeros([1])).repeat()
+
+        next(iter(self.strategy.distribute_datasets_from_function(pipeline)))
+        hosts = int(self.strategy.extended.num_hosts)
+        return equal([(host, hosts) for host in range(hosts)], sorted(seen))
+
+    def _examples(self) -> np.ndarray:
+        """A global batch of two examples for each replica, cut into the replicas' parts."""
+        return np.arange(2.0 * self.replicas, dtype=np.float32).reshape([-1, 2])
+
+    def _batch(self) -> list[Any]:
+        """The part of it that each replica gets."""
+        data = tf.data.Dataset.from_tensor_slices(self._examples().reshape(-1))
+        batches = data.batch(2 * self.replicas, drop_remainder=True)
+        return self.local(next(iter(self.strategy.experimental_distribute_dataset(batches))))
+
+
+class CollectivesInside(Suite):
+    """Claims about collectives that a replica function calls."""
+
+    group = "collectives inside a replica function"
+
+    def all_reduce_SUM(self) -> Outcome:
+        """Every replica gets the sum over the replicas."""
+        found = self.on_ranks(lambda x: _context().all_reduce("SUM", x))
+        return close(self.everywhere(self.ranks.sum()), found)
+
+    def all_reduce_MEAN(self) -> Outcome:
+        """Every replica gets the mean over the replicas."""
+        found = self.on_ranks(lambda x: _context().all_reduce("MEAN", x))
+        return close(self.everywhere(self.ranks.mean()), found, self.tolerance())
+
+    def all_reduce_of_bfloat16(self) -> Outcome:
+        """Values in bfloat16 are added up."""
+        return self._summed("bfloat16")
+
+    def all_reduce_of_int32(self) -> Outcome:
+        """Values in int32 are added up."""
+        return self._summed("int32")
+
+    def all_reduce_of_int64(self) -> Outcome:
+        """Values in int64 are refused."""
+        return refused(lambda: self._summed("int64").found)
+
+    def all_reduce_of_a_nest(self) -> Outcome:
+        """Each tensor of a nest is reduced."""
+
+        def step(x: Any) -> Any:
+            reduced = _context().all_reduce("SUM", {"a": x, "b": [x * 2.0]})
+            return reduced["b"][0] - reduced["a"]
+
+        return close(self.everywhere(self.ranks.sum()), self.on_ranks(step))
+
+    def all_reduce_in_a_loop(self) -> Outcome:
+        """A loop may reduce in every round."""
+
+        def step(x: Any) -> Any:
+            for _ in tf.range(3):
+                x = _context().all_reduce("MEAN", x) + 1.0
+            return x
+
+        expected = self.everywhere(self.ranks.mean() + 3.0)
+        return close(expected, self.on_ranks(step), self.tolerance())
+
+    def all_gather(self) -> Outcome:
+        """Every replica gets the values of all, in the replicas' order."""
+        found = self.on_ranks(lambda x: _context().all_gather(x[None], axis=0))
+        return close(self.everywhere(self.ranks), found)
+
+    def all_gather_along_axis_1(self) -> Outcome:
+        """Values are concatenated along any axis."""
+        found = self.on_ranks(lambda x: _context().all_gather(tf.fill([2, 1], x), axis=1))
+        return close(self.everywhere([self.ranks, self.ranks]), found)
+
+    def gradient_of_all_reduce(self) -> Outcome:
+        """The gradient of a sum is summed over the replicas."""
+
+        def step(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = _context().all_reduce("SUM", x * x)
+            return tape.gradient(y, x)
+
+        return close(self.ranks * 2.0 * self.replicas, self.on_ranks(step), self.tolerance())
+
+    def sum_in_groups(self) -> Outcome:
+        """`CrossReplicaSum` adds up the replicas of a group."""
+        self.need_replicas()
+        parities = [list(range(first, self.replicas, 2)) for first in (0, 1)]
+        found = self.on_ranks(
+            lambda x: tf.raw_ops.CrossReplicaSum(input=x, group_assignment=parities)
+        )
+        sums = [self.ranks[group].sum() for group in parities]
+        return close([sums[replica % 2] for replica in range(self.replicas)], found)
+
+    def permute(self) -> Outcome:
+        """`CollectivePermute` sends the value of each replica to another."""
+        return close(np.roll(self.ranks, 1), self._sent_on(self.replicas))
+
+    def permute_to_some(self) -> Outcome:
+        """A replica that is sent nothing gets zeros."""
+        return close([0.0, 1.0, *[0.0] * (self.replicas - 2)], self._sent_on(1))
+
+    def all_to_all(self) -> Outcome:
+        """`AllToAll` gives replica k the k-th piece of every replica."""
+        self.need_replicas()
+        count = self.replicas
+
+        def step(x: Any) -> Any:
+            return tf.raw_ops.AllToAll(
+                input=x * tf.range(1.0, count + 1.0),
+                group_assignment=[list(range(count))],
+                concat_dimension=0,
+                split_dimension=0,
+                split_count=count,
+            )
+
+        return close(np.outer(self.ranks, self.ranks), self.on_ranks(step))
+
+    def _summed(self, dtype: str) -> Outcome:
+        def step(x: Any) -> Any:
+            return tf.cast(_context().all_reduce("SUM", tf.cast(x % 4.0, dtype)), tf.float32)
+
+        return close(self.everywhere((self.ranks % 4.0).sum()), self.on_ranks(step))
+
+    def _sent_on(self, senders: int) -> list[Any]:
+        """What replicas get if the first so many send their values to the next, round the ring."""
+        self.need_replicas()
+        pairs = [(replica, (replica + 1) % self.replicas) for replica in range(senders)]
+        return self.on_ranks(
+            lambda x: tf.raw_ops.CollectivePermute(input=x, source_target_pairs=pairs)
+        )
+
+
+class CollectivesOutside(Suite):
+    """Claims about `strategy.reduce` and `strategy.gather`."""
+
+    group = "collectives outside"
+
+    def reduce_SUM(self) -> Outcome:
+        """`strategy.reduce` adds up the replicas' values."""
+        found = self.strategy.reduce("SUM", self.each(self.ranks), axis=None)
+        return close(self.ranks.sum(), found)
+
+    def reduce_MEAN(self) -> Outcome:
+        """`strategy.reduce` takes the mean of the replicas' values."""
+        found = self.strategy.reduce("MEAN", self.each(self.ranks), axis=None)
+        return close(self.ranks.mean(), found, self.tolerance())
+
+    def reduce_along_axis_0(self) -> Outcome:
+        """With an axis, it takes the mean of all examples."""
+        rows = np.stack([self.ranks, self.ranks + 1.0], axis=1)
+        found = self.strategy.reduce("MEAN", self.each(rows), axis=0)
+        return close(rows.mean(), found, self.tolerance())
+
+    def reduce_in_a_function(self) -> Outcome:
+        """Within a `tf.function`, after `strategy.run`, it gives the same."""
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def step(x: Any) -> Any:
+            squares = self.strategy.run(lambda y: y * y, args=(x,))
+            return self.strategy.reduce("SUM", squares, axis=None)
+
+        found = step(self.each(self.ranks))
+        return close((self.ranks**2).sum(), found, self.tolerance())
+
+    def gather(self) -> Outcome:
+        """`strategy.gather` concatenates the replicas' values in their order."""
+        values = self.each(self.ranks[:, None])
+        return close(self.ranks, self.strategy.gather(values, axis=0))
+
+    def gather_along_axis_1(self) -> Outcome:
+        """`strategy.gather` concatenates along any axis."""
+        values = self.each(np.repeat(self.ranks[:, None, None], 2, axis=1))
+        return close([self.ranks, self.ranks], self.strategy.gather(values, axis=1))
+
+
+class Variables(Suite):
+    """Claims about variables, of which every core has a copy."""
+
+    group = "variables"
+
+    def broadcast(self) -> Outcome:
+        """A value assigned outside reaches the copy of every core."""
+        variable = self.variable(1.0)
+        variable.assign(7.0)
+        return close(self.everywhere(7.0), self.run(lambda: variable + 0.0))
+
+    def assign_SUM(self) -> Outcome:
+        """All copies get the sum of what the replicas assign."""
+        return close(self.everywhere(self.ranks.sum()), self._assigned("SUM"))
+
+    def assign_MEAN(self) -> Outcome:
+        """All copies get the mean of what the replicas assign."""
+        expected = self.everywhere(self.ranks.mean())
+        return close(expected, self._assigned("MEAN"), self.tolerance())
+
+    def assign_ONLY_FIRST_REPLICA(self) -> Outcome:
+        """All copies get what the first replica assigns."""
+        return close(self.everywhere(1.0), self._assigned("ONLY_FIRST_REPLICA"))
+
+    def assign_NONE(self) -> Outcome:
+        """Without aggregation each copy holds what its replica assigned."""
+        return close(self.ranks, self._assigned("NONE"))
+
+    def sync_on_read(self) -> Outcome:
+        """Each replica has a value of its own, and reading the variable adds them up."""
+        variable = self.variable(
+            0.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+        self.on_ranks(lambda x: variable.assign_add(x))
+        return close(self.ranks.sum(), variable.read_value())
+
+    def _assigned(self, aggregation: str) -> list[Any]:
+        """What each copy holds once each replica has assigned its rank."""
+        variable = self.variable(0.0, aggregation=tf.VariableAggregation[aggregation])
+        self.on_ranks(lambda x: variable.assign(x))
+        return self.local(variable)
