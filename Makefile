@@ -68,6 +68,14 @@ help:
 	echo "make bench   the benchmarks, in a quarter of an hour (ARGS=--write puts them into docs/benchmarks.md)"
 	echo "make clean   remove environments, builds and caches"
 
+EVERYTHING := .[cpu,lab,test,browser,docs,dev]
+
+# Runs a command that says nothing for minutes, with a line every ten seconds.
+define patiently
+(seconds=0; while sleep 10 >/dev/null 2>&1; do seconds=$$((seconds + 10)); printf '    %s s\n' $$seconds; done) & \
+	ticking=$$!; trap 'kill $$ticking 2>/dev/null' EXIT; $(1)
+endef
+
 setup: .venv/.done
 
 # What is there already is kept and brought up to date. Debian's Python may come
@@ -82,9 +90,9 @@ $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(
 endef
 
 .venv/.done: pyproject.toml Makefile tests/newest.txt
-	$(STAGE) ".venv: TensorFlow, JupyterLab and tools; some minutes, once"
+	$(STAGE) ".venv: TensorFlow, JupyterLab and tools, 2.7 GB; some minutes, once"
 	$(call make_environment,.venv)
-	$(BIN)/python $(PIP_INSTALL) -c tests/newest.txt -e ".[cpu,lab,test,browser,docs,dev]"
+	$(call patiently,$(BIN)/python $(PIP_INSTALL) -c tests/newest.txt -e "$(EVERYTHING)")
 	$(BIN)/python $(TF_KERAS)
 	touch $@
 
@@ -127,8 +135,9 @@ demo: setup
 
 lab: setup
 	$(STAGE) "JupyterLab on 127.0.0.1; stop it with Ctrl-C"
-	$(BIN)/jupyter lab --ip=127.0.0.1 $$(test "$$(id -u)" -ne 0 || echo --allow-root) \
-		$$(test -f $(EXECUTED) && echo $(EXECUTED) || echo $(QUICKSTART))
+	$(BIN)/jupyter lab --ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
+		--LabApp.default_url=/lab/tree/$(QUICKSTART) \
+		$$(test "$$(id -u)" -ne 0 || echo --allow-root)
 
 test: test-newest
 

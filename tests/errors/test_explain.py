@@ -93,7 +93,7 @@ def test_it_never_raises() -> None:
         long = raised(ValueError("x"), long)
     odd: Any = ValueError("odd")
     odd.exceptions = odd.__notes__ = 3
-    for value in (Hostile(), circle, long, odd, None, 3, object(), Hostile, [Hostile()], b"\xff"):
+    for value in (Hostile(), circle, long, odd, None, 3.0, object(), Hostile, [Hostile()], b"\xff"):
         assert explain(value) is None
 
 
@@ -248,3 +248,11 @@ def test_from_a_pipe(arguments: list[str]) -> None:
         )  # fmt: skip
         assert ran.returncode == exit_code, ran.stderr
         assert (b"Known error 5" in ran.stdout) == (exit_code == 0)
+
+
+@pytest.mark.parametrize("number", [24, "24", " 24\n"])
+def test_the_number_of_an_entry(number: object) -> None:
+    found = explain(number)
+    assert found is not None
+    assert found.code == "24"
+    assert explain(9999) is explain(True) is explain("9999") is None

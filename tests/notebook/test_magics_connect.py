@@ -315,21 +315,25 @@ def test_again_after_closing_by_hand(book: Notebook) -> None:
 
 
 def test_disconnect(book: Notebook) -> None:
-    refused(book, "%tpu_disconnect", NotConnectedError)
+    assert "There is no connection to close." in book.good("%tpu_disconnect").plain
     connection = book.good("%tpu_connect --simulate 2").value
     book.good("topology = 'mine'")
     assert book.good("%tpu_disconnect").shown == []
     assert connection.closed
     assert book.names.keys() & MADE == {"topology"}
     assert book.names["topology"] == "mine"
-    refused(book, "%tpu_disconnect", NotConnectedError)
+    assert "There is no connection to close." in book.good("%tpu_disconnect").plain
     refused(book, "%tpu_disconnect now", UsageError)
 
 
 def test_disconnect_after_closing_by_hand(book: Notebook) -> None:
     book.good("%tpu_connect --simulate 2").value.close()
-    refused(book, "%tpu_disconnect", NotConnectedError)
+    assert "There is no connection to close." in book.good("%tpu_disconnect").plain
     assert not book.names.keys() & MADE
+
+
+def test_a_cell_magic_below_the_first_line(book: Notebook) -> None:
+    refused(book, "x = 1\n%%tpu_run\ny = 2", UsageError, "the first line of its cell")
 
 
 @dataclasses.dataclass

@@ -13,6 +13,7 @@ __all__ = ["add_to"]
 _EPILOG = """\
 examples:
   tpunb explain < training.log
+  tpunb explain 24
   tpunb explain "RuntimeError: TPU is already in use by process 123"
   tpunb explain --all > errors.md
 
@@ -33,7 +34,8 @@ def add_to(commands: Any) -> None:
         "text",
         nargs="*",
         metavar="TEXT",
-        help="a message, a traceback or a log; - or nothing: what is piped or pasted in",
+        help="a message, a traceback, a log, or an entry's number; - or nothing: what is piped "
+        "or pasted in",
     )
     explain.add_argument(
         "--all", action="store_true", help="print the whole catalogue, as Markdown"

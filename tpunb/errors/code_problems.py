@@ -7,7 +7,7 @@ import re
 
 from tpunb.errors.base import hint
 
-__all__ = ["Problem", "SourceLine", "refusal", "refusal_in_short"]
+__all__ = ["Problem", "SourceLine", "known_error", "refusal", "refusal_in_short"]
 
 # AutoGraph indents it, and blank lines with it.
 _OURS = re.compile(
@@ -71,8 +71,13 @@ def refusal(theirs: str, places: str, problem: Problem) -> str:
         places: The lines of code, as tracebacks write them.
         problem: What is the matter.
     """
-    entry = f" Known error {problem.entry}." if problem.entry else ""
+    entry = f" {known_error(problem.entry)}" if problem.entry else ""
     return f"{theirs}\n{places}\n\n{problem.reason} {problem.fix}{entry}"
+
+
+def known_error(code: str) -> str:
+    """The sentence that leads from an error's message to its entry in the catalogue."""
+    return f"Known error {code}. More: tpunb.explain({code})."
 
 
 def refusal_in_short(message: str) -> str | None:

@@ -102,7 +102,8 @@ def explain(error_or_text: object) -> Explanation | None:
 
     Args:
         error_or_text: An exception, with what caused it, its notes and the
-            exceptions of a group; or text: a message, a pasted traceback, a log.
+            exceptions of a group; or text: a message, a pasted traceback, a log;
+            or the number of an entry in the catalogue, `24`, `"24"` or `"P5"`.
 
     Returns:
         The cause and the fix, or None if the error is not a known one. It
@@ -120,12 +121,14 @@ def _find(error_or_text: object) -> Entry | None:
     reports: Iterator[tuple[str, str | None]]
     if isinstance(error_or_text, BaseException):
         reports = map(_report, _related(error_or_text))
+    elif isinstance(error_or_text, str) and error_or_text.strip() in ENTRIES:
+        return ENTRIES[error_or_text.strip()]
     elif isinstance(error_or_text, str):
         reports = iter([(_COLOURS.sub("", error_or_text), None)])
     elif isinstance(error_or_text, bytes | bytearray):
         return _find(error_or_text.decode("utf-8", errors="replace"))
     else:
-        return None
+        return ENTRIES.get(str(error_or_text)) if type(error_or_text) is int else None
     found = (entry for message, trace in reports if (entry := _match(message, trace)))
     # min keeps the first of equal ones: the error itself before what caused it.
     return min(found, key=lambda entry: entry.rank, default=None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError
-from tpunb.errors.code_problems import refusal_in_short
+from tpunb.errors.code_problems import known_error, refusal_in_short
 from tpunb.notebook.short_interrupts import shorten
 from tpunb.training.stop_button import Stopped
 
@@ -141,7 +141,7 @@ class _Addition:
 def _says_so(error: BaseException, explanation: Explanation) -> bool:
     """Whether the error's own message has the cause, the fix and the name of the explanation."""
     own = refusal_in_short(str(error).strip())
-    return own is not None and own.endswith(f"Known error {explanation.code}.")
+    return own is not None and own.endswith(known_error(explanation.code))
 
 
 def _render_with(error: Any, addition: _Addition, shell: Any) -> None:

@@ -42,6 +42,10 @@ class _Extension:
             (tables[kind], name, tables[kind].get(name)) for kind in named for name in named[kind]
         ]
         self.shell.register_magics(self.magics)
+        # IPython takes `%%tpu_run` below a cell's first line for a line magic called `%tpu_run`.
+        for name in named["cell"]:
+            self.replaced.append((tables["line"], f"%{name}", None))
+            tables["line"][f"%{name}"] = self.magics.misplaced
         # Messages and docs say `tpunb.show(x)`. It stays after unloading: the notebook may have
         # imported it as well.
         self.shell.user_ns.setdefault("tpunb", sys.modules["tpunb"])

@@ -326,7 +326,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
     @magic_arguments()
     @line_magic
-    def tpu_disconnect(self, line: str) -> None:
+    def tpu_disconnect(self, line: str) -> reports.Sentence | None:
         """Shut the TPU system down and remove what connecting made.
 
         Example::
@@ -334,11 +334,16 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_disconnect
         """
         arguments_of(self.tpu_disconnect, line)
-        try:
-            self.session.connection  # noqa: B018  raises where there is none
-        finally:
-            self.displays.close()
-            self.session.disconnect()  # names are left where Python closed the connection
+        was_open = self.session.open_connection is not None
+        self.displays.close()
+        self.session.disconnect()  # names are left where Python closed the connection
+        return None if was_open else reports.Sentence("There is no connection to close.")
+
+    def misplaced(self, line: str) -> None:
+        """Says where a cell magic belongs that is not on the first line of its cell."""
+        raise UsageError(
+            "A cell magic is the first line of its cell. Split the cell above this line."
+        )
 
 
 def _inspect(found: CheckReport) -> None:
