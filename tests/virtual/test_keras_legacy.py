@@ -129,6 +129,7 @@ def test_fit(name: str) -> None:
 
 
 @THOROUGH
+@pytest.mark.filterwarnings("ignore:The last batch has 5 examples:tpunb.errors.TpuWarning")
 def test_uneven_batches() -> None:
     """tf_keras divides by the rows of a replica's batch times the replicas, as Keras 3."""
     one, _ = fitted(None, x=X[:16], y=Y[:16])

@@ -240,10 +240,10 @@ def _sizes_of(adapter: Any) -> _Sizes | None:
 
 def _asked(adapter: Any, names: Sequence[str]) -> int | None:
     for name in names:
-        value = getattr(adapter, name, None)
         try:
+            value = getattr(adapter, name, None)
             value = value() if callable(value) else value
-        except NotImplementedError:  # of tf_keras, where there are none
+        except NotImplementedError:  # an adapter of batches that are not Keras's
             value = None
         if isinstance(value, int):
             return value
