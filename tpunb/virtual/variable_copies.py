@@ -82,6 +82,7 @@ _GENERATED = "tensorflow.python.ops.gen_"
 # A Pod's workers may have resources of an earlier client.
 _PROCESS = uuid.uuid4().hex[:12]
 _numbers = itertools.count()
+_TRIES = 20
 _followers: weakref.WeakSet[Copies] = weakref.WeakSet()
 """Split copies, while functions may be called that know but the first of them."""
 
@@ -254,11 +255,27 @@ class Copies:
 
     def catch_up(self) -> None:
         """Waits for what other threads run, which may have updated the first copies alone."""
-        running = _running()
-        while any(sys._current_frames().get(thread) is frame for thread, frame in running.items()):
-            time.sleep(0.001)
-        if threading.active_count() == 1:
-            return
+        for _ in range(_TRIES):
+            running = _running()
+            while any(sys._current_frames().get(one) is frame for one, frame in running.items()):
+                time.sleep(0.001)
+            self._copy_first()
+            if not _running() and self._are_level():
+                return  # else what began meanwhile has updated copies between two of them
+
+    def _are_level(self) -> bool:
+        """Whether split copies hold the same, to the last bit."""
+        with tf.init_scope():
+            values = [
+                np.asarray(tf.raw_ops.ReadVariableOp(resource=one, dtype=self._dtype))
+                for one in self._handles
+            ]
+        if self._dtype == tf.string:
+            return all(np.array_equal(one, values[0]) for one in values)
+        return all(one.tobytes() == values[0].tobytes() for one in values)
+
+    def _copy_first(self) -> None:
+        """Gives split copies the value of the first again."""
         with self.watcher.lock, tf.init_scope():
             for index, own in enumerate(self._resources):
                 if own is not None:
@@ -640,7 +657,7 @@ def _uses_first_too(op: Any, reads: Any, writes: Any) -> bool:
         return False
     found = False
     for touched, known in ((reads, (reads, writes)), (writes, (writes,))):
-        firsts = [getattr(_outermost(one), _FIRST, None) for one in touched]
+        firsts = [getattr(outermost(one), _FIRST, None) for one in touched]
         more = [op.graph.capture(first) for first in firsts if first is not None]
         more = [one for one in more if not any(one in seen for seen in known)]
         touched.update(more)
@@ -648,7 +665,7 @@ def _uses_first_too(op: Any, reads: Any, writes: Any) -> bool:
     return found
 
 
-def _outermost(tensor: Any) -> Any:
+def outermost(tensor: Any) -> Any:
     """What a tensor was before graphs captured it."""
     while isinstance(graph := getattr(tensor, "graph", None), FuncGraph):
         known: dict[int, Any]

@@ -38,7 +38,7 @@ from tpunb.virtual.strict.examination import (
     spare_the_machine,
 )
 from tpunb.virtual.strict.traced_function import TracedFunction
-from tpunb.virtual.variable_copies import replica_of
+from tpunb.virtual.variable_copies import outermost, replica_of
 
 
 def replicate(
@@ -196,7 +196,7 @@ def _refuse_single_copies(traced: TracedFunction) -> None:
     for argument, inner in zip(definition.signature.input_arg, graph.inputs, strict=True):
         if id(inner) in graph.tracing.variables or id(inner) not in outside:
             continue
-        further = replica_of(_captured_first(outside[id(inner)]))
+        further = replica_of(outermost(outside[id(inner)]))
         # What is only assigned is a variable that the function makes: its first values.
         if further and is_read(definition, argument.name, traced.library):
             raise tf.errors.InvalidArgumentError(
@@ -206,16 +206,6 @@ def _refuse_single_copies(traced: TracedFunction) -> None:
                 "one by one, and is called within a replica function.\nCall the tf.function "
                 "itself, which is traced again there, or pass the value as an argument.",
             )
-
-
-def _captured_first(tensor: Any) -> Any:
-    """What a tensor was before functions around it captured it."""
-    while isinstance(graph := getattr(tensor, "graph", None), FuncGraph):
-        before = next((outer for outer, inner in graph.captures if inner is tensor), None)
-        if before is None:
-            return tensor
-        tensor = before
-    return tensor
 
 
 def _runs_here(options: ReplicateOptions) -> bool:

@@ -192,17 +192,18 @@ class Divergence:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """One thread at a time is inside; after the last, split copies catch up with what ran."""
+        unsettled: list[Copies] = []
         with self.lock:
             self._depth += 1
             try:
                 yield
             finally:
                 self._depth -= 1
-                unsettled = [] if self._depth else self._unsettled
-                self._unsettled = [] if not self._depth else self._unsettled
+                if not self._depth:
+                    unsettled, self._unsettled = self._unsettled, []
         for copies in unsettled:
             copies.catch_up()
-        if unsettled and threading.active_count() > 1:
+        if unsettled:
             # What another thread began to prepare before is in the cache since.
             context.context().clear_kernel_cache()
 
