@@ -21,8 +21,8 @@ from tpunb._util.plain_text import plain
 from tpunb._util.units import counted
 from tpunb.virtual._tensorflow import AttrValue
 from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.graph.function_def import CALLS, CONTROL_FLOW, OUTSIDE
 from tpunb.virtual.interface import VirtualTPU
-from tpunb.virtual.replicate.graphs import CALLS, CONTROL_FLOW, OUTSIDE
 from tpunb.virtual.strict.examination import is_observed
 
 from .printing_elsewhere import Elsewhere, Extent, Lines

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import AttrValue
-from tpunb.virtual.replicate.graphs import OUTSIDE
+from tpunb.virtual.graph.function_def import OUTSIDE
 
 __all__ = ["Elsewhere", "Extent", "Lines"]
 

@@ -13,10 +13,10 @@ from tpunb.compiler.check import with_verdict
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.check import CheckReport, refuse_other_strategies, report
 
+from ..virtual.graph.traced_function import TracedFunction
 from ..virtual.stoppable import StoppableCalls
 from ..virtual.strict.examination import observed, observing
 from ..virtual.strict.traced_anew import traced_anew
-from ..virtual.strict.traced_function import TracedFunction
 from .capture import Captured, CaptureKind, Capturer
 from .dependency_guards import is_plain
 from .error_lines import line_in, mark, original

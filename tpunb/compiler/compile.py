@@ -22,9 +22,9 @@ from tpunb.virtual.check import (
     refuse_other_strategies,
     trace_for,
 )
+from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.keras_models import layer_names, model_step
 from tpunb.virtual.strict import xla
-from tpunb.virtual.strict.traced_function import TracedFunction
 
 __all__ = [
     "Function",

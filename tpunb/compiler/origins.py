@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tpunb.errors.code_problems import SourceLine
-from tpunb.virtual.replicate.graphs import called_functions, data_inputs
+from tpunb.virtual.graph.function_def import called_functions, data_inputs
+from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.source_lines import SourceLines
-from tpunb.virtual.strict.traced_function import TracedFunction
 
 __all__ = ["Choose", "Origins"]
 

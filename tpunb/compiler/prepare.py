@@ -12,12 +12,13 @@ from tpunb.compiler.memory import Parameters
 from tpunb.compiler.origins import Choose, Origins
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.check import problem_of
+from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.strict.arguments import parameters
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 from tpunb.virtual.strict.examination import Located, once_a_line, statically_found
 from tpunb.virtual.strict.host import on_host
 from tpunb.virtual.strict.lowering import Lowered, lower_for_tpu
 from tpunb.virtual.strict.stand_ins import ANY_SIZE
-from tpunb.virtual.strict.traced_function import TracedFunction, parameters
 
 __all__ = ["Prepared", "prepare"]
 

@@ -19,7 +19,7 @@ from tpunb.connection.worker_addresses import workers_of
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
-from tpunb.virtual.strict.rules import Strictness
+from tpunb.virtual.strictness import Strictness
 
 __all__ = ["Request", "argument_of", "options", "takes"]
 

@@ -10,7 +10,7 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, context_
 
 from tpunb.tpu.types import accelerator_types
 from tpunb.virtual.arithmetic import ARITHMETICS
-from tpunb.virtual.strict.rules import RULES
+from tpunb.virtual.strictness import RULES
 
 __all__ = ["magic_matcher"]
 

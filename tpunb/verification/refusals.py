@@ -25,7 +25,7 @@ from tpunb.verification.suite import (
 )
 from tpunb.virtual._tensorflow import context
 from tpunb.virtual.strict.diagnostics import UNCHECKED
-from tpunb.virtual.strict.rules import RULES
+from tpunb.virtual.strictness import RULES
 
 _TEBIBYTE = (2**19, 2**19)  # of float32, which no core holds
 

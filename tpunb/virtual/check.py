@@ -19,6 +19,7 @@ from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
 from tpunb.virtual.embedding_tables import no_embedding_tables
 from tpunb.virtual.fit_notes import empty_share
+from tpunb.virtual.graph.traced_function import TracedFunction, traced_function_of
 from tpunb.virtual.interface import VirtualTPU
 from tpunb.virtual.keras_models import is_model, model_step
 from tpunb.virtual.strict.advice import advice
@@ -29,7 +30,6 @@ from tpunb.virtual.strict.examination import (
     observing,
 )
 from tpunb.virtual.strict.traced_anew import traced_anew
-from tpunb.virtual.strict.traced_function import TracedFunction, traced_function_of
 from tpunb.virtual.untouched import untouched
 
 __all__ = [

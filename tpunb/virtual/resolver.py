@@ -17,7 +17,7 @@ from tpunb.virtual.devices import (
     virtual_devices,
     worker_devices,
 )
-from tpunb.virtual.strict.rules import Strictness
+from tpunb.virtual.strictness import Strictness
 
 
 def virtual_topology(tpu: Accelerator) -> tf.tpu.experimental.Topology:

@@ -30,16 +30,16 @@ from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.dataset_clones import clone_for_each_host
 from tpunb.virtual.devices import VirtualDevices
 from tpunb.virtual.economy import checked, most_joined, processors_for_each
+from tpunb.virtual.graph.collectives import broadcast_from_first
 from tpunb.virtual.input_pipelines import share_iterators
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
+from tpunb.virtual.replica_call import replicate
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
-from tpunb.virtual.replicate.call import replicate
-from tpunb.virtual.replicate.collective_groups import broadcast_from_first
 from tpunb.virtual.replicate.gathering import of_one_shape
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
-from tpunb.virtual.strict.rules import Strictness
+from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.v1_steps import run_steps, values_outside
 from tpunb.virtual.variable_copies import (
     Copies,

@@ -11,10 +11,10 @@ import tensorflow as tf
 from tensorflow.python.tpu.ops import tpu_ops
 
 from tpunb.virtual._tensorflow import FunctionDef, context
+from tpunb.virtual.graph.function_def import CALLS, in_topological_order
+from tpunb.virtual.graph.inline import inlined
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.expand import Expansion, ReplicaFunction, expand
-from tpunb.virtual.replicate.graphs import CALLS, in_topological_order
-from tpunb.virtual.replicate.inline import inlined
 from tpunb.virtual.replicate.variance import Analysis, Argument, Passing, Role, Variance
 
 CORES = [["/device:CPU:1"], ["/device:CPU:2"], ["/device:CPU:3"]]

@@ -16,7 +16,7 @@ from tpunb.errors import MemoryLimitError
 from tpunb.machine.memory import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
 from tpunb.virtual.check import check
-from tpunb.virtual.replicate.call import _runs_here
+from tpunb.virtual.replica_call import _runs_here
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.strict import memory
 

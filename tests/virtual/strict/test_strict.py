@@ -16,7 +16,7 @@ from support.strategies import each, local, run, strategy_of
 
 from tpunb import explain
 from tpunb.errors import TpuWarning
-from tpunb.virtual.strict.rules import RULES, RuleError, Strictness
+from tpunb.virtual.strictness import RULES, RuleError, Strictness
 
 NONE = dict.fromkeys((rule.name for rule in RULES), False)
 
@@ -287,7 +287,7 @@ def test_an_unknown_rule() -> None:
 
 
 def test_strictness_does_not_look_at_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tpunb.virtual.replicate import call
+    from tpunb.virtual import replica_call as call
 
     looked: list[Any] = []
     enforce = call.enforce
@@ -304,7 +304,7 @@ def test_strictness_does_not_look_at_later_steps(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_rules_cost_no_tensorflow() -> None:
-    code = "import sys, tpunb.virtual.strict.rules; assert 'tensorflow' not in sys.modules"
+    code = "import sys, tpunb.virtual.strictness; assert 'tensorflow' not in sys.modules"
     assert output_of(code) == ""
 
 

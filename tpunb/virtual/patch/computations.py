@@ -15,10 +15,10 @@ from tpunb.errors import TpunbError
 from tpunb.virtual._tensorflow import is_flat
 from tpunb.virtual.devices import virtual_devices
 from tpunb.virtual.patch.state import Installation
-from tpunb.virtual.replicate.call import replicate
+from tpunb.virtual.replica_call import replicate
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.strategy import replica_devices
-from tpunb.virtual.strict.rules import Strictness
+from tpunb.virtual.strictness import Strictness
 
 __all__ = ["ComputationError", "run_on_replicas"]
 

@@ -16,7 +16,7 @@ from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.import_tensorflow import require_tensorflow
 from tpunb.virtual.patch.state import Installation, current, set_current, set_failure
-from tpunb.virtual.strict.rules import Strictness
+from tpunb.virtual.strictness import Strictness
 
 __all__ = [
     "give_back",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tpunb.tpu.defaults import WORKER_PORT
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.arithmetic import Arithmetic
-from tpunb.virtual.strict.rules import Strictness
+from tpunb.virtual.strictness import Strictness
 
 if TYPE_CHECKING:
     from tpunb.virtual.patch.device_names import TPUNames

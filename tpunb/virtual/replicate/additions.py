@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
-from tpunb.virtual.replicate.graphs import Reference, control_inputs, data_inputs, reference
-from tpunb.virtual.replicate.static_tensors import KnownSizes, StaticTensors
+from tpunb.virtual.graph.function_def import Reference, control_inputs, data_inputs, reference
+from tpunb.virtual.graph.static_tensors import KnownSizes, StaticTensors
 
 _IN_PLACE = {"AddV2": "AssignAddVariableOp", "Sub": "AssignSubVariableOp"}
 

@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_registry
-from tpunb.virtual.replicate.collective_groups import gives_one_value
-from tpunb.virtual.replicate.effects import READS, has_effects, only_updates, writes_variables
-from tpunb.virtual.replicate.graphs import (
+from tpunb.virtual.graph.collectives import gives_one_value
+from tpunb.virtual.graph.effects import READS, has_effects, only_updates, writes_variables
+from tpunb.virtual.graph.function_def import (
     BRANCHES,
     COLLECTIVES,
     CONTROL_FLOW,
@@ -32,7 +32,7 @@ from tpunb.virtual.replicate.graphs import (
     is_stateful,
     reference,
 )
-from tpunb.virtual.replicate.static_tensors import output_place, output_types
+from tpunb.virtual.graph.static_tensors import output_place, output_types
 from tpunb.virtual.replicate.variance import (
     Analysis,
     Argument,

@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from tpunb.virtual._tensorflow import FuncGraph
+from tpunb.virtual.graph.nodes import argument_name, new_name
+from tpunb.virtual.graph.static_tensors import KnownSizes, known_sizes
 from tpunb.virtual.replicate.expand import Arguments, Expansion, ReplicaFunction, expand
 from tpunb.virtual.replicate.inferred_sizes import (
     inferred_sizes,
@@ -22,8 +24,6 @@ from tpunb.virtual.replicate.inferred_sizes import (
 )
 from tpunb.virtual.replicate.joining import Joining
 from tpunb.virtual.replicate.merged_sizes import merged
-from tpunb.virtual.replicate.nodes import argument_name, new_name
-from tpunb.virtual.replicate.static_tensors import KnownSizes, known_sizes
 
 __all__ = ["FunctionOfAnySize", "of_any_size", "sample_sizes"]
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
 from tpunb.virtual.devices import process_of
-from tpunb.virtual.replicate.effects import READS
-from tpunb.virtual.replicate.function_copies import FunctionCopies
-from tpunb.virtual.replicate.graphs import (
+from tpunb.virtual.graph.effects import READS
+from tpunb.virtual.graph.function_def import (
     Library,
     Reference,
     control_inputs,
@@ -21,9 +20,7 @@ from tpunb.virtual.replicate.graphs import (
     needed,
     reference,
 )
-from tpunb.virtual.replicate.handles import Handles
-from tpunb.virtual.replicate.joined_tensors import JoinedTensors
-from tpunb.virtual.replicate.nodes import (
+from tpunb.virtual.graph.nodes import (
     add_node,
     argument_name,
     instance,
@@ -32,6 +29,9 @@ from tpunb.virtual.replicate.nodes import (
     text_tensor,
     type_of,
 )
+from tpunb.virtual.replicate.function_copies import FunctionCopies
+from tpunb.virtual.replicate.handles import Handles
+from tpunb.virtual.replicate.joined_tensors import JoinedTensors
 from tpunb.virtual.replicate.sharding import assigned_device, logical_core
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes, op_def_registry
-from tpunb.virtual.replicate.graphs import (
+from tpunb.virtual.graph.function_def import (
     Reference,
     control_inputs,
     data_inputs,
     in_topological_order,
 )
-from tpunb.virtual.replicate.nodes import integers
-from tpunb.virtual.replicate.static_tensors import KnownSizes, Sizes, StaticTensors
+from tpunb.virtual.graph.nodes import integers
+from tpunb.virtual.graph.static_tensors import KnownSizes, Sizes, StaticTensors
 
 _ASK = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 _SLICE = "StridedSlice"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
-from tpunb.virtual.replicate.graphs import control_inputs, data_inputs, reference
+from tpunb.virtual.graph.function_def import control_inputs, data_inputs, reference
 
 
 def without_dead_reads(function: FunctionDef) -> FunctionDef:

@@ -14,9 +14,9 @@ import functools
 from collections.abc import Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FuncGraph, FunctionDef, NodeDef, dtypes
+from tpunb.virtual.graph.function_def import CALLS, control_inputs
+from tpunb.virtual.graph.nodes import Add, add_node, integer, type_of
 from tpunb.virtual.replicate.folding import hide
-from tpunb.virtual.replicate.graphs import CALLS, control_inputs
-from tpunb.virtual.replicate.nodes import Add, add_node, integer, type_of
 
 _CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 _INT32 = type_of(dtypes.int32)

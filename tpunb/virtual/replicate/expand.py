@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef
+from tpunb.virtual.graph.function_def import Library, data_inputs, returned
+from tpunb.virtual.graph.inline import inlined
+from tpunb.virtual.graph.nodes import new_name
 from tpunb.virtual.replicate.additions import with_additions
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder, Setting
 from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
 from tpunb.virtual.replicate.dead_reads import without_dead_reads
 from tpunb.virtual.replicate.function_copies import FunctionCopies
-from tpunb.virtual.replicate.graphs import Library, data_inputs, returned
-from tpunb.virtual.replicate.inline import inlined
 from tpunb.virtual.replicate.joining import Joining, join
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
-from tpunb.virtual.replicate.nodes import new_name
 from tpunb.virtual.replicate.variance import Analysis, Argument, Variance, mark_diverged
 from tpunb.virtual.replicate.writer import write_function
 

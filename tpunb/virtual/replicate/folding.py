@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tpunb.virtual._tensorflow import AttrValue, NodeDef, dtypes
-from tpunb.virtual.replicate.graphs import CONTROL_FLOW, control_inputs
-from tpunb.virtual.replicate.nodes import Add, type_of
+from tpunb.virtual.graph.function_def import CONTROL_FLOW, control_inputs
+from tpunb.virtual.graph.nodes import Add, type_of
 
 # Their stateful twins differ in one thing: constant folding leaves them alone.
 _STATEFUL = {

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
+from tpunb.virtual.graph.function_def import CALLS, Library, called_functions, needed
+from tpunb.virtual.graph.nodes import add_node, make_identity
 from tpunb.virtual.replicate.empty_batches import guard_all
 from tpunb.virtual.replicate.folding import keep_from_folding
-from tpunb.virtual.replicate.graphs import CALLS, Library, called_functions, needed
-from tpunb.virtual.replicate.nodes import add_node, make_identity
 from tpunb.virtual.replicate.sharding import logical_core
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue
-from tpunb.virtual.replicate.graphs import Reference
-from tpunb.virtual.replicate.nodes import argument_name, type_of
+from tpunb.virtual.graph.function_def import Reference
+from tpunb.virtual.graph.nodes import argument_name, type_of
 from tpunb.virtual.replicate.variance import Argument
 from tpunb.virtual.variable_copies import Resource, leads
 

@@ -14,9 +14,9 @@ from tpunb.virtual._tensorflow import (
     function_def_to_graph_def,
     handle_data_util,
 )
-from tpunb.virtual.replicate.graphs import data_inputs, in_topological_order, reference
-from tpunb.virtual.replicate.nodes import add_node, type_of
-from tpunb.virtual.replicate.static_tensors import KnownSizes, Sizes, StaticTensors
+from tpunb.virtual.graph.function_def import data_inputs, in_topological_order, reference
+from tpunb.virtual.graph.nodes import add_node, type_of
+from tpunb.virtual.graph.static_tensors import KnownSizes, Sizes, StaticTensors
 
 __all__ = ["inferred_sizes", "sizes_in", "with_plain_arithmetic"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, NodeDef, dtypes, op_def_registry
-from tpunb.virtual.replicate.static_tensors import Sizes
+from tpunb.virtual.graph.static_tensors import Sizes
 
 
 class Form(enum.Enum):

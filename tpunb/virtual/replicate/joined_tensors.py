@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, dtypes
-from tpunb.virtual.replicate.graphs import Reference
+from tpunb.virtual.graph.function_def import Reference
+from tpunb.virtual.graph.nodes import Add, argument_name, integer, integers, type_of
+from tpunb.virtual.graph.static_tensors import Sizes, StaticTensors
 from tpunb.virtual.replicate.joined_forms import Form, Take
-from tpunb.virtual.replicate.nodes import Add, argument_name, integer, integers, type_of
-from tpunb.virtual.replicate.static_tensors import Sizes, StaticTensors
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
 
 _INT32 = type_of(dtypes.int32)

@@ -14,9 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.devices import process_of
-from tpunb.virtual.replicate.collective_groups import gives_one_value
-from tpunb.virtual.replicate.effects import READS
-from tpunb.virtual.replicate.graphs import (
+from tpunb.virtual.graph.collectives import gives_one_value
+from tpunb.virtual.graph.effects import READS
+from tpunb.virtual.graph.function_def import (
     OUTSIDE,
     Reference,
     data_inputs,
@@ -24,13 +24,13 @@ from tpunb.virtual.replicate.graphs import (
     needed,
     reference,
 )
-from tpunb.virtual.replicate.joined_forms import ROWS, Form, Input, Plan, Seen
-from tpunb.virtual.replicate.joining_rules import linear, rule_of
-from tpunb.virtual.replicate.static_tensors import (
+from tpunb.virtual.graph.static_tensors import (
     KnownSizes,
     StaticTensors,
     output_types,
 )
+from tpunb.virtual.replicate.joined_forms import ROWS, Form, Input, Plan, Seen
+from tpunb.virtual.replicate.joining_rules import linear, rule_of
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
 
 # In nodes for each replica: what it costs to join the replicas' values or to part them again,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, dtypes
+from tpunb.virtual.graph.nodes import integer, type_of
 from tpunb.virtual.replicate.joined_forms import (
     ROWS,
     SHARED,
@@ -18,7 +19,6 @@ from tpunb.virtual.replicate.joined_forms import (
     constant,
     holding,
 )
-from tpunb.virtual.replicate.nodes import integer, type_of
 
 _MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 

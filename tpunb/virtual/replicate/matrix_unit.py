@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, PrecisionConfig, dtypes, op_def_registry
-from tpunb.virtual.replicate.graphs import OUTSIDE, Library, Reference, data_inputs
-from tpunb.virtual.replicate.inline import inlined
-from tpunb.virtual.replicate.nodes import add_node, type_of
+from tpunb.virtual.graph.function_def import OUTSIDE, Library, Reference, data_inputs
+from tpunb.virtual.graph.inline import inlined
+from tpunb.virtual.graph.nodes import add_node, type_of
 
 __all__ = ["FACTORS", "MatrixUnit"]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes, tensor_util
+from tpunb.virtual.graph.nodes import add_node, integer, integers, type_of
 from tpunb.virtual.replicate.joined_tensors import INTEGERS
-from tpunb.virtual.replicate.nodes import add_node, integer, integers, type_of
 
 __all__ = ["merged"]
 

@@ -10,7 +10,7 @@ from tpunb.tpu.types import largest_memory
 from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.devices import process_of
 from tpunb.virtual.replicate.stale_traces import Divergence
-from tpunb.virtual.strict.rules import Strictness
+from tpunb.virtual.strictness import Strictness
 
 
 @dataclasses.dataclass(frozen=True)

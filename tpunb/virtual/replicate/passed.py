@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.replicate.stacked_inputs import stacked
 from tpunb.virtual.replicate.trace import TracedVariable
 from tpunb.virtual.replicate.variance import Argument, Passing
-from tpunb.virtual.strict.traced_function import TracedFunction
 
 __all__ = ["Passed", "passed_to"]
 

@@ -19,7 +19,7 @@ from tpunb.virtual._tensorflow import (
     tpu_shard_context,
     variable_utils,
 )
-from tpunb.virtual.replicate.graphs import OUTSIDE
+from tpunb.virtual.graph.function_def import OUTSIDE
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.replicate.placement import Components, components
 from tpunb.virtual.variable_copies import Copies, copies_of

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from tpunb.virtual._tensorflow import NodeDef
-from tpunb.virtual.replicate.graphs import Reference
+from tpunb.virtual.graph.function_def import Reference
+from tpunb.virtual.graph.static_tensors import StaticTensors
 from tpunb.virtual.replicate.joined_forms import Plan
-from tpunb.virtual.replicate.static_tensors import StaticTensors
 from tpunb.virtual.variable_copies import Resource
 
 

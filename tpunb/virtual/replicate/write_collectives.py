@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from tpunb.virtual._tensorflow import NodeDef, dtypes
-from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.collective_groups import (
+from tpunb.virtual.graph.collectives import (
     check,
     groups,
     is_broadcast,
     source_target_pairs,
 )
-from tpunb.virtual.replicate.graphs import Reference, data_inputs
+from tpunb.virtual.graph.function_def import Reference, data_inputs
+from tpunb.virtual.graph.nodes import instance, integer, type_of
+from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.joined_forms import Form
-from tpunb.virtual.replicate.nodes import instance, integer, type_of
 
 
 def write_collective(builder: Builder, node: NodeDef) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
+from tpunb.virtual.graph.function_def import LOOPS, Reference, data_inputs, reference, returned
+from tpunb.virtual.graph.nodes import instance, integer, set_types, type_of, types_of
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.graphs import LOOPS, Reference, data_inputs, reference, returned
-from tpunb.virtual.replicate.nodes import instance, integer, set_types, type_of, types_of
 from tpunb.virtual.replicate.variance import Variance, body_arguments
 from tpunb.virtual.replicate.write_results import write_effects, write_results
 

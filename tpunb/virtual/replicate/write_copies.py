@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tpunb.virtual._tensorflow import NodeDef
 from tpunb.virtual.devices import full_name
+from tpunb.virtual.graph.function_def import BRANCHES, CONTROL_FLOW, called_functions, data_inputs
+from tpunb.virtual.graph.nodes import instance
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.empty_batches import guard
 from tpunb.virtual.replicate.folding import keep_from_folding
-from tpunb.virtual.replicate.graphs import BRANCHES, CONTROL_FLOW, called_functions, data_inputs
-from tpunb.virtual.replicate.nodes import instance
 
 _FIRST_DEVICE = full_name("/device:CPU:0")
 

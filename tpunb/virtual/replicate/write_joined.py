@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tpunb.virtual._tensorflow import NodeDef
+from tpunb.virtual.graph.function_def import data_inputs
+from tpunb.virtual.graph.nodes import instance
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.graphs import data_inputs
 from tpunb.virtual.replicate.joined_forms import Plan
-from tpunb.virtual.replicate.nodes import instance
 
 
 def write_joined(builder: Builder, node: NodeDef) -> None:

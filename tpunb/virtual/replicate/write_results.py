@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tpunb.virtual.graph.function_def import Returned, reference
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.graphs import Returned, reference
 from tpunb.virtual.replicate.variance import Variance
 from tpunb.virtual.replicate.write_updates import write_last_values
 

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, NodeDef
+from tpunb.virtual.graph.effects import ASSIGNMENTS, READS
+from tpunb.virtual.graph.function_def import Reference, data_inputs
+from tpunb.virtual.graph.nodes import argument_name, instance
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.effects import ASSIGNMENTS, READS
-from tpunb.virtual.replicate.graphs import Reference, data_inputs
-from tpunb.virtual.replicate.nodes import argument_name, instance
 from tpunb.virtual.replicate.write_copies import write_copy
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
+from tpunb.virtual.graph.function_def import Returned
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.graphs import Returned
 from tpunb.virtual.replicate.turns import take_turns
 from tpunb.virtual.replicate.variance import Role, Variance
 from tpunb.virtual.replicate.write_collectives import write_collective

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tpunb.virtual._tensorflow import NodeDef, dtypes
-from tpunb.virtual.replicate.nodes import int32_tensor, make_identity
+from tpunb.virtual.graph.nodes import int32_tensor, make_identity
 from tpunb.virtual.strict.marks import mark
 
 __all__ = ["exchange", "marked_collective", "pass_on"]

@@ -15,21 +15,17 @@ import tensorflow as tf
 from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, refusal
 from tpunb.errors.explain import explain
-from tpunb.virtual.replicate.graphs import needed
+from tpunb.virtual.graph.function_def import needed
+from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.strict.arguments import foreign_types, out_of_scope_variables, parameters
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 from tpunb.virtual.strict.host import on_host
 from tpunb.virtual.strict.known_ops import compiles_surely
 from tpunb.virtual.strict.lint import lint
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
-from tpunb.virtual.strict.rules import RULES, Strictness
 from tpunb.virtual.strict.source_lines import SourceLines
-from tpunb.virtual.strict.traced_function import (
-    TracedFunction,
-    foreign_types,
-    out_of_scope_variables,
-    parameters,
-)
+from tpunb.virtual.strictness import RULES, Strictness
 
 __all__ = [
     "Examination",

@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_registry
-from tpunb.virtual.replicate.graphs import OUTSIDE, Library, called_functions, has_outside
-from tpunb.virtual.replicate.inline import inlined
-from tpunb.virtual.replicate.static_tensors import body_of, named_operations
+from tpunb.virtual.graph.function_def import OUTSIDE, Library, called_functions, has_outside
+from tpunb.virtual.graph.inline import inlined
+from tpunb.virtual.graph.static_tensors import body_of, named_operations
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 
 __all__ = ["NO_TENSORS", "Host", "on_host"]

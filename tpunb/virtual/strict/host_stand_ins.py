@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
-from tpunb.virtual.replicate.graphs import LOOPS
-from tpunb.virtual.replicate.nodes import add_node, int32_tensor, integers, type_of
+from tpunb.virtual.graph.function_def import LOOPS
+from tpunb.virtual.graph.nodes import add_node, int32_tensor, integers, type_of
 from tpunb.virtual.strict.diagnostics import Unknown
 
 __all__ = ["hide_what_the_host_takes", "write_unknown"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
-from tpunb.virtual.replicate.graphs import data_inputs
+from tpunb.virtual.graph.function_def import data_inputs
 
 __all__ = ["PRODUCTS", "compiles_surely", "is_known"]
 

@@ -17,7 +17,7 @@ from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
-from tpunb.virtual.replicate.graphs import Library, called_functions
+from tpunb.virtual.graph.function_def import Library, called_functions
 from tpunb.virtual.strict.diagnostics import UNCHECKED, Diagnostic, Unknown
 from tpunb.virtual.strict.host import Host
 from tpunb.virtual.strict.lint import FRAGILE

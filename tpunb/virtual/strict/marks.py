@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import NodeDef, dtypes, op_def_registry, tensor_util
-from tpunb.virtual.replicate.collective_groups import groups, source_target_pairs
+from tpunb.virtual.graph.collectives import groups, source_target_pairs
 
 __all__ = ["RESIZINGS", "mark", "mark_generator", "mark_resizing", "names_generator"]
 

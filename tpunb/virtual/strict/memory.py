@@ -1,133 +1,20 @@
 """What a replica function needs of memory at the least: a core's, and this machine's.
 
-Only what is sure is counted: tensors whose sizes are known when the function is traced
-and that are really made. Only the TPU's compiler knows a program's whole memory.
+Only what is sure is counted. Only the TPU's compiler knows a program's whole memory.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tpunb.machine.memory import measure
-from tpunb.virtual._tensorflow import FuncGraph, FunctionDef, dtypes
-from tpunb.virtual.replicate.graphs import (
-    BRANCHES,
-    CALLS,
-    OUTSIDE,
-    Library,
-    called_functions,
-    needed,
-)
-from tpunb.virtual.replicate.inline import inlined
-from tpunb.virtual.replicate.static_tensors import body_of
+from tpunb.virtual._tensorflow import dtypes
+from tpunb.virtual.graph.traced_function import Made
 from tpunb.virtual.strict.diagnostics import Diagnostic
 
-__all__ = ["Made", "beyond_a_core", "beyond_the_machine", "tensors_made"]
-
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_NO_TENSORS = frozenset({dtypes.resource, dtypes.variant, dtypes.string})
-# They ask for a shape, which is known: TensorFlow's optimizer does not make the tensor for them.
-_ASK_SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
-# They stand for a tensor that something else has made.
-_PASSED_ON = frozenset({"Placeholder", "Identity", "IdentityN", "Reshape"}) | CALLS
 _HINT = "Make the batch smaller, use more cores, or a smaller type such as bfloat16."
-
-
-@dataclasses.dataclass(frozen=True)
-class Made:
-    """A tensor that a replica function makes.
-
-    Attributes:
-        node: Its node's name, with those of the calls around it.
-        outermost: The name of the node in the replica function that it belongs to, all
-            calls written out.
-        op: Its operation's type.
-        dtype: Its type.
-        sizes: Its shape.
-        certain: Whether it is made in every step, and not in a branch that may not be taken.
-        hosts: Whether the host makes it, which was asked to, and no core.
-    """
-
-    node: str
-    outermost: str
-    op: str
-    dtype: dtypes.DType
-    sizes: tuple[int, ...]
-    certain: bool = True
-    hosts: bool = False
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return math.prod(self.sizes) * int(self.dtype.size)
-
-    @property
-    def text(self) -> str:
-        """Its type and shape for a reader."""
-        return f"{self.dtype.name}{list(self.sizes)}"
-
-
-def tensors_made(graph: FuncGraph, definition: FunctionDef, library: Library) -> list[Made]:
-    """The tensors of known size, of loops, branches and calls too, that are really made.
-
-    Args:
-        graph: The traced replica function.
-        definition: The same, its calls written out.
-        library: Finds the functions of its loops and branches.
-    """
-    return list(_made(graph, "", needed(definition, without=_ASK_SHAPES), library))
-
-
-def _made(
-    graph: FuncGraph, path: str, used: set[str], library: Library, *, hosts: bool = False
-) -> Iterator[Made]:
-    """Goes through a graph.
-
-    Args:
-        graph: The graph.
-        path: The calls around it, as a prefix.
-        used: The nodes whose tensors are made, all calls written out.
-        library: Finds the functions of loops and branches.
-        hosts: Whether all of it runs on the host.
-    """
-    for operation in graph.get_operations():
-        name, op = path + operation.name, operation.type
-        node = operation.node_def
-        callees = list(called_functions(node))
-        here = hosts or OUTSIDE in node.attr
-        if op in CALLS:
-            body = body_of(graph, callees[0])
-            if body is not None:
-                yield from _made(body, f"{name}/", used, library, hosts=here)
-        elif name in used and op not in _PASSED_ON:
-            yield from _outputs(operation, name, hosts=here)
-            for callee in callees:
-                for made in _made_in_a_body(body_of(graph, callee), callee, library):
-                    yield dataclasses.replace(
-                        made,
-                        node=f"{name}/{made.node}",
-                        outermost=name,
-                        certain=made.certain and op not in BRANCHES,
-                        hosts=made.hosts or here,
-                    )
-
-
-def _made_in_a_body(body: FuncGraph | None, name: str, library: Library) -> Iterator[Made]:
-    """The tensors of a loop's or a branch's body."""
-    if body is not None:
-        yield from _made(
-            body, "", needed(inlined(library(name), library), without=_ASK_SHAPES), library
-        )
-
-
-def _outputs(operation: Any, node: str, *, hosts: bool) -> Iterator[Made]:
-    for tensor in operation.outputs:
-        if tensor.dtype not in _NO_TENSORS and tensor.shape.is_fully_defined():
-            sizes = tuple(tensor.shape.as_list())
-            yield Made(node, node, operation.type, tensor.dtype, sizes, hosts=hosts)
 
 
 def beyond_a_core(

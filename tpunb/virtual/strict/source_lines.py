@@ -11,7 +11,7 @@ from typing import Any
 
 from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual._tensorflow import GraphDebugInfo, atomic_function
-from tpunb.virtual.replicate.origins import gathered_origins, nearest_trace
+from tpunb.virtual.graph.origins import gathered_origins, nearest_trace
 
 __all__ = ["SourceLine", "SourceLines"]
 

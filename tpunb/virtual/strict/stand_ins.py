@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
-from tpunb.virtual.replicate.graphs import (
+from tpunb.virtual.graph.function_def import (
     COLLECTIVES,
     CONTROL_FLOW,
     OUTSIDE,
@@ -23,7 +23,7 @@ from tpunb.virtual.replicate.graphs import (
     has_collectives,
     needed,
 )
-from tpunb.virtual.replicate.inline import inlined
+from tpunb.virtual.graph.inline import inlined
 from tpunb.virtual.strict.collective_stand_ins import exchange, marked_collective, pass_on
 from tpunb.virtual.strict.host import Host
 from tpunb.virtual.strict.host_stand_ins import hide_what_the_host_takes, write_unknown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, op_def_registry
-from tpunb.virtual.replicate.graphs import (
+from tpunb.virtual.graph.function_def import (
     BRANCHES,
     CALLS,
     CONTROL_FLOW,

@@ -20,7 +20,7 @@ from tpunb.virtual._tensorflow import (
     tensor_util,
     tpu_ops,
 )
-from tpunb.virtual.replicate.graphs import (
+from tpunb.virtual.graph.function_def import (
     COLLECTIVES,
     Library,
     called_functions,

@@ -16,7 +16,7 @@ from tpunb.virtual._tensorflow import (
     op_def_registry,
     tensor_util,
 )
-from tpunb.virtual.replicate.graphs import CALLS, Reference, data_inputs
+from tpunb.virtual.graph.function_def import CALLS, Reference, data_inputs
 
 Sizes = tuple[int, ...]
 """A shape that is fully known."""

@@ -1,98 +1,28 @@
-"""What goes into a replica function and comes out of it, and what a core can hold of it."""
+"""What goes into a replica function and comes out of it: what no core can hold or reach."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tpunb.tpu.types import largest_memory
-from tpunb.virtual._tensorflow import (
-    FunctionDef,
-    NodeDef,
-    atomic_function,
-    context,
-    dtypes,
-    in_save_context,
-    ops,
-)
-from tpunb.virtual.devices import full_name
-from tpunb.virtual.replicate.graphs import (
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, in_save_context
+from tpunb.virtual.graph.function_def import (
     BRANCHES,
     OUTSIDE,
     Library,
     called_functions,
     data_inputs,
 )
-from tpunb.virtual.replicate.inline import inlined
+from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.host import NO_TENSORS
-from tpunb.virtual.strict.memory import Made, tensors_made
 from tpunb.virtual.strict.stand_ins import Parameter
-
-__all__ = [
-    "TracedFunction",
-    "foreign_types",
-    "out_of_scope_variables",
-    "parameters",
-    "traced_function_of",
-]
 
 # No TPU's memory holds these.
 _NO_TPU_TYPES = frozenset({dtypes.string, dtypes.complex128})
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
-
-
-@dataclasses.dataclass(frozen=True)
-class TracedFunction:
-    """A traced replica function.
-
-    Attributes:
-        graph: The graph.
-        atomic: The same as a function.
-        variables: The variables' handles on the first core, by `id` of the
-            graph's input.
-        device: The first core.
-        variables_anywhere: Whether other variables may be used as well.
-        memory: Of a replica's cores, in bytes.
-        cores: What these are called, as in "a core of v5e-8".
-    """
-
-    graph: Any
-    atomic: atomic_function.AtomicFunction
-    variables: Mapping[int, Any]
-    device: str
-    variables_anywhere: bool = False
-    memory: int = dataclasses.field(default_factory=largest_memory)
-    cores: str = "a core of the largest TPU"
-
-    @functools.cached_property
-    def library(self) -> Library:
-        """Finds the functions that it calls."""
-        return functools.cache(context.context().get_function_def)
-
-    @functools.cached_property
-    def definition(self) -> FunctionDef:
-        """The function, its calls written out."""
-        return inlined(self.atomic.cached_definition, self.library)
-
-    @functools.cached_property
-    def made(self) -> list[Made]:
-        """The tensors that it makes."""
-        return tensors_made(self.graph, self.definition, self.library)
-
-
-def traced_function_of(concrete: Any) -> TracedFunction:
-    """A concrete function that runs on no TPU yet, as one that a core would run."""
-    graph = concrete.graph
-    atomic = atomic_function.from_func_graph(f"{graph.name}_examined_{ops.uid()}", graph, {})
-    held = {id(variable.handle) for variable in graph.variables}
-    handles = {id(inner): outer for outer, inner in graph.captures if id(outer) in held}
-    device = tf.config.list_logical_devices("CPU")[0].name
-    return TracedFunction(graph, atomic, handles, full_name(device), variables_anywhere=True)
 
 
 def parameters(traced: TracedFunction, definition: FunctionDef) -> dict[str, Parameter]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import GraphDebugInfo, atomic_function
-from tpunb.virtual.replicate.graphs import called_functions
+from tpunb.virtual.graph.function_def import called_functions
 
 
 def gathered_origins(

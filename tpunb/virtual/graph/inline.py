@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
-from tpunb.virtual.replicate.graphs import (
+from tpunb.virtual.graph.function_def import (
     CALLS,
     OUTSIDE,
     Library,
@@ -16,7 +16,7 @@ from tpunb.virtual.replicate.graphs import (
     has_outside,
     reference,
 )
-from tpunb.virtual.strict.kernels import RESIZES, compiles
+from tpunb.virtual.graph.kernels import RESIZES, compiles
 
 _IDENTITIES = frozenset({"Identity", "IdentityN"})
 _MUST_COMPILE = "_XlaMustCompile"

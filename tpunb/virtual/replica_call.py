@@ -14,13 +14,15 @@ from tpunb.virtual._tensorflow import (
     ops,
     variable_utils,
 )
+from tpunb.virtual.compiled_around import settle_compilation_around
 from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.graph.collectives import check_all
+from tpunb.virtual.graph.effects import is_read
+from tpunb.virtual.graph.static_tensors import known_sizes
+from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.replicate.any_size import of_any_size
 from tpunb.virtual.replicate.arguments import columns_of
-from tpunb.virtual.replicate.collective_groups import check_all
-from tpunb.virtual.replicate.compiled_around import settle_compilation_around
 from tpunb.virtual.replicate.cut_batches import CutBatch, cut_batches
-from tpunb.virtual.replicate.effects import is_read
 from tpunb.virtual.replicate.emit import Written, call_either, emit, packed
 from tpunb.virtual.replicate.empty_batches import unknown_sizes
 from tpunb.virtual.replicate.expand import ReplicaFunction
@@ -28,7 +30,6 @@ from tpunb.virtual.replicate.joining import Joining
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.replicate.passed import Passed, passed_to
-from tpunb.virtual.replicate.static_tensors import known_sizes
 from tpunb.virtual.replicate.trace import trace
 from tpunb.virtual.replicate.variance import Argument, Passing
 from tpunb.virtual.strict.examination import (
@@ -37,7 +38,6 @@ from tpunb.virtual.strict.examination import (
     is_written,
     spare_the_machine,
 )
-from tpunb.virtual.strict.traced_function import TracedFunction
 from tpunb.virtual.variable_copies import outermost, replica_of
 
 
