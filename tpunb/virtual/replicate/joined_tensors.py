@@ -8,7 +8,7 @@ import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, dtypes
 from tpunb.virtual.graph.function_def import Reference
-from tpunb.virtual.graph.nodes import Add, argument_name, integer, integers, type_of
+from tpunb.virtual.graph.nodes import Add, add_constant, argument_name, integer, type_of
 from tpunb.virtual.graph.static_tensors import Sizes, StaticTensors
 from tpunb.virtual.replicate.joined_forms import Form, Take
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
@@ -205,7 +205,5 @@ class JoinedTensors:
         key = kind.name, array.shape, array.tobytes()
         if key not in self._constants:
             name = f"{INTEGERS}_{len(self._constants)}"
-            value = integers(array, kind)
-            self._add("Const", name, self._device, [], dtype=type_of(kind), value=value)
-            self._constants[key] = f"{name}:output:0"
+            self._constants[key] = add_constant(self._add, name, self._device, array, kind)
         return self._constants[key]

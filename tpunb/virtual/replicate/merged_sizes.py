@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes, tensor_util
-from tpunb.virtual.graph.nodes import add_node, integer, integers, type_of
+from tpunb.virtual.graph.nodes import add_constant, add_node, integer, type_of
 from tpunb.virtual.replicate.joined_tensors import INTEGERS
 
 __all__ = ["merged"]
@@ -179,11 +179,10 @@ class _Merging:
 
     def _constant(self, name: str, device: str, value: np.ndarray) -> str:
         kind = dtypes.as_dtype(value.dtype)
-        self._add("Const", name, device, [], dtype=type_of(kind), value=integers(value, kind))
-        return f"{name}:output:0"
+        return add_constant(self._add, name, device, value, kind)
 
-    def _add(self, *arguments: object, **attributes: object) -> None:
-        add_node(self._result, *arguments, **attributes)  # type: ignore[arg-type]
+    def _add(self, *arguments: object, **attributes: object) -> str:
+        return add_node(self._result, *arguments, **attributes)  # type: ignore[arg-type]
 
 
 def _is_integers(node: NodeDef) -> bool:
