@@ -12,7 +12,6 @@ from typing import Any
 
 from tpunb._util.plain_text import plain
 from tpunb.errors.code_problems import refusal_in_short
-from tpunb.virtual.check import innermost
 
 from ..errors import CellError
 from ..errors.code_problems import SourceLine
@@ -129,6 +128,8 @@ def _operation(graph: Any, name: str) -> Any:
 
 def line_in(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] | None:
     """The innermost line of the cell that led to a place; else the place itself."""
+    from tpunb.virtual.check import innermost  # imports TensorFlow
+
     inside = range(2, len(cell.lines) + 1)
     for place in places:
         if place.file == cell.filename and place.line in inside:

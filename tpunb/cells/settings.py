@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpunb._util.integers import is_whole
 
 from ..errors import CellError, nearest
-from .batches import BatchSource
 from .source import StepSource
+
+if TYPE_CHECKING:
+    from .batches import BatchSource
 
 
 @dataclasses.dataclass(frozen=True)

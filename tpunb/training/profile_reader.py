@@ -75,7 +75,7 @@ _KINDS = (
     ),
     (Kind.STEP, re.compile(r"[^:/]+")),
 )
-"""The kinds by the events' names: the first that matches. Whether one is a step, its values tell."""
+"""The kinds by their events' names: the first that matches. A step's values say if it is one."""
 
 _RUNS = {
     Kind.CAPTURED: ("id",),
