@@ -22,15 +22,13 @@ from tpunb.virtual.check import refuse_other_strategies
 from tpunb.virtual.keras_models import layer_names
 
 from ..errors.code_problems import SourceLine
-from .batch_reader import Batch
+from .batches import Batch
 from .capture import Captured
-from .error_lines import line_in
+from .cell_errors import line_in
 from .nests import leaves
 from .source import StepSource
 from .steps import Steps
 from .trace_cache import TracedCell
-
-__all__ = ["CompileSettings", "compile_step"]
 
 _MUCH = 0.1
 

@@ -235,7 +235,7 @@ class Connection:
 
     def _finish(self, run: Steps) -> RunResult:
         """Makes a run's steps."""
-        from tpunb.cells.stop_messages import raise_if_ended_early
+        from tpunb.cells.steps import raise_if_ended_early
         from tpunb.training.history import remember_history
 
         try:

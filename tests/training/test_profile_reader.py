@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tpunb.cells import profile_reader
-from tpunb.cells.profile_reader import read_profile
+from tpunb.training import profile_reader
+from tpunb.training.profile_reader import read_profile
 
 MS = 10**9
 """A millisecond in picoseconds."""

@@ -13,20 +13,6 @@ import numpy as np
 
 from tpunb._util.attributes import attribute, has_attributes
 
-__all__ = [
-    "MISSING",
-    "ArrayGuard",
-    "Change",
-    "Guard",
-    "ItemsGuard",
-    "NamesGuard",
-    "attributes_of",
-    "is_plain",
-    "items_entry",
-    "open_names",
-    "slots_of",
-]
-
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "missing"})()
 PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...), range)
 

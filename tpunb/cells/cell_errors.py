@@ -1,17 +1,236 @@
-"""What beginners write in a cell that cannot be traced: why not, and what to write instead."""
+"""From an error to the lines of the cell that it came from."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from ..errors import CellError
-from .source import CellSource, StepSource
+from tpunb._util.plain_text import plain
+from tpunb.errors.code_problems import refusal_in_short
 
-__all__ = ["is_traced_in_branch", "lesson"]
+from ..errors import CellError
+from ..errors.code_problems import SourceLine
+from .source import CellSource, StepSource, is_cell_filename
+
+_NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
+_REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+
+
+def cell_lines(error: BaseException, filename: str | None = None) -> list[int]:
+    """The lines of a cell that an error came from, outermost call first.
+
+    Args:
+        error: An error raised while a cell was traced or run.
+        filename: The cell's name in tracebacks; by default, any name that
+            cells are given by themselves.
+
+    Returns:
+        Line numbers, the magic's line being 1; empty if none is known.
+    """
+    marked = getattr(error, "tpunb_lines", None)
+    if marked is not None and filename is None:
+        return list(marked)
+    belongs: Callable[[str], Any] = filename.__eq__ if filename else is_cell_filename
+    found = (line for name, line in _places(error) if belongs(name))
+    return list(dict.fromkeys(found))
+
+
+def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
+    """Marks an error with the line of the cell that it came from.
+
+    Sets `tpunb_lines`, and `tpunb_replicas` where the message names them, and adds
+    a note where Python has notes (3.11).
+
+    Args:
+        error: The error.
+        cell: The cell.
+        graph: The replica function's graph, if there is one: it knows where the
+            nodes came from that a message only names.
+    """
+    if hasattr(error, "tpunb_lines"):
+        return
+    found = cell_lines(error, cell.filename) or _node_lines(error, graph, cell.filename)
+    inside = range(2, len(cell.lines) + 1)  # without what is generated around the body
+    numbers = list(dict.fromkeys(cell.first_line(line) for line in found if line in inside))
+    error.tpunb_lines = numbers  # type: ignore[attr-defined]
+    # Replica 0's nodes have the plain names, and so has all that is inside of functions.
+    replicas = {int(number) for number in _REPLICA.findall(str(error))}
+    error.tpunb_replicas = sorted(replicas)  # type: ignore[attr-defined]
+    if numbers and hasattr(error, "add_note"):
+        number = numbers[-1]
+        error.add_note(f"line {number} of the cell: {cell.line(number)}")
+
+
+def mark_step(error: BaseException, done: int, batch: str) -> None:
+    """Adds to an error at which of many steps it came, and with which batch.
+
+    Args:
+        error: The error.
+        done: The steps that were made before.
+        batch: The dtypes and shapes of the step's batch; empty without one.
+    """
+    where = f"At step {done + 1}" if done else "In the first step"
+    where += f", with a batch of {batch}." if batch else "."
+    error.tpunb_step = done + 1  # type: ignore[attr-defined]
+    error.tpunb_where = where  # type: ignore[attr-defined]
+    if hasattr(error, "add_note"):
+        error.add_note(where)
+
+
+def _places(error: BaseException) -> Iterator[tuple[str, int]]:
+    """The places in the code that an error refers to, best source first."""
+    for found in _sources(error):
+        if found:
+            yield from found
+    if error.__cause__ is not None:
+        yield from _places(error.__cause__)
+
+
+def _sources(error: BaseException) -> Iterator[list[tuple[str, int]]]:
+    # AutoGraph's frames belong to generated files; it keeps where they came from,
+    # innermost first.
+    metadata = getattr(error, "ag_error_metadata", None)
+    stack = getattr(metadata, "translated_stack", ())
+    yield [(frame.filename, frame.lineno) for frame in reversed(stack)]
+    frames = traceback.extract_tb(error.__traceback__)
+    yield [(frame.filename, frame.lineno or 0) for frame in frames]
+    # Errors of graphs carry the traceback of the op, and repeat it in their message.
+    op = getattr(error, "op", None)
+    yield [(frame.filename, frame.lineno) for frame in getattr(op, "traceback", None) or ()]
+    yield [(name, int(line)) for name, line in _FRAME.findall(str(error))]
+
+
+def _node_lines(error: BaseException, graph: Any, filename: str) -> list[int]:
+    """The lines of the nodes that an error's message names."""
+    lines: list[int] = []
+    for name in dict.fromkeys(_NODE.findall(str(error))) if graph is not None else ():
+        operation = _operation(graph, name)
+        frames = operation.traceback if operation is not None else ()
+        lines += [frame.lineno for frame in frames or () if frame.filename == filename]
+    return lines
+
+
+def _operation(graph: Any, name: str) -> Any:
+    """A graph's operation; for one inside of a loop or a branch, that loop or branch."""
+    while name:
+        try:
+            return graph.get_operation_by_name(name)
+        except (KeyError, ValueError):
+            name = name.rpartition("/")[0]
+    return None
+
+
+def line_in(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] | None:
+    """The innermost line of the cell that led to a place; else the place itself."""
+    from tpunb.virtual.check import innermost  # imports TensorFlow
+
+    inside = range(2, len(cell.lines) + 1)
+    for place in places:
+        if place.file == cell.filename and place.line in inside:
+            return "", cell.first_line(place.line)
+    return innermost(places)
+
+
+def original(error: Exception, failure: BaseException | None) -> BaseException:
+    """The cell's own exception, where AutoGraph could not keep its type."""
+    if type(error).__name__ == "StagingError" and failure is not None:
+        return failure
+    return error
+
+
+_USER_CODE = "in user code:"
+_GRAPH_ERROR = "Graph execution error:"
+_HEAD = re.compile(
+    rf'{_GRAPH_ERROR}|Detected at node |  File ".*", line \d+, in |<stack traces unavailable>'
+)
+_ROOT = re.compile(r"^  \(\d+\) (?=[A-Z_]+:)", re.MULTILINE)
+_TAIL = re.compile(r"^\t \[\[|^Traceback \(most recent call last\):| \[Op:\w+\]\Z", re.MULTILINE)
+_CONTEXT = 2
+
+
+def first_line(error: BaseException) -> str:
+    """An error in a line: its type and its message's first line."""
+    return _message(error)[0]
+
+
+def essence(error: BaseException) -> str:
+    """An error's message, without the traces that TensorFlow puts into it."""
+    text = str(error).strip()
+    if text.startswith(_USER_CODE):
+        message = textwrap.dedent(text.rpartition("\n\n")[2]).strip()
+        return message.removeprefix(f"{type(error).__name__}:").strip()
+    if text.startswith(_GRAPH_ERROR):
+        return _runtime_message(text)
+    return text
+
+
+def _runtime_message(text: str) -> str:
+    """The message of an error at run time; of several, the first that is a cause."""
+    lines = text.split("\n")
+    begin = next((i for i, line in enumerate(lines) if line and not _HEAD.match(line)), 0)
+    message = "\n".join(lines[begin:])
+    # Where one replica fails, others are cancelled.
+    roots = [part for part in _ROOT.split(message)[1:] if not part.startswith("CANCELLED:")]
+    if roots:
+        message = roots[0].partition(":")[2]
+    return _TAIL.split(message, maxsplit=1)[0].strip()
+
+
+def show_shortly(error: BaseException, source: str) -> None:
+    """Makes IPython show an error by the lines of its cell.
+
+    Args:
+        error: An error raised by a cell; `tpunb_lines` is where in it, `tpunb_replicas`
+            on which replicas, if known, and `tpunb_where` in which of many steps.
+        source: The cell's body, whose first line is line 2 of the cell.
+    """
+    lines = getattr(error, "tpunb_lines", None)
+    if not lines:
+        return
+    where = [_on(getattr(error, "tpunb_replicas", ())), getattr(error, "tpunb_where", "")]
+    text = [*_excerpt(lines[-1], source), "", *_message(error), *filter(None, where)]
+    shown = [plain(line) for line in text]
+    error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
+
+
+def _on(replicas: Sequence[int]) -> str:
+    """The replicas that failed, at most four of them by name."""
+    if not replicas:
+        return ""
+    named = ", ".join(map(str, replicas[:4]))
+    more = f" and {len(replicas) - 4} more" if len(replicas) > 4 else ""
+    return f"On replica{'s' if len(replicas) > 1 else ''} {named}{more}."
+
+
+def syntax_error(error: SyntaxError) -> CellError:
+    """A cell's syntax error, with the place and without the way there."""
+    place = "".join(traceback.format_exception_only(error)).rstrip().split("\n")[1:-1]
+    message = "\n".join([f"Line {error.lineno}: {error.msg}", *place])
+    return CellError(message, fix="Fix the line; the magic's own line is line 1.")
+
+
+def _message(error: BaseException) -> list[str]:
+    name, message = type(error).__name__, essence(error)
+    message = refusal_in_short(message) or message
+    return f"{name}: {message}".split("\n") if message else [name]
+
+
+def _excerpt(number: int, source: str) -> list[str]:
+    """The lines around a line of the cell, which is marked."""
+    lines = ["", *source.split("\n")]  # the magic's own line comes first
+    first, last = max(2, number - _CONTEXT), min(len(lines), number + _CONTEXT)
+    return [f"In the cell, line {number}:", ""] + [
+        f"{'---->' if line == number else '     '} {line:>3} {lines[line - 1]}"
+        for line in range(first, last + 1)
+        if lines[line - 1].strip() or line == number
+    ]
+
 
 _AUTOGRAPH = re.compile(r"tensorflow/python/autograph/operators/control_flow\.py$")
 _SYMBOLIC = re.compile(r"'(?:Symbolic|Eager)?Tensor' object has no attribute 'numpy'")
