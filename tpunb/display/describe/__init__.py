@@ -6,8 +6,6 @@ from it and never see the framework.
 
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.history import HistoryDescription, describe_history
-from tpunb.display.describe.program_description import ProgramDescription, ProgramsDescription
-from tpunb.display.describe.programs import describe_program, describe_programs
 from tpunb.display.describe.replicas import (
     ReplicaValuesDescription,
     describe_chosen_replicas,
@@ -27,16 +25,12 @@ __all__ = [
     "Annotations",
     "ConnectionDescription",
     "HistoryDescription",
-    "ProgramDescription",
-    "ProgramsDescription",
     "ReplicaValuesDescription",
     "TopologyDescription",
     "describe_accelerator",
     "describe_chosen_replicas",
     "describe_device_assignment",
     "describe_history",
-    "describe_program",
-    "describe_programs",
     "describe_replica_values",
     "describe_topology",
     "with_program",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpunb.errors import AcceleratorTypeError
+from tpunb.tpu.program import Program
 from tpunb.tpu.types import Accelerator, accelerator
 
 __all__ = [
@@ -131,15 +132,17 @@ def describe_topology(topology: Any, name: str | None = None) -> TopologyDescrip
     )
 
 
-def with_program(topology: TopologyDescription, programs: Any) -> TopologyDescription:
+def with_program(
+    topology: TopologyDescription, programs: Program | Iterable[Program] | None
+) -> TopologyDescription:
     """Adds what a compiled program takes of each core's memory.
 
     Args:
         topology: The topology.
-        programs: A `TpuProgram`, or several of which one may be for this TPU type; None
-            for nothing.
+        programs: A program, or several of which one may be for this TPU type; None for
+            nothing.
     """
-    several = [programs] if hasattr(programs, "tpu") else programs or []
+    several = [programs] if isinstance(programs, Program) else programs or []
     for program in several:
         if program.tpu == topology.name and program.memory is not None:
             memory = program.memory

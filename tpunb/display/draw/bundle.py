@@ -6,15 +6,12 @@ from collections.abc import Callable
 
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.history import HistoryDescription
-from tpunb.display.describe.program_description import ProgramDescription, ProgramsDescription
 from tpunb.display.describe.replicas import ReplicaValue, ReplicaValuesDescription
 from tpunb.display.describe.topology import TopologyDescription
 from tpunb.display.draw import table, text
 from tpunb.display.draw.annotations import annotations_html, annotations_text
 from tpunb.display.draw.curves_picture import curves_png
 from tpunb.display.draw.curves_text import curves_text
-from tpunb.display.draw.program_html import program_html, programs_html
-from tpunb.display.draw.program_text import program_text, programs_text
 from tpunb.display.draw.replicas_picture import replicas_png
 from tpunb.display.draw.topology_picture import topology_png
 from tpunb.tpu.annotations import Annotations
@@ -27,15 +24,11 @@ Description = (
     | ConnectionDescription
     | HistoryDescription
     | Annotations
-    | ProgramDescription
-    | ProgramsDescription
 )
 
 _TABLES: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
     (Annotations, annotations_text, annotations_html),
     (ConnectionDescription, text.connection_text, table.connection_html),
-    (ProgramDescription, program_text, program_html),
-    (ProgramsDescription, programs_text, programs_html),
 )
 
 
@@ -46,8 +39,7 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
     HTML, and only what is small enough to be read as a table gets one.
 
     Args:
-        description: A topology, replica values, a connection, histories, annotations or
-            compiled programs.
+        description: A topology, replica values, a connection, histories or annotations.
 
     Returns:
         `text/plain` and either `image/png` (as bytes) or `text/html`. The same
