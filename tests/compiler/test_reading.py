@@ -16,7 +16,7 @@ from tpunb.compiler.refusals import needed_bytes, refusal
 from tpunb.compiler.shapes import leaves, parsed
 from tpunb.compiler.table import TpuPrograms
 from tpunb.compiler.topologies import target
-from tpunb.tpu.program import ProgramMemory, StepTime
+from tpunb.tpu.compiled_program import ProgramMemory, StepTime
 
 pytestmark = pytest.mark.tensorflow  # `refusals` knows the virtual TPU's rules
 

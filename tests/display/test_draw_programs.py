@@ -12,11 +12,11 @@ from support.patience import calls
 
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.table import TpuPrograms
-from tpunb.display.draw.programs import file_title, tables
+from tpunb.display.draw.program_tables import file_title, tables
 from tpunb.display.draw.programs_html import programs_html
 from tpunb.display.draw.programs_text import programs_text
 from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.tpu.program import CodeLine, Share
+from tpunb.tpu.compiled_program import CodeLine, Share
 
 pytestmark = pytest.mark.oldest
 

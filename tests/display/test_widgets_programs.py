@@ -9,8 +9,8 @@ import pytest
 from support import programs as made
 
 from tpunb.compiler.table import TpuPrograms
-from tpunb.display.describe import describe_accelerator, with_program
-from tpunb.display.draw import topology_text
+from tpunb.display.describe.topology_description import describe_accelerator, with_program
+from tpunb.display.draw.topology_text import topology_text
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.tpu.types import accelerator

@@ -6,7 +6,7 @@ import dataclasses
 
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.tpu.program import Buffer, CodeLine, ProgramMemory, Share, StepTime
+from tpunb.tpu.compiled_program import Buffer, CodeLine, ProgramMemory, Share, StepTime
 
 GIB = 2**30
 MIB = 2**20

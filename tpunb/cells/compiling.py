@@ -18,7 +18,7 @@ from tpunb.compiler.search import FINE, Tried, search
 from tpunb.compiler.table import TpuPrograms
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import Settings
-from tpunb.tpu.program import Buffer, CodeLine
+from tpunb.tpu.compiled_program import Buffer, CodeLine
 from tpunb.virtual.check import refuse_other_strategies
 from tpunb.virtual.keras_models import layer_names
 

@@ -13,7 +13,7 @@ from tpunb.compiler.origins import Origins
 from tpunb.compiler.shapes import Shape
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
-from tpunb.tpu.program import Buffer, ProgramMemory, Share
+from tpunb.tpu.compiled_program import Buffer, ProgramMemory, Share
 
 __all__ = ["Parameters", "described", "line_name"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError
-from tpunb.tpu.program import Program
+from tpunb.tpu.compiled_program import Program
 
 
 class CompileError(TpunbError, ValueError):
@@ -21,8 +21,8 @@ class CompilerUnavailableError(TpunbError, RuntimeError):
 class TpuProgram(Program):
     """A function as the TPU's own compiler compiled it, or why it did not.
 
-    It shows itself as text and HTML. Its attributes are those of `tpunb.tpu.program.Program`:
-    `tpu`, `replicas`, `memory`, `time`, `errors` and more.
+    It shows itself as text and HTML. Its attributes are those of `Program` in
+    `tpunb/tpu/compiled_program.py`: `tpu`, `replicas`, `memory`, `time`, `errors` and more.
     """
 
     def as_text(self) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from tpunb.compiler.program import TpuProgram
-from tpunb.tpu.program import Share, StepTime
+from tpunb.tpu.compiled_program import Share, StepTime
 
 __all__ = ["merged"]
 

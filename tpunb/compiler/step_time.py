@@ -23,7 +23,7 @@ from tpunb.compiler.origins import Origins
 from tpunb.compiler.products import multiplications, products
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
-from tpunb.tpu.program import Share, StepTime
+from tpunb.tpu.compiled_program import Share, StepTime
 
 __all__ = ["step_time"]
 

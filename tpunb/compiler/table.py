@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from tpunb.compiler.program import TpuProgram
-from tpunb.tpu.program import TpuRow
+from tpunb.tpu.compiled_program import TpuRow
 
 
 class TpuPrograms(Sequence[TpuProgram]):

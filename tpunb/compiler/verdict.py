@@ -19,7 +19,7 @@ from tpunb.compiler.refusals import memory_refusal, needed_bytes, refusal
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.tpu.program import CodeLine, ProgramMemory
+from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
 from tpunb.virtual.check import problem_of
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.examination import Located

@@ -22,10 +22,10 @@ from tpunb._util.tables import (
     table,
 )
 from tpunb._util.units import byte_count
-from tpunb.display.draw import formats
-from tpunb.display.draw import programs as shown
+from tpunb.display.draw import program_tables as shown
+from tpunb.display.draw.number_format import and_more
 from tpunb.display.draw.programs_text import programs_text
-from tpunb.tpu.program import Buffer, Program, ProgramMemory, Share
+from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share
 
 MAX_LINES = 80
 MAX_ROWS = 16
@@ -76,7 +76,7 @@ def programs_html(programs: Sequence[Program]) -> str:
     parts = [_wide(table(rows, head=head, named=True, style=LINED))]
     parts += [_folded(shown.title(one), _program(one)) for one in programs[:MAX_PROGRAMS]]
     if (rest := len(programs) - MAX_PROGRAMS) > 0:
-        parts.append(block(formats.and_more(rest)))
+        parts.append(block(and_more(rest)))
     return f"<div>{''.join(parts)}</div>"
 
 
@@ -271,7 +271,7 @@ def _whole(text: str) -> Markup:
 def _more(tables: shown.Tables, name: str, drawn: int = 0, there: int = 0) -> str:
     """The line that says how many rows are left out, here and before."""
     rest = tables.omitted.get(name, 0) + max(there - drawn, 0)
-    return _small(formats.and_more(rest)) if rest else ""
+    return _small(and_more(rest)) if rest else ""
 
 
 def _folded(title: str, content: str, *, is_open: bool = False) -> str:

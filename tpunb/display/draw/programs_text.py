@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.units import byte_count, grouped
-from tpunb.display.draw import formats
-from tpunb.display.draw import programs as shown
-from tpunb.tpu.program import Buffer, Program, ProgramMemory, Share
+from tpunb.display.draw import program_tables as shown
+from tpunb.display.draw.number_format import and_more
+from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share
 
 WIDTH = 100
 MAX_LINES = 60
@@ -80,7 +80,7 @@ def _wrapped(text: str) -> list[str]:
 def _more(tables: shown.Tables, name: str, drawn: int = 0, there: int = 0) -> list[str]:
     """The line that says how many rows are left out, here and before."""
     rest = tables.omitted.get(name, 0) + max(there - drawn, 0)
-    return [f"  {formats.and_more(rest)}"] if rest else []
+    return [f"  {and_more(rest)}"] if rest else []
 
 
 def _memory(memory: ProgramMemory) -> Iterator[str]:

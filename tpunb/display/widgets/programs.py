@@ -8,11 +8,11 @@ from typing import Any
 import traitlets
 
 from tpunb._util.units import byte_count
-from tpunb.display.draw import programs as shown
+from tpunb.display.draw import program_tables as shown
 from tpunb.display.draw.programs_html import programs_bundle
-from tpunb.display.widgets._base import LiveWidget
-from tpunb.display.widgets._modules import es_module
-from tpunb.tpu.program import Buffer, Program, ProgramMemory, Share
+from tpunb.display.widgets.live_widget import LiveWidget
+from tpunb.display.widgets.page_data import es_module
+from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share
 
 VIEWS = ("lines", "layers", "operations", "collectives", "largest", "padding")
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import byte_count, counted, duration, grouped
 from tpunb.errors.code_problems import SourceLine
-from tpunb.tpu.program import Buffer, Program, ProgramMemory, Share, TpuRow
+from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, TpuRow
 
 MAX_LINES = 200
 """Lines of code that are kept: of more, those that matter."""
