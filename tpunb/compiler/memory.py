@@ -10,10 +10,10 @@ from tpunb.compiler.hlo import Instruction, Module
 from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.liveness import Live, alive_at_peak
 from tpunb.compiler.origins import Origins
-from tpunb.compiler.program import Buffer, ProgramMemory, Share
 from tpunb.compiler.shapes import Shape
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
+from tpunb.tpu.compiled_program import Buffer, ProgramMemory, Share
 
 __all__ = ["Parameters", "described", "line_name"]
 

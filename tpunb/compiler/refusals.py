@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tpunb._util.units import byte_count
-from tpunb.compiler.program import Buffer
+from tpunb.tpu.compiled_program import Buffer
 from tpunb.virtual.strict.diagnostics import Diagnostic
 
 __all__ = ["memory_refusal", "needed_bytes", "refusal"]

@@ -21,9 +21,9 @@ from tpunb.compiler.loops import trips
 from tpunb.compiler.memory import line_name
 from tpunb.compiler.origins import Origins
 from tpunb.compiler.products import multiplications, products
-from tpunb.compiler.program import Share, StepTime
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
+from tpunb.tpu.compiled_program import Share, StepTime
 
 __all__ = ["step_time"]
 

@@ -14,11 +14,12 @@ from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
 from tpunb.compiler.memory import described, line_name
 from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import Prepared
-from tpunb.compiler.program import CodeLine, ProgramMemory, TpuProgram
+from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.refusals import memory_refusal, needed_bytes, refusal
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine
+from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
 from tpunb.virtual.check import problem_of
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.examination import Located

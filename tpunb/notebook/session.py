@@ -12,7 +12,7 @@ from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
 from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
-from tpunb.display.progress import CellDisplay, RunDisplay
+from tpunb.display.live_progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.notebook.closed_values import ClosedConnections, gone, replaced
 from tpunb.notebook.missing_names import about_missing_name

@@ -14,25 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpunb.display.describe.previews import sample_of
-from tpunb.display.describe.statistics import ArraySummary, Statistics, combined_deviation
-
-__all__ = [
-    "LARGE_BYTES",
-    "as_array",
-    "as_tensor",
-    "combined",
-    "composite_kind",
-    "device_counts",
-    "device_summary",
-    "distributed_components",
-    "host_view",
-    "is_large",
-    "is_symbolic",
-    "strided",
-    "tensor_dtype",
-    "variable_name",
-]
+from tpunb.display.describe.statistics import (
+    ArraySummary,
+    Statistics,
+    combined_deviation,
+    sample_of,
+)
 
 LARGE_BYTES = 2**20
 """Tensors of more bytes than this stay on their device."""

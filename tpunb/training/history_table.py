@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from tpunb.training.columns import Columns, Floats, Ints
 
-__all__ = ["history_csv", "history_table"]
-
 
 def history_table(metrics: Mapping[str, Columns]) -> tuple[Ints, dict[str, Floats]]:
     """All steps in order, and each column at these steps, NaN where it has no value.

@@ -1,25 +1,26 @@
-"""Which forms of a description a notebook gets."""
+"""Which static forms of a description a notebook gets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from tpunb.display.describe.connection import ConnectionDescription
-from tpunb.display.describe.history import HistoryDescription
-from tpunb.display.describe.program_description import ProgramDescription, ProgramsDescription
-from tpunb.display.describe.replicas import ReplicaValue, ReplicaValuesDescription
-from tpunb.display.describe.topology import TopologyDescription
-from tpunb.display.draw import table, text
-from tpunb.display.draw.annotations import annotations_html, annotations_text
-from tpunb.display.draw.curves_picture import curves_png
-from tpunb.display.draw.curves_text import curves_text
-from tpunb.display.draw.program_html import program_html, programs_html
-from tpunb.display.draw.program_text import program_text, programs_text
+from tpunb.display.describe.history_description import HistoryDescription
+from tpunb.display.describe.replicas import ReplicaValuesDescription
+from tpunb.display.describe.topology_description import TopologyDescription
+from tpunb.display.describe.values import ReplicaValue
+from tpunb.display.draw.connection_text import (
+    annotations_html,
+    annotations_text,
+    connection_html,
+    connection_text,
+)
+from tpunb.display.draw.curves_picture import curves_png, curves_text
 from tpunb.display.draw.replicas_picture import replicas_png
+from tpunb.display.draw.replicas_text import replicas_html, replicas_text
 from tpunb.display.draw.topology_picture import topology_png
+from tpunb.display.draw.topology_text import topology_text
 from tpunb.tpu.annotations import Annotations
-
-__all__ = ["mimebundle"]
 
 Description = (
     TopologyDescription
@@ -27,15 +28,11 @@ Description = (
     | ConnectionDescription
     | HistoryDescription
     | Annotations
-    | ProgramDescription
-    | ProgramsDescription
 )
 
 _TABLES: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
     (Annotations, annotations_text, annotations_html),
-    (ConnectionDescription, text.connection_text, table.connection_html),
-    (ProgramDescription, program_text, program_html),
-    (ProgramsDescription, programs_text, programs_html),
+    (ConnectionDescription, connection_text, connection_html),
 )
 
 
@@ -46,8 +43,7 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
     HTML, and only what is small enough to be read as a table gets one.
 
     Args:
-        description: A topology, replica values, a connection, histories, annotations or
-            compiled programs.
+        description: A topology, replica values, a connection, histories or annotations.
 
     Returns:
         `text/plain` and either `image/png` (as bytes) or `text/html`. The same
@@ -55,7 +51,7 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
     """
     if isinstance(description, TopologyDescription):
         return {
-            "text/plain": text.topology_text(description),
+            "text/plain": topology_text(description),
             "image/png": topology_png(description),
         }
     if isinstance(description, HistoryDescription):
@@ -67,9 +63,9 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
         if isinstance(description, kind):
             return {"text/plain": as_text(description), "text/html": as_html(description)}
     assert isinstance(description, ReplicaValuesDescription)
-    plain = text.replicas_text(description)
+    plain = replicas_text(description)
     if _fits_table(description):
-        return {"text/plain": plain, "text/html": table.replicas_html(description)}
+        return {"text/plain": plain, "text/html": replicas_html(description)}
     return {"text/plain": plain, "image/png": replicas_png(description)}
 
 

@@ -12,20 +12,6 @@ from tpunb.training.history import History
 from tpunb.training.metrics import best_row, goal_of, panel_of
 from tpunb.training.panels import MAX_PANELS, PanelLine, panels_of
 
-__all__ = [
-    "MAX_LINES",
-    "MAX_RUNS",
-    "HistoryDescription",
-    "Line",
-    "Panel",
-    "Run",
-    "chosen_series",
-    "describe_history",
-    "is_wanted",
-    "notes_of",
-    "run_names",
-]
-
 MAX_LINES = 48
 """Lines that are drawn in all panels together, unless a single panel has more."""
 
