@@ -7,9 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tpunb.virtual.check import innermost
-
-from ..errors.code_problems import SourceLine
+from ..errors.code_problems import SourceLine, innermost
 from .source import StepSource, is_cell_filename
 
 __all__ = ["cell_lines", "line_in", "mark", "mark_step", "original"]
