@@ -14,7 +14,7 @@ from tpunb._util.plain_text import plain
 from tpunb.errors.code_problems import refusal_in_short
 
 from ..errors import CellError
-from ..errors.code_problems import SourceLine
+from ..errors.code_problems import SourceLine, innermost
 from .source import CellSource, StepSource, is_cell_filename
 
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
@@ -128,8 +128,6 @@ def _operation(graph: Any, name: str) -> Any:
 
 def line_in(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] | None:
     """The innermost line of the cell that led to a place; else the place itself."""
-    from tpunb.virtual.check import innermost  # imports TensorFlow
-
     inside = range(2, len(cell.lines) + 1)
     for place in places:
         if place.file == cell.filename and place.line in inside:
