@@ -268,6 +268,8 @@ _OF_NUMPY = {
     "copy": "tf.identity(x)",
     "clip": "tf.clip_by_value(x, 0, 1)",
 }
+_NESTED_INPUT = "should be called from outside of replica_fn"
+_KERAS_LOOPS = ("fit", "evaluate", "predict")
 _OUTSIDE_ONLY = re.compile(r"requires (?:being in )?cross-replica context")
 _COMBINED = (
     "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and `ctx.all_gather(x, axis=0)` "
@@ -434,6 +436,12 @@ def _misunderstood(error: BaseException, statement: ast.stmt | None) -> tuple[st
         return (
             f"`{name}` is NumPy's, and a tensor has no such attribute.",
             f"Write `{_OF_NUMPY[name].format(name)}`.",
+        )
+    loop = next((name for name in _KERAS_LOOPS if _mentions_method(nodes, name)), None)
+    if loop and _NESTED_INPUT in text:
+        return (
+            f"Keras's `{loop}` runs on all replicas by itself, and the cell runs on each of them.",
+            f"Call `{loop}` in a cell without a magic. `tpunb.check(model, x, y)` checks its step.",
         )
     if isinstance(error, RuntimeError) and _OUTSIDE_ONLY.search(text):
         return (

@@ -186,7 +186,9 @@ class Program:
         watch = self.attempt
 
         def replica(*arguments: Any) -> Any:
-            with watch:
+            with watch, warnings.catch_warnings():
+                # Keras's `fit` in a cell causes it; the error that follows explains.
+                warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
                 return cell(**begin(arguments))
 
         self.replica = replica
