@@ -17,14 +17,12 @@ from tpunb.virtual._tensorflow import FunctionDef
 from tpunb.virtual.graph.function_def import Library, data_inputs, returned
 from tpunb.virtual.graph.inline import inlined
 from tpunb.virtual.graph.nodes import new_name
-from tpunb.virtual.replicate.additions import with_additions
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder, Setting
-from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
-from tpunb.virtual.replicate.dead_reads import without_dead_reads
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.joining import Joining, join
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
+from tpunb.virtual.replicate.passes import Known, simplified
 from tpunb.virtual.replicate.variance import Analysis, Argument, Variance, mark_diverged
 from tpunb.virtual.replicate.writer import write_function
 
@@ -59,11 +57,8 @@ class ReplicaFunction:
     @functools.cached_property
     def computed(self) -> FunctionDef:
         """The function as the replicas compute it."""
-        definition = without_dead_reads(self.definition)
-        if self.joining is not None:
-            definition = with_constant_shapes(definition, self.joining.sizes)
-            definition = with_additions(definition, self.joining.sizes)
-        return self.unit.rounded(definition) if self.unit else definition
+        sizes = self.joining.sizes if self.joining is not None else None
+        return simplified(self.definition, Known(sizes, self.unit))
 
     @functools.cached_property
     def inlined_library(self) -> Library:
