@@ -32,17 +32,17 @@ def _element(sizes: Sizes) -> Take:
     return ROWS if sizes else STACKED
 
 
-def _whole(seen: Seen, sizes: Sizes) -> Take:
+def _whole(seen: Seen, sizes: Sizes, like: Input) -> Take:
     """The shape of all replicas' elements of a shape, in place of the shape of one."""
-    return constant(seen.rows(sizes) if sizes else seen.stacked(sizes))
+    return constant(seen.rows(sizes) if sizes else seen.stacked(sizes), like)
 
 
 def _get(seen: Seen) -> Plan | None:
-    values, index, _ = seen.inputs
+    values, index, shape = seen.inputs
     if not values.varies or index.varies:
         return None
     (sizes,) = seen.outputs
-    return seen.plan([LISTED, SHARED, _whole(seen, sizes)], _element(sizes).form)
+    return seen.plan([LISTED, SHARED, _whole(seen, sizes, shape)], _element(sizes).form)
 
 
 def _set(seen: Seen) -> Plan | None:
@@ -58,12 +58,13 @@ def _pop(seen: Seen) -> Plan | None:
     _, sizes = seen.outputs
     if not seen.inputs[0].varies:
         return None
-    return Plan([LISTED, _whole(seen, sizes)], [Form.LISTED, _element(sizes).form])
+    takes = [LISTED, _whole(seen, sizes, seen.inputs[1])]
+    return Plan(takes, [Form.LISTED, _element(sizes).form])
 
 
 def _stack(seen: Seen) -> Plan | None:
     (sizes,) = seen.outputs
-    return seen.plan([LISTED, _whole(seen, sizes[1:])], Form.INNER)
+    return seen.plan([LISTED, _whole(seen, sizes[1:], seen.inputs[1])], Form.INNER)
 
 
 def _from_tensor(seen: Seen) -> Plan | None:

@@ -65,7 +65,7 @@ def rule_of(op: str, *, lists: bool = False) -> Holding | None:
 
 def operations() -> frozenset[str]:
     """The operations that have a rule."""
-    return frozenset(_RULES)
+    return frozenset({**_RULES, **LISTS})
 
 
 def broadcasting(seen: Seen) -> Plan | None:
