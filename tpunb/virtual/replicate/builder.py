@@ -161,7 +161,8 @@ class Builder:
         name = source.source
         argument = self.analysis.arguments.get(name)
         if argument is not None and argument.is_stacked:
-            return self._part(name, replica)
+            joins = self.analysis.statics is not None
+            return self.joined.of_replica(source, replica) if joins else self._part(name, replica)
         if argument is not None and argument.merged:
             return self.handles.tensor(name, replica)
         if argument is not None:

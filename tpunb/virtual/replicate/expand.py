@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-from tpunb._util.logs import timed
+from tpunb._util.logs import logger, timed
 from tpunb.virtual._tensorflow import FunctionDef
 from tpunb.virtual.graph.function_def import Library, data_inputs, returned
 from tpunb.virtual.graph.inline import inlined
@@ -57,8 +57,10 @@ class ReplicaFunction:
     @functools.cached_property
     def computed(self) -> FunctionDef:
         """The function as the replicas compute it."""
-        sizes = self.joining.sizes if self.joining is not None else None
-        return simplified(self.definition, Known(sizes, self.unit))
+        if self.joining is None:
+            return simplified(self.definition, Known(unit=self.unit))
+        loops = self.inlined_library if self.joining.body_sizes is not None else None
+        return simplified(self.definition, Known(self.joining.sizes, loops, self.unit))
 
     @functools.cached_property
     def inlined_library(self) -> Library:
@@ -140,6 +142,27 @@ def expand(
         function in their order, once or once per replica as `arguments` says;
         its outputs are those of the replica function, each once per replica.
     """
+    found = functools.partial(_expanded, arguments, name, prefix, assume_equal)
+    try:
+        return found(function)
+    except Exception:
+        joining = function.joining
+        if joining is None or joining.body_sizes is None:
+            raise
+        # Whatever goes wrong with joined loops goes well with those of each replica, or fails too.
+        logger("replicate").debug("Loops and branches are not joined.", exc_info=True)
+    joining = dataclasses.replace(joining, body_sizes=None)
+    return found(dataclasses.replace(function, joining=joining))
+
+
+def _expanded(
+    arguments: Arguments,
+    name: str | None,
+    prefix: str | None,
+    assume_equal: bool,
+    function: ReplicaFunction,
+) -> Expansion:
+    """Writes a replica function out for all replicas, as `expand` says."""
     flat, library = function.computed, function.inlined_library
     analysis = found = analyze(flat, arguments, library)
     if not assume_equal:
@@ -148,7 +171,7 @@ def expand(
     guarded = function.shapes is not None
     functions = FunctionCopies(library, name, prefix or name, guarded=guarded)
     if function.joining is not None and not guarded:
-        analysis = join(flat, analysis, function.cores, function.joining)
+        analysis = join(flat, analysis, function.cores, function.joining, library)
     setting = Setting(function.cores, library, functions, function.at_once)
     builder = Builder(flat, analysis, setting, name, shapes=function.shapes)
     outputs = returned(flat)

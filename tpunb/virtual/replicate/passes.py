@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 
 from tpunb.virtual._tensorflow import FunctionDef
-from tpunb.virtual.graph.function_def import control_inputs, data_inputs, reference
+from tpunb.virtual.graph.function_def import Library, control_inputs, data_inputs, reference
 from tpunb.virtual.graph.rewrite import Rewrite
 from tpunb.virtual.graph.static_tensors import KnownSizes
 from tpunb.virtual.replicate.additions import with_additions
 from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
+from tpunb.virtual.replicate.handed_on import handed_on
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 
 
@@ -21,11 +22,13 @@ class Known:
     Attributes:
         sizes: The shapes of the function's tensors; None where nothing is joined, and
             shapes are left as they are.
+        library: Finds the functions of loops, their calls inlined; None where loops are not joined.
         unit: Rounds what a TPU's matrix unit would; None for nothing.
     """
 
-    sizes: KnownSizes | None
-    unit: MatrixUnit | None
+    sizes: KnownSizes | None = None
+    library: Library | None = None
+    unit: MatrixUnit | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +71,10 @@ def _without_dead_reads(function: FunctionDef, _: Known) -> FunctionDef:
     return rewrite.finish()
 
 
+def _handed_on(function: FunctionDef, known: Known) -> FunctionDef:
+    return function if known.library is None else handed_on(function, known.library)
+
+
 def _with_constant_shapes(function: FunctionDef, known: Known) -> FunctionDef:
     return function if known.sizes is None else with_constant_shapes(function, known.sizes)
 
@@ -85,6 +92,11 @@ PASSES = (
         "drop dead reads",
         "Each would be repeated on every replica. First: fewer nodes for the others.",
         _without_dead_reads,
+    ),
+    Pass(
+        "read what loops hand on from before them",
+        "Its shape is then known, though the loop's is not. Before the shapes, which need it.",
+        _handed_on,
     ),
     Pass(
         "make known shapes constant",
