@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from tpunb.virtual._tensorflow import FunctionDef
-from tpunb.virtual.graph.effects import has_effects
-from tpunb.virtual.graph.function_def import LOOPS, Library, called_functions, data_inputs
+from tpunb.virtual.graph.effects import READS, has_effects
+from tpunb.virtual.graph.function_def import (
+    LOOPS,
+    Library,
+    called_functions,
+    data_inputs,
+    is_stateful,
+)
 
 
 def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
@@ -36,6 +42,8 @@ def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
     result = FunctionDef()
     result.CopyFrom(function)
     for node in result.node_def:
+        if is_stateful(node) and node.op not in READS:
+            continue  # the loop has to be through before anything is written
         for place, text in enumerate(node.input):
             node.input[place] = _before(text, instead)
     for name, text in function.ret.items():
