@@ -35,7 +35,11 @@ def fixture_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
         analyses.append(decide(*args))
         return analyses[-1]
 
+    def failed(*_: Any) -> None:
+        raise AssertionError("What is joined could not be written.")
+
     monkeypatch.setattr(expanding, "join", observed)
+    monkeypatch.setattr(expanding, "logger", failed)
     return analyses
 
 
@@ -45,11 +49,11 @@ def flows(analyses: list[Analysis]) -> list[str]:
     return [node.op.removeprefix("Stateless") for node, plan in plans if plan and plan.bodies]
 
 
-def both(function: Callable[..., Any], *columns: list[Any]) -> None:
+def both(function: Callable[..., Any], *columns: list[Any], choice: bool | None = True) -> None:
     """Compares a replica function's results, joined and not."""
     results = []
-    for choice in (True, False):
-        strategy = strategy_of(REPLICAS, joined=choice, strict=False)
+    for one in (choice, False):
+        strategy = strategy_of(REPLICAS, joined=one, strict=False)
         results.append(run(strategy, function, *(each(strategy, column) for column in columns)))
     for one, other in zip(*map(tf.nest.flatten, results), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
@@ -214,6 +218,72 @@ def test_random_numbers_in_a_loop_are_each_replicas_own(found: list[Analysis]) -
 
     both(lambda x: tf.while_loop(lambda i, _: i < 3, turn, (0, x))[1], per_replica(3, 5))
     assert flows(found) == ["While"]
+
+
+def test_a_loop_beyond_the_memory_is_each_replicas_own(
+    found: list[Analysis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_TURNS", 1e15)
+
+    def step(x: Any) -> Any:
+        return scanned(tf.tanh(x @ WEIGHTS) @ WEIGHTS, tf.constant(WEIGHTS))
+
+    both(step, per_replica(3, 5), choice=None)  # as much as there is memory for
+    assert not flows(found)
+    assert any(
+        "MatMul" in {node.op for node in one.order if node.name in one.plans} for one in found
+    )
+
+
+def test_a_loop_without_turns(found: list[Analysis]) -> None:
+    def step(x: Any) -> Any:
+        return tf.while_loop(
+            lambda i, _: i < 0, lambda i, value: (i + 1, tf.tanh(value @ WEIGHTS)), (0, x)
+        )[1]
+
+    both(step, per_replica(3, 5))
+    assert flows(found) == ["While"]
+
+
+def test_gradients_of_gradients(found: list[Analysis]) -> None:
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(scanned(x, tf.constant(WEIGHTS)) ** 2)
+            first = tape.gradient(loss, x)
+        return first, outer.gradient(first, x)
+
+    both(step, per_replica(5, 5))
+    assert found
+
+
+def test_a_variable_is_written_after_a_loop_has_read_it(found: list[Analysis]) -> None:
+    results = []
+    for choice in (True, False):
+        strategy = strategy_of(REPLICAS, joined=choice, strict=False)
+        with strategy.scope():
+            weights = tf.Variable(WEIGHTS)
+
+        def step(x: Any, weights: Any = weights) -> Any:
+            with tf.GradientTape() as tape:
+                value = tf.while_loop(
+                    lambda i, _: i < 3,
+                    lambda i, value: (i + 1, tf.tanh(value @ weights)),
+                    (0, x),
+                    maximum_iterations=3,
+                )[1]
+                loss = tf.reduce_sum(value**2)
+            gradient = tape.gradient(loss, weights)
+            mean = tf.distribute.get_replica_context().all_reduce(SUM, gradient)
+            weights.assign_sub(0.1 * mean)
+            return loss, weights.read_value()
+
+        results.append(run(strategy, step, each(strategy, per_replica(3, 5))))
+    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    assert flows(found).count("While") >= 2
 
 
 def test_elements_of_other_shapes_than_a_list_has(found: list[Analysis]) -> None:

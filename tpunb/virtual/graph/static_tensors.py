@@ -91,7 +91,11 @@ def body_sizes(
 
     @functools.cache
     def sizes(name: str) -> KnownSizes:
-        return known_sizes(bodies[name], library(name)) if name in bodies else {}
+        body, definition = bodies.get(name), library(name)
+        # A gradient of a gradient adds to a graph of which there is a definition.
+        if body is None or len(body.inputs) != len(definition.signature.input_arg):
+            return {}
+        return known_sizes(body, definition)
 
     return sizes
 

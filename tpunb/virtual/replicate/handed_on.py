@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from tpunb.virtual._tensorflow import FunctionDef
-from tpunb.virtual.graph.effects import has_effects
-from tpunb.virtual.graph.function_def import LOOPS, Library, called_functions, data_inputs
-from tpunb.virtual.graph.rewrite import Rewrite
+from tpunb.virtual.graph.effects import READS, has_effects
+from tpunb.virtual.graph.function_def import (
+    LOOPS,
+    Library,
+    called_functions,
+    data_inputs,
+    is_stateful,
+)
 
 
 def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
@@ -34,8 +39,20 @@ def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
                 instead[f"{node.name}:output:{place}"] = f"{source.source}{source.suffix}"
     if not instead:
         return function
-    rewrite = Rewrite(function)
-    rewrite.replace(instead)
-    for node in function.node_def:
-        rewrite.keep(node)
-    return rewrite.finish()
+    result = FunctionDef()
+    result.CopyFrom(function)
+    for node in result.node_def:
+        if is_stateful(node) and node.op not in READS:
+            continue  # the loop has to be through before anything is written
+        for place, text in enumerate(node.input):
+            node.input[place] = _before(text, instead)
+    for name, text in function.ret.items():
+        result.ret[name] = _before(text, instead)
+    return result
+
+
+def _before(text: str, instead: dict[str, str]) -> str:
+    """What was handed on, by several loops maybe."""
+    while text in instead:
+        text = instead[text]
+    return text

@@ -98,12 +98,15 @@ def join(
     """
     if not _is_one_machine(cores):
         return analysis
-    bodies = _Bodies(library, joining.body_sizes, len(cores)) if joining.body_sizes else None
-    candidates = _Candidates(function, analysis, joining.sizes, len(cores), bodies)
-    plans = candidates.worthwhile() if joining.only is None else candidates.those(joining.only)
-    if not plans or candidates.bytes_of(plans) * len(cores) > joining.most:
-        return analysis
-    return candidates.joined(plans)
+    # Loops may take more memory than there is; what is around them need not.
+    for sizes in dict.fromkeys([joining.body_sizes, None]):
+        bodies = _Bodies(library, sizes, len(cores)) if sizes is not None else None
+        candidates = _Candidates(function, analysis, joining.sizes, len(cores), bodies)
+        only = joining.only
+        plans = candidates.worthwhile() if only is None else candidates.those(only)
+        if plans and candidates.bytes_of(plans) * len(cores) <= joining.most:
+            return candidates.joined(plans)
+    return analysis
 
 
 def _is_one_machine(cores: Sequence[Sequence[str]]) -> bool:
