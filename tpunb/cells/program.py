@@ -187,8 +187,9 @@ class Program:
 
         def replica(*arguments: Any) -> Any:
             with watch, warnings.catch_warnings():
-                # Keras's `fit` in a cell causes it; the error that follows explains.
+                # Keras's `fit` in a cell causes them; the error that follows explains.
                 warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
+                warnings.filterwarnings("ignore", "Seed .* from outer graph might be getting used")
                 return cell(**begin(arguments))
 
         self.replica = replica
