@@ -14,8 +14,6 @@ from tpunb.virtual.replicate.joined_forms import Form, Take
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
 
 _INT32 = type_of(dtypes.int32)
-INTEGERS = "tpunb_joined_integers"
-"""How the names of the constants begin that joined nodes take."""
 
 _WHOLE = {Form.ROWS: "rows", Form.STACKED: "stacked", Form.SUMMED: "summed"}
 
@@ -204,7 +202,7 @@ class JoinedTensors:
         array = np.asarray(values, kind.as_numpy_dtype)
         key = kind.name, array.shape, array.tobytes()
         if key not in self._constants:
-            name = f"{INTEGERS}_{len(self._constants)}"
+            name = f"tpunb_joined_integers_{len(self._constants)}"
             value = integers(array, kind)
             self._add("Const", name, self._device, [], dtype=type_of(kind), value=value)
             self._constants[key] = f"{name}:output:0"

@@ -46,12 +46,10 @@ class Joining:
     Attributes:
         sizes: The shapes of the replica function's tensors.
         most: How many bytes all joined values may take together.
-        only: The nodes to join, and no others; None for those where it is worthwhile.
     """
 
     sizes: KnownSizes
     most: float
-    only: Collection[str] | None = None
 
 
 def join(
@@ -71,7 +69,7 @@ def join(
     if not _is_one_machine(cores):
         return analysis
     candidates = _Candidates(function, analysis, joining.sizes, len(cores))
-    plans = candidates.worthwhile() if joining.only is None else candidates.those(joining.only)
+    plans = candidates.worthwhile()
     if not plans or candidates.bytes_of(plans) * len(cores) > joining.most:
         return analysis
     roles = {**analysis.roles, **dict.fromkeys(plans, Role.JOINED)}
@@ -189,12 +187,6 @@ class _Candidates:
             if not dropped:
                 return plans
             order = [node for node in order if node.name in plans]
-
-    def those(self, names: Collection[str]) -> dict[str, Plan]:
-        """The plans of some nodes; none if one of them cannot be joined."""
-        if not all(name in self.plans for name in names):
-            return {}
-        return {name: plan for name, plan in self.plans.items() if name in names}
 
     def _drops(self, node: NodeDef, plans: dict[str, Plan]) -> bool:
         """Drops a node's plan if it is not worthwhile, or if it has lost what it counts on."""
