@@ -253,31 +253,32 @@ def test_python_runs_once() -> None:
     assert traces == [1]
 
 
+def small_model(strategy: Any) -> Any:
+    with strategy.scope():
+        layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input([FEATURES]), *layers])
+        loss = keras.losses.MeanSquaredError(reduction="sum")
+        model.compile(keras.optimizers.SGD(0.01), loss, metrics=["mae"])
+    return model
+
+
+@pytest.fixture(scope="module")
+def models() -> list[Any]:
+    """Trained on batches of 16 before, for which they are written: joined, and not."""
+    models = [small_model(strategy_of(REPLICAS, joined=choice)) for choice in (True, False)]
+    for model in models:
+        model.fit(rows(24), rows(24)[:, :1], batch_size=16, verbose=0, shuffle=False)
+    return models
+
+
 @pytest.mark.filterwarnings("ignore:.*for 4 replicas")  # some have no examples
 class TestKerasFit:
     """Training from arrays, whose batches have a size that the dataset tells, but the last."""
 
-    @staticmethod
-    def model(strategy: Any) -> Any:
-        with strategy.scope():
-            layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
-            model = keras.Sequential([keras.Input([FEATURES]), *layers])
-            loss = keras.losses.MeanSquaredError(reduction="sum")
-            model.compile(keras.optimizers.SGD(0.01), loss, metrics=["mae"])
-        return model
-
-    @pytest.fixture(scope="class")
-    def models(self) -> list[Any]:
-        """Trained on batches of 16 before, for which they are written: joined, and not."""
-        models = [self.model(strategy_of(REPLICAS, joined=choice)) for choice in (True, False)]
-        for model in models:
-            model.fit(rows(24), rows(24)[:, :1], batch_size=16, verbose=0, shuffle=False)
-        return models
-
     @given(
         batches=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 24)), min_size=1, max_size=2)
     )
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=5, deadline=None)
     def test_batches_of_other_sizes(self, models: list[Any], batches: list[Any]) -> None:
         found = []
         for model in models:
@@ -300,6 +301,6 @@ class TestKerasFit:
         monkeypatch.setattr(joining, "_CONVERSION", 0.0)
         found = observed(monkeypatch)
         data = rows(3 * batch + 5), rows(3 * batch + 5)[:, :1]
-        self.model(strategy_of(REPLICAS)).fit(*data, batch_size=batch, verbose=0)
+        small_model(strategy_of(REPLICAS)).fit(*data, batch_size=batch, verbose=0)
         assert len(found) == 1
         assert all(found)
