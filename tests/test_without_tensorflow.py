@@ -74,12 +74,9 @@ print("said:" + json.dumps(said))
 NEED_IT = {
     "CheckReport",
     "Comparison",
-    "LargestBatch",
     "check",
     "compare",
     "check()",
-    "compile",
-    "largest_batch",
     "profile",
     "connect()",
     "TPUStrategy()",

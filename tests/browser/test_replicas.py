@@ -12,8 +12,7 @@ from hosting import Hosted
 from playwright.sync_api import expect
 from support.tiers import THOROUGH
 
-from tpunb.display.describe import ReplicaValuesDescription, describe_replica_values
-from tpunb.display.describe.leaves import Leaf
+from tpunb.display.describe.replicas import Leaf, ReplicaValuesDescription, describe_replica_values
 from tpunb.display.widgets.replicas import ReplicasWidget
 
 pytestmark = THOROUGH
@@ -39,7 +38,7 @@ Values.__name__ = "PerReplica"
 def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets `Values` be distributed values, without TensorFlow."""
     monkeypatch.setattr(
-        "tpunb.display.describe._tensors.distributed_components",
+        "tpunb.display.describe.tensorflow_values.distributed_components",
         lambda value: value.values if isinstance(value, Values) else None,
     )
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 from support.tiers import THOROUGH
 
-from tpunb.display.describe import TopologyDescription, describe_accelerator
+from tpunb.display.describe.topology_description import TopologyDescription, describe_accelerator
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.tpu.types import accelerator
 

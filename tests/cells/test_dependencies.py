@@ -16,8 +16,8 @@ import pytest
 
 from tpunb._util import user_code
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
+from tpunb.cells.code_names import mentions
 from tpunb.cells.dependencies import Dependencies
-from tpunb.cells.mentioned_names import mentions
 
 CFG = """
     import dataclasses, enum, functools

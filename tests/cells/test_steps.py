@@ -13,7 +13,7 @@ import pytest
 from support.tiers import thorough
 
 import tpunb
-from tpunb.cells.steps_per_loop import StepsPerLoop
+from tpunb.cells.timings import StepsPerLoop
 from tpunb.errors import CellError, TpuWarning
 
 STEP = """
@@ -436,7 +436,7 @@ def test_bad_input(connection: Any, tf: Any, case: str) -> None:
     source = "loss = tf.constant(1.0)\nbatch2 = tf.zeros([2])\nuse = batch\n"
     source = source if options["data"] is not None else source.replace("use = batch\n", "")
 
-    from tpunb.cells.stop_messages import raise_if_ended_early  # imports TensorFlow
+    from tpunb.cells.steps import raise_if_ended_early  # imports TensorFlow
 
     def attempt() -> None:
         run = connection.cells.steps(source, {"tf": tf}, **options)

@@ -11,11 +11,12 @@ from tpunb.compiler.hlo import Module, parse
 from tpunb.compiler.liveness import alive_at_peak
 from tpunb.compiler.loops import trips
 from tpunb.compiler.products import multiplications, products
-from tpunb.compiler.program import CompileError, ProgramMemory, StepTime, TpuProgram
+from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.refusals import needed_bytes, refusal
 from tpunb.compiler.shapes import leaves, parsed
 from tpunb.compiler.table import TpuPrograms
 from tpunb.compiler.topologies import target
+from tpunb.tpu.compiled_program import ProgramMemory, StepTime
 
 pytestmark = pytest.mark.tensorflow  # `refusals` knows the virtual TPU's rules
 

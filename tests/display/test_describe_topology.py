@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from counterparts.children import output_of
 
-from tpunb.display.describe import (
+from tpunb.display.describe.topology_description import (
+    UNASSIGNED,
     describe_accelerator,
     describe_device_assignment,
     describe_topology,
 )
-from tpunb.display.describe.topology import UNASSIGNED
 from tpunb.tpu.types import accelerator, accelerator_types
 
 

@@ -12,10 +12,9 @@ import pytest
 from PIL import Image
 from support.patience import calls
 
-from tpunb.display.describe.history import describe_history
-from tpunb.display.draw.curves_picture import curves_png, smoothed, thinned
-from tpunb.display.draw.curves_text import curves_text
-from tpunb.display.widgets._curves_stream import CurvesStream
+from tpunb.display.describe.history_description import describe_history
+from tpunb.display.draw.curves_picture import curves_png, curves_text, smoothed, thinned
+from tpunb.display.widgets.curves import CurvesStream
 from tpunb.training.history import History
 
 pytestmark = pytest.mark.oldest

@@ -10,21 +10,28 @@ import pytest
 from support import programs as made
 from support.patience import calls
 
-from tpunb.compiler.program import CodeLine, TpuProgram
+from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.table import TpuPrograms
-from tpunb.display.describe import describe_program, describe_programs
-from tpunb.display.draw import mimebundle
+from tpunb.display.draw.program_tables import file_title, tables
+from tpunb.display.draw.programs_html import programs_html
+from tpunb.display.draw.programs_text import programs_text
 from tpunb.errors.code_problems import Problem, SourceLine
+from tpunb.tpu.compiled_program import CodeLine, Share
 
 pytestmark = pytest.mark.oldest
 
 
 def text_of(program: TpuProgram) -> str:
-    return str(mimebundle(describe_program(program))["text/plain"])
+    return programs_text([program])
 
 
 def html_of(program: TpuProgram) -> str:
-    return str(mimebundle(describe_program(program))["text/html"])
+    return programs_html([program])
+
+
+def numbers(rows: list[Share]) -> list[int]:
+    """The numbers of lines of code."""
+    return [row.line.line for row in rows if row.line is not None]
 
 
 class Tags(HTMLParser):
@@ -88,12 +95,12 @@ def test_text() -> None:
 
 def test_the_same_program_gives_the_same_bytes_however_long_it_took() -> None:
     slow = dataclasses.replace(made.FITS, compile_seconds=99.0)
-    assert mimebundle(describe_program(slow)) == mimebundle(describe_program(made.FITS))
+    assert slow._repr_mimebundle_() == made.FITS._repr_mimebundle_()
 
 
 def test_what_does_not_fit_says_by_how_much() -> None:
     text, html = text_of(made.TOO_LARGE), html_of(made.TOO_LARGE)
-    assert "Does not fit: 9.1 GiB a core, 1.62 GiB more than the 7.48 GiB that there are." in text
+    assert "Does not fit: 9.1 GiB a core, 1.62 GiB more than the 7.48 GiB available." in text
     (bar,) = [line for line in text.splitlines() if line.startswith("HBM")]
     assert bar.count("!") == round(40 * 1.62 / 9.1)
     assert "✗    4" in text
@@ -121,11 +128,9 @@ def test_the_parts_of_the_bar_fill_it(program: TpuProgram) -> None:
 
 def test_sums_that_count_twice_stay_within_the_peak() -> None:
     memory = dataclasses.replace(made.MEMORY, outputs=2 * made.GIB, temporaries=3 * made.GIB)
-    described = describe_program(dataclasses.replace(made.FITS, memory=memory)).memory
-    assert described is not None
-    used = [segment for segment in described.segments if segment.kind != "free"]
-    assert sum(segment.bytes for segment in used) == memory.peak
-    assert sum(segment.bytes for segment in described.segments) == memory.available
+    used = [size for kind, size in memory.parts.items() if kind != "free"]
+    assert sum(used) == memory.peak
+    assert sum(memory.parts.values()) == memory.available
 
 
 def test_errors_without_figures() -> None:
@@ -142,9 +147,9 @@ def test_errors_without_figures() -> None:
 def test_an_error_of_a_cell_is_at_the_cells_line() -> None:
     """A check names no file where there is only a cell."""
     problem = Problem("float64", 6, "", "No.", "Yes.")
-    described = describe_program(dataclasses.replace(made.REFUSED, errors=(problem,)))
-    assert [row.number for row in described.code] == list(range(2, 10))
-    assert [row.number for row in described.code if row.problem] == [6]
+    found = tables(dataclasses.replace(made.REFUSED, errors=(problem,)))
+    assert numbers(found.lines) == list(range(2, 10))
+    assert numbers([row for row in found.lines if found.problem(row)]) == [6]
 
 
 def test_files_are_named_as_in_any_run() -> None:
@@ -152,10 +157,10 @@ def test_files_are_named_as_in_any_run() -> None:
         CodeLine(SourceLine("/tmp/ipykernel_4711/99.py", 1), "a"),
         CodeLine(SourceLine("/home/somebody/model.py", 7), "b"),
     )
-    described = describe_program(dataclasses.replace(made.FITS, lines=lines, time=None))
-    assert [row.file for row in described.code[:2]] == ["", "model.py"]
-    assert "4711" not in str(mimebundle(described))
-    assert "somebody" not in str(mimebundle(described))
+    program = dataclasses.replace(made.FITS, lines=lines, time=None)
+    assert [file_title(row.line) for row in tables(program).lines[:2]] == ["", "model.py"]
+    assert "4711" not in str(program._repr_mimebundle_())
+    assert "somebody" not in str(program._repr_mimebundle_())
 
 
 def test_every_text_is_escaped() -> None:
@@ -178,9 +183,9 @@ def test_every_text_is_escaped() -> None:
 
 def test_huge_programs_are_cut_and_say_so() -> None:
     program = made.huge()
-    described = describe_program(program)
-    assert len(described.code) == 200
-    assert described.left_out("code") == 19_999 - 200
+    found = tables(program)
+    assert len(found.lines) == 200
+    assert found.omitted["lines"] == 19_999 - 200
     html, text = html_of(program), text_of(program)
     assert len(html) < 200_000
     assert "and 19,919 more" in html
@@ -204,9 +209,9 @@ def test_heavy_lines_outlive_the_cut() -> None:
         for index, share in enumerate(program.time.by_line)
     ]
     time = dataclasses.replace(program.time, by_line=tuple(heavy))
-    numbers = [row.number for row in describe_program(dataclasses.replace(program, time=time)).code]
-    assert numbers == sorted(numbers)
-    assert {701, 901} <= set(numbers)
+    kept = numbers(tables(dataclasses.replace(program, time=time)).lines)
+    assert kept == sorted(kept)
+    assert {701, 901} <= set(kept)
     assert "\n   901  " in text_of(dataclasses.replace(program, time=time))
 
 
@@ -226,8 +231,7 @@ def test_the_table_of_types() -> None:
     tags = Tags(programs._repr_html_())
     assert " ".join(tags.words).count("not known") == 1
     assert sum(tag == "summary" for tag, _ in tags.found) > 4
-    columns = mimebundle(describe_programs([made.UNTIMED, made.TOO_LARGE]))["text/plain"]
-    assert "time a call" not in str(columns)
+    assert "time a call" not in programs_text([made.UNTIMED, made.TOO_LARGE])
 
 
 def test_a_single_type_is_shown_like_a_program() -> None:

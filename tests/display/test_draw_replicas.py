@@ -11,13 +11,13 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from tpunb.display.describe import (
-    ConnectionDescription,
-    ReplicaValuesDescription,
-    describe_accelerator,
-    describe_replica_values,
-)
-from tpunb.display.draw import formats, mimebundle, replicas_html, replicas_png, replicas_text
+from tpunb.display.describe.connection import ConnectionDescription
+from tpunb.display.describe.replicas import ReplicaValuesDescription, describe_replica_values
+from tpunb.display.describe.topology_description import describe_accelerator
+from tpunb.display.draw.number_format import number_text
+from tpunb.display.draw.replicas_picture import replicas_png
+from tpunb.display.draw.replicas_text import replicas_html, replicas_text
+from tpunb.display.draw.static_forms import mimebundle
 from tpunb.tpu.types import accelerator
 
 pytestmark = pytest.mark.oldest
@@ -247,7 +247,7 @@ def test_curves_of_any_numbers_in_any_style(name: str) -> None:
 
 
 def test_numbers_that_have_decimals_do_not_look_like_integers() -> None:
-    shown = [formats.number(value) for value in (12345.678, -1234.5678, 999.96, 1e7, 2**40, 2**60)]
+    shown = [number_text(value) for value in (12345.678, -1234.5678, 999.96, 1e7, 2**40, 2**60)]
     assert shown == ["12345.68", "-1234.568", "1000", "1e+07", "1099511627776", "1.153e+18"]
 
 

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tpunb.display.describe import (
-    describe_accelerator,
-    describe_history,
-    describe_replica_values,
-)
-from tpunb.display.draw import mimebundle
+from tpunb.display.describe.history_description import describe_history
+from tpunb.display.describe.replicas import describe_replica_values
+from tpunb.display.describe.topology_description import describe_accelerator
+from tpunb.display.draw.static_forms import mimebundle
 from tpunb.tpu.types import accelerator
 from tpunb.training.history import History
 

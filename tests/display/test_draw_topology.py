@@ -10,9 +10,10 @@ from PIL import Image
 from support.patience import calls
 from support.topologies import assigned, described
 
-from tpunb.display.describe import TopologyDescription
-from tpunb.display.describe.topology import UNASSIGNED
-from tpunb.display.draw import mimebundle, topology_png, topology_text
+from tpunb.display.describe.topology_description import UNASSIGNED, TopologyDescription
+from tpunb.display.draw.static_forms import mimebundle
+from tpunb.display.draw.topology_picture import topology_png
+from tpunb.display.draw.topology_text import topology_text
 
 pytestmark = pytest.mark.oldest
 

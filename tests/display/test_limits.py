@@ -13,12 +13,10 @@ from matplotlib.axes import Axes
 from support.tiers import thorough
 
 import tpunb
-from tpunb.display.describe import describe_history, describe_replica_values
-from tpunb.display.describe.history import MAX_LINES, MAX_RUNS
-from tpunb.display.describe.leaves import MAX_SECTIONS, MAX_VALUES
-from tpunb.display.draw import mimebundle
-from tpunb.display.draw.curves_picture import curves_png, smoothed
-from tpunb.display.draw.curves_text import shown_of
+from tpunb.display.describe.history_description import MAX_LINES, MAX_RUNS, describe_history
+from tpunb.display.describe.replicas import MAX_SECTIONS, MAX_VALUES, describe_replica_values
+from tpunb.display.draw.curves_picture import curves_png, shown_of, smoothed
+from tpunb.display.draw.static_forms import mimebundle
 from tpunb.notebook.reports import StatusReport
 from tpunb.notebook.session import Status
 from tpunb.tpu.annotations import Annotation, Annotations
@@ -235,7 +233,9 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     def components(value: Any) -> Any:
         return value.values if isinstance(value, Mirrored) else None
 
-    monkeypatch.setattr("tpunb.display.describe._tensors.distributed_components", components)
+    monkeypatch.setattr(
+        "tpunb.display.describe.tensorflow_values.distributed_components", components
+    )
 
 
 def test_many_replicas_of_many_leaves(distributed: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tpunb.display import progress
-from tpunb.display.progress import ConnectDisplay, RunDisplay
+from tpunb.display import live_progress as progress
+from tpunb.display.live_progress import ConnectDisplay, RunDisplay
 from tpunb.display.widgets import frontend
 from tpunb.training.history import History
 

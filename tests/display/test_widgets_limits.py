@@ -26,11 +26,13 @@ from support.shell import Notebook
 from support.tiers import THOROUGH, thorough
 
 import tpunb
-from tpunb.display.describe import describe_accelerator, describe_replica_values
-from tpunb.display.draw import mimebundle, text
+from tpunb.display.describe.replicas import describe_replica_values
+from tpunb.display.describe.topology_description import describe_accelerator
+from tpunb.display.draw.replicas_text import replicas_text
+from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets import frontend
-from tpunb.display.widgets._replicas_payload import MOST_BYTES
-from tpunb.display.widgets.auto_displays import MOST_IN_A_RUN, AutoDisplays
+from tpunb.display.widgets.live_widget import MOST_IN_A_RUN, AutoDisplays
+from tpunb.display.widgets.replicas import MOST_BYTES
 from tpunb.tpu.types import accelerator
 
 # Comes from ipywidgets' own traits, of old versions.
@@ -270,7 +272,7 @@ def assert_shown(distributed: Any, tensors: Iterator[Any]) -> None:
             assert updated.header["sections"]
             description = describe_replica_values(value)
             assert updated.description == description
-            assert text.replicas_text(description)
+            assert replicas_text(description)
             if isinstance(value, dict):
                 continue
             for answer in answers(updated):

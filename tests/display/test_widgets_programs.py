@@ -9,8 +9,8 @@ import pytest
 from support import programs as made
 
 from tpunb.compiler.table import TpuPrograms
-from tpunb.display.describe import describe_accelerator, describe_program, with_program
-from tpunb.display.draw import topology_text
+from tpunb.display.describe.topology_description import describe_accelerator, with_program
+from tpunb.display.draw.topology_text import topology_text
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.tpu.types import accelerator
@@ -40,7 +40,7 @@ def test_an_update_keeps_what_was_chosen() -> None:
 
 def test_the_static_form_is_the_programs() -> None:
     assert ProgramsWidget(made.FITS).static_bundle() == made.FITS._repr_mimebundle_()
-    assert repr(ProgramsWidget(describe_program(made.FITS))) == str(made.FITS)
+    assert repr(ProgramsWidget(made.FITS)) == str(made.FITS)
 
 
 def test_other_values_are_refused() -> None:

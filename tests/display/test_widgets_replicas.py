@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpunb.display.describe import ReplicaValuesDescription, describe_replica_values
-from tpunb.display.draw import mimebundle
+from tpunb.display.describe.replicas import ReplicaValuesDescription, describe_replica_values
+from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets import replicas as module
-from tpunb.display.widgets._replicas_payload import payload
-from tpunb.display.widgets.replicas import ReplicasWidget
+from tpunb.display.widgets.replicas import ReplicasWidget, payload
 
 # Comes from ipywidgets' own traits, of old versions.
 pytestmark = [
@@ -29,7 +28,7 @@ class PerReplica:
 @pytest.fixture(autouse=True)
 def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tpunb.display.describe._tensors.distributed_components",
+        "tpunb.display.describe.tensorflow_values.distributed_components",
         lambda value: value.values if isinstance(value, PerReplica) else None,
     )
 

@@ -14,10 +14,9 @@ from support.patience import calls
 from support.topologies import assigned, described
 
 import tpunb
-from tpunb.display.describe import ConnectionDescription
-from tpunb.display.describe.memory import memory_per_core
-from tpunb.display.describe.topology import UNASSIGNED
-from tpunb.display.draw import layout, mimebundle
+from tpunb.display.describe.connection import ConnectionDescription, memory_per_core
+from tpunb.display.describe.topology_description import UNASSIGNED, host_shades, replica_shades
+from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.errors import AcceleratorTypeError
 from tpunb.tpu.types import accelerator, accelerator_types
@@ -347,7 +346,7 @@ def test_memory_on_hardware() -> None:
             self.shape = SimpleNamespace(rank=1, num_elements=lambda: elements)
             self.dtype = SimpleNamespace(size=4)
 
-    from tpunb.display.describe import memory
+    from tpunb.display.describe import connection as memory
 
     topology = described("v3-32")
     strategy = SimpleNamespace(cluster_resolver=SimpleNamespace())
@@ -369,7 +368,7 @@ def test_neighbouring_hosts_differ(name: str) -> None:
     topology = described(name)
     if topology.num_chips > 600:
         return
-    shades = layout.host_shades(topology, 8)
+    shades = host_shades(topology, 8)
     at = {place[:3]: host for place, host in zip(topology.coordinates, topology.hosts, strict=True)}
     for (x, y, z), host in at.items():
         for near in ((x + 1, y, z), (x, y + 1, z), (x, y, z + 1)):
@@ -379,7 +378,7 @@ def test_neighbouring_hosts_differ(name: str) -> None:
 
 def test_neighbouring_replicas_differ() -> None:
     topology = replace(described("v3-128"), replicas=tuple(range(128)), logical_devices=(0,) * 128)
-    shades = layout.replica_shades(topology, 8)
+    shades = replica_shades(topology, 8)
     at = dict(zip(topology.coordinates, topology.replicas, strict=True))
     for (x, y, z, core), replica in at.items():
         for near in ((x, y, z, core + 1), (x + 1, y, z, core), (x, y + 1, z, core)):
@@ -393,4 +392,4 @@ def test_idle_cores_have_no_shade() -> None:
         replicas=(*range(12), -1, -1, -1, -1),
         logical_devices=(*[0] * 12, -1, -1, -1, -1),
     )
-    assert len(layout.replica_shades(topology, 8)) == 12
+    assert len(replica_shades(topology, 8)) == 12

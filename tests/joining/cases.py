@@ -196,12 +196,11 @@ def _of_shape(
         listed = len(slots) - len(arguments) + 1 if is_list else 0
         sources = [arguments[0]] * listed + list(arguments[1 if listed else 0 :])
         kinds = [
-            dtypes.as_dtype(
-                slot.dtype or types.get("dtype" if slot.variable else one.type_attr) or one.type
-            )
+            dtypes.as_dtype(slot.dtype or _type_of(slot, types, one.type_attr) or one.type)
             for slot, one in zip(slots, sources, strict=True)
         ]
         outputs = {"out_type", "output_type", "DstT", "type", "Tout", "dtype", "index_type"}
+        outputs |= {"element_dtype", "shape_type"}
         given = {key: kind for key, kind in types.items() if key in outputs}
         for number, varies in enumerate(_subsets(slots)):
             known = {**attributes, **more}
@@ -210,6 +209,13 @@ def _of_shape(
             )
             if SUMMED.intersection(kinds):
                 yield Case(definition.name, given, known, slots, kinds, varies, True, listed, True)
+
+
+def _type_of(slot: Slot, types: Mapping[str, tf.DType], attribute: str) -> tf.DType | None:
+    """The type of an input, if it is in an attribute."""
+    if slot.elements:
+        return types.get("element_dtype", tf.float32)
+    return types.get("dtype" if slot.variable else attribute)
 
 
 def _subsets(slots: Sequence[Slot]) -> Iterator[tuple[bool, ...]]:

@@ -26,6 +26,7 @@ class Slot:
         values: Its values, if they are not random.
         below: Random integers are smaller than this, and not negative.
         variable: Whether it is the handle of a variable.
+        elements: Whether it is made a list of the tensor's rows.
     """
 
     shape: Shape
@@ -33,6 +34,7 @@ class Slot:
     values: Any = None
     below: int | None = None
     variable: bool = False
+    elements: bool = False
 
 
 def given(values: Any) -> Slot:
@@ -430,7 +432,36 @@ def _segments(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
         yield [Slot(shape), Slot(shape[:rank], below=3), given(3)], {}
 
 
+def _rows(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    if shape:
+        yield [Slot(shape), given(np.array(shape[1:], np.int32))], {}
+
+
+def _lists(*others: str) -> Maker:
+    """A list, and an element, its place or its shape."""
+
+    def make(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+        if not shape:
+            return
+        slots = {
+            "item": Slot(shape[1:]),
+            "shape": given(np.array(shape[1:], np.int32)),
+            "length": given(shape[0]),
+            "index": given(shape[0] - 1),
+        }
+        yield [Slot(shape, elements=True), *map(slots.get, others)], {}
+
+    return make
+
+
 _MAKERS: dict[str, Maker] = {
+    **dict.fromkeys(["EmptyTensorList", "TensorListReserve"], _lists("length")),
+    **dict.fromkeys(["TensorListElementShape", "TensorListLength"], _lists()),
+    **dict.fromkeys(["TensorListPopBack", "TensorListStack"], _lists("shape")),
+    "TensorListFromTensor": _rows,
+    "TensorListGetItem": _lists("index", "shape"),
+    "TensorListPushBack": _lists("item"),
+    "TensorListSetItem": _lists("index", "item"),
     **dict.fromkeys(
         ["All", "Any", "EuclideanNorm", "Max", "Mean", "Min", "Prod", "ReverseV2", "Sum"],
         _over_axes,

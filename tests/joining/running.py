@@ -18,6 +18,7 @@ from joining.cases import SUMMED, Case, cases_of
 from tpunb.virtual import VirtualTPUStrategy
 from tpunb.virtual.replicate import expand as expanding
 from tpunb.virtual.replicate import joining
+from tpunb.virtual.replicate.joined_forms import FRESH
 from tpunb.virtual.replicate.variance import Analysis
 
 REPLICAS = 3
@@ -71,20 +72,57 @@ class _Prepared:
     expected: list[list[Any]]
 
 
-def _result(case: Case, inputs: Sequence[Any], all_reduce: Any) -> list[Any]:
-    """What a case gives: the outputs and the gradients by the inputs, or the sums of them."""
-    function = getattr(tf.raw_ops, case.op)
+def _made(case: Case, inputs: Sequence[Any]) -> Any:
+    """What an operation gives, of lists the tensors of their elements."""
+    ops, function, rows = tf.raw_ops, getattr(tf.raw_ops, case.op), inputs[0]
+    if case.slots[0].elements:
+        size, *sizes = case.slots[0].shape
+        values = ops.TensorListFromTensor(tensor=rows, element_shape=sizes or np.zeros(0, int))
+        if case.op in FRESH:  # for elements of the same shape
+            values = ops.TensorListElementShape(input_handle=values, shape_type=tf.int32)
+        inputs = [values, *inputs[1:]]
     names = list(inspect.signature(function).parameters)
     positions = [inputs[: case.listed], *inputs[case.listed :]] if case.listed else inputs
     by_name = dict(zip(names, positions, strict=False))
     by_name |= {key: kind for key, kind in case.types.items() if key in names}
+    if case.op == "TensorListStack":
+        by_name["num_elements"] = size
+    made = function(**by_name, **case.attributes)
+    if not case.op.startswith("TensorList") and case.op not in FRESH:
+        return made
+    shape, kind = case.slots[0].shape[1:], rows.dtype
+    if case.op == "TensorListElementShape":
+        made = ops.TensorListReserve(element_shape=made, num_elements=size, element_dtype=kind)
+    if case.op == "EmptyTensorList":
+        made = ops.TensorListPushBack(input_handle=made, tensor=rows[0])
+    length = case.slots[0].shape[0] + _LONGER.get(case.op, 0)
+    length = 1 if case.op == "EmptyTensorList" else length
+    return [
+        ops.TensorListStack(
+            input_handle=one,
+            element_shape=shape or np.zeros(0, np.int32),
+            element_dtype=kind,
+            num_elements=length,
+        )
+        if one.dtype == tf.variant
+        else one
+        for one in tf.nest.flatten(made if isinstance(made, tf.Tensor) else list(made))
+    ]
+
+
+_LONGER = {"TensorListPopBack": -1, "TensorListPushBack": 1}
+"""How many elements a list has more than before."""
+
+
+def _result(case: Case, inputs: Sequence[Any], all_reduce: Any) -> list[Any]:
+    """What a case gives: the outputs and the gradients by the inputs, or the sums of them."""
     continuous = [one for one in inputs if one.dtype.is_floating or one.dtype.is_complex]
     with tf.GradientTape() as tape:
         tape.watch(continuous)
         # An identity that waits for nothing is left out.
         waits = [tf.no_op()] if case.op == "Identity" and not tf.executing_eagerly() else []
         with tf.control_dependencies(waits):
-            made = function(**by_name, **case.attributes)
+            made = _made(case, inputs)
         outputs = [tf.convert_to_tensor(one) for one in tf.nest.flatten(made)]
         losses = [
             tf.reduce_sum(one * tf.cast(_weights(one), one.dtype))

@@ -13,9 +13,10 @@ from support.shell import Notebook
 
 import tpunb
 from tpunb.connection import open_connections
-from tpunb.display.widgets import _base, frontend
-from tpunb.display.widgets._modules import es_module
-from tpunb.display.widgets.auto_displays import MOST_IN_A_RUN, AutoDisplays
+from tpunb.display.widgets import frontend
+from tpunb.display.widgets import live_widget as _base
+from tpunb.display.widgets.live_widget import MOST_IN_A_RUN, AutoDisplays
+from tpunb.display.widgets.page_data import es_module
 
 pytestmark = pytest.mark.oldest
 

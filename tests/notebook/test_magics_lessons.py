@@ -97,6 +97,25 @@ def test_a_mean_of_integers_is_refused_in_our_words(book: Notebook) -> None:
     book.good("%%tpu_run -r m=mean\nm = tf.cast(replica_id, tf.float32)")
 
 
+def test_keras_loops_belong_outside_of_a_cell(book: Notebook) -> None:
+    book.good(
+        "with strategy.scope():\n"
+        "    model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])\n"
+        "    model.compile('sgd', 'mse')\n"
+        "x, y = np.ones([4, 2], 'float32'), np.ones([4, 1], 'float32')"
+    )
+    for magic, call in (
+        ("%%tpu_run", "model.fit(x, y, verbose=0)"),
+        ("%%tpu_check", "model.evaluate(x, y, verbose=0)"),
+        ("%%tpu_run", "model.predict(x, verbose=0)"),
+    ):
+        ran = book.run(f"{magic}\n{call}")
+        assert isinstance(ran.error, CellError)
+        assert "runs on all replicas by itself" in ran.error.message
+        assert "in a cell without a magic" in ran.error.fix
+        assert "UserWarning" not in ran.text
+
+
 def test_texts_are_no_numbers(book: Notebook) -> None:
     book.good("names = ['one', 'two']")
     ran = book.run("%%tpu_run -d names -n 1\nbatch")

@@ -172,7 +172,7 @@ class Pressed:
     """Presses the stop button once a run has made some steps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-        from tpunb.display.progress import RunDisplay
+        from tpunb.display.live_progress import RunDisplay
 
         made = RunDisplay.made
 

@@ -15,7 +15,7 @@ from support.interrupts import When, counts
 from support.kernels import Client
 from support.shell import Notebook
 
-from tpunb.display import progress
+from tpunb.display import live_progress as progress
 from tpunb.display.widgets import frontend
 from tpunb.training.stop_button import Stopped
 

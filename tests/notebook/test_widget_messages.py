@@ -20,12 +20,12 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 SETUP = """
 import numpy as np, tpunb
 from support import programs
-from tpunb.display.describe import _tensors
+from tpunb.display.describe import tensorflow_values
 
 class PerReplica:
     values = (np.arange(6.0), np.arange(6.0) + 1.0)
 
-_tensors.distributed_components = lambda value: getattr(value, "values", None)
+tensorflow_values.distributed_components = lambda value: getattr(value, "values", None)
 history = tpunb.History()
 history.append(1, loss=2.0)
 """

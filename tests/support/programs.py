@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from tpunb.compiler.program import (
-    Buffer,
-    CodeLine,
-    ProgramMemory,
-    Share,
-    StepTime,
-    TpuProgram,
-)
+from tpunb.compiler.program import TpuProgram
 from tpunb.errors.code_problems import Problem, SourceLine
+from tpunb.tpu.compiled_program import Buffer, CodeLine, ProgramMemory, Share, StepTime
 
 GIB = 2**30
 MIB = 2**20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tpunb.display.describe import TopologyDescription, describe_accelerator
+from tpunb.display.describe.topology_description import TopologyDescription, describe_accelerator
 from tpunb.tpu.types import accelerator
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpunb.display.describe.history import describe_history
+from tpunb.display.describe.history_description import describe_history
 from tpunb.errors import HistoryError
 from tpunb.training.history import History
 from tpunb.training.metrics import goal_of, panel_of

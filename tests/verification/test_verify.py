@@ -64,10 +64,10 @@ def test_every_claim_holds(tpu: str) -> None:
 def test_a_broken_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     add = Builder.add
 
-    def broken(self: Any, op: str, name: str, device: str, inputs: Any, **attributes: Any) -> None:
+    def broken(self: Any, op: str, name: str, device: str, inputs: Any, **attributes: Any) -> str:
         """In sums the first replica counts twice, and the second not at all."""
         inputs = [inputs[0], inputs[0], *inputs[2:]] if op == "AddN" else inputs
-        add(self, op, name, device, inputs, **attributes)
+        return str(add(self, op, name, device, inputs, **attributes))
 
     monkeypatch.setattr(Builder, "add", broken)
     group = "collectives inside a replica function"

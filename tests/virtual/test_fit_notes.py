@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tpunb
-from tpunb.cells.batch_source import open_batches
+from tpunb.cells.batches import open_batches
 from tpunb.display.widgets import frontend
 from tpunb.errors import TpuWarning
 from tpunb.virtual import fit_notes

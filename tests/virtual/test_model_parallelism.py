@@ -10,8 +10,8 @@ import tensorflow as tf
 from support.shell import Notebook
 from support.strategies import copies, each, run, strategy_of
 
-from tpunb.display.describe import Annotation, Annotations
-from tpunb.display.draw import mimebundle
+from tpunb.display.draw.static_forms import mimebundle
+from tpunb.tpu.annotations import Annotation, Annotations
 from tpunb.tpu.annotations import Annotations as Same
 from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy
 

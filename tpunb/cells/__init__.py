@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .capture import CellNameError
-    from .error_lines import cell_lines
+    from .cell_errors import cell_lines
     from .runner import CellResult, CellRunner, bind
     from .settings import RunSettings
     from .steps import Steps
@@ -38,7 +38,7 @@ _HOMES = {
     "Steps": "steps",
     "Timings": "timings",
     "bind": "runner",
-    "cell_lines": "error_lines",
+    "cell_lines": "cell_errors",
 }
 
 

@@ -18,13 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import CellError
-from .function_globals import globals_read
+from .code_names import globals_read
 from .names import meant
-from .nests import leaves
+from .nests import is_composite, leaves
 from .source import PROVIDED, StepSource
-from .symbolic import is_composite
-
-__all__ = ["CaptureKind", "Captured", "Capturer", "CellNameError", "Shortcut"]
 
 _MISSING = object()
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})

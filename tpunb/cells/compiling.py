@@ -12,25 +12,24 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
-from tpunb.compiler.compile import compile_traced, deadline_for, targets
-from tpunb.compiler.program import Buffer, CodeLine, TpuProgram
+from tpunb.compiler.prepare import compile_traced
+from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.search import FINE, Tried, search
 from tpunb.compiler.table import TpuPrograms
-from tpunb.compiler.topologies import Target
-from tpunb.compiler.verdict import Settings
+from tpunb.compiler.topologies import Target, targets
+from tpunb.compiler.verdict import Settings, deadline_for
+from tpunb.tpu.compiled_program import Buffer, CodeLine
 from tpunb.virtual.check import refuse_other_strategies
-from tpunb.virtual.keras_models import layer_names
+from tpunb.virtual.keras_layers import layer_names
 
 from ..errors.code_problems import SourceLine
-from .batch_reader import Batch
+from .batches import Batch
 from .capture import Captured
-from .error_lines import line_in
+from .cell_errors import line_in
 from .nests import leaves
 from .source import StepSource
 from .steps import Steps
 from .trace_cache import TracedCell
-
-__all__ = ["CompileSettings", "compile_step"]
 
 _MUCH = 0.1
 

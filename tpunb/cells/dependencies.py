@@ -6,16 +6,38 @@ run, so a cell is traced again when anything that its trace may have read has ch
 
 from __future__ import annotations
 
+import ast
+import collections
 import contextlib
-from collections.abc import Hashable, Iterator, Mapping
+import contextvars
+import functools
+import linecache
+import os
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
-from .autoreload import realign
-from .dependency_guards import MISSING, Change, Guard
-from .reachable import reached
+import numpy as np
 
-__all__ = ["Dependencies"]
+from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
+
+from .code_names import Mentions, imported, mentions, users_modules
+from .guards import (
+    MISSING,
+    ArrayGuard,
+    Change,
+    Guard,
+    ItemsGuard,
+    NamesGuard,
+    attributes_of,
+    is_plain,
+    items_entry,
+    open_names,
+    slots_of,
+)
 
 
 class Dependencies:
@@ -71,3 +93,411 @@ class Dependencies:
 
     def _reached(self) -> list[Guard]:
         return reached(self._roots, self._code, self._namespace, self._ignored)
+
+
+_MOST = 20_000  # objects to visit
+_LARGE = 1000  # items: a larger container counts as one object
+_LARGEST_ARRAY = 1 << 14  # bytes that are compared in no time
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_NESTS = (list, tuple, dict)
+_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
+
+
+def reached(
+    roots: Mapping[str, Any],
+    code: types.CodeType,
+    namespace: dict[str, Any],
+    ignored: Collection[Hashable] = (),
+) -> list[Guard]:
+    """The guards for what a cell reaches.
+
+    Args:
+        roots: What it closes over, by name; these values themselves are not guarded.
+        code: The cell's own.
+        namespace: The notebook's.
+        ignored: Entries that are not guarded, by `Change.entry`.
+    """
+    attributes, any_name = set(mentions(code).attributes), mentions(code).any_attribute
+    while True:
+        walk = _Walk(attributes, ignored, any_name=any_name)
+        walk.start(roots, code, namespace)
+        if walk.attributes == attributes and walk.any_name == any_name:
+            return walk.guards
+        # Of code that was reached: objects may have them, too.
+        attributes, any_name = walk.attributes, walk.any_name
+
+
+class _Walk:
+    """One way through all that is reached, for one set of attributes."""
+
+    def __init__(
+        self, attributes: Collection[str], ignored: Collection[Hashable], *, any_name: bool
+    ) -> None:
+        self._ignored = ignored
+        self._wants_any = self.any_name = any_name  # names that are computed may be any
+        self._namespace: Mapping[str, Any] = {}
+        self._wanted = frozenset(attributes)
+        self.attributes = set(attributes)
+        self.guards: list[Guard] = []
+        self._seen: dict[int, Any] = {}  # held: no id is used twice while this runs
+        self._waiting: collections.deque[tuple[str, Any]] = collections.deque()
+        self._has_all_modules = False
+
+    def start(
+        self, roots: Mapping[str, Any], code: types.CodeType, namespace: dict[str, Any]
+    ) -> None:
+        for path, value in roots.items():
+            if isinstance(value, _NESTS):  # known by its contents
+                self._add_items(path, value)
+            else:
+                self._waiting.append((path, value))
+        self._namespace = namespace
+        found = mentions(code)
+        self._globals("the cell", found.by_string + _any_global(found, namespace), namespace)
+        self._add_imports(code, namespace)
+        self._add_environment(code)
+        while self._waiting and len(self._seen) < _MOST:
+            path, value = self._waiting.popleft()  # what the cell names itself comes first
+            if not is_plain(value) and id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._visit(path, value)
+
+    def _visit(self, path: str, value: Any) -> None:
+        if isinstance(value, types.FunctionType):
+            self._function(path, value)
+        elif isinstance(value, types.ModuleType):
+            if is_users_module(value):
+                self._attributes(path, value, {"__getattr__"})
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, _CONTAINERS):
+            self._container(path, value)
+        elif isinstance(value, np.ndarray):
+            self._array(path, value)
+        elif isinstance(value, contextvars.ContextVar):
+            self._guard(value, _value_of, lambda _: f"`{path}`", ("value",))
+            self._waiting.append((path, value.get(None)))
+        elif (inner := _wrapped(value)) is not None:
+            self._waiting += [(path, each) for each in inner]
+        elif not _is_traced_by_itself(value):
+            self._instance(path, value)
+
+    # Functions
+
+    def _function(self, path: str, function: types.FunctionType) -> None:
+        name = function.__name__
+        closed = _closure(function)  # a library's too: what it wraps may be the user's
+        self._waiting += closed.items()
+        self._add_wrapped(name, function)
+        if not is_users_code(function.__code__):
+            return
+        self._guard(
+            function, _closure, lambda read: f"`{read}`, which `{name}` closes over,", tuple(closed)
+        )
+        self._guard(function, _function_parts, lambda part: _part(path, part), _FUNCTION)
+        found = mentions(function.__code__)
+        self.attributes |= found.attributes
+        self.any_name |= found.any_attribute
+        namespace = function.__globals__
+        self._globals(f"`{name}`", found.globals + _any_global(found, namespace), namespace)
+        self._waiting += [(f"{path}()", each) for each in function.__defaults__ or ()]
+        self._waiting += [(f"{path}()", each) for each in (function.__kwdefaults__ or {}).values()]
+        self._add_imports(function.__code__, namespace)
+        self._add_environment(function.__code__)
+
+    def _globals(self, reader: str, names: tuple[str, ...], namespace: dict[str, Any]) -> None:
+        self._guard(namespace, _itself, lambda name: f"`{name}`, which {reader} reads,", names)
+        self._waiting += [(name, namespace[name]) for name in names if name in namespace]
+
+    def _add_wrapped(self, path: str, value: Any) -> None:
+        """What a decorator keeps; TensorFlow's are objects rather than functions."""
+        if (wrapped := attributes_of(value).get("__wrapped__")) is not None:
+            self._waiting.append((path, wrapped))
+
+    def _add_imports(self, code: types.CodeType, namespace: Mapping[str, Any]) -> None:
+        self._waiting += imported(mentions(code), namespace)
+        if mentions(code).any_module and not self._has_all_modules:
+            self._has_all_modules = True
+            self._waiting += users_modules()
+
+    def _add_environment(self, code: types.CodeType) -> None:
+        if {"environ", "getenv"} & {*mentions(code).attributes, *mentions(code).globals}:
+            names = tuple(os.environ)
+            self._guard(os.environ, _environment, lambda name: f"`os.environ[{name!r}]`", names,
+                        wanted=mentions(code).attributes)  # fmt: skip
+
+    # Objects
+
+    def _attributes(self, path: str, owner: Any, more: Collection[str] = ()) -> None:
+        """Guards attributes that an object, a class or a module has itself."""
+        has = attributes_of(owner)
+        wanted = self._wanted.union(more) if more else self._wanted
+        any_name = self._wants_any and self._may_be_any(owner)
+        found = has.keys() & wanted | (open_names(has) if any_name else set())
+        names = tuple(sorted(found))
+        self._guard(owner, attributes_of, lambda name: f"`{path}.{name}`", names,
+                    wanted=wanted, any_name=any_name)  # fmt: skip
+        self._waiting += [(f"{path}.{name}", has[name]) for name in names]
+
+    def _may_be_any(self, owner: Any) -> bool:
+        """Whether all attributes count where names are computed.
+
+        Those of a notebook and of a library's objects change with everything that is done.
+        """
+        if isinstance(owner, (type, types.ModuleType)):
+            return attributes_of(owner) is not self._namespace
+        kind = type(owner)
+        own = is_users_class(kind) or kind.__module__ in sys.stdlib_module_names
+        return own and not hasattr(kind, "_flatten_layers")
+
+    def _class(self, kind: type) -> None:
+        if is_users_class(type(kind)):
+            self._waiting.append((type(kind).__name__, type(kind)))
+        for each in kind.__mro__:
+            if is_users_class(each):
+                self._attributes(each.__name__, each, _called_by_others(each))
+
+    def _instance(self, path: str, value: Any) -> None:
+        kind = type(value)
+        if is_users_class(kind):
+            self._guard(value, _kind_of, lambda _: f"the class of `{path}`", ("class",))
+            self._waiting.append((kind.__name__, kind))
+        slots = set(_slots(kind))
+        if names := tuple(sorted(slots if self._wants_any else slots & self._wanted)):
+            self._guard(value, slots_of(names), lambda name: f"`{path}.{name}`", names)
+            has = slots_of(names)(value)
+            self._waiting += [(f"{path}.{n}", has[n]) for n in names]
+        self._attributes(path, value, read_by_library(value))
+        self._add_wrapped(path, value)
+        for number, layer in enumerate(layers_of(value)):
+            self._waiting.append((f"{path}.layers[{number}]", layer))
+
+    # Containers
+
+    def _container(self, path: str, value: Any) -> None:
+        if len(value) > _LARGE:
+            return
+        if not isinstance(value, (tuple, frozenset)):
+            self._add(ItemsGuard(value, path))
+        self._add_items(path, value)
+
+    def _add_items(self, path: str, value: Any) -> None:
+        if len(value) > _LARGE:
+            return
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        self._waiting += [(f"{path}[{key!r}]", each) for key, each in pairs if not is_plain(each)]
+
+    def _array(self, path: str, value: np.ndarray[Any, Any]) -> None:
+        if value.nbytes <= _LARGEST_ARRAY and not value.dtype.hasobject:
+            self._add(ArrayGuard(value, path))
+
+    def _add(self, guard: ItemsGuard | ArrayGuard) -> None:
+        if items_entry(guard.owner) not in self._ignored:
+            self.guards.append(guard)
+
+    def _guard(
+        self,
+        owner: Any,
+        read: Callable[[Any], Mapping[str, Any]],
+        describe: Callable[[str], str],
+        names: tuple[str, ...],
+        *,
+        wanted: frozenset[str] | None = None,
+        any_name: bool = False,
+    ) -> None:
+        names = tuple(name for name in names if (id(owner), name) not in self._ignored)
+        if names or wanted is not None:
+            self.guards.append(NamesGuard(owner, read, describe, names, wanted, any_name=any_name))
+
+
+def _any_global(found: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
+    """The globals that code may read if it computes their names; not IPython's, nor its results."""
+    if not found.any_global:
+        return ()
+    names = {name for name in namespace if not name.startswith("_")}
+    return tuple(sorted(names - {"In", "Out"} - found.stored))
+
+
+def _itself(namespace: Mapping[str, Any]) -> Mapping[str, Any]:
+    return namespace
+
+
+def _kind_of(value: Any) -> Mapping[str, Any]:
+    return {"class": type(value)}
+
+
+def _value_of(variable: contextvars.ContextVar[Any]) -> Mapping[str, Any]:
+    return {"value": variable.get(MISSING)}
+
+
+def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:
+    defaults = function.__kwdefaults__
+    return {
+        "__code__": function.__code__,
+        "__defaults__": function.__defaults__,
+        "__kwdefaults__": tuple(defaults.items()) if defaults else None,
+    }
+
+
+def _part(path: str, name: str) -> str:
+    return f"`{path}`" if name == "__code__" else f"a default of `{path}`"
+
+
+def _closure(function: types.FunctionType) -> dict[str, Any]:
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    return {name: _contents(cell) for name, cell in zip(names, cells, strict=True)}
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return MISSING
+
+
+def _environment(environ: os._Environ[str]) -> Mapping[str, Any]:
+    return environ.copy()
+
+
+def _wrapped(value: Any) -> tuple[Any, ...] | None:
+    """The function behind a wrapper; None for anything else."""
+    if isinstance(value, types.MethodType):
+        return (value.__func__, value.__self__)
+    if isinstance(value, (functools.partial, functools.partialmethod)):
+        return (value.func, value.args, value.keywords)
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value.__func__,)
+    if isinstance(value, property):
+        return (value.fget,)
+    if isinstance(value, functools.cached_property):
+        return (value.func,)
+    if type(value).__module__ == "functools" and hasattr(value, "__wrapped__"):  # lru_cache
+        return (value.__wrapped__,)
+    return None
+
+
+def _is_traced_by_itself(value: Any) -> bool:
+    """Whether this is a `tf.function`, which keeps its own trace in an ordinary cell too."""
+    kind = type(value)  # to ask the object might run the user's `__getattr__`
+    return hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for each in kind.__mro__:
+        for name, member in vars(each).items():
+            if isinstance(member, types.MemberDescriptorType) and is_users_class(each):
+                yield name
+
+
+def _called_by_others(kind: type) -> set[str]:
+    """The methods of a class that Python or a library calls without anybody's naming them."""
+    library = {name for base in kind.__mro__ if not is_users_class(base) for name in vars(base)}
+    return {
+        name
+        for name, value in vars(kind).items()
+        if callable(value) and (name in library or name.startswith("__"))
+    }
+
+
+def layers_of(value: Any) -> list[Any]:
+    """The layers of a Keras layer or model."""
+    if not hasattr(type(value), "_flatten_layers"):
+        return []
+    try:
+        return list(value._flatten_layers(include_self=False))
+    except AttributeError:  # one whose `__init__` has not called Keras's
+        return []
+
+
+def read_by_library(value: Any) -> set[str]:
+    """The attributes of an object that its library's own code reads: settings of layers."""
+    kind, has = type(value), attributes_of(value)
+    if hasattr(kind, "_flatten_layers"):
+        if hasattr(kind, "fit"):  # whose other attributes hold the progress of `fit`
+            return {"_trainable"}
+        settings = {n for n, v in has.items() if n[0] != "_" and _is_setting(v)}
+        return (settings | {"_trainable"}) - {"built", "name"}
+    if hasattr(kind, "__getattr__") and hasattr(kind, "keys") and not hasattr(kind, "__array__"):
+        return set(has)  # a configuration that is read as attributes, such as a ConfigDict
+    return set()
+
+
+def _is_setting(value: Any) -> bool:
+    return is_plain(value) or isinstance(value, types.FunctionType)
+
+
+Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+_LAST_FIRST_LINE = 20
+"""Where a function that is compiled by itself may begin: after its decorators, at most."""
+
+
+def realign(function: FunctionType) -> bool:
+    """Corrects the first line of a function's code; whether it was wrong and now is right."""
+    code = function.__code__
+    if code.co_firstlineno > _LAST_FIRST_LINE:
+        return False
+    if "<" in function.__qualname__ or code.co_filename.startswith("<"):
+        return False  # a lambda, a function's inner one, or a notebook's: never patched so
+    linecache.checkcache(code.co_filename)
+    text = "".join(linecache.getlines(code.co_filename))
+    there = _definitions(text).get(function.__qualname__, ())
+    if any(_first_line(node) == code.co_firstlineno for node in there):
+        return False
+    # Only if the file has the function's text: it may have been edited, not loaded.
+    same = [node for node in there if _does_the_same(_compiled_alone(node), code)]
+    if len(same) != 1:
+        return False
+    function.__code__ = _moved(code, _first_line(same[0]) - code.co_firstlineno)
+    return True
+
+
+@functools.lru_cache(maxsize=32)
+def _definitions(text: str) -> dict[str, list[Definition]]:
+    """The functions and methods that a file defines, by their qualified names."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    found: dict[str, list[Definition]] = {}
+    waiting: list[tuple[str, ast.AST]] = [("", tree)]
+    while waiting:
+        prefix, node = waiting.pop()
+        if isinstance(node, Definition):
+            found.setdefault(prefix + node.name, []).append(node)
+            continue
+        inner = f"{prefix}{node.name}." if isinstance(node, ast.ClassDef) else prefix
+        waiting += [(inner, child) for child in ast.iter_child_nodes(node)]
+    return found
+
+
+def _first_line(node: Definition) -> int:
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def _compiled_alone(node: Definition) -> CodeType:
+    """A function's code as IPython compiles it: that of the whole file may differ a little."""
+    inside = textwrap.indent(ast.unparse(node), " ")
+    module = compile(f"class _:\n{inside}", "<file>", "exec", dont_inherit=True)
+    outer = next(const for const in module.co_consts if isinstance(const, CodeType))
+    codes = [const for const in outer.co_consts if isinstance(const, CodeType)]
+    return next(code for code in codes if code.co_name == node.name)
+
+
+def _does_the_same(one: CodeType, other: CodeType) -> bool:
+    names = ("co_code", "co_names", "co_varnames", "co_freevars")
+    if any(getattr(one, name) != getattr(other, name) for name in names):
+        return False
+    return _plain_consts(one) == _plain_consts(other)
+
+
+def _plain_consts(code: CodeType) -> list[str]:
+    return [repr(const) for const in code.co_consts if not isinstance(const, CodeType)]
+
+
+def _moved(code: CodeType, lines: int) -> CodeType:
+    """Code, with nested code, moved down by a number of lines."""
+    consts = tuple(
+        _moved(const, lines) if isinstance(const, CodeType) else const for const in code.co_consts
+    )
+    return code.replace(co_firstlineno=max(1, code.co_firstlineno + lines), co_consts=consts)

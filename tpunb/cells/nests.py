@@ -7,10 +7,14 @@ how large a structure is before it has gone through all of it.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-__all__ = ["is_nest", "leaves", "substitute"]
+import tensorflow as tf
+
+from tpunb._util.attributes import attribute, has_attributes
 
 _DEEPEST = 50
 
@@ -56,3 +60,80 @@ def _dict_like(value: dict[Any, Any], replace: Callable[[Any], Any], depth: int)
     except Exception:
         return plain
     return twin
+
+
+_MOST = 2000  # objects to visit: a search for mistakes, not a proof
+_OPAQUE = (type, ModuleType, str, bytes, int, float, complex, type(None), tf.Module, tf.Variable)
+_HELPERS = (tf.GradientTape, tf.TensorArray, tf.autodiff.ForwardAccumulator)
+
+
+def is_composite(value: Any) -> bool:
+    """Whether a value is made of tensors that TensorFlow can take apart."""
+    # tf.nest would answer too, but it takes attrs classes and mappings apart as well.
+    return isinstance(value, tf.__internal__.CompositeTensor)
+
+
+def stays_inside(value: Any) -> bool:
+    """Whether a value is a helper of the trace, which is not meant to come back.
+
+    Tapes, tensor arrays, iterators (`zip`, `map`, generators), and functions
+    that close over a tensor.
+    """
+    if isinstance(value, _HELPERS):
+        return True
+    if isinstance(value, (FunctionType, MethodType, functools.partial)):
+        return holds_symbolic(value)
+    kind = type(value)
+    return hasattr(kind, "__next__") and hasattr(kind, "__iter__")
+
+
+def holds_symbolic(value: Any) -> bool:
+    """Whether a tensor of a graph can be reached from a value."""
+    waiting, seen = [value], {id(value)}
+    kept: list[Any] = []  # so that no id is used twice while this runs
+    while waiting and len(kept) < _MOST:
+        current = waiting.pop()
+        kept.append(current)
+        if tf.is_symbolic_tensor(current):
+            return True
+        for inner in _inside(current):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                waiting.append(inner)
+    return False
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, _OPAQUE) or has_attributes(value, "_keras_api_export_path"):
+        return
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    elif isinstance(value, MethodType):
+        yield from (value.__self__, value.__func__)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, FunctionType):
+        yield from _enclosed(value)
+    else:
+        yield from _attributes(value)
+
+
+def _enclosed(function: FunctionType) -> Iterator[Any]:
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    yield from attribute(value, "__dict__", {}).values()
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if has_attributes(value, slot):
+                yield attribute(value, slot)

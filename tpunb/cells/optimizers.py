@@ -14,8 +14,6 @@ from ..errors import CellError
 from .capture import Captured
 from .source import StepSource
 
-__all__ = ["make_ready"]
-
 _APPLIES = {"apply_gradients": 0, "apply": 1, "minimize": 1}
 
 

@@ -16,12 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import CellError
-from .function_globals import read_globals
-from .nests import is_nest, leaves, substitute
+from .code_names import read_globals
+from .nests import holds_symbolic, is_composite, is_nest, leaves, stays_inside, substitute
 from .source import PROVIDED, StepSource
-from .symbolic import holds_symbolic, is_composite, stays_inside
-
-__all__ = ["LAST", "OutputRecord", "OutputRecorder", "Slot", "without_repeats"]
 
 LAST = ""
 """The name under which the last expression's value is recorded."""
@@ -270,3 +267,30 @@ def _without_symbols(name: str, value: Any) -> Any:
         "it means nothing outside of the cell.",
         fix=f"Assign the tensors to names, and `del {name}`." if name else "End with its tensors.",
     )
+
+
+def refuse_change(name: str, before: list[Any], after: list[Any]) -> None:
+    """Refuses a nest of tensors whose leaves a trace has replaced.
+
+    Raises:
+        CellError: It has.
+    """
+    if len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True)):
+        return
+    raise CellError(
+        f"The cell changes `{name}` in place, which the notebook would not see.",
+        fix=f"Assign a new value: `{name} = ...`; it comes back to the notebook.",
+    )
+
+
+def refuse_symbols(name: str, container: Any) -> None:
+    """Refuses a list or dict of the notebook's that holds tensors of a trace.
+
+    Raises:
+        CellError: It does.
+    """
+    if holds_symbolic(container):
+        raise CellError(
+            f"The cell puts a tensor of the replicas into `{name}`, which belongs to the notebook.",
+            fix=f"Assign the tensor to a name, and put that into `{name}` in the next cell.",
+        )

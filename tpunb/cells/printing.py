@@ -7,14 +7,17 @@ which the host does: on a TPU that takes soft placement or outside compilation.
 
 from __future__ import annotations
 
+import base64
 import builtins
 import contextlib
+import dataclasses
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tpunb._util.plain_text import plain
@@ -24,10 +27,6 @@ from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.graph.function_def import CALLS, CONTROL_FLOW, OUTSIDE
 from tpunb.virtual.interface import VirtualTPU
 from tpunb.virtual.strict.examination import is_observed
-
-from .printing_elsewhere import Elsewhere, Extent, Lines
-
-__all__ = ["Printer"]
 
 _MOST_LINES, _FEWEST_LINES = 500, 5  # of all replicas, and of each whatever their number
 _MOST_LETTERS = 1_000_000
@@ -231,3 +230,108 @@ def _in_a_replica() -> bool:
 def _is_elsewhere(strategy: Any) -> bool:
     """Whether the virtual TPU's hosts are other processes."""
     return any(map(is_elsewhere, strategy.extended.worker_devices[:1]))
+
+
+Lines = Callable[[], Iterable[str]]
+"""Gives the lines that the workers have written since it was last called."""
+
+_MARK = "tpunb-print"
+
+
+@dataclasses.dataclass(frozen=True)
+class Extent:
+    """How much of an array is shown, as NumPy counts it.
+
+    Attributes:
+        threshold: Up to how many elements all are.
+        edge: Of more, how many at each end of each axis.
+    """
+
+    threshold: int
+    edge: int
+
+    @classmethod
+    def of_numpy(cls) -> Extent:
+        """That of `str(array)`."""
+        options = np.get_printoptions()
+        return cls(int(options["threshold"]), int(options["edgeitems"]))
+
+    @classmethod
+    def of_tensorflow(cls, summarize: int) -> Extent:
+        """That of `tf.print`."""
+        return cls(sys.maxsize if summarize < 0 else 2 * summarize, abs(summarize))
+
+    def text(self, value: Any, size: int | None = None) -> str:
+        """The text of a value.
+
+        Args:
+            value: An array, or a number or text.
+            size: The number of its elements before those in the middle were left out.
+        """
+        if not isinstance(value, np.ndarray) or not value.ndim:
+            return str(value)
+        cut = (value.size if size is None else size) > self.threshold
+        return np.array2string(value, threshold=0 if cut else sys.maxsize, edgeitems=self.edge)
+
+    def ends(self, tensor: tf.Tensor) -> tf.Tensor:
+        """A tensor without the elements that are not shown, but one for each gap."""
+        if tensor.shape.rank is None or self.threshold == sys.maxsize:
+            return tensor
+        most = 2 * self.edge + 1
+        large = tf.size(tensor, tf.int64) > self.threshold
+        for axis in range(tensor.shape.rank):
+            count = tf.shape(tensor, tf.int64)[axis]
+            kept = tf.where(large, tf.minimum(count, most), count)
+            place = tf.range(kept)
+            tensor = tf.gather(
+                tensor, tf.where(place <= self.edge, place, place + count - kept), axis=axis
+            )
+        return tensor
+
+
+class Elsewhere:
+    """The print statements of cells whose replicas are in worker processes.
+
+    Args:
+        lines: The workers' output.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._shows: list[Callable[..., None]] = []
+
+    def write(
+        self, replica: tf.Tensor, tensors: Sequence[tf.Tensor], extent: Extent, show: Any
+    ) -> None:
+        """Adds what writes values to the graph that is being built.
+
+        Args:
+            replica: The replica's number.
+            tensors: The values.
+            extent: How much of them is shown.
+            show: Called with the replica, the values and their sizes once they have arrived.
+        """
+        self._shows.append(show)
+        graph = tf.compat.v1.get_default_graph()
+        with graph._attr_scope({OUTSIDE: AttrValue(s=b"print")}):
+            parts = [f"{_MARK} {len(self._shows) - 1}", tf.strings.as_string(replica)]
+            for tensor in tensors:
+                parts.append(tf.strings.as_string(tf.size(tensor, tf.int64)))
+                parts.append(tf.io.encode_base64(tf.io.serialize_tensor(extent.ends(tensor))))
+            tf.raw_ops.PrintV2(input=tf.strings.join(parts, " "), output_stream="stdout", end="\n")
+
+    def receive(self) -> None:
+        """Shows what has arrived."""
+        for line in self._lines():
+            mark, *fields = line.split(" ")
+            if mark == _MARK:
+                site, replica, *values = fields
+                sizes = [int(size) for size in values[::2]]
+                self._shows[int(site)](int(replica), *map(_array, values[1::2]), sizes=sizes)
+
+
+def _array(text: str) -> Any:
+    """A value from its bytes; no array where it has no axes."""
+    encoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    found = tf.make_ndarray(tf.make_tensor_proto(0).FromString(encoded))
+    return found[()]

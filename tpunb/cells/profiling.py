@@ -11,11 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.cells.profile_reader import read_profile
 from tpunb.errors import TpunbError
 from tpunb.training.profile import Profile
-
-__all__ = ["ProfileError", "profile"]
+from tpunb.training.profile_reader import read_profile
 
 
 class ProfileError(TpunbError, RuntimeError):

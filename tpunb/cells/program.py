@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import itertools
+import random
 import time
+import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping
-from types import FunctionType
+from contextlib import ExitStack
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
+
+from tpunb.errors import TpuWarning
 
 from .._util.logs import logger
 from ..errors import CellError
 from .capture import Captured, Capturer, Shortcut
+from .cell_errors import is_traced_in_branch
 from .dependencies import Dependencies
-from .from_function import FunctionSource
-from .frozen_numbers import warn_of_frozen_numbers
 from .nests import leaves, substitute
-from .outputs import LAST, OutputRecord, OutputRecorder, Slot, without_repeats
+from .outputs import (
+    LAST,
+    OutputRecord,
+    OutputRecorder,
+    Slot,
+    refuse_change,
+    refuse_symbols,
+    without_repeats,
+)
 from .printing import Printer
-from .refuse_changes import refuse_change, refuse_symbols
-from .replica_function import RECORDER, compile_function, function_text
-from .replica_trace import ReplicaTrace
+from .replica_function import RECORDER, FunctionSource, compile_function, function_text, registered
 from .settings import OutputOptions
 from .source import CellSource, StepSource
-
-__all__ = ["Program", "named", "program_key"]
 
 _log = logger("cells")
 
@@ -176,7 +186,9 @@ class Program:
         watch = self.attempt
 
         def replica(*arguments: Any) -> Any:
-            with watch:
+            with watch, warnings.catch_warnings():
+                # Keras's `fit` in a cell causes it; the error that follows explains.
+                warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
                 return cell(**begin(arguments))
 
         self.replica = replica
@@ -326,3 +338,82 @@ def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[st
     own = {*cell.names.assigned, *captured.local}
     local = {n: v for n, v in captured.values.items() if n in own and n not in owners}
     return {**inputs, **local}
+
+
+class ReplicaTrace:
+    """Surrounds the traces of one program's replica function.
+
+    It keeps the exception that a cell raises: AutoGraph raises another one in its place, of
+    another type if it does not know how to make one of the same.
+
+    Args:
+        printer: Collects what the replicas print.
+
+    Attributes:
+        failure: What the cell raised in its last trace.
+        in_branch: Whether it was raised where a branch or a loop over tensors is traced.
+    """
+
+    def __init__(self, printer: Printer) -> None:
+        self.failure: BaseException | None = None
+        self.in_branch = False
+        self._printer = printer
+        self._written: tuple[str, CellSource] | None = None
+        self._around = ExitStack()
+
+    def registers(self, text: str, cell: CellSource) -> None:
+        """Lets AutoGraph find the text of a cell's replica function while it is traced."""
+        self._written = (text, cell)
+
+    def __enter__(self) -> None:
+        self.failure = None
+        self._around = ExitStack()
+        self._around.enter_context(self._printer.tracing())
+        if self._written is not None:
+            self._around.enter_context(registered(*self._written))
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        self.failure = error
+        self.in_branch = is_traced_in_branch(frames)
+        self._around.close()
+
+
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+
+
+def warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> None:
+    """Warns of calls that draw a random number by Python or NumPy, once for each line.
+
+    Args:
+        cell: The cell that is being traced.
+        namespace: The notebook's.
+    """
+    registry: dict[Any, Any] = {}  # of this trace: the next one draws other numbers
+    for node in (inner for statement in cell.body for inner in ast.walk(statement)):
+        if isinstance(node, ast.Call) and _draws(_value(node.func, namespace)):
+            warnings.warn_explicit(
+                f"`{ast.unparse(node.func)}` draws while the cell is traced: all replicas and all "
+                "runs get the same numbers. Use `tf.random.normal` or `tf.random.uniform`.",
+                TpuWarning,
+                cell.filename,
+                node.lineno,
+                registry=registry,
+            )
+
+
+def _draws(function: Any) -> bool:
+    owner = getattr(function, "__self__", None)
+    return isinstance(owner, _GENERATORS) and getattr(function, "__name__", "") != "seed"
+
+
+def _value(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
+    """What a dotted name stands for; None for all else. Only modules and generators are read."""
+    if isinstance(node, ast.Name):
+        return namespace.get(node.id)
+    if not isinstance(node, ast.Attribute):
+        return None
+    owner = _value(node.value, namespace)
+    is_plain = isinstance(owner, (ModuleType, *_GENERATORS))
+    return getattr(owner, node.attr, None) if is_plain else None

@@ -11,24 +11,20 @@ from typing import TYPE_CHECKING, Any
 from tpunb.virtual.check import CheckReport
 
 from ..virtual.stoppable import StoppableCalls
-from .from_function import FUNCTION, function_source, globals_of
 from .outputs import LAST
-from .printing_elsewhere import Lines
-from .settings import RunSettings
+from .printing import Lines
+from .replica_function import FUNCTION, function_source, globals_of
+from .settings import RunSettings, checked_outputs
 from .source import CellSource, parse_cell
-from .steps import Steps
-from .stop_messages import explained
+from .steps import Steps, explained
 from .timings import Timings
 from .trace_cache import Programs
-from .validate import checked_outputs
 
 if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram
     from tpunb.compiler.table import TpuPrograms
 
     from .compiling import CompileSettings
-
-__all__ = ["CellResult", "CellRunner", "bind"]
 
 
 @dataclasses.dataclass(frozen=True)

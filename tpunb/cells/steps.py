@@ -1,35 +1,52 @@
-"""Many steps of a cell: fed with batches, in loops, until they are done or stopped."""
+"""What a run of many steps reports while it runs."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import types
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
+from tpunb._util.units import grouped
 from tpunb.training.history import History
-from tpunb.training.stop_button import Overdue, StopButton
+from tpunb.training.stop_button import Overdue, StopButton, Stopped
 from tpunb.virtual.check import CheckReport
 
-from .batch_reader import Batch, BatchReader
-from .batch_source import BatchSource, open_batches
+from ..errors import CellError
+from ..virtual.stoppable import StoppableCalls
+from .batches import Batch, BatchReader, BatchSource, open_batches
 from .capture import Captured
-from .error_lines import mark_step
+from .cell_errors import mark_step
 from .optimizers import make_ready
 from .outputs import LAST, OutputRecord
-from .plotted_values import PlottedValues
 from .program import Program
-from .settings import RunSettings
+from .settings import RunSettings, checked_outputs, refuse_counts, total_steps
 from .source import CellSource, StepSource
-from .step_loop import Kept, Loop, bound_to
-from .steps_per_loop import StepsPerLoop
-from .timings import LoopTimings, Waits
+from .step_loop import Kept, Loop, PlottedValues, bound_to
+from .timings import LoopTimings, StepsPerLoop, Waits
 from .trace_cache import Programs
-from .validate import checked_outputs, refuse_counts, total_steps
-from .watcher import NoWatcher, Watcher
 
-__all__ = ["Steps"]
+
+class Watcher(Protocol):
+    """Receives the progress of a run."""
+
+    def tracing(self, what: str) -> None:
+        """TensorFlow starts to trace."""
+
+    def made(self, steps: int, examples: int | None) -> None:
+        """Reports the steps made so far, and the examples of each."""
+
+
+class NoWatcher:
+    """Ignores it."""
+
+    def tracing(self, what: str) -> None:
+        """Ignored."""
+
+    def made(self, steps: int, examples: int | None) -> None:
+        """Ignored."""
+
 
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
@@ -343,3 +360,101 @@ class Steps:
         times.steady_step, times.steps_per_loop = self._pace.step, self._pace.steps_per_loop
         times.input_wait = self._waits.share
         times.steps, times.seconds = self.done, times.seconds + seconds
+
+
+_LEFT = (
+    " TensorFlow cannot cancel its current operation, which ends by itself and may still write "
+    "variables: the next call waits for it."
+)
+
+
+@contextlib.contextmanager
+def explained(calls: StoppableCalls) -> Iterator[None]:
+    """Turns an interrupt into a sentence about what was done.
+
+    Args:
+        calls: Those that the cell makes.
+
+    Raises:
+        Stopped: Instead of any other interrupt.
+    """
+    calls.begin()
+    try:
+        yield
+    except Stopped:
+        raise
+    except KeyboardInterrupt:
+        raise Stopped(_where(calls)) from None
+
+
+@contextlib.contextmanager
+def explained_check() -> Iterator[None]:
+    """Turns an interrupt of a check into a sentence.
+
+    Raises:
+        Stopped: Instead of any other interrupt.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped("before the check was done; nothing was run.") from None
+
+
+def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
+    """Raises after a run that was stopped, or whose data has ended too soon.
+
+    Args:
+        run: The run.
+        late: Whether the stop button was pressed when all was done.
+
+    Raises:
+        Stopped: The stop button has ended it, or what comes after it.
+        CellError: The data has ended too soon.
+    """
+    if run.stopped:
+        raise Stopped(_half_done(run) if run.is_half_done else _stopped(run))
+    if run.ended and run.total is not None and run.done < run.total:
+        raise CellError(
+            f"The data ended after {run.done} of {run.total} steps; what they have done is kept.",
+            fix="Repeat it (`.repeat()`), or leave out the number of steps.",
+        )
+    if late:
+        raise Stopped(f"when all of the {grouped(run.done)} steps were made; nothing is lost.")
+
+
+def _stopped(run: Steps) -> str:
+    """What was done when the stop button was pressed, and how to continue."""
+    return (
+        f"after {_count(run)} steps. Variables, curves and the place in the data are kept: run "
+        "the cell again to continue, or with --restart to start over."
+    )
+
+
+def _half_done(run: Steps) -> str:
+    """The same where a step was cancelled."""
+    left = _LEFT if run.programs.calls.left_behind else ""
+    again = "continue, or with --restart to start over" if run.can_continue else "start over"
+    return (
+        f"inside step {grouped(run.done + 1)}, after {_count(run)} steps: variables hold what was "
+        f"assigned until then.{left} Run the cell again to {again}."
+    )
+
+
+def _count(run: Steps) -> str:
+    return (
+        grouped(run.done) if run.total is None else f"{grouped(run.done)} of {grouped(run.total)}"
+    )
+
+
+def _where(calls: StoppableCalls) -> str:
+    if calls.was_cut:
+        left = _LEFT if calls.left_behind else ""
+        return (
+            "inside the cell: variables hold what was assigned until then, and names what they "
+            f"stood for before.{left}"
+        )
+    if calls.left_behind:
+        return "before the cell has run: it was waiting for what was stopped before it."
+    if calls.has_run:
+        return "when the cell had run, before its names were assigned."
+    return "before the cell has run; nothing has changed."

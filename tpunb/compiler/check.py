@@ -9,16 +9,16 @@ from typing import Any
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
-from tpunb.compiler.compile import targets
-from tpunb.compiler.origins import Choose
 from tpunb.compiler.prepare import prepare
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, TpuProgram
 from tpunb.compiler.progress import told
 from tpunb.compiler.several import merged
+from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, program_for
 from tpunb.errors.code_problems import Problem
 from tpunb.tpu.defaults import DEFAULT_TPU
-from tpunb.virtual.check import CheckReport, chooser, current, examined
+from tpunb.virtual.check import CheckReport, current, examined
+from tpunb.virtual.strict.diagnostics import Choose, chooser
 from tpunb.virtual.strict.examination import Examination
 from tpunb.virtual.untouched import untouched
 

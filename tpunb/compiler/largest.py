@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import tensorflow as tf
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import grouped
-from tpunb.compiler import libtpu
-from tpunb.compiler.compile import cores_of, function_for, targets
+from tpunb.compiler import jax_functions, libtpu
+from tpunb.compiler.compile import lowering
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.progress import told
 from tpunb.compiler.search import Tried, search
-from tpunb.compiler.topologies import Target
+from tpunb.compiler.topologies import Target, cores_of, targets
 from tpunb.compiler.verdict import Settings
-from tpunb.virtual.check import chooser, current
-from tpunb.virtual.keras_models import is_model
+from tpunb.virtual.keras_layers import is_model
+from tpunb.virtual.strict.diagnostics import chooser
 
 __all__ = ["LargestBatch", "largest_batch"]
 
@@ -72,7 +71,8 @@ def largest_batch(
         fn: What `tpunb.compile` takes.
         *specs: Its arguments; the first size of each tensor with the same first size as
             the first of them is the batch, and its value where the search begins. It may
-            be None.
+            be None. Of a function of JAX the batch is the first size of its last argument;
+            what else has it in all its arrays is resized with it.
         tpu: A TPU type, or several; by default the strategy's.
         strategy: As for `tpunb.compile`.
         step: The batch of a replica is a multiple of it.
@@ -88,14 +88,31 @@ def largest_batch(
         CompilerUnavailableError: The compiler is not installed.
     """
     libtpu.start()
-    strategy = strategy or current()
+    jax = jax_functions.takes(fn, specs)
+    lower, strategy = lowering(fn, specs, strategy)
     kinds = targets(tpu, strategy)
     # A model takes its global batch, a replica function that of a replica.
     whole = is_model(fn) or is_model(getattr(fn, "__self__", None))
     traced_on = cores_of(strategy)[0] if whole else 1
     with told(progress) as say:
-        sizes = _Sizes(fn, specs, strategy, timeout, say, traced_on)
-        found = [sizes.largest(kind, step) for kind in kinds]
+
+        def compiled(kind: Target, args: Sequence[Any]) -> TpuProgram:
+            settings = Settings(chooser(fn), Deadline(timeout), details=False)
+            program: TpuProgram = lower(fn, args, strategy, settings).on(kind, settings)
+            return program
+
+        found = []
+        before: int | None
+        for kind in kinds:
+            if jax:  # JAX's take the batch of all devices
+                cores = kind.replicas if whole else jax_functions.devices_of(fn, specs)
+                kind = dataclasses.replace(kind, replicas=cores)
+                before, resized = jax_functions.any_batch(fn, specs)
+            else:
+                cores, before = traced_on, _batch_of(specs)
+                resized = functools.partial(_with_batch, specs, before)
+            sizes = _Sizes(compiled, resized, before, say, cores)
+            found.append(sizes.largest(kind, step))
     return found[0] if tpu is None or isinstance(tpu, str) else tuple(found)
 
 
@@ -104,18 +121,16 @@ class _Sizes:
     """A function with any batch.
 
     Attributes:
-        fn: The function.
-        specs: Its arguments.
-        strategy: As for `largest_batch`.
-        timeout: Seconds that one batch may take.
+        compiled: Compiles it for a TPU type with these arguments.
+        resized: Its arguments with a batch.
+        before: The batch to begin with; None where it is open.
         progress: Is called with what is done next.
         times: The batch of its arguments, in batches of a replica.
     """
 
-    fn: Any
-    specs: Sequence[Any]
-    strategy: Any
-    timeout: float
+    compiled: Callable[[Target, Sequence[Any]], TpuProgram]
+    resized: Callable[[int], Sequence[Any]]
+    before: int | None
     progress: Callable[[str], None]
     times: int
 
@@ -128,7 +143,7 @@ class _Sizes:
             exact = program.memory is not None and program.memory.exact
             return Tried(program.ok, program.memory.peak if program.memory and exact else None)
 
-        first = (_batch_of(self.specs) or step * self.times) // self.times
+        first = (self.before or step * self.times) // self.times
         good = search(attempt, first, kind.hardware.usable_bytes, step=step)
         program = tried[good or min(tried)]
         batch = good * kind.replicas
@@ -145,9 +160,7 @@ class _Sizes:
 
     def _compiled(self, size: int, kind: Target) -> TpuProgram:
         self.progress(f"a batch of {grouped(size)} a replica on {kind.tpu.name}")
-        specs = _with_batch(self.specs, _batch_of(self.specs), size * self.times)
-        settings = Settings(chooser(self.fn), Deadline(self.timeout), details=False)
-        program = function_for(self.fn, specs, self.strategy, settings).on(kind, settings)
+        program = self.compiled(kind, self.resized(size * self.times))
         if program.unknown or any(error.code != "memory" for error in program.errors):
             program.raise_if_refused()
         return program
@@ -155,6 +168,8 @@ class _Sizes:
 
 def _batch_of(specs: Sequence[Any]) -> int | None:
     """The batch in the arguments; None where it is open."""
+    import tensorflow as tf
+
     for value in tf.nest.flatten(_specs(specs)):
         shape = getattr(value, "shape", None)
         if shape is not None and len(shape):
@@ -164,6 +179,7 @@ def _batch_of(specs: Sequence[Any]) -> int | None:
 
 def _with_batch(specs: Sequence[Any], before: int | None, size: int) -> list[Any]:
     """The arguments with another batch."""
+    import tensorflow as tf
 
     def resized(value: Any) -> Any:
         shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)

@@ -31,6 +31,7 @@ __all__ = [
     "Refused",
     "ask",
     "available",
+    "read_exported",
     "require",
     "start",
     "why_unavailable",
@@ -156,16 +157,23 @@ def start() -> None:
 
 @timed("compiler", "compile with libtpu")
 def ask(
-    module: bytes, target: Target, *, effort: str, deadline: Deadline, text: bool = True
+    module: bytes,
+    target: Target,
+    *,
+    effort: str,
+    deadline: Deadline,
+    text: bool = True,
+    jax: bool = False,
 ) -> Compiled | Refused:
     """Compiles a module.
 
     Args:
-        module: A serialized `HloModuleProto`.
+        module: A serialized `HloModuleProto`, or what `read_exported` has made.
         target: What to compile for.
         effort: `LOW_EFFORT`, or an empty string for all of it.
         deadline: When the answer has to be there.
         text: Whether the program is wanted.
+        jax: Whether it is a module of JAX's, partitioned over all cores.
 
     Raises:
         ChildLostError: The compiler crashed or took too long; the message is a sentence.
@@ -179,15 +187,35 @@ def ask(
         "partitions": target.partitions,
         "effort": effort,
         "text": text,
+        "jax": jax,
     }
+    answer = _answered(request, deadline)
+    if "error" in answer:
+        return Refused(answer["error"], answer["seconds"])
+    return Compiled(**{**answer, "bounded": tuple(answer["bounded"])})
+
+
+def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
+    """Reads what JAX has exported.
+
+    Returns:
+        The `module` for `ask`, with an own name for each operation, `<name>~~<number>`; of each
+        number its `places`, files and lines from the innermost; of each of its `arguments` the
+        name and whether it is donated; how many devices its `mesh` has. Or `error`, why it cannot
+        be read.
+
+    Raises:
+        ChildLostError: As `ask`.
+        CompilerUnavailableError: It cannot be started.
+    """
+    return _answered({"exported": True, "module": module}, deadline)
+
+
+def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
     try:
-        answer = _child().ask(request, deadline)
+        answer: Mapping[str, Any] = _child().ask(request, deadline)
     except ChildLostError as error:
-        raise ChildLostError(_lost(error, module), crashed=error.crashed) from None
-    return _read(answer)
-
-
-def _read(answer: Mapping[str, Any]) -> Compiled | Refused:
+        raise ChildLostError(_lost(error, request["module"]), crashed=error.crashed) from None
     if "missing" in answer:
         own = f"{_INSTALL}." if not os.environ.get(PYTHON) else _INSTALL_THERE
         raise CompilerUnavailableError(
@@ -195,9 +223,7 @@ def _read(answer: Mapping[str, Any]) -> Compiled | Refused:
         )
     if "broken" in answer:
         raise ChildLostError(f"the compiler's process failed ({answer['broken']}).")
-    if "error" in answer:
-        return Refused(answer["error"], answer["seconds"])
-    return Compiled(**{**answer, "bounded": tuple(answer["bounded"])})
+    return answer
 
 
 def _lost(error: ChildLostError, module: bytes) -> str:

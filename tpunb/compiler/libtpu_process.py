@@ -16,6 +16,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ _OF_THIS_PROGRAM = (AttributeError, ImportError, LookupError, NameError, TypeErr
 
 _MARK = re.compile(r"/(CrossReplicaSum|CollectivePermute|AllToAll|Resize\w+)/(all|[\d_-]+)\"")
 """How `virtual/strict/marks.py` names a barrier that stands for another operation."""
+
+_DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 
 _NAMED = "tpunb_generator"
 """Its attribute of operations that name the generator of their random numbers."""
@@ -98,14 +101,19 @@ class Compiler:
         Args:
             request: Of `module` (a serialized HloModuleProto), `topology`, `chip` (the name
                 of a chip's configuration, or empty), `replicas`, `partitions`, `effort`
-                (empty for all of it) and `text` (whether the program is wanted).
+                (empty for all of it), `text` (whether the program is wanted) and `jax`
+                (whether the module is one that was read here); or of a `module` that JAX
+                `exported`, to read it.
         """
         begin = time.monotonic()
         try:
-            devices = self._devices(request["topology"], request["chip"])
-            text, bounded = self._module(request["module"], request["replicas"])
-            made = self._compile(text, devices, request)
-            answer = {**self._figures(made, request), "bounded": bounded}
+            if request.get("exported"):
+                answer = self._exported(request["module"])
+            else:
+                devices = self._devices(request["topology"], request["chip"])
+                text, bounded = self._module(request)
+                made = self._compile(text, devices, request)
+                answer = {**self._figures(made, request), "bounded": bounded}
         except _OF_THIS_PROGRAM as error:
             answer = {"broken": f"{type(error).__name__}: {error}"}
         except Exception as error:  # JAX's own kinds differ from release to release
@@ -119,8 +127,44 @@ class Compiler:
             self._topologies[key] = self._describe(platform="tpu", topology_name=topology, **config)
         return list(self._topologies[key].devices)
 
-    def _module(self, serialized: bytes, replicas: int) -> tuple[Any, list[str]]:
+    def _exported(self, artifact: bytes) -> dict[str, Any]:
+        """A module of JAX's whose operations have names of their own, and where they came from."""
+        ir = self._ir
+        with self._mlir.make_ir_context() as context, ir.Location.unknown():
+            module = self._jax.mlir.deserialize_portable_artifact(artifact)
+            places: list[list[tuple[str, int]]] = []
+
+            def mark(operation: Any) -> Any:
+                where = operation.location
+                if isinstance(where, ir.NameLoc):
+                    name = f"{where.name_str}~~{len(places)}"
+                    operation.location = ir.Location.name(name, where.child_loc)
+                    places.append(list(_frames(ir, where)))
+                return ir.WalkResult.ADVANCE
+
+            module.operation.walk(mark)
+            main = ir.SymbolTable(module.operation)["main"]
+            arguments = [
+                (getattr(one.location, "name_str", ""), any(key in given for key in _DONATED))
+                for one, given in zip(main.arguments, _attributes(main, "arg"), strict=True)
+            ]
+            meshes = [
+                str(one.operation.attributes["mesh"])
+                for one in module.body.operations
+                if one.operation.name == "sdy.mesh"
+            ]
+            sizes = (self._np.prod([int(k) for k in re.findall(r"=(\d+)", one)]) for one in meshes)
+            mesh = max((int(size) for size in sizes), default=1)
+            data = self._mlir.module_to_bytecode(module)
+        del context
+        return {"module": data, "places": places, "arguments": arguments, "mesh": mesh}
+
+    def _module(self, request: dict[str, Any]) -> tuple[Any, list[str]]:
         """The module in MLIR, and where its sizes are only bounded."""
+        serialized, replicas = request["module"], request["replicas"]
+        if request["jax"]:
+            with self._mlir.make_ir_context():
+                return self._ir.Module.parse(serialized), []
         computation = self._client.XlaComputation(serialized)
         text = self._jax.mlir.xla_computation_to_mlir_module(computation)
         with self._mlir.make_ir_context() as context:
@@ -134,13 +178,27 @@ class Compiler:
     def _compile(self, module: Any, devices: list[Any], request: dict[str, Any]) -> Any:
         replicas, partitions = request["replicas"], request["partitions"]
         cores = replicas * partitions
+        if request["jax"]:
+            replicas, partitions = 1, cores
         options = self._client.CompileOptions()
         build = options.executable_build_options
         for target in (options, build):
             target.num_replicas, target.num_partitions = replicas, partitions
         grid = self._np.arange(cores).reshape(replicas, partitions)
         options.device_assignment = self._client.DeviceAssignment.create(grid)
-        if partitions > 1:
+        if request["jax"]:  # as JAX itself has it
+            main = self._ir.SymbolTable(module.operation)["main"]
+            free = {
+                kind: [not any("sharding" in key for key in one) for one in _attributes(main, kind)]
+                for kind in ("arg", "res")
+            }
+            build.use_spmd_partitioning = True
+            build.use_shardy_partitioner = any(
+                one.operation.name == "sdy.mesh" for one in module.body.operations
+            )
+            build.allow_spmd_sharding_propagation_to_parameters = free["arg"]
+            build.allow_spmd_sharding_propagation_to_output = free["res"]
+        elif partitions > 1:
             build.use_spmd_partitioning = True
             build.allow_spmd_sharding_propagation_to_output = [True]
             build.allow_spmd_sharding_propagation_to_parameters = [True]
@@ -171,6 +229,28 @@ class Compiler:
             with contextlib.suppress(Exception):
                 figures["text"] = made.hlo_modules()[0].to_string()
         return figures
+
+
+def _attributes(function: Any, kind: str) -> list[dict[str, Any]]:
+    """The attributes of each argument (`"arg"`) or result (`"res"`) of a function, by name."""
+    types = function.type.inputs if kind == "arg" else function.type.results
+    if f"{kind}_attrs" not in function.attributes:
+        return [{} for _ in types]
+    listed = function.attributes[f"{kind}_attrs"]
+    return [{one.name: one.attr for one in given} for given in listed]
+
+
+def _frames(ir: Any, where: Any) -> Iterator[tuple[str, int]]:
+    """The files and lines of a location, innermost first."""
+    if isinstance(where, ir.FileLineColLoc):
+        yield where.filename, where.start_line
+    elif isinstance(where, ir.NameLoc):
+        yield from _frames(ir, where.child_loc)
+    elif isinstance(where, ir.CallSiteLoc):
+        yield from _frames(ir, where.callee)
+        yield from _frames(ir, where.caller)
+    elif isinstance(where, ir.FusedLoc):
+        yield from next(filter(None, (list(_frames(ir, one)) for one in where.locations)), ())
 
 
 class _Rewriter:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import collections
 import linecache
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from tpunb.compiler.hlo import Instruction, Module
 from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.liveness import Live, alive_at_peak
-from tpunb.compiler.origins import Origins
-from tpunb.compiler.program import Buffer, ProgramMemory, Share
+from tpunb.compiler.lowered import Origins, Parameters, unmarked
 from tpunb.compiler.shapes import Shape
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
+from tpunb.tpu.compiled_program import Buffer, ProgramMemory, Share
 
-__all__ = ["Parameters", "described", "line_name"]
-
-Parameters = Sequence[tuple[str, bool]]
-"""Of each argument of the program its name, and whether it is a variable."""
+__all__ = ["described", "line_name"]
 
 _MOST = 20
 _PADDED = 1.05
@@ -96,7 +93,7 @@ def _of_shape(
         shape.padded,
         shape.unpadded,
         operation,
-        node,
+        unmarked(node),
         line,
         layer,
         kind,

@@ -5,24 +5,22 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual.graph.function_def import called_functions, data_inputs
 from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.strict.diagnostics import Choose
 from tpunb.virtual.strict.source_lines import SourceLines
 
-__all__ = ["Choose", "Origins"]
-
-Choose = Callable[[Sequence[SourceLine]], "tuple[str, int] | None"]
-"""Which of the lines that led to a node is shown."""
+__all__ = ["GraphOrigins"]
 
 _TAPES = frozenset({"gradient_tape", "gradients"})
 _KERNEL = re.compile(r"Grad(?=V\d|$)|Backprop\w*")
 """What an operation's gradient has in its name, beside the operation's own."""
 
 
-class Origins:
+class GraphOrigins:
     """Where the instructions of a traced function's program came from.
 
     Args:

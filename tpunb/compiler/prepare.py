@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tpunb._util.deadline import Deadline
-from tpunb.compiler.memory import Parameters
-from tpunb.compiler.origins import Choose, Origins
+from tpunb.compiler import libtpu
+from tpunb.compiler.lowered import Parameters, Prepared
+from tpunb.compiler.origins import GraphOrigins
+from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.compiler.progress import LOWERING, TRACING
+from tpunb.compiler.topologies import Target, cores_of
+from tpunb.compiler.verdict import Function, Settings
 from tpunb.errors.code_problems import Problem
-from tpunb.virtual.check import problem_of
+from tpunb.virtual.check import refuse_other_strategies, trace_for
 from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.keras_layers import layer_names
+from tpunb.virtual.keras_models import model_step
+from tpunb.virtual.strict import xla
 from tpunb.virtual.strict.arguments import parameters
-from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
+from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, Unknown, problem_of
 from tpunb.virtual.strict.examination import Located, once_a_line, statically_found
 from tpunb.virtual.strict.host import on_host
 from tpunb.virtual.strict.lowering import Lowered, lower_for_tpu
 from tpunb.virtual.strict.stand_ins import ANY_SIZE
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["compile_traced", "function_for", "prepare"]
 
 # What TensorFlow refuses before its compiler is asked. Of memory, sizes that depend on data
 # and 64-bit types libtpu says more.
@@ -34,27 +42,6 @@ _LOWERED_AS_ON_A_CPU: Mapping[str, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A replica function that libtpu can be asked about, or cannot.
-
-    Attributes:
-        origins: Where its operations came from.
-        errors: What a TPU refuses before its compiler is asked.
-        unknown: Why the compiler cannot be asked; empty where it can.
-        module: A serialized `HloModuleProto`; empty where there is none.
-        parameters: The module's arguments.
-        notes: What a reader has to know of the figures.
-    """
-
-    origins: Origins
-    errors: tuple[Problem, ...] = ()
-    unknown: str = ""
-    module: bytes = b""
-    parameters: Parameters = ()
-    notes: tuple[str, ...] = ()
-
-
 def prepare(
     traced: TracedFunction, choose: Choose, deadline: Deadline, layers: Collection[str] = ()
 ) -> Prepared:
@@ -66,7 +53,7 @@ def prepare(
         deadline: When it has to be done.
         layers: The names of Keras layers.
     """
-    origins = Origins(traced, choose, layers)
+    origins = GraphOrigins(traced, choose, layers)
     found = statically_found(traced)
     if refused := [one for one in found if one.rule in _BEFORE]:
         return Prepared(origins, _problems(refused, origins, choose))
@@ -88,9 +75,71 @@ def prepare(
     )
 
 
-def _problems(found: Sequence[Diagnostic], origins: Origins, choose: Choose) -> tuple[Problem, ...]:
+def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:
+    """Traces and lowers a function; see `compile` for the arguments and errors."""
+    settings.progress(TRACING)
+    xla.start()
+    layers = layer_names(fn)
+    examples = None
+    if step := model_step(fn, args, strategy, CompileError, "tpunb.compile"):
+        data = step.data if isinstance(step.data, tuple) else (step.data,)
+        fn, args, strategy, examples = step.replica_function, data, step.strategy, step.examples
+    if strategy is not None:
+        refuse_other_strategies(strategy)
+    replicas, partitions = cores_of(strategy)
+    traced = trace_for(fn, args, strategy, lambda one: one)
+    settings.progress(LOWERING)
+    prepared = tuple(prepare(one, settings.choose, settings.deadline, layers) for one in traced)
+    examples = examples or _examples(traced, replicas)
+    return Function(prepared, replicas, partitions, examples)
+
+
+def compile_traced(
+    traced: Sequence[TracedFunction],
+    kinds: Sequence[Target],
+    settings: Settings,
+    *,
+    layers: Collection[str] = (),
+    examples: int | None = None,
+    strategy: Any = None,
+) -> list[TpuProgram]:
+    """Compiles replica functions that were traced elsewhere, as those of a cell.
+
+    Args:
+        traced: What `examination.observing` was passed, in one trace.
+        kinds: What to compile for; see `targets`.
+        settings: How.
+        layers: The names of Keras layers.
+        examples: The global batch.
+        strategy: Whose replicas they are.
+    """
+    libtpu.require()
+    settings.progress(LOWERING)
+    replicas, partitions = cores_of(strategy)
+    prepared = tuple(prepare(one, settings.choose, settings.deadline, layers) for one in traced)
+    function = Function(prepared, replicas, partitions, examples)
+    return [function.on(kind, settings) for kind in kinds]
+
+
+def _examples(traced: Sequence[TracedFunction], replicas: int) -> int | None:
+    """The global batch: the first size of the first tensor that is passed in."""
+    for one in traced:
+        for tensor in one.graph.inputs[1 if hasattr(one.graph, "tracing") else 0 :]:
+            numeric = tensor.dtype.is_floating or tensor.dtype.is_integer
+            if numeric and tensor.shape.rank and tensor.shape[0]:
+                return int(tensor.shape[0]) * replicas
+    return None
+
+
+def _problems(
+    found: Sequence[Diagnostic], origins: GraphOrigins, choose: Choose
+) -> tuple[Problem, ...]:
     located = [Located(one, origins.places(one.node) if one.node else ()) for one in found]
-    return tuple(dict.fromkeys(problem_of(one, choose) for one in once_a_line(located)))
+    return tuple(
+        dict.fromkeys(
+            problem_of(one.diagnostic, one.places, choose) for one in once_a_line(located)
+        )
+    )
 
 
 def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:
@@ -115,7 +164,7 @@ def _variables(traced: TracedFunction) -> Sequence[tf.Variable]:
     return [one for one in traced.graph.variables if hasattr(one, "handle")]
 
 
-def _notes(origins: Origins, lowered: Lowered, host: bool) -> Iterator[str]:
+def _notes(origins: GraphOrigins, lowered: Lowered, host: bool) -> Iterator[str]:
     if not lowered.sized:
         yield f"Sizes that are not known were taken as {ANY_SIZE}."
     if host:

@@ -1,26 +1,13 @@
-"""What the TPU's compiler made of a function: plain data, without TensorFlow."""
+"""A compiled program as `tpunb.compile` returns it, and the errors of compiling."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 from tpunb._util.plain_text import plain
-from tpunb._util.units import byte_count, duration
 from tpunb.errors import TpunbError
-from tpunb.errors.code_problems import Problem, SourceLine
-
-__all__ = [
-    "Buffer",
-    "CodeLine",
-    "CompileError",
-    "CompilerUnavailableError",
-    "ProgramMemory",
-    "Share",
-    "StepTime",
-    "TpuProgram",
-]
+from tpunb.tpu.compiled_program import Program
 
 
 class CompileError(TpunbError, ValueError):
@@ -31,246 +18,12 @@ class CompilerUnavailableError(TpunbError, RuntimeError):
     """The TPU's compiler is not installed, or has no wheels for this machine."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Buffer:
-    """A tensor in a core's memory.
-
-    Attributes:
-        shape: Its sizes on one core.
-        dtype: XLA's name of its type: `"f32"`, `"bf16"`, `"s32"`, `"pred"`, ….
-        padded_bytes: What it takes in its layout, which fills tiles up.
-        unpadded_bytes: What its numbers alone take.
-        operation: TensorFlow's operation that made it (`"Conv2D"`), or XLA's; of an
-            argument or a variable `"argument"` or `"variable"`.
-        node: The node's name, or the argument's or the variable's; empty where unknown.
-        line: The line of the user's code, None where none is known.
-        layer: The Keras layer, empty where there is none.
-        kind: `"variable"`, `"argument"`, `"temporary"` or `"output"`.
-        layout: XLA's text of the layout, as `"{3,0,2,1:T(8,128)}"`; may be empty.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    padded_bytes: int
-    unpadded_bytes: int
-    operation: str
-    node: str = ""
-    line: SourceLine | None = None
-    layer: str = ""
-    kind: str = "temporary"
-    layout: str = ""
-
-    @property
-    def text(self) -> str:
-        """Its type and sizes, as XLA writes them: `"f32[128,56,56,256]"`."""
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
-
-    @property
-    def wasted(self) -> int:
-        """Bytes that are padding."""
-        return max(self.padded_bytes - self.unpadded_bytes, 0)
-
-    @property
-    def factor(self) -> float:
-        """How many times its numbers it takes: 1 without padding."""
-        return self.padded_bytes / self.unpadded_bytes if self.unpadded_bytes else 1.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Share:
-    """What a line, a layer, an operation or a collective takes.
-
-    Attributes:
-        name: The line's code, the layer's name, the operation's type, or the
-            collective's kind and size.
-        line: The line, where it is one's.
-        seconds: Of a step, in the middle of the range; None where no time was asked for.
-        fraction: Of the step's time, 0 to 1; None likewise.
-        memory: Bytes alive at the peak that it made, variables included.
-        bytes: What it moves: of a collective over the links; else through HBM.
-    """
-
-    name: str
-    line: SourceLine | None = None
-    seconds: float | None = None
-    fraction: float | None = None
-    memory: int = 0
-    bytes: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ProgramMemory:
-    """What a program takes of a core's memory, in bytes.
-
-    Attributes:
-        peak: The most that is in use at a time, as the compiler says; of a program that
-            does not fit, what it would need.
-        available: HBM that a program can use, as the compiler counts it.
-        data_sheet: HBM as the data sheet has it.
-        arguments: Inputs and variables.
-        variables: Of these, the variables'.
-        outputs: Results that do not take a variable's place.
-        temporaries: What is made in between, at the peak.
-        code: The program itself.
-        largest: The largest buffers alive at the peak, largest first.
-        padding: The buffers with most padding, worst first.
-        by_line: Bytes alive at the peak by line of the user's code.
-        by_layer: The same by Keras layer.
-        exact: Whether `peak` is the compiler's figure; a sum of what it reported where it
-            gave none, as for some programs that do not fit.
-    """
-
-    peak: int
-    available: int
-    data_sheet: int
-    arguments: int = 0
-    variables: int = 0
-    outputs: int = 0
-    temporaries: int = 0
-    code: int = 0
-    largest: tuple[Buffer, ...] = ()
-    padding: tuple[Buffer, ...] = ()
-    by_line: tuple[Share, ...] = ()
-    by_layer: tuple[Share, ...] = ()
-    exact: bool = True
-
-    @property
-    def fits(self) -> bool:
-        """Whether the peak is within what is available."""
-        return self.peak <= self.available
-
-    @property
-    def free(self) -> int:
-        """What is left at the peak; 0 where it does not fit."""
-        return max(self.available - self.peak, 0)
-
-    @property
-    def fraction(self) -> float:
-        """The peak as a part of what is available; above 1 where it does not fit."""
-        return self.peak / self.available
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepTime:
-    """An estimate of what one call takes on the TPU, in seconds.
-
-    Nothing was run: it is a range, and `not_counted` says what it leaves out.
-
-    Attributes:
-        low: The lower of two estimates.
-        high: The higher one.
-        matmul: The share of matrix products and convolutions, 0 to 1.
-        memory_bound: The share of what waits for memory: elementwise operations,
-            reductions, copies.
-        collectives_fraction: The share of what goes over the links.
-        by_line: By line of the user's code, longest first.
-        by_layer: By Keras layer, longest first.
-        by_operation: By TensorFlow operation, longest first.
-        collectives: All-reduces and the like, longest first; `bytes` is what a core sends.
-        not_counted: What the estimate leaves out, a sentence each.
-    """
-
-    low: float
-    high: float
-    matmul: float = 0.0
-    memory_bound: float = 0.0
-    collectives_fraction: float = 0.0
-    by_line: tuple[Share, ...] = ()
-    by_layer: tuple[Share, ...] = ()
-    by_operation: tuple[Share, ...] = ()
-    collectives: tuple[Share, ...] = ()
-    not_counted: tuple[str, ...] = ()
-
-    @property
-    def estimate(self) -> float:
-        """The geometric middle of the range."""
-        return math.sqrt(self.low * self.high)
-
-    def __str__(self) -> str:
-        return f"{duration(self.low)} to {duration(self.high)}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CodeLine:
-    """A line of the user's code that the program came from.
-
-    Attributes:
-        place: Its file and number.
-        text: The code, without what is around it.
-    """
-
-    place: SourceLine
-    text: str
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class TpuProgram:
+class TpuProgram(Program):
     """A function as the TPU's own compiler compiled it, or why it did not.
 
-    Attributes:
-        tpu: The TPU type, such as `"v5e-8"`.
-        replicas: How many replicas run it.
-        logical_devices: Cores of a replica; the figures are those of one core.
-        examples: The global batch of a call, None where it is not known.
-        errors: What the compiler refuses, as a check reports it.
-        unknown: Why nothing is known, where the compiler crashed or took too long;
-            empty where it answered.
-        crashed: Whether that is because it crashed.
-        memory: What it takes of a core's memory; None where the compiler gave no figures.
-        time: An estimate of its time; None where none was asked for, or it does not compile.
-        lines: The lines of the user's code that it came from, in order.
-        text: The optimised HLO; empty where the compiler gave none.
-        compile_seconds: How long compiling took.
-        notes: What a reader has to know of the figures, a sentence each.
-        largest_batch: The largest global batch that fits, where it was asked for.
+    It shows itself as text and HTML. Its attributes are those of `Program` in
+    `tpunb/tpu/compiled_program.py`: `tpu`, `replicas`, `memory`, `time`, `errors` and more.
     """
-
-    tpu: str
-    replicas: int
-    logical_devices: int = 1
-    examples: int | None = None
-    errors: tuple[Problem, ...] = ()
-    unknown: str = ""
-    crashed: bool = False
-    memory: ProgramMemory | None = None
-    time: StepTime | None = None
-    lines: tuple[CodeLine, ...] = ()
-    text: str = ""
-    compile_seconds: float = 0.0
-    notes: tuple[str, ...] = ()
-    largest_batch: int | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether it compiles and fits."""
-        return not self.errors and not self.unknown
-
-    @property
-    def cores(self) -> int:
-        """The cores that run it."""
-        return self.replicas * self.logical_devices
-
-    @property
-    def examples_per_second_per_core(self) -> float | None:
-        """In the middle of the range; None where a figure for it is missing."""
-        if self.time is None or self.examples is None or not self.time.estimate:
-            return None
-        return self.examples / self.time.estimate / self.cores
-
-    @property
-    def headline(self) -> str:
-        """The outcome in a line."""
-        if self.unknown:
-            return f"{self.tpu}: not known: {self.unknown}"
-        if not self.ok:
-            return f"{self.tpu}: does not compile: {self.errors[0].reason}"
-        parts = [f"{self.tpu}: compiles"]
-        if self.memory is not None:
-            used, free = byte_count(self.memory.peak), byte_count(self.memory.available)
-            parts.append(f"{used} of {free} a core")
-        if self.time is not None:
-            parts.append(f"about {self.time} a call")
-        return ", ".join(parts) + "."
 
     def as_text(self) -> str:
         """The program as the compiler scheduled it: optimised HLO.
@@ -317,11 +70,10 @@ class TpuProgram:
         return f"<TpuProgram {plain(self.headline)}>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from tpunb.display.describe import describe_program
-        from tpunb.display.draw import mimebundle
+        from tpunb.display.draw.programs_html import programs_bundle
 
         del include, exclude
-        return dict(mimebundle(describe_program(self)))
+        return programs_bundle([self])
 
     def _repr_html_(self) -> str:
         return str(self._repr_mimebundle_()["text/html"])

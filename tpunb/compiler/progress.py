@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from tpunb.display.progress import CellDisplay
+from tpunb.display.live_progress import CellDisplay
 
 __all__ = ["LOWERING", "TRACING", "told"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from tpunb._util.units import byte_count
-from tpunb.compiler.program import Buffer
+from tpunb.compiler.lowered import unmarked
+from tpunb.tpu.compiled_program import Buffer
 from tpunb.virtual.strict.diagnostics import Diagnostic
 
 __all__ = ["memory_refusal", "needed_bytes", "refusal"]
@@ -77,7 +78,7 @@ def refusal(message: str) -> Diagnostic:
             kind = _OF_X64.search(message)
             types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
             return Diagnostic(rule, node, "", reason.format(types=types), fix, message)
-    first = message.splitlines()[0].rstrip(".") if message else "it says not why"
+    first = unmarked(message).splitlines()[0].rstrip(".") if message else "it says not why"
     return Diagnostic(
         "compile",
         node,

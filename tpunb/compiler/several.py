@@ -6,7 +6,8 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from tpunb.compiler.program import Share, StepTime, TpuProgram
+from tpunb.compiler.program import TpuProgram
+from tpunb.tpu.compiled_program import Share, StepTime
 
 __all__ = ["merged"]
 

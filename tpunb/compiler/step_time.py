@@ -18,12 +18,12 @@ from tpunb.compiler.gathers import irregular
 from tpunb.compiler.hlo import Computation, Instruction, Module
 from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.loops import trips
+from tpunb.compiler.lowered import Origins
 from tpunb.compiler.memory import line_name
-from tpunb.compiler.origins import Origins
 from tpunb.compiler.products import multiplications, products
-from tpunb.compiler.program import Share, StepTime
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
+from tpunb.tpu.compiled_program import Share, StepTime
 
 __all__ = ["step_time"]
 

@@ -8,35 +8,7 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from tpunb.compiler.program import TpuProgram
-
-__all__ = ["TpuPrograms", "TpuRow"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TpuRow:
-    """A TPU type in the table "which TPU do I need".
-
-    Attributes:
-        tpu: The type.
-        cores: How many it has.
-        fits: Whether the program compiles and fits; None where nothing is known.
-        peak: Bytes a core at the peak; None where the compiler gave no figure.
-        available: Bytes a core that a program can use.
-        largest_batch: The largest global batch, where it was asked for.
-        low: The lower estimate of a call, in seconds, where time was asked for.
-        high: The higher one.
-        examples_per_second_per_core: In the middle of the range.
-    """
-
-    tpu: str
-    cores: int
-    fits: bool | None
-    peak: int | None
-    available: int | None
-    largest_batch: int | None
-    low: float | None
-    high: float | None
-    examples_per_second_per_core: float | None
+from tpunb.tpu.compiled_program import TpuRow
 
 
 class TpuPrograms(Sequence[TpuProgram]):
@@ -77,7 +49,7 @@ class TpuPrograms(Sequence[TpuProgram]):
 
     def rows(self) -> tuple[TpuRow, ...]:
         """The table "which TPU do I need"."""
-        return tuple(map(_row, self))
+        return tuple(program.row for program in self)
 
     def raise_if_refused(self) -> None:
         """Fails where one of them does not compile.
@@ -105,26 +77,10 @@ class TpuPrograms(Sequence[TpuProgram]):
         return f"TpuPrograms({', '.join(program.tpu for program in self)})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from tpunb.display.describe import describe_programs
-        from tpunb.display.draw import mimebundle
+        from tpunb.display.draw.programs_html import programs_bundle
 
         del include, exclude
-        return dict(mimebundle(describe_programs(self)))
+        return programs_bundle(self)
 
     def _repr_html_(self) -> str:
         return str(self._repr_mimebundle_()["text/html"])
-
-
-def _row(program: TpuProgram) -> TpuRow:
-    memory, time = program.memory, program.time
-    return TpuRow(
-        program.tpu,
-        program.cores,
-        None if program.unknown else program.ok,
-        None if memory is None else memory.peak,
-        None if memory is None else memory.available,
-        program.largest_batch,
-        None if time is None else time.low,
-        None if time is None else time.high,
-        program.examples_per_second_per_core,
-    )

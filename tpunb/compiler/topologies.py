@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 from tpunb.compiler.program import CompileError
 from tpunb.tpu.core_figures import HARDWARE, Hardware
 from tpunb.tpu.types import Accelerator, accelerator
 
-__all__ = ["Target", "target"]
+__all__ = ["Target", "cores_of", "target", "targets"]
 
 # Both TensorCores of a chip as one device, as TensorFlow has them.
 _CHIPS = {"v4": "megacore"}
@@ -70,3 +72,34 @@ def target(tpu: str, replicas: int | None, partitions: int = 1) -> Target:
             fix="Choose a larger type, or fewer logical devices.",
         )
     return Target(kind, replicas or kind.num_devices // partitions, partitions)
+
+
+def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Target]:
+    """What to compile for: types by name, or by default a strategy's.
+
+    Raises:
+        CompileError: It is not known which type is meant.
+        AcceleratorTypeError: There is no such type.
+    """
+    own = _type_of(strategy)
+    if tpu is None and own is None:
+        raise CompileError(
+            "It is not known what TPU type to compile for: a number of cores is none.",
+            fix="Name one: tpu='v5e-8'; or connect to one.",
+        )
+    names = [own] if tpu is None else [tpu] if isinstance(tpu, str) else list(tpu)
+    replicas, partitions = cores_of(strategy)
+    return [target(name, replicas if name == own else None, partitions) for name in names if name]
+
+
+def cores_of(strategy: Any) -> tuple[int, int]:
+    """The replicas of a strategy, and the cores of each."""
+    devices = getattr(getattr(strategy, "extended", None), "_tpu_devices", None)
+    return (1, 1) if devices is None else (int(devices.shape[0]), int(devices.shape[1]))
+
+
+def _type_of(strategy: Any) -> str | None:
+    """The TPU type of a virtual TPU; None for a plain number of cores."""
+    resolver = getattr(getattr(strategy, "extended", None), "_tpu_cluster_resolver", None)
+    kind = getattr(resolver, "accelerator", None)
+    return kind.name if kind is not None and kind.hbm_bytes else None

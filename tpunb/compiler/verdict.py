@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.hlo import Module, parse
 from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
+from tpunb.compiler.lowered import Prepared, unmarked
 from tpunb.compiler.memory import described, line_name
-from tpunb.compiler.origins import Choose
-from tpunb.compiler.prepare import Prepared
-from tpunb.compiler.program import CodeLine, ProgramMemory, TpuProgram
+from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.refusals import memory_refusal, needed_bytes, refusal
+from tpunb.compiler.several import merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.virtual.check import problem_of
-from tpunb.virtual.strict.diagnostics import Diagnostic
-from tpunb.virtual.strict.examination import Located
+from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
+from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, problem_of
 
-__all__ = ["Settings", "program_for"]
+__all__ = ["Function", "Settings", "deadline_for", "program_for"]
 
+_SECONDS = 300.0
+"""How long compiling for one type may take where nothing else is said."""
 # So close to the limit, low effort may come to another verdict than all of it.
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
@@ -53,6 +54,36 @@ class Settings:
     speed: bool = False
     details: bool = True
     progress: Callable[[str], None] = lambda _: None
+
+
+def deadline_for(kinds: Sequence[Target], timeout: float | None) -> Deadline:
+    """When compiling for some types has to be done, which begins now."""
+    return Deadline(_SECONDS * len(kinds) if timeout is None else timeout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function whose replica functions are traced and lowered.
+
+    Attributes:
+        prepared: One for each call of `strategy.run` in it.
+        replicas: On how many it was traced.
+        partitions: Cores of a replica.
+        examples: The global batch there.
+    """
+
+    prepared: tuple[Prepared, ...]
+    replicas: int
+    partitions: int = 1
+    examples: int | None = None
+
+    def on(self, wanted: Target, settings: Settings) -> TpuProgram:
+        """Compiles it for one TPU type, with the same batch on each replica."""
+        examples = self.examples
+        if examples is not None and wanted.replicas != self.replicas:
+            examples = -(-examples // self.replicas) * wanted.replicas
+        programs = [program_for(one, wanted, settings, examples) for one in self.prepared]
+        return merged(programs)
 
 
 def program_for(
@@ -110,6 +141,7 @@ def _ask(
         effort=LOW_EFFORT if low else "",
         deadline=settings.deadline,
         text=settings.details or settings.speed,
+        jax=prepared.jax,
     )
 
 
@@ -137,7 +169,7 @@ def _accepted(
         memory=memory,
         time=step_time(answer, module, origins, wanted) if timed and module else None,
         lines=tuple(_lines(module, prepared)) if module else (),
-        text=answer.text,
+        text=unmarked(answer.text),
         notes=tuple(notes),
     )
 
@@ -163,6 +195,8 @@ def _refused(
     )
     largest = memory.largest[0] if memory.largest else None
     found = _problem(memory_refusal(answer.message, peak, available, largest), prepared, settings)
+    if largest is not None and largest.line is not None:
+        found = dataclasses.replace(found, line=largest.line.line, file=largest.line.file)
     program = dataclasses.replace(program, errors=(found,), memory=memory)
     return _noting(program, _PARTLY) if memory.largest else program
 
@@ -185,7 +219,7 @@ def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMe
 
 def _problem(found: Diagnostic, prepared: Prepared, settings: Settings) -> Problem:
     places = prepared.origins.places(found.node) if found.node else ()
-    return problem_of(Located(found, places), settings.choose)
+    return problem_of(found, places, settings.choose)
 
 
 def _noting(program: TpuProgram, note: str) -> TpuProgram:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram
     from tpunb.compiler.table import TpuPrograms
     from tpunb.connection.cluster.pod import Pod
-    from tpunb.display.describe import Annotations, ConnectionDescription
+    from tpunb.display.describe.connection import ConnectionDescription
+    from tpunb.tpu.annotations import Annotations
     from tpunb.training.history import History
 
 __all__ = ["Connection", "RunResult", "latest_connection", "open_connections"]
@@ -130,7 +131,7 @@ class Connection:
 
     def memory_per_core(self) -> tuple[int, ...]:
         """Bytes that the variables of the strategy hold on each core, in the cores' order."""
-        from tpunb.display.describe.memory import memory_per_core
+        from tpunb.display.describe.connection import memory_per_core
 
         topology = self.describe().topology
         assert topology is not None
@@ -235,7 +236,7 @@ class Connection:
 
     def _finish(self, run: Steps) -> RunResult:
         """Makes a run's steps."""
-        from tpunb.cells.stop_messages import raise_if_ended_early
+        from tpunb.cells.steps import raise_if_ended_early
         from tpunb.training.history import remember_history
 
         try:
@@ -259,8 +260,8 @@ class Connection:
 
     def describe(self) -> ConnectionDescription:
         """A description of the connection, for displays and programs."""
-        from tpunb.display.describe import (
-            ConnectionDescription,
+        from tpunb.display.describe.connection import ConnectionDescription
+        from tpunb.display.describe.topology_description import (
             describe_device_assignment,
             describe_topology,
         )
@@ -348,6 +349,6 @@ class Connection:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         del include, exclude
-        from tpunb.display.draw import mimebundle
+        from tpunb.display.draw.static_forms import mimebundle
 
         return {"text/plain": repr(self)} if self.closed else dict(mimebundle(self.describe()))

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import re
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from tpunb.errors.base import hint
 
-__all__ = ["Problem", "SourceLine", "known_error", "refusal", "refusal_in_short"]
+__all__ = [
+    "Problem",
+    "SourceLine",
+    "definition",
+    "innermost",
+    "is_library",
+    "is_of_this_package",
+    "known_error",
+    "refusal",
+    "refusal_in_short",
+]
+
+_GENERATED = re.compile(r"__autograph_generated_file|^<frozen|^<string>")
 
 # AutoGraph indents it, and blank lines with it.
 _OURS = re.compile(
@@ -84,3 +102,37 @@ def refusal_in_short(message: str) -> str | None:
     """What a message says that `refusal` has made, in our words; None for other messages."""
     found = _OURS.search(message)
     return found["said"] if found else None
+
+
+def innermost(places: Sequence[SourceLine]) -> tuple[str, int] | None:
+    """The innermost line of the user's code that led to a diagnostic."""
+    return (places[0].file, places[0].line) if places else None
+
+
+def definition(fn: Any) -> tuple[str, int] | None:
+    """Where a function is defined, which stands for a place that is not known."""
+    code = getattr(inspect.unwrap(getattr(fn, "python_function", fn)), "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code else None
+
+
+@functools.cache
+def is_library(file: str) -> bool:
+    """Whether a file belongs to Python, to a package that is installed, or to this one."""
+    if _GENERATED.search(file):
+        return True
+    path = Path(file)
+    if "site-packages" in path.parts or "dist-packages" in path.parts:
+        return True
+    return any(path.is_relative_to(home) for home in _homes())
+
+
+@functools.cache
+def _homes() -> list[Path]:
+    paths = sysconfig.get_paths()
+    return [Path(paths[key]) for key in ("stdlib", "platstdlib")]
+
+
+@functools.cache
+def is_of_this_package(file: str) -> bool:
+    """Whether a file is one of ours."""
+    return Path(file).is_relative_to(Path(__file__).parents[1])

@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tpunb.display.curves_display import CurvesDisplay
-from tpunb.display.describe.history import is_wanted
+from tpunb.display.describe.history_description import is_wanted
+from tpunb.display.live_progress import CurvesDisplay
 from tpunb.keras.learning_rates import RATE, RATE_NAMES
 from tpunb.keras.log_recorder import LogRecorder
 from tpunb.keras.stopping import TrainingGuard, callback_list

@@ -12,8 +12,7 @@ from tpunb.errors import AcceleratorTypeError, CellError
 
 if TYPE_CHECKING:
     from tpunb.connection.connection import Connection
-    from tpunb.display.widgets._base import LiveWidget
-    from tpunb.display.widgets.auto_displays import AutoDisplays
+    from tpunb.display.widgets.live_widget import AutoDisplays, LiveWidget
 
 __all__ = [
     "Described",
@@ -58,12 +57,12 @@ class Introduction:
         self._connection = connection
 
     def __repr__(self) -> str:
-        from tpunb.display.draw.text import introduction_text
+        from tpunb.display.draw.connection_text import introduction_text
 
         return introduction_text(self._connection)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        from tpunb.display.draw.table import introduction_html
+        from tpunb.display.draw.connection_text import introduction_html
 
         del include, exclude
         return {"text/plain": repr(self), "text/html": introduction_html(self._connection)}
@@ -75,7 +74,7 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
     Raises:
         CellError: One of them does not exist.
     """
-    from tpunb.display.describe import describe_chosen_replicas
+    from tpunb.display.describe.replicas import describe_chosen_replicas
 
     try:
         return Described(describe_chosen_replicas(value, targets))
@@ -97,7 +96,7 @@ def show(value: Any) -> LiveWidget:
         The widget that is shown; its `freeze` replaces it by the static form.
         Where widgets cannot run, the static form is shown at once.
     """
-    from tpunb.display.widgets._base import LiveWidget
+    from tpunb.display.widgets.live_widget import LiveWidget
 
     widget = value if isinstance(value, LiveWidget) else _widget(value)
     widget.show_once()
@@ -137,7 +136,7 @@ def _is_compiled(value: Any) -> bool:
 
 def _is_topology(value: Any) -> bool:
     from tpunb.connection.connection import Connection
-    from tpunb.display.describe import TopologyDescription
+    from tpunb.display.describe.topology_description import TopologyDescription
     from tpunb.tpu.types import Accelerator, accelerator
 
     if isinstance(value, str):
@@ -201,7 +200,7 @@ class Displays:
 
     def of_values(self, value: Any, **_: Any) -> Forms:
         """The display of a value with a part on each replica."""
-        from tpunb.display.describe import describe_replica_values
+        from tpunb.display.describe.replicas import describe_replica_values
 
         return self._live("ReplicasWidget", value) or _static(describe_replica_values(value))
 
@@ -214,8 +213,8 @@ class Displays:
 
         def print_nest(value: Any, printer: Any, cycle: bool) -> None:
             if not cycle and _holds_distributed(value, depth=3):
-                from tpunb.display.describe import describe_replica_values
-                from tpunb.display.draw import replicas_text
+                from tpunb.display.describe.replicas import describe_replica_values
+                from tpunb.display.draw.replicas_text import replicas_text
 
                 printer.text(replicas_text(describe_replica_values(value)))
             elif before is not None:
@@ -231,7 +230,8 @@ class Displays:
 
     def of_described(self, value: Described, **_: Any) -> Forms:
         """The display of a description."""
-        from tpunb.display.describe import ReplicaValuesDescription, TopologyDescription
+        from tpunb.display.describe.replicas import ReplicaValuesDescription
+        from tpunb.display.describe.topology_description import TopologyDescription
 
         live: Forms | None = None
         if isinstance(value.description, TopologyDescription):
@@ -246,7 +246,7 @@ class Displays:
 
     def of_history(self, value: Any, **_: Any) -> Forms:
         """The display of a training history."""
-        from tpunb.display.describe import describe_history
+        from tpunb.display.describe.history_description import describe_history
 
         return self._live("CurvesWidget", value) or _static(describe_history(value))
 
@@ -267,7 +267,7 @@ class Displays:
         if not frontend.shows_widgets():
             return None
         from tpunb.display import widgets
-        from tpunb.display.widgets.auto_displays import AutoDisplays
+        from tpunb.display.widgets.live_widget import AutoDisplays
 
         connection = self._connection()
         state.setdefault("link", connection.link if connection is not None else "")
@@ -278,13 +278,16 @@ class Displays:
 
 
 def _static(description: Any) -> Bundle:
-    from tpunb.display.draw import mimebundle
+    from tpunb.display.draw.static_forms import mimebundle
 
     return dict(mimebundle(description))
 
 
 def _topology(value: Any) -> Any:
-    from tpunb.display.describe import describe_device_assignment, describe_topology
+    from tpunb.display.describe.topology_description import (
+        describe_device_assignment,
+        describe_topology,
+    )
 
     is_assignment = hasattr(value, "core_assignment")
     return describe_device_assignment(value) if is_assignment else describe_topology(value)

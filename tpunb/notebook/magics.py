@@ -15,7 +15,7 @@ from IPython.display import display
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
-from tpunb.display.progress import ConnectDisplay, show_in_passing
+from tpunb.display.live_progress import ConnectDisplay, show_in_passing
 from tpunb.errors import TpunbError, nearest
 from tpunb.notebook import cell_names, displays, reports
 from tpunb.notebook.cell_options import (
@@ -288,7 +288,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_topology v4-32
             %tpu_topology --annotations
         """
-        from tpunb.display.describe import describe_accelerator, with_program
+        from tpunb.display.describe.topology_description import describe_accelerator, with_program
 
         args = arguments_of(self.tpu_topology, line)
         if args.annotations:

@@ -32,7 +32,7 @@ class Report:
         return plain("\n".join(lines))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        from tpunb.display.draw.table import facts_html
+        from tpunb.display.draw.connection_text import facts_html
 
         del include, exclude
         return {"text/plain": repr(self), "text/html": facts_html(*self.facts())}
@@ -50,7 +50,7 @@ class StatusReport(Report):
 
     def facts(self) -> tuple[str, list[tuple[str, str]]]:
         """What is connected, for how long, and what it holds."""
-        from tpunb.display.draw.formats import arithmetic_rows
+        from tpunb.display.draw.connection_text import arithmetic_rows
 
         status = self.status
         failed = (
@@ -123,13 +123,13 @@ def ran_line(result: CellResult, settings: RunSettings, replicas: int) -> str:
 
 def _in_short(value: Any) -> str:
     """A number as such, another tensor by its dtype and shape."""
-    from tpunb.display.draw.formats import number
+    from tpunb.display.draw.number_format import number_text
 
     shape = getattr(value, "shape", None)
     if shape is None or len(shape):
         dtype = getattr(getattr(value, "dtype", None), "name", type(value).__name__)
         return f"{dtype} {list(shape)}" if shape is not None else str(dtype)
-    return number(value.numpy().item())
+    return number_text(value.numpy().item())
 
 
 class StepsReport(Report):

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tpunb.cells.traceback import first_line, show_shortly, syntax_error
+from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
 from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
-from tpunb.display.progress import CellDisplay, RunDisplay
+from tpunb.display.live_progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.notebook.closed_values import ClosedConnections, gone, replaced
 from tpunb.notebook.missing_names import about_missing_name
@@ -181,7 +181,7 @@ class Session:
         Raises:
             Stopped: The stop button has ended it; what was done is bound.
         """
-        from tpunb.cells.stop_messages import explained_check, raise_if_ended_early
+        from tpunb.cells.steps import explained_check, raise_if_ended_early
 
         cells = self.connection.cells
         with self._short_errors(source):
@@ -240,7 +240,7 @@ class Session:
         Raises:
             Stopped: An interrupt has ended it.
         """
-        from tpunb.cells.stop_messages import explained_check
+        from tpunb.cells.steps import explained_check
 
         cells = self.connection.cells
         with self._short_errors(source), explained_check():

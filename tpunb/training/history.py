@@ -15,8 +15,8 @@ from tpunb._util.plain_text import plain
 from tpunb._util.units import counted
 from tpunb.errors import HistoryError
 from tpunb.training.columns import Columns, Floats, Ints, Series
+from tpunb.training.history_table import history_csv, history_table
 from tpunb.training.metrics import best_row, checked, goal_of, summary, whole
-from tpunb.training.table import history_csv, history_table
 
 __all__ = ["History", "latest_history", "remember_history"]
 

@@ -16,7 +16,7 @@ from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import open_connections
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
-from tpunb.display.progress import ConnectDisplay
+from tpunb.display.live_progress import ConnectDisplay
 from tpunb.display.widgets.frontend import shows_widgets
 from tpunb.errors import ConnectError
 from tpunb.verification.report import VerifyReport, facts_of, scrubber

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -14,21 +13,17 @@ from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import PLAIN, Markup, escaped, lines, table
 from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
-from tpunb.errors.code_problems import Problem, SourceLine
+from tpunb.errors.code_problems import Problem, SourceLine, innermost
 from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
 from tpunb.virtual.embedding_tables import no_embedding_tables
 from tpunb.virtual.fit_notes import empty_share
 from tpunb.virtual.graph.traced_function import TracedFunction, traced_function_of
 from tpunb.virtual.interface import VirtualTPU
-from tpunb.virtual.keras_models import is_model, model_step
+from tpunb.virtual.keras_models import model_step
 from tpunb.virtual.strict.advice import advice
-from tpunb.virtual.strict.examination import (
-    Examination,
-    Located,
-    examine,
-    observing,
-)
+from tpunb.virtual.strict.diagnostics import chooser, problem_of
+from tpunb.virtual.strict.examination import Examination, examine, observing
 from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.untouched import untouched
 
@@ -37,11 +32,8 @@ __all__ = [
     "CheckReport",
     "Problem",
     "check",
-    "chooser",
     "current",
     "examined",
-    "innermost",
-    "problem_of",
     "refuse_other_strategies",
     "report",
     "trace_for",
@@ -175,14 +167,6 @@ def _empty_shares(args: Sequence[Any], strategy: Any) -> list[Problem]:
     return [Problem("empty-share", None, "", cause, f"Use {fix}") for cause, _, fix in parts]
 
 
-def chooser(fn: Any) -> Callable[[Sequence[SourceLine]], tuple[str, int] | None]:
-    """Which line of a function is shown: the innermost, or where the function is defined."""
-    if is_model(fn) or is_model(getattr(fn, "__self__", None)):
-        return innermost  # of a library's model no line is the user's
-    defined = _definition(fn)
-    return lambda places: innermost(places) or defined
-
-
 def refuse_other_strategies(strategy: Any) -> None:
     """Says no to strategies whose replica functions cannot be looked at.
 
@@ -215,42 +199,14 @@ def report(
     for examination in examinations:
         for located in examination.diagnostics:
             kept = errors if located.refuses else warnings
-            kept[problem_of(located, choose)] = None
+            kept[problem_of(located.diagnostic, located.places, choose)] = None
         for located in advice(examination):
-            warnings[problem_of(located, choose)] = None
+            warnings[problem_of(located.diagnostic, located.places, choose)] = None
     return CheckReport(tuple(sorted(errors, key=_order)), tuple(sorted(warnings, key=_order)))
 
 
 def _order(problem: Problem) -> tuple[str, float]:
     return problem.file, float("inf") if problem.line is None else problem.line
-
-
-def problem_of(
-    located: Located, choose: Callable[[Sequence[SourceLine]], tuple[str, int] | None]
-) -> Problem:
-    """A diagnostic for a reader; `choose` says which of its lines is shown."""
-    diagnostic = located.diagnostic
-    file, line = choose(located.places) or ("", None)
-    known = explain(diagnostic.message)
-    return Problem(
-        diagnostic.rule,
-        line,
-        file,
-        diagnostic.reason,
-        diagnostic.fix,
-        known.code if known else None,
-    )
-
-
-def innermost(places: Sequence[SourceLine]) -> tuple[str, int] | None:
-    """The innermost line of the user's code that led to a diagnostic."""
-    return (places[0].file, places[0].line) if places else None
-
-
-def _definition(fn: Any) -> tuple[str, int] | None:
-    """Where a function is defined, which stands for a place that is not known."""
-    code = getattr(inspect.unwrap(getattr(fn, "python_function", fn)), "__code__", None)
-    return (code.co_filename, code.co_firstlineno) if code else None
 
 
 def current() -> Any:

@@ -21,7 +21,7 @@ from tpunb._util.units import counted
 from tpunb.errors import TpuWarning
 from tpunb.virtual._tensorflow import distribute_lib, tensor_util
 from tpunb.virtual.input_rounds import WRAPPERS
-from tpunb.virtual.keras_models import is_model
+from tpunb.virtual.keras_layers import is_model
 from tpunb.virtual.whole_batches import parts_of
 
 __all__ = [

@@ -1,18 +1,18 @@
-"""Keras models: their step as a replica function, its batch, and the names of their layers."""
+"""Keras models: their step as a replica function, and its batch."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb.errors import TpunbError
 from tpunb.virtual._tensorflow import distribute_lib
+from tpunb.virtual.keras_layers import is_model
 
-__all__ = ["ModelStep", "is_model", "layer_names", "model_step"]
+__all__ = ["ModelStep", "model_step"]
 
 _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 _OF_A_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
@@ -33,11 +33,6 @@ class ModelStep:
     data: Any
     examples: int | None
     strategy: Any
-
-
-def is_model(value: object) -> bool:
-    """Whether this is a Keras model, of Keras 3 or tf_keras."""
-    return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
 
 
 def model_step(
@@ -100,42 +95,6 @@ def _strategy_of(model: Any) -> Any:
     """The strategy in whose scope a model was made; None outside of any."""
     own = getattr(model, "distribute_strategy", None)
     return None if own is distribute_lib._get_default_strategy() else own
-
-
-def layer_names(fn: Any) -> frozenset[str]:
-    """The names of the layers of the models that a function is, is a method of, or uses."""
-    return frozenset(
-        layer.name
-        for model in _models(fn)
-        for layer in (
-            model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
-        )
-    )
-
-
-def _models(fn: Any) -> Iterator[Any]:
-    for value in (fn, getattr(fn, "__self__", None)):
-        if is_model(value):
-            yield value
-            return
-    plain = inspect.unwrap(getattr(fn, "python_function", fn))
-    try:
-        used = inspect.getclosurevars(plain)
-    except (TypeError, ValueError):
-        return
-    for value in (*used.nonlocals.values(), *used.globals.values()):
-        if is_model(value):
-            yield value
-        elif callable(value) and getattr(value, "__closure__", None):
-            cells = [cell.cell_contents for cell in value.__closure__ if _is_filled(cell)]
-            yield from filter(is_model, cells)
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
 
 
 def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> Any:

@@ -19,7 +19,7 @@ from tpunb.virtual.compiled_around import settle_compilation_around
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.graph.collectives import check_all
 from tpunb.virtual.graph.effects import is_read
-from tpunb.virtual.graph.static_tensors import known_sizes
+from tpunb.virtual.graph.static_tensors import body_sizes, known_sizes
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.replicate.arguments import columns_of
 from tpunb.virtual.replicate.batch_parts import BatchParts, cut_batches, of_usual_size
@@ -97,7 +97,13 @@ def _call(
         unknown_sizes(graph),
         MatrixUnit.as_set() if options.arithmetic == "tpu" else None,
         options.at_once,
-        Joining(known_sizes(graph, traced.definition), options.joined) if options.joined else None,
+        Joining(
+            known_sizes(graph, traced.definition),
+            options.joined,
+            body_sizes=body_sizes(graph, traced.library),
+        )
+        if options.joined
+        else None,
     )
     written = _written(function, traced, columns)
     if _runs_here(options):

@@ -1,13 +1,15 @@
-"""What a connection to a TPU consists of."""
+"""What a connection to a TPU consists of, and how much memory its variables hold."""
 
 from __future__ import annotations
 
+import gc
+import re
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from tpunb.display.describe.topology import TopologyDescription
-
-__all__ = ["ConnectionDescription"]
+from tpunb.display.describe.topology_description import TopologyDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,84 @@ class ConnectionDescription:
     arithmetic: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+
+
+_DEVICE = re.compile(r"(?:/task:(?P<task>\d+))?/device:(?P<kind>[A-Za-z_]+):(?P<number>\d+)$")
+
+Device = tuple[int, str, int]
+
+
+def memory_per_core(strategy: Any, description: TopologyDescription) -> tuple[int, ...]:
+    """Counts what the variables of a strategy hold on each core.
+
+    All live variables count, whoever refers to them: models, optimizers, a
+    notebook's names. Other memory of a compiled program does not. A tensor that
+    XLA partitions over logical devices counts in full on each.
+
+    Args:
+        strategy: A `tf.distribute.TPUStrategy`, real or virtual.
+        description: The topology that it runs on.
+
+    Returns:
+        Bytes of each core, in the description's order.
+    """
+    core_of = _cores_by_device(strategy, description)
+    held = [0] * description.num_cores
+    # One component may be reached through several wrappers of a variable.
+    parts = {id(part): part for whole in _variables(strategy) for part in _parts(whole)}
+    for part in parts.values():
+        core = core_of.get(_device(getattr(part, "device", "")))
+        if core is not None:
+            held[core] += _size(part)
+    return tuple(held)
+
+
+def _cores_by_device(strategy: Any, description: TopologyDescription) -> dict[Any, int]:
+    """The core of each device name, real or virtual."""
+    pairs = list(zip(description.hosts, description.ordinals, strict=True))
+    devices = getattr(getattr(strategy, "cluster_resolver", None), "devices", None)
+    cores = getattr(devices, "cores", None)
+    if cores is None:
+        return {(host, "TPU", ordinal): core for core, (host, ordinal) in enumerate(pairs)}
+    # A virtual TPU's resolver names the CPU devices of its cores, host by host.
+    return {_device(cores[host][ordinal]): core for core, (host, ordinal) in enumerate(pairs)}
+
+
+def _device(name: str) -> Device | None:
+    """Task, kind and number of a device; names may lack their beginning."""
+    found = _DEVICE.search(name or "")
+    if found is None:
+        return None
+    return int(found["task"] or 0), found["kind"].upper(), int(found["number"])
+
+
+def _variables(strategy: Any) -> Iterator[Any]:
+    """The distributed variables of a strategy that are alive.
+
+    TensorFlow keeps no list of them, but Python's garbage collector does.
+    """
+    tensorflow = sys.modules.get("tensorflow")
+    base = getattr(getattr(tensorflow, "distribute", None), "DistributedValues", None)
+    if base is None:
+        return
+    # By class, which are few: isinstance() would ask proxies what they stand for.
+    is_distributed: dict[type, bool] = {}
+    for item in gc.get_objects():
+        kind = type(item)
+        known = is_distributed.get(kind)
+        if known is None:
+            known = is_distributed[kind] = base in kind.__mro__
+        if known and getattr(item, "distribute_strategy", None) is strategy:
+            yield item
+
+
+def _parts(variable: Any) -> Iterator[Any]:
+    """A variable's components; where each logical device has a copy, all of these."""
+    for component in variable.values:
+        copies = getattr(component, "variables", None)
+        yield from copies if isinstance(copies, list | tuple) else (component,)
+
+
+def _size(part: Any) -> int:
+    elements = part.shape.num_elements() if part.shape.rank is not None else None
+    return int((elements or 0) * part.dtype.size)

@@ -1,40 +1,145 @@
-"""What the values on each replica look like."""
+"""What each replica holds: the leaves of a structure, and the value of each on every replica."""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tpunb.display.describe import _tensors
-from tpunb.display.describe.leaves import Leaf, leaves_of
-from tpunb.display.describe.previews import (
-    SMALL,
-    Preview,
+from tpunb.display.describe import tensorflow_values
+from tpunb.display.describe.values import (
     PreviewMaker,
+    ReplicaValue,
+    guarded,
     is_picture,
     preview_of,
     preview_of_numbers,
+    replica_value,
+    short_repr,
 )
-from tpunb.display.describe.statistics import Statistics
-from tpunb.display.describe.values import ReplicaValue, guarded, replica_value
 
-__all__ = [
-    "MAX_PREVIEWS",
-    "SMALL",
-    "Preview",
-    "ReplicaValue",
-    "ReplicaValuesDescription",
-    "Section",
-    "Statistics",
-    "describe_chosen_replicas",
-    "describe_leaves",
-    "describe_replica_values",
-]
+MAX_SECTIONS = 64
+"""Leaves of a nested structure that are described."""
+
+MAX_VALUES = 8192
+"""Values of all leaves and replicas together that are described, in whole leaves."""
+
+_MAX_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of a structure as it was found, before it is described.
+
+    Attributes:
+        path: Where it is.
+        type_name: The class that holds the replicas' values.
+        parts: What each replica holds.
+        distributed: Whether there is a part per replica.
+    """
+
+    path: str
+    type_name: str
+    parts: tuple[Any, ...]
+    distributed: bool
+
+
+def leaves_of(value: Any) -> tuple[list[Leaf], int]:
+    """The leaves that are described, and how many more there are, at least."""
+    found: list[tuple[str, Any]] = []
+    more = _flatten("", value, found, depth=0)
+    leaves: list[Leaf] = []
+    for path, item in found:
+        if not _capacity(leaves, 1):
+            more += 1
+            continue
+        parts, left_out = _leaves(path, item)
+        capacity = _capacity(leaves, len(parts[0].parts))
+        more += left_out + max(0, len(parts) - capacity)
+        leaves += parts[:capacity]
+    return leaves, more
+
+
+def _capacity(leaves: Sequence[Leaf], replicas: int) -> int:
+    """How many more leaves of so many replicas may be described; at least one in all."""
+    values = sum(len(leaf.parts) for leaf in leaves)
+    capacity = min(MAX_SECTIONS - len(leaves), (MAX_VALUES - values) // max(1, replicas))
+    return max(capacity, 0 if leaves else 1)
+
+
+def _leaves(path: str, item: Any) -> tuple[list[Leaf], int]:
+    """The leaves of an item, which may hold a structure on each replica, and how many more."""
+    name = type(item).__name__
+    components = guarded(lambda: tensorflow_values.distributed_components(item), None)
+    if not components:
+        return [Leaf(path, name, (item,), distributed=False)], 0
+    structures: list[list[tuple[str, Any]]] = []
+    more = 0
+    for component in components:
+        inner: list[tuple[str, Any]] = []
+        more += _flatten(path, component, inner, depth=0, counting=not structures)
+        structures.append(inner)
+    paths = [[where for where, _ in inner] for inner in structures]
+    if not paths or any(other != paths[0] for other in paths):
+        return [Leaf(path, name, components, distributed=True)], 0
+    return [
+        Leaf(where, name, tuple(inner[number][1] for inner in structures), distributed=True)
+        for number, where in enumerate(paths[0])
+    ], more
+
+
+def _flatten(
+    path: str, value: Any, leaves: list[tuple[str, Any]], depth: int, *, counting: bool = True
+) -> int:
+    """Appends the leaves of nested tuples, lists and mappings; counts how many more there are."""
+    items = guarded(lambda: _items(value), None) if depth < _MAX_DEPTH else None
+    if items is None:
+        leaves.append((path, value))
+        return 0
+    more = 0
+    for key, item in items:
+        if len(leaves) < MAX_SECTIONS:
+            more += _flatten(path + key(), item, leaves, depth + 1, counting=counting)
+        elif counting:
+            more += _count(item)
+        else:
+            break
+    return more
+
+
+def _count(item: Any) -> int:
+    """How many leaves an item has, at least."""
+    is_nest = isinstance(item, tuple | list | Mapping) and len(item) > 0
+    return len(item) if is_nest and not _is_plain(list(itertools.islice(item, 1))) else 1
+
+
+def _items(value: Any) -> Iterable[tuple[Callable[[], str], Any]] | None:
+    """Path steps, computed on demand, and items of a structure; `None` for a leaf."""
+    if isinstance(value, Mapping) and value:
+        return ((partial(_step, key), item) for key, item in value.items())
+    # Composite tensors of TensorFlow's are named tuples: SparseTensorValue and the like.
+    if not isinstance(value, tuple | list) or not value or _is_plain(value):
+        return None
+    names = getattr(value, "_fields", None)
+    if names:
+        return [(f".{name}".__str__, item) for name, item in zip(names, value, strict=True)]
+    return ((partial("[{}]".format, number), item) for number, item in enumerate(value))
+
+
+def _step(key: Any) -> str:
+    return f"[{short_repr(key)}]"
+
+
+def _is_plain(value: Sequence[Any]) -> bool:
+    """Whether a sequence holds only Python's numbers and strings: one leaf."""
+    return all(isinstance(item, int | float | complex | str | bytes) for item in value)
+
 
 MAX_PREVIEWS = 64
 """Replicas whose values get a preview; the others have statistics only."""
@@ -173,7 +278,7 @@ def _section(leaf: Leaf) -> Section:
         distributed=leaf.distributed,
         values=values,
         differs=tuple(value.fingerprint != values[0].fingerprint for value in values),
-        name=guarded(lambda: _tensors.variable_name(leaf.parts[0]), ""),
+        name=guarded(lambda: tensorflow_values.variable_name(leaf.parts[0]), ""),
     )
 
 
@@ -211,19 +316,23 @@ def _values(parts: tuple[Any, ...], preview: PreviewMaker) -> Iterable[ReplicaVa
 
 def _read(part: Any) -> Any:
     """The tensor of a tensor or variable; anything else as it is."""
-    tensor = guarded(lambda: _tensors.as_tensor(part), None)
+    tensor = guarded(lambda: tensorflow_values.as_tensor(part), None)
     return part if tensor is None else tensor
 
 
 def _waits_for_memory(part: Any) -> bool:
     """Whether a part is an array that takes a while to read, without TensorFlow."""
     if isinstance(part, np.ndarray):
-        return part.nbytes > _tensors.LARGE_BYTES
+        return part.nbytes > tensorflow_values.LARGE_BYTES
     return guarded(lambda: _is_large_here(part), False)
 
 
 def _is_large_here(part: Any) -> bool:
-    tensor = _tensors.as_tensor(part)
-    if tensor is None or _tensors.is_symbolic(tensor) or not _tensors.is_large(tensor):
+    tensor = tensorflow_values.as_tensor(part)
+    if (
+        tensor is None
+        or tensorflow_values.is_symbolic(tensor)
+        or not tensorflow_values.is_large(tensor)
+    ):
         return False
-    return _tensors.host_view(tensor) is not None
+    return tensorflow_values.host_view(tensor) is not None

@@ -1,4 +1,4 @@
-"""What the value on one replica looks like."""
+"""What the value on one replica looks like: its facts, and the elements to draw."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -16,35 +16,161 @@ import numpy.typing as npt
 
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import counted
-from tpunb.display.describe import _tensors
-from tpunb.display.describe.previews import (
-    SMALL,
-    Preview,
-    PreviewMaker,
-    Sampler,
-    computable,
-    sample_of,
-)
+from tpunb.display.describe import tensorflow_values
 from tpunb.display.describe.statistics import (
     ArraySummary,
     Statistics,
     array_summary,
+    sample_of,
     statistics_of,
 )
 
-__all__ = [
-    "ReplicaValue",
-    "guarded",
-    "replica_value",
-    "short_repr",
-]
+SMALL = 64
+"""Values of at most this many elements are kept in full."""
+
+_PICTURE_SIDE = 96
+_CURVE_POINTS = 512
+_IMAGES = 9
+
+Array = npt.NDArray[Any]
+PreviewKind = Literal["values", "curve", "grid", "images"]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Elements to draw, as a buffer that can be compared, hashed and sent.
+
+    Attributes:
+        kind: `"values"` for all elements in their own shape, `"curve"` for
+            points of one axis, `"grid"` for a matrix (leading axes folded into
+            rows), `"images"` for `[images, height, width, channels]` of uint8.
+        shape: The shape of the buffer.
+        dtype: NumPy's name of the buffer's dtype.
+        data: The elements in C order.
+        steps: The stride of the sample along each axis.
+    """
+
+    kind: PreviewKind
+    shape: tuple[int, ...]
+    dtype: str
+    data: bytes
+    steps: tuple[int, ...] = ()
+
+    def array(self) -> Array:
+        """The elements as a read-only NumPy array."""
+        return np.frombuffer(self.data, dtype=self.dtype).reshape(self.shape)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether elements were left out along an axis."""
+        return any(step > 1 for step in self.steps)
+
+
+Sampler = Callable[[Sequence[int], Sequence[int]], Array]
+"""Gives a sample of an array seen in a shape, with a step along each axis."""
+
+PreviewMaker = Callable[[tuple[int, ...], str, Statistics, Sampler], Preview]
+"""Chooses what to draw of an array by its shape, dtype and statistics."""
+
+
+def preview_of(
+    shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
+) -> Preview:
+    """What to draw of an array; `sample` gets it, from wherever it is."""
+    images = math.prod(shape) > SMALL and _image_shape(shape, dtype, statistics)
+    if images:
+        return _images(images, dtype, sample)
+    return preview_of_numbers(shape, dtype, statistics, sample)
+
+
+def preview_of_numbers(
+    shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
+) -> Preview:
+    """What to draw of an array that is no picture, or stands beside one that is none."""
+    del dtype, statistics
+    size = math.prod(shape)
+    if size <= SMALL:
+        return _packed("values", sample(shape, (1,) * len(shape)), (1,) * len(shape))
+    # An axis of length one adds nothing to a picture.
+    sides = [side for side in shape if side > 1]
+    if len(sides) == 1:
+        step = _step(size, _CURVE_POINTS)
+        return _packed("curve", sample((size,), (step,)), (step,))
+    rows, columns = size // sides[-1], sides[-1]
+    steps = (_step(rows, _PICTURE_SIDE), _step(columns, _PICTURE_SIDE))
+    return _packed("grid", sample((rows, columns), steps), steps)
+
+
+def _step(length: int, most: int) -> int:
+    return max(1, math.ceil(length / most))
+
+
+def is_picture(shape: tuple[int | None, ...] | None, dtype: str, statistics: Statistics) -> bool:
+    """Whether an array looks like pictures."""
+    sides = [side for side in shape or () if side is not None]
+    return bool(_image_shape(tuple(sides), dtype, statistics))
+
+
+def _image_shape(
+    shape: tuple[int, ...], dtype: str, statistics: Statistics
+) -> tuple[int, int, int, int] | None:
+    """`[images, height, width, channels]` if an array looks like pictures."""
+    if len(shape) not in (3, 4) or shape[-1] not in (1, 3, 4) or min(shape[-3:-1]) < 8:
+        return None
+    low, high = statistics.minimum, statistics.maximum
+    if low is None or high is None or statistics.nans or statistics.infs:
+        return None
+    unit = "float" in dtype and low >= 0 and high <= 1
+    if dtype != "uint8" and not unit:
+        return None
+    height, width, channels = shape[-3:]
+    return (shape[0] if len(shape) == 4 else 1, height, width, channels)
+
+
+def _images(
+    shape: tuple[int, int, int, int],
+    dtype: str,
+    sample: Sampler,
+) -> Preview:
+    """The first images of a batch, reduced to a small size."""
+    count, height, width, channels = shape
+    step = _step(max(height, width), _PICTURE_SIDE)
+    steps = (1, step, step, 1)
+    pixels = sample((min(count, _IMAGES), height, width, channels), steps)
+    if dtype != "uint8":
+        pixels = np.rint(np.asarray(pixels, np.float32) * 255)
+    return _packed("images", pixels.astype(np.uint8), steps)
+
+
+def _packed(kind: PreviewKind, array: Array, steps: tuple[int, ...]) -> Preview:
+    numbers = computable(array)
+    # Half precision is no dtype that a browser or Python's struct would know.
+    if numbers is None or (numbers.dtype.kind == "f" and numbers.dtype.itemsize < 4):
+        numbers = np.asarray(array, np.float32)
+    little = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False)
+    data = np.ascontiguousarray(little).tobytes()
+    return Preview(kind, tuple(array.shape), little.dtype.str, data, steps)
+
+
+def computable(array: Array) -> Array | None:
+    """The elements in a dtype of NumPy's own; `None` if they are not numbers."""
+    if array.dtype.kind in "biu":
+        return array
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
+        return array
+    # bfloat16, float8 and int4 are additions to NumPy, of kind "V" or "f".
+    if array.dtype.names is None and array.dtype.name.startswith(("bfloat", "float")):
+        return array.astype(np.float32 if array.dtype.itemsize <= 4 else np.float64)
+    if array.dtype.name.startswith(("int", "uint")):
+        return array.astype(np.int64)
+    return None
+
 
 _MAX_TEXT = 200
 _LOST = "cannot be read: its connection is closed, or lost"
 _QUICK = ("float32", "float64", "float16", "bfloat16")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
-Array = npt.NDArray[Any]
 _T = TypeVar("_T")
 
 
@@ -89,7 +215,7 @@ def replica_value(value: Any, *, preview: PreviewMaker | None) -> ReplicaValue:
 
 def _unreadable(value: Any) -> ReplicaValue | None:
     """A tensor or variable, of which all is known but the numbers."""
-    known = _tensors.type_and_shape(value)
+    known = tensorflow_values.type_and_shape(value)
     if known is None:
         return None
     return ReplicaValue("object", *known, texts=(_LOST,), fingerprint=("lost", id(value)))
@@ -98,9 +224,9 @@ def _unreadable(value: Any) -> ReplicaValue | None:
 def _described(value: Any, *, preview: PreviewMaker | None) -> ReplicaValue | None:
     if value is None:
         return ReplicaValue("none", "None", texts=("None",), fingerprint=("none",))
-    if kind := _tensors.composite_kind(value):
+    if kind := tensorflow_values.composite_kind(value):
         return _composite(kind, value, preview=preview)
-    tensor = _tensors.as_tensor(value)
+    tensor = tensorflow_values.as_tensor(value)
     if tensor is not None:
         return _tensor(tensor, preview=preview)
     if isinstance(value, str | bytes):
@@ -113,23 +239,23 @@ def _described(value: Any, *, preview: PreviewMaker | None) -> ReplicaValue | No
 
 
 def _tensor(tensor: Any, *, preview: PreviewMaker | None) -> ReplicaValue | None:
-    dtype = _tensors.tensor_dtype(tensor)
-    if _tensors.is_symbolic(tensor):
+    dtype = tensorflow_values.tensor_dtype(tensor)
+    if tensorflow_values.is_symbolic(tensor):
         shape = tuple(tensor.shape) if tensor.shape.rank is not None else None
         text = "a symbolic tensor, without a value yet"
         return ReplicaValue("object", dtype, shape, texts=(text,), fingerprint=(id(tensor),))
-    if not _tensors.is_large(tensor):
-        return _array(_tensors.as_array(tensor), dtype, preview=preview)
+    if not tensorflow_values.is_large(tensor):
+        return _array(tensorflow_values.as_array(tensor), dtype, preview=preview)
     shape = tuple(int(size) for size in tensor.shape)
     if dtype == "string":
-        head = _tensors.strided(tensor, (SMALL,), (1,))
+        head = tensorflow_values.strided(tensor, (SMALL,), (1,))
         return _strings(head, dtype, shape=shape)
     if dtype.startswith("complex"):
         text = "complex numbers, too many to show"
         return ReplicaValue("object", dtype, shape, texts=(text,), fingerprint=(id(tensor),))
-    view = _tensors.host_view(tensor)
-    summary = _tensors.device_summary(tensor) if view is None else array_summary(view)
-    return _large(summary, dtype, shape, preview, partial(_tensors.strided, tensor))
+    view = tensorflow_values.host_view(tensor)
+    summary = tensorflow_values.device_summary(tensor) if view is None else array_summary(view)
+    return _large(summary, dtype, shape, preview, partial(tensorflow_values.strided, tensor))
 
 
 def _large(
@@ -157,7 +283,7 @@ def _array(array: Array, dtype: str, *, preview: PreviewMaker | None) -> Replica
     if array.dtype.kind == "c":
         return _complex(array, dtype)
     quick = array.dtype.kind in "biu" or array.dtype.name in _QUICK
-    if quick and array.nbytes > _tensors.LARGE_BYTES and array.flags.c_contiguous:
+    if quick and array.nbytes > tensorflow_values.LARGE_BYTES and array.flags.c_contiguous:
         summary = array_summary(array)
         return _large(summary, dtype, array.shape, preview, partial(sample_of, array))
     if (numbers := computable(array)) is None:
@@ -223,7 +349,7 @@ def _complex(array: Array, dtype: str) -> ReplicaValue:
 def _composite(kind: str, value: Any, *, preview: PreviewMaker | None) -> ReplicaValue | None:
     """Describes a ragged or sparse tensor or indexed slices by their values."""
     names = {"ragged": "flat_values", "sparse": "values", "slices": "values"}
-    inner = _tensor(_tensors.as_tensor(getattr(value, names[kind])), preview=preview)
+    inner = _tensor(tensorflow_values.as_tensor(getattr(value, names[kind])), preview=preview)
     if inner is None:
         return None
     if kind == "ragged":
@@ -231,7 +357,9 @@ def _composite(kind: str, value: Any, *, preview: PreviewMaker | None) -> Replic
         places = tuple(_fingerprint(splits) for splits in value.nested_row_splits)
         return _with_values("ragged", inner, sides, _ragged_rows(value, inner), places)
     dense = getattr(value, "dense_shape", None)
-    shape = None if dense is None else tuple(int(side) for side in _tensors.as_array(dense))
+    shape = (
+        None if dense is None else tuple(int(side) for side in tensorflow_values.as_array(dense))
+    )
     text = f"{_length(inner, 'value')} set" if kind == "sparse" else _length(inner, "slice")
     return _with_values(
         "sparse" if kind == "sparse" else "slices",
@@ -277,7 +405,7 @@ def _ragged_rows(value: Any, inner: ReplicaValue) -> tuple[str, ...]:
     text = f"{_length(inner, 'value')} in {counted(rows, 'row')}"
     if rows > 16 or value.ragged_rank != 1:
         return (text,)
-    lengths = _tensors.as_array(value.row_lengths()).tolist()
+    lengths = tensorflow_values.as_array(value.row_lengths()).tolist()
     return (f"{text} of {', '.join(map(str, lengths))}" if lengths else text,)
 
 

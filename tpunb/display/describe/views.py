@@ -15,11 +15,23 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tpunb.display.describe import _tensors
-from tpunb.display.describe.leaves import Leaf
-from tpunb.display.describe.previews import Preview, computable, preview_of, sample_of
-from tpunb.display.describe.statistics import Statistics, Tally, decoded, limits_of, pieces
-from tpunb.display.describe.values import ReplicaValue, replica_value
+from tpunb.display.describe import tensorflow_values
+from tpunb.display.describe.replicas import Leaf
+from tpunb.display.describe.statistics import (
+    Statistics,
+    Tally,
+    decoded,
+    limits_of,
+    pieces,
+    sample_of,
+)
+from tpunb.display.describe.values import (
+    Preview,
+    ReplicaValue,
+    computable,
+    preview_of,
+    replica_value,
+)
 
 __all__ = ["BINS", "MODES", "Mode", "ReplicaView", "ViewRequest", "replica_view"]
 
@@ -114,7 +126,7 @@ class _DeviceElements:
         return _preview_of(replica_value(self.tensor, preview=preview_of))
 
     def counts(self, limits: tuple[float, float]) -> Array:
-        return _tensors.device_counts(self.tensor, limits, BINS)
+        return tensorflow_values.device_counts(self.tensor, limits, BINS)
 
 
 def replica_view(leaf: Leaf, request: ViewRequest) -> ReplicaView:
@@ -177,17 +189,17 @@ def _sliced(part: Any, index: tuple[int, ...]) -> Any:
 
 def _numbers(part: Any) -> Any:
     """A part's elements as an array if they can be read here, else its tensor."""
-    tensor = _tensors.as_tensor(part)
+    tensor = tensorflow_values.as_tensor(part)
     if tensor is None:
         array: Any = np.asarray(part)
-    elif _tensors.is_symbolic(tensor):
+    elif tensorflow_values.is_symbolic(tensor):
         raise ValueError("A symbolic tensor has no elements yet.")
     else:
-        array = _tensors.host_view(tensor)
-        if array is None and _tensors.is_large(tensor):
+        array = tensorflow_values.host_view(tensor)
+        if array is None and tensorflow_values.is_large(tensor):
             return tensor
         if array is None:
-            array = _tensors.as_array(tensor)
+            array = tensorflow_values.as_array(tensor)
     if decoded(array[:0] if array.ndim else array.reshape(1)[:0]).dtype.kind in "biuf":
         return array
     known = computable(array)
@@ -207,7 +219,7 @@ def _combined(items: list[Any], mode: str) -> _HostElements | _DeviceElements:
     if any(tuple(item.shape) != tuple(items[0].shape) for item in items):
         raise ValueError("The replicas' values have different shapes.")
     if not all(isinstance(item, np.ndarray | np.generic) for item in items):
-        return _DeviceElements(_tensors.combined(items, mode))
+        return _DeviceElements(tensorflow_values.combined(items, mode))
     arrays = tuple(np.asarray(item) for item in items)
     # Without a dtype's name the result is never taken for an image.
     return _HostElements(arrays, _COMBINE[mode], "")

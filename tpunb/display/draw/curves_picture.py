@@ -1,4 +1,4 @@
-"""Training curves as a picture: panels of lines, as the widget shows them."""
+"""Training curves as a line of text and as a picture."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpunb._util.units import counted
-from tpunb.display.describe.history import HistoryDescription, Line, Panel
-from tpunb.display.draw import formats
+from tpunb._util.plain_text import shortened
+from tpunb._util.units import counted, grouped
+from tpunb.display.describe.history_description import HistoryDescription, Line, Panel
 from tpunb.display.draw.canvas import (
     FRAME,
     GRID,
@@ -22,11 +22,55 @@ from tpunb.display.draw.canvas import (
     ascii_text,
     new_canvas,
 )
-from tpunb.display.draw.curves_text import curves_title, shown_of
+from tpunb.display.draw.number_format import and_more, number_text
 from tpunb.training.columns import Floats
 from tpunb.training.panels import within_reach
 
-__all__ = ["curves_png", "smoothed", "thinned"]
+_MAX_NAMES = 8
+
+
+def curves_text(description: HistoryDescription) -> str:
+    """A title for the curves, without values: the same in every run.
+
+    For example `"Training curves · loss, accuracy · 500 steps"`.
+    """
+    parts = ["Training curves"]
+    if description.num_runs > 1:
+        parts.append(counted(description.num_runs, "run"))
+    titles = [_shown(panel.title) for panel in description.panels]
+    if titles:
+        more = description.num_panels - _MAX_NAMES
+        rest = f" {and_more(more)}" if more > 0 else ""
+        parts.append(", ".join(titles[:_MAX_NAMES]) + rest)
+    if description.num_steps:
+        parts.append(counted(description.num_steps, "step"))
+    return "\n".join([" · ".join(parts), *map(_shown_note, description.notes)])
+
+
+def _shown_note(note: str) -> str:
+    return f"Note: {note}"
+
+
+def shown_of(description: HistoryDescription) -> list[str]:
+    """What is left out, such as `"12 of 10,000 metrics"`; empty where all is shown."""
+    pairs = (
+        (len(description.runs), description.num_runs, "runs"),
+        (len(description.panels), description.num_panels, "metrics"),
+    )
+    return [f"{shown} of {grouped(every)} {what}" for shown, every, what in pairs if shown < every]
+
+
+def curves_title(description: HistoryDescription) -> str:
+    """The name of the only run, or that these are training curves."""
+    names = [_shown(run.name) for run in description.runs if run.name]
+    return names[0] if len(description.runs) == 1 and names else "Training curves"
+
+
+def _shown(name: str) -> str:
+    """A name in one line."""
+    line = "".join(char if char.isprintable() else " " for char in name)
+    return shortened(line, 60)
+
 
 _WIDTH = 900
 _MARGIN = 18
@@ -291,9 +335,9 @@ class _Panel:
 def _legend_text(line: Line) -> str:
     """The label, the last value and the best one in a line."""
     label = " · ".join(ascii_text(part) for part in line.label.split(" · "))
-    parts = [f"{label}  {formats.number(float(line.values[-1]))}"]
+    parts = [f"{label}  {number_text(float(line.values[-1]))}"]
     if line.best is not None:
-        best = formats.number(float(line.values[line.best]))
+        best = number_text(float(line.values[line.best]))
         parts.append(f"best {best} at {line.steps[line.best]}")
     if line.first_nonfinite is not None:
         parts.append(f"not finite from {line.steps[line.first_nonfinite]}")

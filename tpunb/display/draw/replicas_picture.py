@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tpunb.display.describe.replicas import (
-    MAX_PREVIEWS,
-    ReplicaValue,
-    ReplicaValuesDescription,
-    Section,
-)
+from tpunb.display.describe.replicas import MAX_PREVIEWS, ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import limits_of
-from tpunb.display.draw import formats
+from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.canvas import (
     FRAME,
     HOST_COLOURS,
@@ -26,19 +22,89 @@ from tpunb.display.draw.canvas import (
     ascii_text,
     new_canvas,
 )
-from tpunb.display.draw.pixels import (
-    INF_COLOUR,
-    NAN_COLOUR,
-    Pixels,
-    colour_map,
-    coloured,
-    preview_of,
-    scale_of,
-    scaled,
-    tiled,
+from tpunb.display.draw.number_format import and_more, number_text, sampled_phrase
+from tpunb.display.draw.replicas_text import (
+    nested_values,
+    nonfinite_phrase,
+    replicas_title,
+    section_title,
+    statistics_phrase,
 )
 
-__all__ = ["replicas_png"]
+NAN_COLOUR = (255, 47, 164)
+INF_COLOUR = (255, 176, 0)
+
+Array = npt.NDArray[Any]
+Pixels = npt.NDArray[np.uint8]
+
+
+def preview_of(value: ReplicaValue) -> Array:
+    """What is drawn of a value."""
+    assert value.preview is not None
+    return value.preview.array()
+
+
+def is_signed(limits: tuple[float, float]) -> bool:
+    """Whether a scale has zero in its middle."""
+    return limits[0] < 0 < limits[1]
+
+
+def scaled(array: Array, limits: tuple[float, float]) -> Array:
+    """Elements between limits as 0 to 1, others as they come.
+
+    Halved first, as the range may exceed the largest number: matplotlib's own norm would
+    overflow.
+    """
+    low, high = limits
+    span = high / 2 - low / 2
+    halves = np.asarray(array, np.float64) / 2 - low / 2
+    if span == 0:
+        return np.where(np.isfinite(halves), 0.5, halves)
+    with np.errstate(all="ignore"):
+        return np.asarray(halves / span)
+
+
+def scale_of(limits: tuple[float, float]) -> tuple[float, float]:
+    """The ends of the colour scale: about zero where it is between the limits."""
+    most = max(-limits[0], limits[1])
+    return (-most, most) if is_signed(limits) else limits
+
+
+def coloured(value: ReplicaValue, limits: tuple[float, float]) -> Pixels:
+    """The heat map of a matrix, NaN and Inf in colours of their own."""
+    array = preview_of(value)
+    shares = scaled(array, scale_of(limits))
+    pixels = colour_map(limits)(np.where(np.isfinite(shares), shares, 0), bytes=True)[..., :3]
+    pixels = np.array(pixels, np.uint8)
+    pixels[np.isnan(array)] = NAN_COLOUR
+    pixels[np.isinf(array)] = INF_COLOUR
+    return pixels
+
+
+def colour_map(limits: tuple[float, float]) -> Any:
+    """Matplotlib's colours for a scale."""
+    import matplotlib as mpl
+
+    return mpl.colormaps["RdBu_r" if is_signed(limits) else "viridis"]
+
+
+def tiled(images: Array) -> Pixels:
+    """A few images side by side as one, in red, green and blue."""
+    count, height, width, channels = images.shape
+    if channels == 1:
+        images = np.repeat(images, 3, axis=3)
+    if channels == 4:
+        alpha = images[..., 3:].astype(np.float32) / 255
+        images = np.rint(images[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    gap = 0 if count == 1 else 2
+    page = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, np.uint8)
+    for number, image in enumerate(images):
+        top, left = number // columns * (height + gap), number % columns * (width + gap)
+        page[top : top + height, left : left + width] = image
+    return page
+
 
 _WIDTH = 900
 _MARGIN = 18
@@ -71,13 +137,13 @@ def replicas_png(description: ReplicaValuesDescription) -> bytes:
         The PNG file; the same description gives the same bytes.
     """
     alone = len(description.sections) == 1
-    parts = [_text_part(formats.replicas_title(description), size=16, bold=True, height=28)]
+    parts = [_text_part(replicas_title(description), size=16, bold=True, height=28)]
     drawn = _drawn(description.sections)
     for section in drawn:
         parts += _section_parts(section, alone=alone)
     more = description.omitted + len(description.sections) - len(drawn)
     if more:
-        parts.append(_text_part(formats.and_more(more)))
+        parts.append(_text_part(and_more(more)))
     height = 2 * _MARGIN + sum(part.height for part in parts)
     with new_canvas(_WIDTH, height) as canvas:
         top: float = _MARGIN - 4
@@ -116,7 +182,7 @@ def _section_parts(section: Section, *, alone: bool) -> list[_Part]:
     values = section.values[:1] if section.all_equal else section.values[:MAX_PREVIEWS]
     kinds = {value.preview.kind if value.preview else "" for value in values}
     kind = kinds.pop() if len(kinds) == 1 else ""
-    title = formats.section_title(section, alone=alone and section.distributed)
+    title = section_title(section, alone=alone and section.distributed)
     parts = [_text_part(" · ".join(filter(None, [title, _sampled(values[0])])), bold=not alone)]
     if kind in ("grid", "images"):
         parts += _panel_parts(section, values, images=kind == "images")
@@ -126,7 +192,7 @@ def _section_parts(section: Section, *, alone: bool) -> list[_Part]:
         parts += _line_parts(section, values)
     more = len(section.values) - len(values)
     if more and not section.all_equal:
-        parts.append(_text_part(formats.and_more(more)))
+        parts.append(_text_part(and_more(more)))
     return [*parts, _Part(10, lambda canvas, top: None)]
 
 
@@ -136,9 +202,9 @@ def _sampled(value: ReplicaValue) -> str:
     if preview is None or not preview.sampled:
         return ""
     if preview.kind == "curve":
-        return formats.sampled_phrase(preview.steps[0], of="points")
+        return sampled_phrase(preview.steps[0], of="points")
     rows, columns = preview.steps[-3:-1] if preview.kind == "images" else preview.steps
-    return formats.sampled_phrase(rows, columns)
+    return sampled_phrase(rows, columns)
 
 
 def _caption(section: Section, replica: int, *, short: bool = False) -> str:
@@ -164,13 +230,13 @@ def _line_parts(section: Section, values: Sequence[ReplicaValue]) -> list[_Part]
     for replica, value in enumerate(values[:_MAX_LINES]):
         parts = (
             _caption(section, replica),
-            formats.nested_values(value)[:80],
-            "" if value.shape == () else formats.facts(value),
-            formats.flags(value.statistics),
+            nested_values(value)[:80],
+            "" if value.shape == () else statistics_phrase(value),
+            nonfinite_phrase(value.statistics),
         )
         lines.append(_text_part("  ".join(filter(None, parts)), mono=True, size=11))
     if len(values) > _MAX_LINES:
-        lines.append(_text_part(formats.and_more(len(values) - _MAX_LINES)))
+        lines.append(_text_part(and_more(len(values) - _MAX_LINES)))
     return lines
 
 
@@ -221,12 +287,12 @@ def _draw_panel(
 
 def _draw_facts(canvas: Canvas, value: ReplicaValue, left: float, top: float) -> None:
     # The panels are as wide as three numbers.
-    facts = formats.facts(value)
+    facts = statistics_phrase(value)
     first, _, deviation = facts.rpartition("  ") if "  " in facts else (facts, "", "")
     canvas.text(left, top, first, size=9.5, colour=INK)
     canvas.text(left, top + 13, deviation, size=9.5, colour=INK)
     beside = left + 75 if deviation else left
-    canvas.text(beside, top + 13, formats.flags(value.statistics), size=9.5, colour="#d4308a")
+    canvas.text(beside, top + 13, nonfinite_phrase(value.statistics), size=9.5, colour="#d4308a")
 
 
 def _scale_part(values: Sequence[ReplicaValue], limits: tuple[float, float]) -> _Part:
@@ -242,7 +308,7 @@ def _scale_part(values: Sequence[ReplicaValue], limits: tuple[float, float]) -> 
     ]
 
     def draw(canvas: Canvas, top: float) -> None:
-        low, high = (formats.number(end) for end in scale_of(limits))
+        low, high = (number_text(end) for end in scale_of(limits))
         middle = top + 12
         bar = colour_map(limits)(np.linspace(0, 1, 256)[None], bytes=True)[..., :3]
         left = _MARGIN + 8 * len(low) + 4
@@ -265,7 +331,7 @@ def _curve_parts(section: Section, values: Sequence[ReplicaValue]) -> list[_Part
     colours = _curve_colours(len(values))
 
     def draw(canvas: Canvas, top: float) -> None:
-        labels = [formats.number(end) for end in limits]
+        labels = [number_text(end) for end in limits]
         left = _MARGIN + 7.5 * max(map(len, labels)) + 8
         height = _CURVE_HEIGHT - 34.0
         axes = _curve_axes(canvas, (left, top + 8, _WIDTH - _MARGIN - left, height), labels)
@@ -312,8 +378,8 @@ def _legend_parts(
         value = values[number]
         words = (
             _caption(section, number),
-            formats.facts(value),
-            formats.flags(value.statistics),
+            statistics_phrase(value),
+            nonfinite_phrase(value.statistics),
         )
         text = "   ".join(filter(None, words))
 

@@ -2,24 +2,220 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tpunb.display.describe.topology import UNASSIGNED, TopologyDescription
-from tpunb.display.draw import formats, layout
+import numpy as np
+import numpy.typing as npt
+
+from tpunb.display.describe.topology_description import (
+    UNASSIGNED,
+    Plane,
+    TopologyDescription,
+    host_shades,
+    planes_of,
+)
 from tpunb.display.draw.canvas import HOST_COLOURS, INK, ON_LIGHT, Canvas, ascii_text, new_canvas
-from tpunb.display.draw.topology_dots import dots_png
-from tpunb.display.draw.topology_page import (
-    MARGIN,
-    WIDTH,
-    PlaneGrid,
-    header_height,
-    header_tops,
-    header_width,
+from tpunb.display.draw.topology_text import (
+    assignment_phrase,
+    core_label,
+    links_phrase,
+    program_phrase,
+    topology_facts,
 )
 
-__all__ = ["topology_png"]
+WIDTH = 900
+MARGIN = 18
+
+_TITLE_TOP = MARGIN - 4
+_LINES_TOP = MARGIN + 25
+_LINE = 18
+
+
+def header_tops(header: list[str]) -> list[int]:
+    """Where the header's lines begin, the title first."""
+    return [_TITLE_TOP, *(_LINES_TOP + _LINE * number for number in range(len(header) - 1))]
+
+
+def header_height(header: list[str]) -> int:
+    """The height of a header with the margin above and the gap below it."""
+    return MARGIN + 27 + _LINE * (len(header) - 1) + 8
+
+
+def header_width(header: list[str]) -> float:
+    """The width of a page that has room for its header."""
+    return 2 * MARGIN + max(7.0 * len(line) for line in header)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneGrid:
+    """The planes of a mesh beside each other, in rows, by z.
+
+    Attributes:
+        depth: How many planes there are.
+        columns: How many are beside each other.
+        step: From one plane to the next, across and down.
+        gap: How much of that is between the planes.
+        inset: From a plane's corner to that of its first chip.
+        top: Where the planes begin.
+    """
+
+    depth: int
+    columns: int
+    step: tuple[float, float]
+    gap: tuple[float, float]
+    inset: tuple[float, float]
+    top: float
+
+    @property
+    def rows(self) -> int:
+        """How many planes there are below each other."""
+        return math.ceil(self.depth / self.columns)
+
+    @property
+    def width(self) -> float:
+        """The width of the page."""
+        return 2 * MARGIN + self.columns * self.step[0] - self.gap[0]
+
+    @property
+    def height(self) -> float:
+        """The height of the page."""
+        return self.top + self.rows * self.step[1] - self.gap[1] + MARGIN
+
+    def origin(self, z: int) -> tuple[float, float]:
+        """The top left corner of a plane's first chip."""
+        down, across = divmod(z, self.columns)
+        return (
+            MARGIN + self.inset[0] + across * self.step[0],
+            self.top + self.inset[1] + down * self.step[1],
+        )
+
+
+_DOTS_HEIGHT = 640
+_DOTS_GAP = (14, 12)
+_STEPS = 16
+"""From nothing to a text's colour: enough for smooth letters."""
+
+_FIRST_TEXT = 1 + len(HOST_COLOURS)
+"""The palette is nothing, the hosts' colours, then the steps to `INK`."""
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def dots_png(topology: TopologyDescription, header: list[str]) -> bytes:
+    """Draws a topology of many chips.
+
+    Args:
+        topology: What to draw.
+        header: The lines above it, the title first.
+
+    Returns:
+        A PNG file with a palette; the same topology gives the same bytes.
+    """
+    from PIL import Image
+
+    planes, pitch = _dots_page(topology, header_height(header))
+    width = math.ceil(max(planes.width, header_width(header)))
+    pixels = np.zeros((round(planes.height), width), np.uint8)
+    _draw_dots(pixels, topology, planes, pitch)
+    _draw_header(pixels, header)
+    if topology.mesh[2] > 1:
+        for z in range(topology.mesh[2]):
+            left, top = map(round, planes.origin(z))
+            _write(pixels, (left, top - 3), f"z = {z}", size=10)
+    height, width = pixels.shape
+    image = Image.frombytes("P", (width, height), pixels.tobytes())
+    colours, opacities = _palette()
+    image.putpalette(colours)
+    buffer = io.BytesIO()
+    image.save(buffer, "png", transparency=opacities)
+    return buffer.getvalue()
+
+
+def _dots_page(topology: TopologyDescription, top: int) -> tuple[PlaneGrid, int]:
+    """Places the planes, and from one dot to the next: the largest dots that fit a screen."""
+    width, height, depth = topology.mesh
+    title = 17 if depth > 1 else 0
+    for pitch in range(16, 2, -1):
+        step = width * pitch + _DOTS_GAP[0], height * pitch + _DOTS_GAP[1] + title
+        columns = min(depth, max(1, (WIDTH - 2 * MARGIN + _DOTS_GAP[0]) // step[0]))
+        planes = PlaneGrid(depth, columns, step, _DOTS_GAP, (0, title), top)
+        if columns * step[0] <= WIDTH and planes.rows * step[1] <= _DOTS_HEIGHT:
+            break
+    return planes, pitch
+
+
+def _draw_dots(
+    pixels: Pixels, topology: TopologyDescription, planes: PlaneGrid, pitch: int
+) -> None:
+    """Fills each plane at once; places without a chip stay empty."""
+    width, height, depth = topology.mesh
+    x, y, z, _ = np.asarray(topology.coordinates, np.int64).T
+    shades = np.asarray(host_shades(topology, len(HOST_COLOURS)), np.uint8)
+    chips = np.zeros((depth, height, width), np.uint8)
+    chips[z, y, x] = 1 + shades[np.asarray(topology.hosts)]
+    dot = np.zeros((pitch, pitch), np.uint8)
+    dot[:-1, :-1] = 1
+    for plane in range(depth):
+        left, top = map(round, planes.origin(plane))
+        drawn = np.kron(chips[plane], dot)
+        pixels[top : top + drawn.shape[0], left : left + drawn.shape[1]] = drawn
+
+
+def _draw_header(pixels: Pixels, header: list[str]) -> None:
+    top, *tops = header_tops(header)
+    _write(pixels, (MARGIN, top), header[0], size=19, title=True)
+    for top, line in zip(tops, header[1:], strict=True):
+        _write(pixels, (MARGIN, top), line, size=12, hanging=True)
+
+
+def _write(
+    pixels: Pixels,
+    place: tuple[int, int],
+    text: str,
+    *,
+    size: int,
+    title: bool = False,
+    hanging: bool = False,
+) -> None:
+    """Writes text: a title, hanging, or another line on its baseline."""
+    from PIL import Image, ImageDraw
+
+    font = _font(size, title)
+    left, top, right, bottom = font.getbbox("lp" + text, anchor="ls")
+    del left, right
+    begin, up = place[0], place[1] + (0 if title or hanging else round(top))
+    target = pixels[max(0, up) : up + round(bottom - top), begin:]
+    mask = Image.new("L", (target.shape[1], target.shape[0]))
+    ImageDraw.Draw(mask).text((0, -top), text, fill=255, font=font, anchor="ls")
+    strength = np.asarray(mask) // (256 // _STEPS)
+    target[strength > 0] = (_FIRST_TEXT + strength)[strength > 0]
+
+
+@functools.cache
+def _font(size: int, bold: bool) -> Any:
+    """The font that matplotlib brings along, as in the other pictures."""
+    import matplotlib as mpl
+    from PIL import ImageFont
+
+    file = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    path = Path(mpl.get_data_path(), "fonts", "ttf", file)
+    return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
+
+
+def _palette() -> tuple[list[int], bytes]:
+    """The colours one after the other, and how opaque each of them is."""
+    from matplotlib.colors import to_rgb
+
+    colours = [(0.0, 0.0, 0.0), *map(to_rgb, HOST_COLOURS), *[to_rgb(INK)] * _STEPS]
+    steps = [round(255 * step / (_STEPS - 1)) for step in range(_STEPS)]
+    opacities = bytes([0, *[255] * len(HOST_COLOURS), *steps])
+    return [round(255 * part) for colour in colours for part in colour], opacities
+
 
 MAX_DRAWN_CHIPS = 256
 """Meshes of more chips are drawn as one dot a chip."""
@@ -62,10 +258,10 @@ def _has_dots(topology: TopologyDescription) -> bool:
 def _header(topology: TopologyDescription) -> list[str]:
     lines = [
         ascii_text(topology.name) or "TPU topology",
-        formats.topology_facts(topology),
-        formats.links_phrase(topology),
-        formats.assignment_phrase(topology),
-        formats.program_phrase(topology),
+        topology_facts(topology),
+        links_phrase(topology),
+        assignment_phrase(topology),
+        program_phrase(topology),
     ]
     if _has_dots(topology):
         lines[2] += " · one dot a chip, hosts by colour"
@@ -115,7 +311,7 @@ class _Page:
 def _chips_page(topology: TopologyDescription, top: float) -> _Page:
     """Places the planes of a mesh whose chips are drawn one by one."""
     width, height, depth = topology.mesh
-    blocks = layout.planes(topology)[0].blocks
+    blocks = planes_of(topology)[0].blocks
     first = next(iter(blocks.values()), None)
     block = (first.width, first.height) if first else (width, height)
     columns = _planes_across(depth)
@@ -146,8 +342,8 @@ def _planes_across(depth: int) -> int:
 
 
 def _draw_chips(canvas: Canvas, topology: TopologyDescription, page: _Page) -> None:
-    shades = layout.host_shades(topology, len(HOST_COLOURS))
-    for plane in layout.planes(topology):
+    shades = host_shades(topology, len(HOST_COLOURS))
+    for plane in planes_of(topology):
         if topology.mesh[2] > 1:
             left, top = page.planes.origin(plane.z)
             label = _HOST_LABEL if plane.blocks else 0
@@ -157,7 +353,7 @@ def _draw_chips(canvas: Canvas, topology: TopologyDescription, page: _Page) -> N
         _draw_plane(canvas, topology, plane, page, shades)
 
 
-def _draw_hosts(canvas: Canvas, plane: layout.Plane, page: _Page, shades: list[int]) -> None:
+def _draw_hosts(canvas: Canvas, plane: Plane, page: _Page, shades: list[int]) -> None:
     """A tinted region for each host, with its name above."""
     for host, block in plane.blocks.items():
         colour = HOST_COLOURS[shades[host]]
@@ -186,9 +382,7 @@ def _draw_hosts(canvas: Canvas, plane: layout.Plane, page: _Page, shades: list[i
         )
 
 
-def _draw_links(
-    canvas: Canvas, topology: TopologyDescription, plane: layout.Plane, page: _Page
-) -> None:
+def _draw_links(canvas: Canvas, topology: TopologyDescription, plane: Plane, page: _Page) -> None:
     """Links between neighbours, and stubs where an axis closes to a ring."""
     width, height, _ = topology.mesh
     links, stubs = [], []
@@ -215,7 +409,7 @@ def _draw_links(
 def _draw_plane(
     canvas: Canvas,
     topology: TopologyDescription,
-    plane: layout.Plane,
+    plane: Plane,
     page: _Page,
     shades: list[int],
 ) -> None:
@@ -269,7 +463,7 @@ def _label_core(
     centre: tuple[float, float],
     width: float,
 ) -> None:
-    text = formats.core_label(topology, core)
+    text = core_label(topology, core)
     size = min(14.0, 0.92 * width / (0.64 * len(text)))
     if size < 5.5:
         return

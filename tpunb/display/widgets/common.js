@@ -78,7 +78,7 @@ export function slider(label, { min = 0, max, value = min, show = String }, onIn
   return node;
 }
 
-/** The columns that _packing.py packed, as typed arrays by name. */
+/** The columns that page_data.py packed, as typed arrays by name. */
 export function unpack(layout, buffer) {
   const bytes = bytesOf(buffer);
   const columns = {};

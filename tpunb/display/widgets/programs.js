@@ -81,7 +81,6 @@ class ProgramsView {
   types() {
     const { types, head, programs } = this.model.get("content");
     if (!types.length) return null;
-    const kept = head.map((_, index) => index).filter((index) => types.some((row) => row[index]));
     const cell = (row, number, index) => {
       if (index) return element("td", {}, row[index]);
       const chosen = this.program === programs[number];
@@ -93,9 +92,9 @@ class ProgramsView {
         "aria-pressed": String(chosen), title: `Show ${row[0]}`, "data-key": `type ${number}`, click: press }, row[0]));
     };
     const rows = types.map((row, number) => element("tr", { "data-verdict": programs[number].verdict },
-      ...kept.map((index) => cell(row, number, index))));
+      ...head.map((_, index) => cell(row, number, index))));
     return this.wide(element("table", { class: "tpunb-programs-types" },
-      element("thead", {}, element("tr", {}, ...kept.map((index) => element("th", { scope: "col" }, head[index])))),
+      element("thead", {}, element("tr", {}, ...head.map((name) => element("th", { scope: "col" }, name)))),
       element("tbody", {}, ...rows)));
   }
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import traitlets
 
-from tpunb._util.units import byte_count, duration
-from tpunb.display.describe.program_description import (
-    CodeRow,
-    MemoryBar,
-    ProgramDescription,
-    ProgramsDescription,
-    ShareRow,
-    TensorRow,
-)
-from tpunb.display.describe.programs import describe_program, describe_programs
-from tpunb.display.draw import mimebundle
-from tpunb.display.draw import program_phrases as phrases
-from tpunb.display.widgets._base import LiveWidget
-from tpunb.display.widgets._modules import es_module
-
-__all__ = ["ProgramsWidget"]
+from tpunb._util.units import byte_count
+from tpunb.display.draw import program_tables as shown
+from tpunb.display.draw.programs_html import programs_bundle
+from tpunb.display.widgets.live_widget import LiveWidget
+from tpunb.display.widgets.page_data import es_module
+from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share
 
 VIEWS = ("lines", "layers", "operations", "collectives", "largest", "padding")
 
@@ -32,7 +21,7 @@ class ProgramsWidget(LiveWidget):
     """A compiled program, or one of several TPU types that are listed above it.
 
     Args:
-        value: A `TpuProgram`, `TpuPrograms`, or a description of these.
+        value: A compiled program, or several.
         link: Widgets with the same link share their selection.
         **state: First values of the attributes below.
 
@@ -54,123 +43,114 @@ class ProgramsWidget(LiveWidget):
     order = traitlets.Enum(["given", "time", "memory"], "given").tag(sync=True)
 
     def __init__(self, value: Any, *, link: str = "", **state: Any) -> None:
-        self._description = _described(value)
-        super().__init__(content=_content(self._description), link=link, **state)
+        self._programs = _programs(value)
+        super().__init__(content=_content(self._programs), link=link, **state)
 
     def update(self, value: Any) -> bool:
         """Shows another program in place; what was chosen stays where there is such."""
-        self._description = _described(value)
+        self._programs = _programs(value)
         with self.hold_sync():
-            self.content = _content(self._description)
-            if self.chosen >= len(self._description.programs):
+            self.content = _content(self._programs)
+            if self.chosen >= len(self._programs):
                 self.chosen = 0
         return True
 
     def static_bundle(self) -> dict[str, Any]:
         """The programs as text and as HTML."""
-        return dict(mimebundle(self._description))
+        return programs_bundle(self._programs)
 
 
-def _described(value: Any) -> ProgramsDescription:
-    if isinstance(value, ProgramsDescription):
-        return value
-    if isinstance(value, ProgramDescription):
-        return ProgramsDescription((), (value,))
-    if hasattr(value, "tpu") and hasattr(value, "unknown"):
-        return ProgramsDescription((), (describe_program(value),))
-    if hasattr(value, "rows") and isinstance(value, Iterable):
-        return describe_programs(value)
-    raise TypeError(
-        f"Compiled programs are shown, as tpunb.compile returns them, not a {type(value).__name__}"
-    )
+def _programs(value: Any) -> tuple[Program, ...]:
+    programs = (value,) if isinstance(value, Program) else value
+    found = tuple(programs) if isinstance(programs, Iterable) else ()
+    if not found or not all(isinstance(one, Program) for one in found):
+        raise TypeError(
+            "Compiled programs are shown, as tpunb.compile returns them, "
+            f"not a {type(value).__name__}"
+        )
+    return found
 
 
-def _content(description: ProgramsDescription) -> dict[str, Any]:
+def _content(programs: Sequence[Program]) -> dict[str, Any]:
     """What the front end draws from: fractions as numbers, all else as the text to be shown."""
-    types = description.rows if len(description.programs) > 1 else ()
-    return {
-        "head": list(phrases.TYPE_HEAD),
-        "types": [list(phrases.type_cells(row)) for row in types],
-        "programs": [_program(program) for program in description.programs],
-    }
+    head, types = shown.type_rows(programs) if len(programs) > 1 else ([], [])
+    return {"head": head, "types": types, "programs": list(map(_program, programs))}
 
 
-def _program(program: ProgramDescription) -> dict[str, Any]:
+def _program(program: Program) -> dict[str, Any]:
+    tables = shown.tables(program)
+    time = program.time
     return {
         "tpu": program.tpu,
-        "title": program.title,
-        "verdict": program.verdict,
-        "headline": phrases.headline(program),
+        "title": shown.title(program),
+        "verdict": shown.verdict(program),
+        "headline": shown.headline(program),
         "errors": [
             {"line": problem.line, "code": problem.code, "cause": problem.cause, "fix": problem.fix}
-            for problem in program.errors
+            for problem in program.errors[: shown.MAX_PROBLEMS]
         ],
         "memory": None if program.memory is None else _memory(program.memory),
-        "facts": phrases.facts(program),
+        "facts": shown.facts(program),
         "parts": [
-            {"name": name, "fraction": fraction, "text": phrases.percent(fraction)}
-            for name, fraction in (program.time.parts if program.time is not None else ())
+            {"name": name, "fraction": fraction, "text": shown.percent(fraction)}
+            for name, fraction in (time.parts if time is not None else {}).items()
         ],
         "tables": {
-            "lines": [_line(row) for row in program.code] if program.has_shares else [],
-            "layers": [_share(row) for row in program.layers],
-            "operations": [_share(row) for row in program.operations],
-            "collectives": [_share(row) for row in program.collectives],
-            "largest": [_tensor(row, byte_count(row.bytes)) for row in program.largest],
-            "padding": [_tensor(row, phrases.padding_phrase(row)) for row in program.padding],
+            "lines": [_line(row, tables) for row in tables.lines] if tables.weighs_lines else [],
+            "layers": [_share(row, tables) for row in tables.layers],
+            "operations": [_share(row, tables) for row in tables.operations],
+            "collectives": [_share(row, tables) for row in tables.collectives],
+            "largest": [
+                _tensor(row, byte_count(row.padded_bytes), tables) for row in tables.largest
+            ],
+            "padding": [_tensor(row, shown.padding_phrase(row), tables) for row in tables.padding],
         },
-        "omitted": {{"code": "lines"}.get(name, name): count for name, count in program.omitted},
-        "notes": list(program.notes),
+        "omitted": dict(tables.omitted),
+        "notes": shown.notes(program),
     }
 
 
-def _memory(memory: MemoryBar) -> dict[str, Any]:
+def _memory(memory: ProgramMemory) -> dict[str, Any]:
     return {
         "segments": [
-            {**dataclasses.asdict(segment), "text": phrases.segment_phrase(segment)}
-            for segment in memory.segments
+            {"kind": kind, "bytes": size, "text": shown.part_phrase(kind, size)}
+            for kind, size in memory.parts.items()
         ],
         "available": memory.available,
-        "total": memory.total,
-        "says": phrases.memory_phrase(memory),
+        "total": max(memory.peak, memory.available, 1),
+        "says": shown.memory_phrase(memory),
         "over": f"{byte_count(memory.over)} too much" if memory.over else "",
-        "limit": phrases.memory_limit(memory),
+        "limit": shown.memory_limit(memory),
     }
 
 
-def _line(row: CodeRow) -> dict[str, Any]:
+def _line(row: Share, tables: shown.Tables) -> dict[str, Any]:
     return {
-        "place": row.number,
-        "file": row.file,
-        "name": row.text,
-        "problem": row.problem,
-        **_bars(row.fraction, row.seconds, row.part, row.memory),
+        **_share(row, tables),
+        "place": row.line.line if row.line is not None else None,
+        "file": shown.file_title(row.line),
+        "problem": tables.problem(row),
     }
 
 
-def _share(row: ShareRow) -> dict[str, Any]:
-    moved = byte_count(row.bytes) if row.bytes else ""
-    bars = _bars(row.fraction, row.seconds, row.part, row.memory)
-    return {"name": row.name, "moved": moved, **bars}
-
-
-def _tensor(row: TensorRow, size: str) -> dict[str, Any]:
+def _share(row: Share, tables: shown.Tables) -> dict[str, Any]:
+    share, seconds, size = shown.share_phrases(row)
     return {
-        "name": row.text,
-        "part": row.part,
+        "name": row.name,
+        "moved": byte_count(row.bytes) if row.bytes else "",
+        "fraction": row.fraction or 0.0,
+        "share": share,
+        "seconds": seconds,
+        "part": row.memory / tables.peak,
         "size": size,
-        "source": phrases.tensor_source(row),
-        "line": row.line,
     }
 
 
-def _bars(
-    fraction: float | None, seconds: float | None, part: float, memory: int
-) -> dict[str, Any]:
+def _tensor(row: Buffer, size: str, tables: shown.Tables) -> dict[str, Any]:
     return {
-        "fraction": fraction or 0.0,
-        "share": phrases.percent(fraction) if fraction else "",
-        "seconds": duration(seconds) if seconds else "",
-        "part": part,
-        "size": byte_count(memory) if memory else "",
+        "name": row.text,
+        "part": row.padded_bytes / tables.peak,
+        "size": size,
+        "source": shown.tensor_source(row),
+        "line": row.line.line if row.line is not None else None,
     }

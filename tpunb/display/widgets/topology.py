@@ -10,18 +10,25 @@ import numpy as np
 import numpy.typing as npt
 import traitlets
 
-from tpunb.display.describe.memory import memory_per_core
-from tpunb.display.describe.topology import (
+from tpunb.display.describe.connection import memory_per_core
+from tpunb.display.describe.topology_description import (
     TopologyDescription,
     describe_accelerator,
     describe_device_assignment,
     describe_topology,
+    host_shades,
+    replica_shades,
 )
-from tpunb.display.draw import formats, layout, mimebundle
 from tpunb.display.draw.canvas import HOST_COLOURS
-from tpunb.display.widgets._base import LiveWidget
-from tpunb.display.widgets._modules import es_module
-from tpunb.display.widgets._packing import pack
+from tpunb.display.draw.static_forms import mimebundle
+from tpunb.display.draw.topology_text import (
+    assignment_phrase,
+    links_phrase,
+    program_phrase,
+    topology_facts,
+)
+from tpunb.display.widgets.live_widget import LiveWidget
+from tpunb.display.widgets.page_data import es_module, pack
 from tpunb.tpu.types import Accelerator, accelerator
 
 __all__ = ["TopologyWidget"]
@@ -187,10 +194,10 @@ def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict
 
 
 def _facts(description: TopologyDescription) -> Iterable[str]:
-    yield formats.topology_facts(description)
-    yield formats.links_phrase(description)
-    yield formats.assignment_phrase(description)
-    yield formats.program_phrase(description)
+    yield topology_facts(description)
+    yield links_phrase(description)
+    yield assignment_phrase(description)
+    yield program_phrase(description)
 
 
 def _columns(description: TopologyDescription) -> dict[str, npt.NDArray[Any]]:
@@ -205,11 +212,11 @@ def _columns(description: TopologyDescription) -> dict[str, npt.NDArray[Any]]:
         "place": ((z * height + y) * width + x) * per_chip + core,
         "host": np.asarray(description.hosts),
         "ordinal": np.asarray(description.ordinals),
-        "host_shade": np.asarray(layout.host_shades(description, len(HOST_COLOURS))),
+        "host_shade": np.asarray(host_shades(description, len(HOST_COLOURS))),
     }
     if description.num_replicas:
         replicas = np.asarray(description.replicas)
-        shades = layout.replica_shades(description, len(HOST_COLOURS))
+        shades = replica_shades(description, len(HOST_COLOURS))
         columns |= {
             "replica": replicas,
             "logical": np.asarray(description.logical_devices),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
 from tpunb.virtual.graph.function_def import (
     CALLS,
@@ -17,6 +15,7 @@ from tpunb.virtual.graph.function_def import (
     reference,
 )
 from tpunb.virtual.graph.kernels import RESIZES, compiles
+from tpunb.virtual.graph.rewrite import Rewrite
 
 _IDENTITIES = frozenset({"Identity", "IdentityN"})
 _MUST_COMPILE = "_XlaMustCompile"
@@ -37,22 +36,10 @@ def inlined(function: FunctionDef, library: Library) -> FunctionDef:
     Returns:
         A new function with the same signature.
     """
-    flat = FunctionDef()
-    flat.CopyFrom(function)
-    _drop_waits_for_arguments(flat)
+    flat = _one_level(function, library)
     while any(_opens(node, library) for node in flat.node_def):
         flat = _one_level(flat, library)
     return flat
-
-
-def _drop_waits_for_arguments(function: FunctionDef) -> None:
-    """Arguments are there from the beginning, and no nodes that others could wait for."""
-    waits = {f"^{argument.name}" for argument in function.signature.input_arg}
-    for node in function.node_def:
-        if not waits.isdisjoint(node.input):
-            kept = [text for text in node.input if text not in waits]
-            del node.input[:]
-            node.input.extend(kept)
 
 
 def _opens(node: NodeDef, library: Library) -> bool:
@@ -90,54 +77,35 @@ def _beyond_the_compiler(function: FunctionDef, library: Library) -> bool:
 
 def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
     """Writes out the calls of a function, but not those within their bodies."""
-    result = FunctionDef()
-    result.signature.CopyFrom(function.signature)
-    for key, value in function.attr.items():
-        result.attr[key].CopyFrom(value)
-    tensors: dict[str, str] = {}
-    controls: dict[str, list[str]] = {}
+    rewrite = Rewrite(function)
+    for argument in function.signature.input_arg:
+        rewrite.drop(argument.name)  # it is there from the beginning: nothing waits for it
     for node in function.node_def:
         if not _opens(node, library):
-            result.node_def.add().CopyFrom(node)
+            rewrite.keep(node)
         elif node.op in _IDENTITIES:
-            _bypass(node, tensors, controls)
+            _bypass(node, rewrite)
         else:
-            _write_body(node, library(node.attr["f"].func.name), result, tensors, controls)
-    for node in result.node_def:
-        _redirect(node, tensors, controls)
-    for name, text in function.ret.items():
-        result.ret[name] = _resolve(text, tensors)
-    for name, target in function.control_ret.items():
-        for number, control in enumerate(_settled([target], controls)):
-            result.control_ret[f"{name}_{number}" if number else name] = control
-    del result.signature.control_output[:]
-    result.signature.control_output.extend(result.control_ret)
-    return result
+            _write_body(node, library(node.attr["f"].func.name), rewrite)
+    return rewrite.finish()
 
 
-def _bypass(identity: NodeDef, tensors: dict[str, str], controls: dict[str, list[str]]) -> None:
-    """Notes that each output of an identity is its input."""
+def _bypass(identity: NodeDef, rewrite: Rewrite) -> None:
+    """Replaces each output of an identity by its input."""
     sources = data_inputs(identity)
     for index, source in enumerate(sources):
-        tensors[f"{identity.name}:output:{index}"] = f"{source.source}{source.suffix}"
-    controls[identity.name] = [source.source for source in sources if source.suffix]
+        rewrite.replace({f"{identity.name}:output:{index}": f"{source.source}{source.suffix}"})
+    rewrite.drop(identity.name, [source.source for source in sources if source.suffix])
 
 
-def _write_body(
-    call: NodeDef,
-    body: FunctionDef,
-    result: FunctionDef,
-    tensors: dict[str, str],
-    controls: dict[str, list[str]],
-) -> None:
-    """Adds a called function's nodes and notes what stands for the call now."""
-    arguments = {
-        argument.name: f"{source.source}{source.suffix}"
-        for argument, source in zip(body.signature.input_arg, data_inputs(call), strict=True)
-    }
-    for argument, source in zip(body.signature.input_arg, data_inputs(call), strict=True):
+def _write_body(call: NodeDef, body: FunctionDef, rewrite: Rewrite) -> None:
+    """Writes a called function's nodes in place of the call."""
+    sources = data_inputs(call)
+    arguments = {}
+    for argument, source in zip(body.signature.input_arg, sources, strict=True):
+        arguments[argument.name] = f"{source.source}{source.suffix}"
         # What waits for an argument waits for what gives it.
-        controls[f"{call.name}/{argument.name}"] = [source.source] if source.suffix else []
+        rewrite.drop(f"{call.name}/{argument.name}", [source.source] if source.suffix else [])
     before = [f"^{name}" for name in control_inputs(call)]
     names = {node.name for node in body.node_def}
 
@@ -150,8 +118,7 @@ def _write_body(
         return arguments[source.source]
 
     for node in body.node_def:
-        copy = result.node_def.add()
-        copy.CopyFrom(node)
+        copy = rewrite.keep(node)
         copy.name = f"{call.name}/{node.name}"
         copy.device = node.device or call.device
         if OUTSIDE in call.attr:
@@ -159,39 +126,10 @@ def _write_body(
         del copy.input[:]
         copy.input.extend(renamed(text) for text in node.input)
         copy.input.extend(before)
-    for index, output in enumerate(body.signature.output_arg):
-        tensors[f"{call.name}:output:{index}"] = renamed(body.ret[output.name])
+    results = [renamed(body.ret[output.name]) for output in body.signature.output_arg]
+    rewrite.replace({f"{call.name}:output:{k}": text for k, text in enumerate(results)})
     # What waits for the call waits for the body's effects; a body without any
     # still makes them wait for what the call itself was waiting for.
     effects = [f"{call.name}/{name}" for name in body.control_ret.values()]
-    returned = {reference(renamed(text)) for text in body.ret.values()}
-    effects += [item.source for item in returned if item.suffix and not item.source.startswith("^")]
-    controls[call.name] = list(dict.fromkeys(effects)) or control_inputs(call)
-
-
-def _resolve(text: str, tensors: dict[str, str]) -> str:
-    while text in tensors:
-        text = tensors[text]
-    return text
-
-
-def _settled(names: Iterable[str], controls: dict[str, list[str]]) -> list[str]:
-    """What stands for nodes to wait for, of which some may be gone."""
-    pending = list(names)
-    seen: dict[str, None] = {}
-    while pending:
-        name = pending.pop()
-        if name in controls:
-            pending.extend(control for control in controls[name] if control not in seen)
-        else:
-            seen[name] = None
-    return list(seen)
-
-
-def _redirect(node: NodeDef, tensors: dict[str, str], controls: dict[str, list[str]]) -> None:
-    """Points a node's inputs from calls that are gone to what replaced them."""
-    data = [_resolve(text, tensors) for text in node.input if not text.startswith("^")]
-    seen = _settled(control_inputs(node), controls)
-    del node.input[:]
-    node.input.extend(data)
-    node.input.extend(f"^{name}" for name in seen)
+    effects += [item.source for item in map(reference, results) if item.suffix]
+    rewrite.drop(call.name, dict.fromkeys(effects) or control_inputs(call))

@@ -5,14 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes, tensor_util
 
 Add = Callable[..., str]
 """Writes a node: its operation, name, device and inputs, then attributes; gives its name."""
 
 _names = itertools.count()
+
+
+def new_node(
+    op: str, name: str, inputs: Sequence[str] = (), device: str = "", **attributes: AttrValue
+) -> NodeDef:
+    """Makes a node."""
+    return NodeDef(op=op, name=name, device=device, input=inputs, attr=attributes)
 
 
 def add_node(
@@ -24,10 +29,27 @@ def add_node(
     **attributes: AttrValue,
 ) -> str:
     """Writes a node into a function and gives its name."""
-    node = function.node_def.add(op=op, name=name, device=device, input=inputs)
-    for key, value in attributes.items():
-        node.attr[key].CopyFrom(value)
+    function.node_def.append(new_node(op, name, inputs, device, **attributes))
     return name
+
+
+def new_constant(
+    name: str, value: object, kind: dtypes.DType = dtypes.int32, device: str = ""
+) -> NodeDef:
+    """Makes a constant; its tensor is `name:output:0`."""
+    return new_node("Const", name, (), device, **_of_constant(value, kind))
+
+
+def add_constant(
+    add: Add, name: str, device: str, value: object, kind: dtypes.DType = dtypes.int32
+) -> str:
+    """Writes a constant and gives its tensor."""
+    return f"{add('Const', name, device, [], **_of_constant(value, kind))}:output:0"
+
+
+def _of_constant(value: object, kind: dtypes.DType) -> dict[str, AttrValue]:
+    tensor = tensor_util.make_tensor_proto(value, kind)
+    return {"dtype": type_of(kind), "value": AttrValue(tensor=tensor)}
 
 
 def new_name(function: FunctionDef, cores: Sequence[Sequence[str]]) -> str:
@@ -54,29 +76,6 @@ def integer(value: int) -> AttrValue:
 def type_of(kind: dtypes.DType) -> AttrValue:
     """An attribute that is a type."""
     return AttrValue(type=kind.as_datatype_enum)
-
-
-def int32_tensor(value: int) -> AttrValue:
-    """An attribute that is a scalar of type int32, as constants have it."""
-    tensor = AttrValue()
-    tensor.tensor.dtype = dtypes.int32.as_datatype_enum
-    tensor.tensor.tensor_shape.SetInParent()
-    tensor.tensor.int_val.append(value)
-    return tensor
-
-
-def integers(values: np.ndarray, kind: dtypes.DType) -> AttrValue:
-    """An attribute that is a tensor of integers, as constants have it."""
-    return AttrValue(tensor=tensor_util.make_tensor_proto(values, kind))
-
-
-def text_tensor(text: str) -> AttrValue:
-    """An attribute that is a scalar text, as constants have it."""
-    tensor = AttrValue()
-    tensor.tensor.dtype = dtypes.string.as_datatype_enum
-    tensor.tensor.tensor_shape.SetInParent()
-    tensor.tensor.string_val.append(text.encode())
-    return tensor
 
 
 def types_of(kinds: Sequence[dtypes.DType]) -> AttrValue:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,37 @@ def body_of(graph: FuncGraph, name: str) -> FuncGraph | None:
     return getattr(graph._functions.get(name), "_cached_graph", None)
 
 
+def body_sizes(
+    graph: FuncGraph, library: Callable[[str], FunctionDef]
+) -> Callable[[str], KnownSizes]:
+    """Finds the shapes that are known in a function of control flow, by its name.
+
+    Args:
+        graph: The traced replica function.
+        library: Finds the functions of control flow, their calls inlined.
+    """
+    bodies: dict[str, FuncGraph] = {}
+
+    def visit(graph: FuncGraph) -> None:
+        for name in graph._functions:
+            body = body_of(graph, name)
+            if body is not None and name not in bodies:
+                bodies[name] = body
+                visit(body)
+
+    visit(graph)
+
+    @functools.cache
+    def sizes(name: str) -> KnownSizes:
+        body, definition = bodies.get(name), library(name)
+        # A gradient of a gradient adds to a graph of which there is a definition.
+        if body is None or len(body.inputs) != len(definition.signature.input_arg):
+            return {}
+        return known_sizes(body, definition)
+
+    return sizes
+
+
 def _note(found: dict[tuple[str, int], Sizes], name: str, index: int, tensor: object) -> None:
     shape = tensor.shape  # type: ignore[attr-defined]
     if shape.is_fully_defined():
@@ -103,6 +135,10 @@ class StaticTensors:
         if known is None and node is not None and node.op in _PASS_ON:
             return self.sizes(data_inputs(node)[0])
         return known
+
+    def node(self, source: Reference) -> NodeDef | None:
+        """The node that gives a tensor; None for an argument."""
+        return self._nodes.get(source.source)
 
     def bytes_of(self, node: NodeDef) -> float:
         """How many bytes what a node gives takes; infinitely many if that is not known."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
 from tpunb.virtual.graph.function_def import Reference, control_inputs, data_inputs, reference
+from tpunb.virtual.graph.rewrite import Rewrite
 from tpunb.virtual.graph.static_tensors import KnownSizes, StaticTensors
 
 _IN_PLACE = {"AddV2": "AssignAddVariableOp", "Sub": "AssignSubVariableOp"}
@@ -33,23 +34,13 @@ def with_additions(function: FunctionDef, known: KnownSizes) -> FunctionDef:
     }
     if not instead:
         return function
-    result = FunctionDef()
-    result.CopyFrom(function)
-    del result.node_def[:]
+    rewrite = Rewrite(function)
     for node in function.node_def:
-        if node.name not in found.replaced:
-            kept = result.node_def.add()
-            kept.CopyFrom(instead.get(node.name, node))
-            inputs = [text for text in kept.input if text[1:] not in found.replaced]
-            del kept.input[:]
-            kept.input.extend(inputs)
-    result.control_ret.clear()
-    ends = dict.fromkeys(function.control_ret.values())
-    names = [name for name in ends if name not in found.replaced]
-    result.control_ret.update({f"effect_{number}": name for number, name in enumerate(names)})
-    del result.signature.control_output[:]
-    result.signature.control_output.extend(result.control_ret)
-    return result
+        if node.name in found.replaced:
+            rewrite.drop(node.name)  # all that waits for it waits for the addition as well
+        else:
+            rewrite.keep(instead.get(node.name, node))
+    return rewrite.finish()
 
 
 class _Additions:

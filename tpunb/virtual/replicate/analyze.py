@@ -164,6 +164,20 @@ class _Pass:
             self._split(self._mirrored(node))
         pure = not any(has_effects(body, self.library) for body in bodies)
         self.variances[node.name] = self._input_variance(node) if pure else Variance.VARYING
+        if pure and node.op in CONTROL_FLOW and self._goes_one_way(node):
+            self.output_variances[node.name] = self._lifted_variances(node)
+
+    def _goes_one_way(self, node: NodeDef) -> bool:
+        """Whether a loop or a branch that changes nothing goes the same way on every replica."""
+        sources = data_inputs(node)
+        variances = [self.analysis.variance(source) for source in sources]
+        if Variance.VARYING not in variances:
+            return False  # all of it is done once
+        if node.op in BRANCHES:
+            return variances[0] is not Variance.VARYING
+        variances = self._after_each_turn(node, sources, variances)
+        condition = self.library(node.attr["cond"].func.name)
+        return Variance.VARYING not in self._body_variances(condition, sources, variances)
 
     def _set_apart(self, node: NodeDef, bodies: Sequence[FunctionDef]) -> set[str]:
         """The variables whose copies a loop, a branch or a call may set apart.
@@ -213,7 +227,7 @@ class _Pass:
         return max(variances, default=Variance.CHEAP_INVARIANT)
 
     def _lifted_variances(self, node: NodeDef) -> list[Variance]:
-        """How much the outputs of control flow containing collectives differ."""
+        """How much the outputs of control flow that goes one way differ."""
         sources = data_inputs(node)
         variances = [self.analysis.variance(source) for source in sources]
         if node.op not in LOOPS:

@@ -24,10 +24,7 @@ from tpunb.virtual.graph.nodes import (
     add_node,
     argument_name,
     instance,
-    int32_tensor,
     integer,
-    text_tensor,
-    type_of,
 )
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.handles import Handles
@@ -164,7 +161,8 @@ class Builder:
         name = source.source
         argument = self.analysis.arguments.get(name)
         if argument is not None and argument.is_stacked:
-            return self._part(name, replica)
+            joins = self.analysis.statics is not None
+            return self.joined.of_replica(source, replica) if joins else self._part(name, replica)
         if argument is not None and argument.merged:
             return self.handles.tensor(name, replica)
         if argument is not None:
@@ -284,18 +282,6 @@ class Builder:
     ) -> str:
         """Writes a new node and gives its name."""
         return add_node(self.result, op, name, device, inputs, **attributes)
-
-    def constant(self, name: str, device: str, value: int) -> str:
-        """Writes a constant of type int32 and gives its tensor."""
-        kind = type_of(dtypes.int32)
-        self.add("Const", name, device, [], dtype=kind, value=int32_tensor(value))
-        return f"{name}:output:0"
-
-    def text(self, name: str, device: str, text: str) -> str:
-        """Writes a constant text and gives its tensor."""
-        kind = type_of(dtypes.string)
-        self.add("Const", name, device, [], dtype=kind, value=text_tensor(text))
-        return f"{name}:output:0"
 
     def broadcast(self, tensor: str, kind: AttrValue, replica: int, source: int = 0) -> str:
         """One core's value as another replica reads it.

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes, op_def_registry
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_registry
 from tpunb.virtual.graph.function_def import (
     Reference,
     control_inputs,
     data_inputs,
     in_topological_order,
 )
-from tpunb.virtual.graph.nodes import integers
+from tpunb.virtual.graph.nodes import new_constant
+from tpunb.virtual.graph.rewrite import Rewrite
 from tpunb.virtual.graph.static_tensors import KnownSizes, Sizes, StaticTensors
 
 _ASK = frozenset({"Rank", "Shape", "ShapeN", "Size"})
@@ -39,22 +40,15 @@ def with_constant_shapes(function: FunctionDef, known: KnownSizes) -> FunctionDe
     constants = _Constants(function, known).found()
     if not constants:
         return function
-    result = FunctionDef()
-    result.CopyFrom(function)
-    del result.node_def[:]
-    instead: dict[str, str] = {}
+    rewrite = Rewrite(function)
     for node in function.node_def:
         if node.name in constants:
-            result.node_def.extend(_constants(node, constants[node.name], instead))
+            for constant, given in _constants(node, constants[node.name]):
+                rewrite.keep(constant)
+                rewrite.replace({given: f"{constant.name}:output:0"})
         else:
-            result.node_def.add().CopyFrom(node)
-    for node in result.node_def:
-        for place, text in enumerate(node.input):
-            if text in instead:
-                node.input[place] = instead[text]
-    for name, text in function.ret.items():
-        result.ret[name] = instead.get(text, text)
-    return result
+            rewrite.keep(node)
+    return rewrite.finish()
 
 
 class _Constants:
@@ -130,19 +124,16 @@ class _Constants:
         return self._statics.value(source)
 
 
-def _constants(node: NodeDef, values: Sequence[Any], instead: dict[str, str]) -> Iterator[NodeDef]:
-    """Constants for what a node gives; notes what is to be read in its place."""
+def _constants(node: NodeDef, values: Sequence[Any]) -> Iterator[tuple[NodeDef, str]]:
+    """Constants for what a node gives, each with the reference that it replaces."""
     outputs = op_def_registry.get(node.op).output_arg
     asked = "T" if node.op in {_SLICE, _BROADCAST} else "out_type"
     kind = dtypes.as_dtype(node.attr[asked].type) if asked in node.attr else dtypes.int32
-    waits = [f"^{name}" for name in control_inputs(node)]
     for index, one in enumerate(values):
         # What waits for the node waits for its first constant.
         name = f"{node.name}/known_{index}" if index else node.name
-        constant = NodeDef(op="Const", name=name, device=node.device, input=waits)
-        constant.attr["dtype"].CopyFrom(AttrValue(type=kind.as_datatype_enum))
-        constant.attr["value"].CopyFrom(integers(np.asarray(one, kind.as_numpy_dtype), kind))
+        constant = new_constant(name, np.asarray(one, kind.as_numpy_dtype), kind, node.device)
+        constant.input.extend(f"^{name}" for name in control_inputs(node))
         # Of several outputs each has a name of its own, or all are a list with one.
         output = f"{outputs[index].name}:0" if len(outputs) > 1 else f"{outputs[0].name}:{index}"
-        instead[f"{node.name}:{output}"] = f"{name}:output:0"
-        yield constant
+        yield constant, f"{node.name}:{output}"

@@ -13,9 +13,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tpunb.virtual._tensorflow import AttrValue, FuncGraph, FunctionDef, NodeDef, dtypes
+from tpunb.virtual._tensorflow import FuncGraph, FunctionDef, NodeDef, dtypes
 from tpunb.virtual.graph.function_def import CALLS, control_inputs
-from tpunb.virtual.graph.nodes import Add, add_node, integer, type_of
+from tpunb.virtual.graph.nodes import Add, add_constant, add_node, integer, type_of
 from tpunb.virtual.replicate.folding import hide
 
 _CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
@@ -110,7 +110,7 @@ def guard_all(function: FunctionDef) -> None:
 
 def _give_shape(add: Add, node: NodeDef, shape: Sequence[int]) -> str:
     """Gives a convolution's result its shape."""
-    constant = _integers(add, f"{node.name}/shape", node.device, shape)
+    constant = add_constant(add, f"{node.name}/shape", node.device, shape)
     # TensorFlow's optimizer believes the shape that it infers, and would remove a
     # reshape to it.
     hidden = hide(add, node.name, node.device, constant, _INT32)
@@ -130,9 +130,8 @@ def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> s
         types: The attribute with the type of each of these.
         rank: Of the inputs and the result.
     """
-    margins = _integers(
-        add, f"{node.name}/margins", node.device, [0, 1, *[0] * (2 * rank - 2)], shape=(rank, 2)
-    )
+    rows = [[0, 1], *[[0, 0]] * (rank - 1)]
+    margins = add_constant(add, f"{node.name}/margins", node.device, rows)
     for place, key in enumerate(types):
         inputs = [node.input[place], margins]
         name = f"{node.name}/padded_{place}"
@@ -141,7 +140,7 @@ def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> s
         # oneDNN would take the padding into the convolution, as one of its image.
         node.input[place] = hide(add, name, node.device, f"{padded}:output:0", kind)
     limits = [
-        _integers(add, f"{node.name}/{name}", node.device, [value])
+        add_constant(add, f"{node.name}/{name}", node.device, [value])
         for name, value in (("begin", 0), ("end", -1), ("strides", 1))
     ]
     inputs = [f"{node.name}:output:0", *limits]
@@ -161,7 +160,7 @@ def _or_zeros(add: Add, node: NodeDef) -> str:
     """Takes zeros for a sum over no examples."""
     kind, device = node.attr["T"], node.device
     size = add("Size", f"{node.name}/size", device, [node.input[0]], T=kind, out_type=_INT32)
-    none = _integers(add, f"{node.name}/none", device, [0], shape=())
+    none = add_constant(add, f"{node.name}/none", device, 0)
     inputs = [f"{size}:output:0", none]
     some = add("Greater", f"{node.name}/some", device, inputs, T=_INT32)
     zero = add("Cast", f"{node.name}/zero", device, [none], SrcT=_INT32, DstT=kind)
@@ -173,7 +172,7 @@ def _or_zeros(add: Add, node: NodeDef) -> str:
 def _without_onednn(add: Add, node: NodeDef) -> None:
     """Makes a max-pooling's gradient its second version, for which oneDNN has no kernel."""
     windows = [
-        _integers(add, f"{node.name}/{key}", node.device, node.attr[key].list.i)
+        add_constant(add, f"{node.name}/{key}", node.device, node.attr[key].list.i)
         for key in ("ksize", "strides")
     ]
     waits = [f"^{name}" for name in control_inputs(node)]
@@ -184,21 +183,3 @@ def _without_onednn(add: Add, node: NodeDef) -> None:
     for key in ("ksize", "strides", "explicit_paddings"):
         if key in node.attr:
             del node.attr[key]
-
-
-def _integers(
-    add: Add,
-    name: str,
-    device: str,
-    values: Sequence[int],
-    shape: Sequence[int] | None = None,
-) -> str:
-    """Writes a constant of type int32, by default a vector, and gives its tensor."""
-    tensor = AttrValue()
-    tensor.tensor.dtype = dtypes.int32.as_datatype_enum
-    tensor.tensor.tensor_shape.SetInParent()
-    for size in (len(values),) if shape is None else shape:
-        tensor.tensor.tensor_shape.dim.add().size = size
-    tensor.tensor.int_val.extend(values)
-    add("Const", name, device, [], dtype=_INT32, value=tensor)
-    return f"{name}:output:0"

@@ -11,19 +11,17 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
-from tpunb._util.logs import timed
+from tpunb._util.logs import logger, timed
 from tpunb.virtual._tensorflow import FunctionDef
 from tpunb.virtual.graph.function_def import Library, data_inputs, returned
 from tpunb.virtual.graph.inline import inlined
 from tpunb.virtual.graph.nodes import new_name
-from tpunb.virtual.replicate.additions import with_additions
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder, Setting
-from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
-from tpunb.virtual.replicate.dead_reads import without_dead_reads
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.joining import Joining, join
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
+from tpunb.virtual.replicate.passes import Known, simplified
 from tpunb.virtual.replicate.variance import Argument, mark_diverged
 from tpunb.virtual.replicate.writer import write_function
 
@@ -58,11 +56,10 @@ class ReplicaFunction:
     @functools.cached_property
     def computed(self) -> FunctionDef:
         """The function as the replicas compute it."""
-        definition = without_dead_reads(self.definition)
-        if self.joining is not None:
-            definition = with_constant_shapes(definition, self.joining.sizes)
-            definition = with_additions(definition, self.joining.sizes)
-        return self.unit.rounded(definition) if self.unit else definition
+        if self.joining is None:
+            return simplified(self.definition, Known(unit=self.unit))
+        loops = self.inlined_library if self.joining.body_sizes is not None else None
+        return simplified(self.definition, Known(self.joining.sizes, loops, self.unit))
 
     @functools.cached_property
     def inlined_library(self) -> Library:
@@ -129,6 +126,27 @@ def expand(
         function in their order, once or once per replica as `arguments` says;
         its outputs are those of the replica function, each once per replica.
     """
+    found = functools.partial(_expanded, arguments, name, prefix, assume_equal)
+    try:
+        return found(function)
+    except Exception:
+        joining = function.joining
+        if joining is None or joining.body_sizes is None:
+            raise
+        # Whatever goes wrong with joined loops goes well with those of each replica, or fails too.
+        logger("replicate").debug("Loops and branches are not joined.", exc_info=True)
+    joining = dataclasses.replace(joining, body_sizes=None)
+    return found(dataclasses.replace(function, joining=joining))
+
+
+def _expanded(
+    arguments: Arguments,
+    name: str | None,
+    prefix: str | None,
+    assume_equal: bool,
+    function: ReplicaFunction,
+) -> Expansion:
+    """Writes a replica function out for all replicas, as `expand` says."""
     flat, library = function.computed, function.inlined_library
     analysis = found = analyze(flat, arguments, library)
     if not assume_equal:
@@ -137,7 +155,7 @@ def expand(
     guarded = function.shapes is not None
     functions = FunctionCopies(library, name, prefix or name, guarded=guarded)
     if function.joining is not None and not guarded:
-        analysis = join(flat, analysis, function.cores, function.joining)
+        analysis = join(flat, analysis, function.cores, function.joining, library)
     setting = Setting(function.cores, library, functions, function.at_once)
     builder = Builder(flat, analysis, setting, name, shapes=function.shapes)
     outputs = returned(flat)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,18 @@ class Form(enum.Enum):
         SHARED: The one value that all have.
         ROWS: The values one after the other along axis 0: of R times [B, ...], [R*B, ...].
         STACKED: The values along a new axis 0: of R times [...], [R, ...].
+        INNER: The values along axis 1: of R times [T, B, ...], [T, R*B, ...], and of [T], [T, R].
         SUMMED: Their sum.
+        LISTED: One list of tensors, each of which is those of the replicas' lists as rows, or
+            stacked if they have no axes.
     """
 
     SHARED = enum.auto()
     ROWS = enum.auto()
     STACKED = enum.auto()
+    INNER = enum.auto()
     SUMMED = enum.auto()
+    LISTED = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +54,24 @@ class Take:
 SHARED = Take(Form.SHARED)
 ROWS = Take(Form.ROWS)
 STACKED = Take(Form.STACKED)
+INNER = Take(Form.INNER)
 SUMMED = Take(Form.SUMMED)
+LISTED = Take(Form.LISTED)
+
+FRESH = frozenset({"EmptyTensorList", "TensorListReserve"})
+"""What makes lists without elements."""
+
+
+def listed_shape(shape: np.ndarray | None, replicas: int) -> np.ndarray:
+    """The shape of the elements of one list for all replicas.
+
+    Args:
+        shape: That of the elements of each replica's; None if it is not known.
+        replicas: How many there are.
+    """
+    if shape is None or shape.ndim != 1 or np.any(shape < 0):
+        return np.asarray(-1)
+    return np.asarray([replicas * shape[0], *shape[1:]] if shape.size else [replicas])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +84,7 @@ class Plan:
         op: Its operation, if that is another than the replicas'.
         attributes: Attributes that differ from the replicas'.
         gain: What it saves against a node for each replica, in nodes for each replica.
+        bodies: How the functions of a loop or a branch do it: for each name a `Body`.
     """
 
     takes: Sequence[Take]
@@ -68,6 +92,7 @@ class Plan:
     op: str = ""
     attributes: Mapping[str, AttrValue] = dataclasses.field(default_factory=dict)
     gain: float = 1.0
+    bodies: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def output(self) -> str:

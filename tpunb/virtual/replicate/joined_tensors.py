@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, dtypes
-from tpunb.virtual.graph.function_def import Reference
-from tpunb.virtual.graph.nodes import Add, argument_name, integer, integers, type_of
+from tpunb.virtual.graph.function_def import Reference, data_inputs
+from tpunb.virtual.graph.nodes import Add, add_constant, argument_name, integer, type_of
 from tpunb.virtual.graph.static_tensors import Sizes, StaticTensors
-from tpunb.virtual.replicate.joined_forms import Form, Take
+from tpunb.virtual.replicate.joined_forms import FRESH, Form, Take, listed_shape
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
 
 _INT32 = type_of(dtypes.int32)
-
-_WHOLE = {Form.ROWS: "rows", Form.STACKED: "stacked", Form.SUMMED: "summed"}
 
 
 class JoinedTensors:
@@ -91,19 +89,26 @@ class JoinedTensors:
             return self._output(source)
         if form is Form.SHARED:
             return self._tensor(source, 0)
+        if form is Form.LISTED:
+            return self._list(source)
+        if given is None or (given is Form.SHARED and form is Form.SUMMED):
+            return self._joined(source, form)
+        if form is Form.INNER or (given is Form.INNER and form is Form.STACKED):
+            return self._turned(source, form)
         if given is Form.SHARED:
             return self._repeated(source, form)
-        if given is None:
-            return self._joined(source, form)
         if form is Form.SUMMED:
             return self._sum(source)
+        if given is Form.INNER:
+            given = Form.STACKED
         sizes = self._whole(source, form)
         return self._reshaped(self._name(source, form), source, self.taken(source, given), sizes)
 
     def _given(self, source: Reference) -> Form | None:
         """The form in which a tensor is there; None for one of each replica."""
-        if self._analysis.is_stacked(source):
-            return Form.STACKED
+        argument = self._analysis.arguments.get(source.source)
+        if argument is not None and argument.is_stacked:
+            return argument.form
         if self._analysis.roles.get(source.source) is Role.JOINED:
             return self._analysis.plans[source.source].gives[self._statics.place(source)]
         varies = self._analysis.variance(source) is Variance.VARYING
@@ -129,6 +134,9 @@ class JoinedTensors:
         sizes = self._sizes(source)
         if form is Form.ROWS:
             return (self._replicas * sizes[0], *sizes[1:])
+        if form is Form.INNER:
+            rows = [self._replicas * size for size in sizes[1:2]] or [self._replicas]
+            return (sizes[0], *rows, *sizes[2:])
         return (self._replicas, *sizes)
 
     def _kind(self, source: Reference) -> AttrValue:
@@ -138,7 +146,7 @@ class JoinedTensors:
         """How the nodes that are written for a tensor are called."""
         parts = [part for part in source.suffix.split(":") if part]
         return "/".join(
-            [source.source, "_".join(["joined", *parts, _WHOLE[form] if form else "parts"])]
+            [source.source, "_".join(["joined", *parts, form.name.lower() if form else "parts"])]
         )
 
     # Writing nodes.
@@ -150,16 +158,45 @@ class JoinedTensors:
         if form is Form.SUMMED:
             self._add("AddN", name, self._device, values, T=kind, N=count)
             return f"{name}:sum:0"
-        if form is Form.ROWS:
-            inputs = [*values, self._integers(0)]
+        if form is Form.ROWS or (form is Form.INNER and len(self._sizes(source)) > 1):
+            inputs = [*values, self._integers(int(form is Form.INNER))]
             self._add("ConcatV2", name, self._device, inputs, T=kind, N=count, Tidx=_INT32)
-        elif self._sizes(source):
+        elif form is Form.STACKED and self._sizes(source):
             # Joined as rows it can be both, and is copied once.
             sizes = self._whole(source, form)
             return self._reshaped(name, source, self.taken(source, Form.ROWS), sizes)
         else:
-            self._add("Pack", name, self._device, values, T=kind, N=count, axis=integer(0))
+            axis = integer(int(form is Form.INNER))
+            self._add("Pack", name, self._device, values, T=kind, N=count, axis=axis)
         return f"{name}:output:0"
+
+    def _turned(self, source: Reference, form: Form) -> str:
+        """Moves the replicas from the first axis to the second, or back."""
+        name, sizes = self._name(source, form), self._sizes(source)
+        back = form is Form.STACKED
+        text = self.taken(source, Form.INNER if back else Form.STACKED)
+        if back:
+            apart = (sizes[0], self._replicas, *sizes[1:])
+            text = self._reshaped(f"{name}/apart", source, text, apart)
+        order = [1, 0, *range(2, len(sizes) + 1)]
+        inputs, kind = [text, self._integers(order)], self._kind(source)
+        turned = f"{name}/turned"
+        self._add("Transpose", turned, self._device, inputs, T=kind, Tperm=_INT32)
+        text = f"{turned}:y:0"
+        return text if back else self._reshaped(name, source, text, self._whole(source, form))
+
+    def _list(self, source: Reference) -> str:
+        """Makes a list without elements for all replicas, where each would make its own."""
+        node = self._statics.node(source)
+        if node is None or node.op not in FRESH:
+            raise AssertionError(f"{source} is not a new list.")
+        shape, length = data_inputs(node)
+        name = self._name(source, Form.LISTED)
+        whole = self._integers(listed_shape(self._statics.value(shape), self._replicas))
+        inputs = [whole, self.taken(length, Form.SHARED)]
+        kind = node.attr["element_dtype"]
+        self._add(node.op, name, self._device, inputs, shape_type=_INT32, element_dtype=kind)
+        return f"{name}:handle:0"
 
     def _repeated(self, source: Reference, form: Form) -> str:
         """Repeats the one value of all replicas for each."""
@@ -183,11 +220,12 @@ class JoinedTensors:
     def _part(self, source: Reference, given: Form) -> str:
         """Parts a tensor into those of the replicas."""
         name, kind, count = self._name(source), self._kind(source), integer(self._replicas)
-        text = self.taken(source, given)
-        if given is Form.ROWS:
-            axis = self._integers(0)
-            return self._add("Split", name, self._device, [axis, text], T=kind, num_split=count)
-        return self._add("Unpack", name, self._device, [text], T=kind, num=count, axis=integer(0))
+        text, axis = self.taken(source, given), int(given is Form.INNER)
+        if given is Form.ROWS or (axis and len(self._sizes(source)) > 1):
+            inputs = [self._integers(axis), text]
+            return self._add("Split", name, self._device, inputs, T=kind, num_split=count)
+        place = integer(axis)
+        return self._add("Unpack", name, self._device, [text], T=kind, num=count, axis=place)
 
     def _reshaped(self, name: str, source: Reference, text: str, sizes: Sizes) -> str:
         shape = self._integers(sizes)
@@ -203,7 +241,5 @@ class JoinedTensors:
         key = kind.name, array.shape, array.tobytes()
         if key not in self._constants:
             name = f"tpunb_joined_integers_{len(self._constants)}"
-            value = integers(array, kind)
-            self._add("Const", name, self._device, [], dtype=type_of(kind), value=value)
-            self._constants[key] = f"{name}:output:0"
+            self._constants[key] = add_constant(self._add, name, self._device, array, kind)
         return self._constants[key]

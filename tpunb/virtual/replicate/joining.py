@@ -10,33 +10,53 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.devices import process_of
 from tpunb.virtual.graph.collectives import gives_one_value
 from tpunb.virtual.graph.effects import READS
 from tpunb.virtual.graph.function_def import (
+    CONTROL_FLOW,
+    LOOPS,
     OUTSIDE,
+    Library,
     Reference,
+    called_functions,
     data_inputs,
     is_stateful,
     needed,
-    reference,
+    returned,
 )
 from tpunb.virtual.graph.static_tensors import (
     KnownSizes,
     StaticTensors,
     output_types,
 )
-from tpunb.virtual.replicate.joined_forms import ROWS, Form, Input, Plan, Seen
+from tpunb.virtual.replicate.analyze import analyze
+from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
+from tpunb.virtual.replicate.handed_on import handed_on
+from tpunb.virtual.replicate.joined_forms import (
+    FRESH,
+    REAL,
+    ROWS,
+    SHARED,
+    Form,
+    Input,
+    Plan,
+    Seen,
+    Take,
+)
 from tpunb.virtual.replicate.joining_rules import linear, rule_of
-from tpunb.virtual.replicate.variance import Analysis, Role, Variance
+from tpunb.virtual.replicate.variance import Analysis, Argument, Body, Passing, Role, Variance
 
 # In nodes for each replica: what it costs to join the replicas' values or to part them again,
 # between devices, and for how many bytes of each the copying takes as long as a node.
 _CONVERSION = 2.5
 _BYTES = 20_000
+
+_TURNS = 16
+"""As many turns a loop counts as having."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +66,21 @@ class Joining:
     Attributes:
         sizes: The shapes of the replica function's tensors.
         most: How many bytes all joined values may take together.
+        body_sizes: Finds the shapes of the tensors of a function of control flow; None to
+            leave control flow to each replica.
     """
 
     sizes: KnownSizes
     most: float
+    body_sizes: Callable[[str], KnownSizes] | None = None
 
 
 def join(
-    function: FunctionDef, analysis: Analysis, cores: Sequence[Sequence[str]], joining: Joining
+    function: FunctionDef,
+    analysis: Analysis,
+    cores: Sequence[Sequence[str]],
+    joining: Joining,
+    library: Library,
 ) -> Analysis:
     """Finds which nodes of a replica function one node does for all replicas.
 
@@ -62,19 +89,21 @@ def join(
         analysis: What of it varies between the replicas.
         cores: The devices of each replica, its logical devices in order.
         joining: What is known for it.
+        library: Finds the functions of control flow.
 
     Returns:
         The analysis with the plans of these nodes, whose role is `Role.JOINED`.
     """
     if not _is_one_machine(cores):
         return analysis
-    candidates = _Candidates(function, analysis, joining.sizes, len(cores))
-    plans = candidates.worthwhile()
-    if not plans or candidates.bytes_of(plans) * len(cores) > joining.most:
-        return analysis
-    roles = {**analysis.roles, **dict.fromkeys(plans, Role.JOINED)}
-    statics = candidates.statics
-    return dataclasses.replace(analysis, roles=roles, plans=plans, statics=statics)
+    # Loops may take more memory than there is; what is around them need not.
+    for sizes in dict.fromkeys([joining.body_sizes, None]):
+        bodies = _Bodies(library, sizes, len(cores)) if sizes is not None else None
+        candidates = _Candidates(function, analysis, joining.sizes, len(cores), bodies)
+        plans = candidates.worthwhile()
+        if plans and candidates.bytes_of(plans) * len(cores) <= joining.most:
+            return candidates.joined(plans)
+    return analysis
 
 
 def _is_one_machine(cores: Sequence[Sequence[str]]) -> bool:
@@ -86,23 +115,48 @@ def _is_one_machine(cores: Sequence[Sequence[str]]) -> bool:
 class _Candidates:
     """The nodes that one node could do for all replicas.
 
+    Args:
+        function: The function of one replica.
+        analysis: What of it varies.
+        sizes: The shapes of its tensors.
+        replicas: How many there are.
+        bodies: Joins what is in its control flow; None to leave that to each replica.
+        gives: The form of each of its results; None for one of each replica.
+
     Attributes:
         statics: What is known of the function's tensors.
         plans: How each can be done, by its name.
     """
 
     def __init__(
-        self, function: FunctionDef, analysis: Analysis, sizes: KnownSizes, replicas: int
+        self,
+        function: FunctionDef,
+        analysis: Analysis,
+        sizes: KnownSizes,
+        replicas: int,
+        bodies: _Bodies | None = None,
+        gives: Sequence[Form] | None = None,
     ) -> None:
         self._analysis = analysis
         self._replicas = replicas
+        self._bodies = bodies
         self._nodes = {node.name: node for node in analysis.order}
         self._needed = needed(function)
-        self._returned = {reference(text).source for text in function.ret.values()}
+        results = [one.source for one in returned(function)]
+        self._parted = {one.source for one in results} if gives is None else set()
+        self._returned: dict[Reference, set[Form]] = defaultdict(set)
+        self._outputs: dict[str, set[Reference]] = defaultdict(set)
+        for source, form in zip(results, gives or [Form.STACKED] * len(results), strict=True):
+            self._returned[source].add(form)
+            self._outputs[source.source].add(source)
         self.statics = StaticTensors(function, self._nodes, sizes)
         self._users: dict[str, list[NodeDef]] = defaultdict(list)
+        self._uses: dict[Reference, list[NodeDef]] = defaultdict(list)
         for node in analysis.order:
             if node.name in self._needed:
+                for source in dict.fromkeys(data_inputs(node)):
+                    self._uses[source].append(node)
+                    self._outputs[source.source].add(source)
                 for name in dict.fromkeys(source.source for source in data_inputs(node)):
                     self._users[name].append(node)
         self.plans: dict[str, Plan] = {}
@@ -113,11 +167,18 @@ class _Candidates:
 
     def _plan(self, node: NodeDef) -> Plan | None:
         """How a node can be done; of those that read it this is known already."""
-        known = rule_of(node.op)
-        if known is None or not self._may_join(node):
+        if not self._may_join(node):
             return None
+        if node.op in CONTROL_FLOW:
+            if self._bodies is None or node.name not in self._analysis.output_variances:
+                return None
+            return self._bodies.plan(self, self._analysis, node)
         taken = map(self.statics.dtype, data_inputs(node))
         kinds = [kind for kind in taken if kind != dtypes.resource] + output_types(node)
+        known = rule_of(node.op, lists=dtypes.variant in kinds or node.op in FRESH)
+        if known is None:
+            return None
+        kinds = [kind for kind in kinds if kind != dtypes.variant]
         seen = self._seen(node) if known.holds(node, kinds) else None
         if seen is None:
             return None
@@ -131,7 +192,7 @@ class _Candidates:
             and analysis.roles[node.name] is Role.COMPUTE
             and analysis.variances[node.name] is Variance.VARYING
             and not node.device
-            and (not is_stateful(node) or node.op in _HARMLESS)
+            and (not is_stateful(node) or node.op in _HARMLESS | CONTROL_FLOW)
             and OUTSIDE not in node.attr
         )
 
@@ -140,14 +201,18 @@ class _Candidates:
         kinds = output_types(node)
         outputs = [self.statics.output_sizes(node.name, k) for k in range(len(kinds))]
         inputs = [self._input(source) for source in data_inputs(node)]
-        known_outputs = [one for one in outputs if one is not None and 0 not in one]
+        known_outputs = [
+            one for one in outputs if one is not None and (0 not in one or node.op == _ELEMENTS)
+        ]
         known_inputs = [one for one in inputs if one is not None]
         if len(known_outputs) < len(outputs) or len(known_inputs) < len(inputs):
             return None
         if not any(one.varies for one in known_inputs):
             return None
         # The sum of all overflows in float16 where those of each, scaled down or not, do not.
-        summed = dtypes.float16 not in kinds and self._is_summed(node.name)
+        outputs_used = self._outputs[node.name]
+        summed = dtypes.float16 not in kinds and all(map(self.is_summed, outputs_used))
+        summed = summed and bool(outputs_used)
         return Seen(node, known_inputs, known_outputs, self._replicas, summed)
 
     def _input(self, source: Reference) -> Input | None:
@@ -159,22 +224,57 @@ class _Candidates:
             shared = argument is not None and argument.is_mirrored and not varies
             return Input((), kind, varies=False, value=lambda: None) if shared else None
         sizes = self.statics.sizes(source)
-        if sizes is None or (varies and 0 in sizes):
+        node = self._nodes.get(source.source)
+        is_shape = node is not None and node.op == _ELEMENTS
+        if sizes is None or (varies and 0 in sizes and not is_shape):
             return None
         return Input(sizes, kind, varies, lambda: self.statics.value(source))
 
-    def _is_summed(self, name: str) -> bool:
-        """Whether nothing reads a node but the sums of it over all replicas."""
-        users = self._users.get(name, [])
-        if not users or name in self._returned:
-            return False
-        return all(self._sums(user) for user in users)
+    def is_summed(self, source: Reference) -> bool:
+        """Whether nothing reads a tensor but the sums of it over all replicas."""
+        users, results = self._uses.get(source, []), self._returned.get(source, set())
+        sums = all(self._sums(user) for user in users)
+        return bool(users or results) and results <= {Form.SUMMED} and sums
 
     def _sums(self, user: NodeDef) -> bool:
         if user.op == "CrossReplicaSum":
             return gives_one_value(user, self._nodes)
         plan = self.plans.get(user.name)
         return plan is not None and all(one.form in _SUM_TAKES for one in plan.takes)
+
+    # What is around loops and branches, and in them.
+
+    def forms(
+        self, sources: Sequence[Reference], variances: Sequence[Variance]
+    ) -> list[Form] | None:
+        """The forms in which tensors go into control flow or come out; None if one has none."""
+        found = []
+        for source, variance in zip(sources, variances, strict=True):
+            kind, sizes = self.statics.dtype(source), self.statics.sizes(source)
+            if variance is not Variance.VARYING:
+                found.append(Form.SHARED)
+            elif kind == dtypes.variant:
+                found.append(Form.LISTED)
+            elif kind in REAL and sizes is not None and 0 not in sizes:
+                found.append(Form.ROWS if sizes else Form.STACKED)
+            else:
+                return None
+        return found
+
+    def may_sum(self, source: Reference) -> bool:
+        """Whether a tensor may be given as its sum over all replicas."""
+        return self.statics.dtype(source) != dtypes.float16 and self.is_summed(source)
+
+    def gives(self, source: Reference, form: Form, plans: Mapping[str, Plan]) -> bool:
+        """Whether a function can give a tensor in a form."""
+        return self.is_taken(source, plans) and (
+            form is Form.LISTED or self.statics.sizes(source) is not None
+        )
+
+    def joined(self, plans: Mapping[str, Plan]) -> Analysis:
+        """The analysis with the plans of nodes that are joined."""
+        roles = {**self._analysis.roles, **dict.fromkeys(plans, Role.JOINED)}
+        return dataclasses.replace(self._analysis, roles=roles, plans=plans, statics=self.statics)
 
     # What is worth its conversions.
 
@@ -191,18 +291,60 @@ class _Candidates:
     def _drops(self, node: NodeDef, plans: dict[str, Plan]) -> bool:
         """Drops a node's plan if it is not worthwhile, or if it has lost what it counts on."""
         plan = plans[node.name]
-        sums = all(form is Form.SUMMED for form in plan.gives)
-        if sums and not all(self._still_sums(user, plans) for user in self._users[node.name]):
+        if not self._holds(node, plan, plans):
             del plans[node.name]
             return True
+        if Form.LISTED in {*plan.gives, *(take.form for take in plan.takes)}:
+            return False  # lists are not converted: all of them are joined that meet, or none
         joined, apart = self._costs(node, plan, plans)
         if joined > apart:
             del plans[node.name]
             return True
         return False
 
-    def _still_sums(self, user: NodeDef, plans: Mapping[str, Plan]) -> bool:
-        return user.op == "CrossReplicaSum" or user.name in plans
+    def _holds(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> bool:
+        """Whether what a plan counts on of other nodes is still so.
+
+        What varies is not taken from the first replica, and what is given as a sum or a list for
+        all replicas is taken as such.
+        """
+        for source, take in zip(data_inputs(node), plan.takes, strict=False):
+            given = self.given(source, plans)
+            if take.form is Form.LISTED and not self._is_list(source, given):
+                return False
+            if take.form is Form.SHARED and take.constant is None and given is not Form.SHARED:
+                return False
+        return all(self.is_taken(source, plans) for source in self._outputs[node.name])
+
+    def _is_list(self, source: Reference, given: Form | None) -> bool:
+        """Whether one list can stand for those of all replicas."""
+        if given is Form.LISTED:
+            return True
+        node = self._nodes.get(source.source)
+        return given is Form.SHARED and node is not None and node.op in FRESH
+
+    def is_taken(self, source: Reference, plans: Mapping[str, Plan]) -> bool:
+        """Whether what is a sum or a list for all replicas is taken as nothing else."""
+        given, results = self.given(source, plans), self._returned.get(source, set())
+        if Form.LISTED in results and not self._is_list(source, given):
+            return False
+        if given not in {Form.SUMMED, Form.LISTED}:
+            return True
+        return results <= {given} and all(
+            (given is Form.SUMMED and _is_sum(user))
+            or (user.name in plans and _takes_as(user, plans[user.name], source, given))
+            for user in self._uses.get(source, ())
+        )
+
+    def given(self, source: Reference, plans: Mapping[str, Plan]) -> Form | None:
+        """The form in which a tensor is there; None for one of each replica."""
+        if source.source in plans:
+            return plans[source.source].gives[self.statics.place(source)]
+        argument = self._analysis.arguments.get(source.source)
+        if argument is not None and argument.is_stacked:
+            return argument.form
+        varies = self._analysis.variance(source) is Variance.VARYING
+        return None if varies else Form.SHARED
 
     def _costs(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> tuple[float, float]:
         """What conversions cost where a node is joined, and with the node where it is not."""
@@ -219,7 +361,7 @@ class _Candidates:
         users = self._users[node.name]
         others = [user for user in users if user.name not in plans and not _is_sum(user)]
         size = self.statics.bytes_of(node) / _BYTES
-        if others or node.name in self._returned:
+        if others or node.name in self._parted:
             joined += _CONVERSION
         if len(others) < len(users):
             apart += _CONVERSION + size
@@ -231,12 +373,26 @@ class _Candidates:
 
     def bytes_of(self, names: Collection[str]) -> float:
         """How many bytes a replica's part of what nodes give takes."""
-        return sum(self.statics.bytes_of(self._nodes[name]) for name in names)
+        return sum(
+            self.statics.bytes_of(self._nodes[name])
+            + _TURNS * sum(map(_bytes_of_body, self.plans[name].bodies.values()))
+            for name in names
+        )
 
 
+_ELEMENTS = "TensorListElementShape"
+"""What gives no rows of numbers, but the shape of a list's elements."""
 _HARMLESS = READS | {"CheckNumerics"}
 """Stateful operations that may as well run once."""
 _SUM_TAKES = frozenset({Form.SUMMED, Form.SHARED})
+
+
+def _takes_as(node: NodeDef, plan: Plan, source: Reference, form: Form) -> bool:
+    """Whether a node takes a tensor in one form, wherever it takes it."""
+    pairs = zip(data_inputs(node), plan.takes, strict=False)
+    return all(
+        take.form is form or take.constant is not None for one, take in pairs if one == source
+    )
 
 
 def _is_sum(node: NodeDef) -> bool:
@@ -248,3 +404,151 @@ def _has_rows(plan: Plan, seen: Seen) -> bool:
     return not plan.takes or all(
         one.sizes or take is not ROWS for take, one in zip(plan.takes, seen.inputs, strict=False)
     )
+
+
+def _bytes_of_body(body: Body) -> float:
+    """How many bytes a replica's part of what a turn of a loop joins takes."""
+    nodes = [node for node in body.analysis.order if node.name in body.analysis.plans]
+    statics = body.analysis.statics
+    return sum(map(statics.bytes_of, nodes)) if statics is not None else 0
+
+
+class _Bodies:
+    """Joins what is in loops and branches that go the same way on every replica.
+
+    Args:
+        library: Finds their functions, the calls in them inlined.
+        sizes: Finds the shapes of the tensors of such a function.
+        replicas: How many there are.
+    """
+
+    def __init__(self, library: Library, sizes: Callable[[str], KnownSizes], replicas: int) -> None:
+        self._library = library
+        self._sizes = sizes
+        self._replicas = replicas
+
+    def plan(self, outer: _Candidates, analysis: Analysis, node: NodeDef) -> Plan | None:
+        """How one loop, or branch, does what is done on each replica.
+
+        Args:
+            outer: The candidates around it.
+            analysis: What varies of the function around it.
+            node: The loop or branch.
+        """
+        is_loop = node.op in LOOPS
+        outputs = analysis.output_variances[node.name]
+        sources = data_inputs(node) if is_loop else data_inputs(node)[1:]
+        results = [Reference(node.name, f":output:{k}") for k in range(len(outputs))]
+        gives = outer.forms(sources if is_loop else results, outputs)
+        takes = gives if is_loop else outer.forms(sources, [*map(analysis.variance, sources)])
+        if gives is None or takes is None:
+            return None
+        summed = {
+            k
+            for k, form in enumerate(gives)
+            if form in {Form.ROWS, Form.STACKED} and outer.may_sum(results[k])
+        }
+        while True:
+            ends = [Form.SUMMED if k in summed else form for k, form in enumerate(gives)]
+            starts = ends if is_loop else takes
+            bodies: dict[str, Body] = {}
+            wrong: set[int] = set()
+            for name in called_functions(node):
+                is_condition = is_loop and name == node.attr["cond"].func.name
+                forms = [Form.SHARED] if is_condition else ends
+                arguments = {
+                    one.name: _argument(form, analysis.arguments.get(source.source))
+                    for one, source, form in zip(
+                        self._library(name).signature.input_arg, sources, starts, strict=True
+                    )
+                }
+                sizes = self._sizes(name)
+                around = {
+                    (one, 0): known
+                    for one, source in zip(arguments, sources, strict=True)
+                    if (known := outer.statics.sizes(source)) is not None
+                }
+                if is_loop and not is_condition and not _same(arguments, sizes, around):
+                    return None  # of another shape in another turn
+                body = self._body(name, arguments, {**around, **sizes}, forms)
+                if body is None:
+                    return None
+                bodies[name], not_summed = body
+                wrong |= not_summed
+            if not wrong:
+                break
+            summed -= wrong
+        gain = _gain_of(bodies.values())
+        if gain <= 0:
+            return None
+        gain = _TURNS * gain if is_loop else gain + _CONVERSION
+        ways = [] if is_loop else [SHARED]
+        return Plan([*ways, *map(Take, starts)], ends, gain=gain, bodies=bodies)
+
+    def _body(
+        self,
+        name: str,
+        arguments: Mapping[str, Argument],
+        sizes: KnownSizes,
+        gives: Sequence[Form],
+    ) -> tuple[Body, set[int]] | None:
+        """How a function does it for all replicas, and which arguments or results are no sums.
+
+        Args:
+            name: The function.
+            arguments: How its arguments reach it.
+            sizes: The shapes that are known in it.
+            gives: The form of each of its results.
+        """
+        function = with_constant_shapes(handed_on(self._library(name), self._library), sizes)
+        inner = analyze(function, arguments, self._library)
+        candidates = _Candidates(function, inner, sizes, self._replicas, self, gives)
+        plans = candidates.worthwhile()
+        not_summed: set[int] = set()
+        for place, (one, argument) in enumerate(arguments.items()):
+            if not argument.is_stacked:
+                continue
+            if not candidates.is_taken(Reference(one, ""), plans):
+                if argument.form is not Form.SUMMED:
+                    return None
+                not_summed.add(place)
+        for place, (result, form) in enumerate(zip(returned(function), gives, strict=True)):
+            varies = inner.variance(result.source) is Variance.VARYING
+            if form is Form.SHARED and varies:
+                return None
+            if form is not Form.SHARED and not candidates.gives(result.source, form, plans):
+                if form is not Form.SUMMED:
+                    return None
+                not_summed.add(place)
+        if inner.split:
+            return None
+        return Body(function, candidates.joined(plans), gives), not_summed
+
+
+def _same(arguments: Mapping[str, Argument], sizes: KnownSizes, around: KnownSizes) -> bool:
+    """Whether what varies has one shape in a function and around it."""
+    keys = [(one, 0) for one, argument in arguments.items() if argument.is_stacked]
+    return all(key in sizes and sizes[key] == around.get(key) for key in keys)
+
+
+def _argument(form: Form, outer: Argument | None) -> Argument:
+    """How a value in some form reaches the function of a loop or a branch."""
+    if form is not Form.SHARED:
+        return Argument(Passing.STACKED, form=form)
+    if outer is not None and outer.is_mirrored:
+        # Of a variable that is the same on every replica it takes the first one's handle.
+        return Argument(Passing.MIRRORED, outer.key, merged=True)
+    return Argument(Passing.INVARIANT)
+
+
+def _gain_of(bodies: Iterable[Body]) -> float:
+    """What joining saves in each turn, in nodes for each replica, if it is most of the nodes."""
+    gain = 0.0
+    for body in bodies:
+        gain += sum(plan.gain for plan in body.analysis.plans.values())
+        used, analysis = needed(body.function), body.analysis
+        gain -= sum(
+            name in used and one is Variance.VARYING and name not in analysis.plans
+            for name, one in analysis.variances.items()
+        )
+    return gain

@@ -24,6 +24,7 @@ from tpunb.virtual.replicate.joined_forms import (
     constant,
     holding,
 )
+from tpunb.virtual.replicate.joining_lists import LISTS
 from tpunb.virtual.replicate.joining_products import POOLING, PRODUCTS
 from tpunb.virtual.replicate.joining_shapes import SHAPES
 
@@ -52,14 +53,19 @@ _LINEAR = """
 """Of the sum of the replicas' values they make the sum of what they make of each."""
 
 
-def rule_of(op: str) -> Holding | None:
-    """The rule for an operation; None if there is none."""
-    return _RULES.get(op)
+def rule_of(op: str, *, lists: bool = False) -> Holding | None:
+    """The rule for an operation; None if there is none.
+
+    Args:
+        op: The operation.
+        lists: Whether it takes or gives a list of tensors.
+    """
+    return (LISTS if lists else _RULES).get(op)
 
 
 def operations() -> frozenset[str]:
     """The operations that have a rule."""
-    return frozenset(_RULES)
+    return frozenset({**_RULES, **LISTS})
 
 
 def broadcasting(seen: Seen) -> Plan | None:

@@ -7,10 +7,10 @@ import enum
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from tpunb.virtual._tensorflow import NodeDef
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef
 from tpunb.virtual.graph.function_def import Reference
 from tpunb.virtual.graph.static_tensors import StaticTensors
-from tpunb.virtual.replicate.joined_forms import Plan
+from tpunb.virtual.replicate.joined_forms import Form, Plan
 from tpunb.virtual.variable_copies import Resource
 
 
@@ -37,7 +37,7 @@ class Passing(enum.Enum):
         SHARED: One value for all.
         INVARIANT: One value for all, which is the result of a collective.
         VARYING: A value for each replica.
-        STACKED: One tensor of a value for each replica, along a new axis 0.
+        STACKED: One tensor of a value for each replica, by default along a new axis 0.
         MIRRORED: A handle for each replica of a variable that is kept in sync.
         LOCAL: A handle for each replica of a variable that is its own.
     """
@@ -82,6 +82,7 @@ class Argument:
             was traced: then there is a handle for each process.
         resources: What the copies are kept in since they were split; None for those whose
             handle is passed.
+        form: Of one tensor of all replicas' values.
     """
 
     passing: Passing
@@ -91,6 +92,7 @@ class Argument:
     diverged: bool = False
     merged: bool = False
     resources: Sequence[Resource | None] = ()
+    form: Form = Form.STACKED
 
     @property
     def is_mirrored(self) -> bool:
@@ -184,7 +186,8 @@ class Analysis:
     Attributes:
         order: The nodes, each after its inputs.
         variances: How much a node's outputs differ, by its name.
-        output_variances: The same for each output of a lifted node.
+        output_variances: The same for each output of a lifted node, and of a loop or a branch
+            that goes the same way on every replica.
         roles: What becomes of a node, by its name.
         arguments: The function's arguments; those whose copies a replica may set on
             its own have diverged.
@@ -225,3 +228,18 @@ class Analysis:
         """Whether a tensor is an argument that is one tensor of all replicas' values."""
         argument = self.arguments.get(source.source)
         return argument is not None and argument.is_stacked
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """How a function of a loop or a branch does for all replicas what it does on each.
+
+    Attributes:
+        function: The function of one replica.
+        analysis: What of it varies, with the plans of its nodes.
+        gives: The form of each of its results.
+    """
+
+    function: FunctionDef
+    analysis: Analysis
+    gives: Sequence[Form]

@@ -10,7 +10,7 @@ from tpunb.virtual.graph.collectives import (
     source_target_pairs,
 )
 from tpunb.virtual.graph.function_def import Reference, data_inputs
-from tpunb.virtual.graph.nodes import instance, integer, type_of
+from tpunb.virtual.graph.nodes import add_constant, instance, integer, type_of
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.joined_forms import Form
 
@@ -60,13 +60,13 @@ def _write_exchange(builder: Builder, node: NodeDef) -> None:
     kind = node.attr["T"]
     for replica in builder.replicas:
         name, device = instance(node.name, replica), builder.cores[replica][0]
-        axis = builder.constant(f"{name}/split_dim", device, split)
+        axis = add_constant(builder.add, f"{name}/split_dim", device, split)
         inputs = [axis, builder.tensor(value, replica), *builder.waits(node, replica)]
         builder.add("Split", f"{name}/split", device, inputs, T=kind, num_split=integer(count))
     for group in groups(node, builder.nodes):
         for place, replica in enumerate(group):
             name, device = instance(node.name, replica), builder.cores[replica][0]
-            axis = builder.constant(f"{name}/concat_dim", device, concat)
+            axis = add_constant(builder.add, f"{name}/concat_dim", device, concat)
             parts = [f"{instance(node.name, k)}/split:output:{place}" for k in group]
             builder.tensors[node.name, ":output:0", replica] = f"{name}:output:0"
             if len(parts) == 1:  # of which TensorFlow makes no concatenation

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.graph.function_def import LOOPS, Reference, data_inputs, reference, returned
-from tpunb.virtual.graph.nodes import instance, integer, set_types, type_of, types_of
+from tpunb.virtual.graph.nodes import add_constant, instance, integer, set_types, type_of, types_of
 from tpunb.virtual.replicate.analyze import analyze
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.variance import Variance, body_arguments
@@ -176,7 +176,9 @@ def _assert_equal(
     device = builder.cores[0][0]
     check, end = f"{name}/equal_{replica}", f"{name}/assert_{replica}"
     builder.add("Equal", check, device, pair, T=type_of(kind))
-    message = builder.text(f"{name}/message_{replica}", device, _disagreement(replica))
+    message = add_constant(
+        builder.add, f"{name}/message_{replica}", device, _disagreement(replica), dtypes.string
+    )
     inputs = [f"{check}:z:0", message]
     types = types_of([dtypes.string])
     builder.add("Assert", end, device, inputs, T=types, summarize=integer(1))

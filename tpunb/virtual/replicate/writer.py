@@ -49,6 +49,6 @@ def _write_node(builder: Builder, node: NodeDef) -> None:
     elif role is Role.LIFTED:
         write_lifted(builder, node, write_nodes)
     elif role is Role.JOINED:
-        write_joined(builder, node)
+        write_joined(builder, node, write_nodes)
     else:
         write_copies(builder, node)

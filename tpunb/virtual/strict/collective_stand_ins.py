@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tpunb.virtual._tensorflow import NodeDef, dtypes
-from tpunb.virtual.graph.nodes import int32_tensor, make_identity
+from tpunb.virtual.graph.nodes import integer, make_identity, new_constant, new_node, type_of
 from tpunb.virtual.strict.marks import mark
 
 __all__ = ["exchange", "marked_collective", "pass_on"]
@@ -45,27 +45,22 @@ def exchange(node: NodeDef) -> list[NodeDef]:
         node.attr[key].i for key in ("split_dimension", "concat_dimension", "split_count")
     )
     kind = node.attr["T"]
-    axes = [
-        _constant(f"{node.name}/{name}", value) for name, value in (("s", split), ("c", concat))
-    ]
-    parts = NodeDef(name=f"{node.name}/parts", op="Split")
-    parts.input.extend([f"{axes[0].name}:output:0", node.input[0]])
-    parts.attr["T"].CopyFrom(kind)
-    parts.attr["num_split"].i = count
-    joined = NodeDef(name=f"{node.name}/joined", op="ConcatV2")
-    joined.input.extend(f"{parts.name}:output:{k}" for k in range(count))
-    joined.input.append(f"{axes[1].name}:output:0")
-    joined.attr["T"].CopyFrom(kind)
-    joined.attr["N"].i = count
-    joined.attr["Tidx"].type = dtypes.int32.as_datatype_enum
-    result = NodeDef(name=node.name, op="Identity")
-    result.input.append(f"{joined.name}:output:0")
-    result.attr["T"].CopyFrom(kind)
-    return [*axes, parts, joined, result]
-
-
-def _constant(name: str, value: int) -> NodeDef:
-    node = NodeDef(name=name, op="Const")
-    node.attr["dtype"].type = dtypes.int32.as_datatype_enum
-    node.attr["value"].CopyFrom(int32_tensor(value))
-    return node
+    from_axis = new_constant(f"{node.name}/s", split)
+    to_axis = new_constant(f"{node.name}/c", concat)
+    parts = new_node(
+        "Split",
+        f"{node.name}/parts",
+        [f"{from_axis.name}:output:0", node.input[0]],
+        T=kind,
+        num_split=integer(count),
+    )
+    joined = new_node(
+        "ConcatV2",
+        f"{node.name}/joined",
+        [*(f"{parts.name}:output:{k}" for k in range(count)), f"{to_axis.name}:output:0"],
+        T=kind,
+        N=integer(count),
+        Tidx=type_of(dtypes.int32),
+    )
+    result = new_node("Identity", node.name, [f"{joined.name}:output:0"], T=kind)
+    return [from_axis, to_axis, parts, joined, result]

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
-__all__ = ["UNCHECKED", "Diagnostic", "Unknown"]
+from tpunb.errors.code_problems import Problem, SourceLine, definition, innermost
+from tpunb.errors.explain import explain
+from tpunb.virtual.keras_layers import is_model
+
+__all__ = ["UNCHECKED", "Choose", "Diagnostic", "Unknown", "chooser", "problem_of"]
+
+Choose = Callable[[Sequence[SourceLine]], "tuple[str, int] | None"]
+"""Which of the lines that led to a node is shown."""
 
 UNCHECKED = "It runs here; whether a TPU compiles it is not known."
 """What is advised where nothing is known of a function."""
@@ -34,3 +43,35 @@ class Diagnostic:
     reason: str
     fix: str
     message: str
+
+
+def problem_of(
+    diagnostic: Diagnostic,
+    places: Sequence[SourceLine],
+    choose: Choose,
+) -> Problem:
+    """A diagnostic for a reader.
+
+    Args:
+        diagnostic: What was found.
+        places: The lines that led to it, innermost first.
+        choose: Says which of them is shown.
+    """
+    file, line = choose(places) or ("", None)
+    known = explain(diagnostic.message)
+    return Problem(
+        diagnostic.rule,
+        line,
+        file,
+        diagnostic.reason,
+        diagnostic.fix,
+        known.code if known else None,
+    )
+
+
+def chooser(fn: Any) -> Choose:
+    """Which line of a function is shown: the innermost, or where the function is defined."""
+    if is_model(fn) or is_model(getattr(fn, "__self__", None)):
+        return innermost  # of a library's model no line is the user's
+    defined = definition(fn)
+    return lambda places: innermost(places) or defined

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.graph.function_def import LOOPS
-from tpunb.virtual.graph.nodes import add_node, int32_tensor, integers, type_of
+from tpunb.virtual.graph.nodes import new_constant, new_node, type_of
 from tpunb.virtual.strict.diagnostics import Unknown
 
 __all__ = ["hide_what_the_host_takes", "write_unknown"]
@@ -28,13 +27,23 @@ def write_unknown(function: FunctionDef, name: str, spec: tf.TensorSpec, any_siz
     """Writes a tensor whose value the compiler cannot know; gives the reference to it."""
     if spec.shape.rank is None or spec.dtype == dtypes.string:
         raise Unknown("The host gives what cannot go to a core.")
-    sizes = np.array([any_size if size is None else size for size in spec.shape], np.int32)
-    value = integers(sizes, dtypes.int32)
-    add_node(function, "Const", f"{name}/shape", "", [], dtype=type_of(dtypes.int32), value=value)
-    number, kinds = f"{name}/number", {"T": type_of(dtypes.int32), "dtype": type_of(dtypes.float32)}
-    add_node(function, "RandomUniform", number, "", [f"{name}/shape:output:0"], **kinds)
-    kinds = {"SrcT": type_of(dtypes.float32), "DstT": type_of(dtypes.as_dtype(spec.dtype))}
-    add_node(function, "Cast", name, "", [f"{number}:output:0"], **kinds)
+    sizes = [any_size if size is None else size for size in spec.shape]
+    shape = new_constant(f"{name}/shape", sizes)
+    number = new_node(
+        "RandomUniform",
+        f"{name}/number",
+        [f"{shape.name}:output:0"],
+        T=type_of(dtypes.int32),
+        dtype=type_of(dtypes.float32),
+    )
+    cast = new_node(
+        "Cast",
+        name,
+        [f"{number.name}:output:0"],
+        SrcT=type_of(dtypes.float32),
+        DstT=type_of(dtypes.as_dtype(spec.dtype)),
+    )
+    function.node_def.extend([shape, number, cast])
     return f"{name}:y:0"
 
 
@@ -64,9 +73,7 @@ def hide_what_the_host_takes(
     ]
     if not places:
         return []
-    zero = NodeDef(name=f"{node.name}/hosts", op="Const")
-    zero.attr["dtype"].type = _INT32
-    zero.attr["value"].CopyFrom(int32_tensor(0))
+    zero = new_constant(f"{node.name}/hosts", 0)
     for place in places:
         kinds[place] = _INT32
         node.input[place if is_loop else place + 1] = f"{zero.name}:output:0"

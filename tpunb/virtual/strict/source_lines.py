@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
-import sysconfig
-from pathlib import Path
 from typing import Any
 
-from tpunb.errors.code_problems import SourceLine
+from tpunb.errors.code_problems import SourceLine, is_library, is_of_this_package
 from tpunb.virtual._tensorflow import GraphDebugInfo, atomic_function
 from tpunb.virtual.graph.origins import gathered_origins, nearest_trace
 
 __all__ = ["SourceLine", "SourceLines"]
-
-_GENERATED = re.compile(r"__autograph_generated_file|^<frozen|^<string>")
 
 
 class SourceLines:
@@ -50,7 +45,7 @@ class SourceLines:
     def own(self, path: str) -> list[SourceLine]:
         """The calls within the replica function that lie in the user's code, innermost first."""
         inside = itertools.takewhile(
-            lambda place: not _is_of_this_package(place.file), self.frames(path)
+            lambda place: not is_of_this_package(place.file), self.frames(path)
         )
         return [place for place in inside if not is_library(place.file)]
 
@@ -74,25 +69,3 @@ class SourceLines:
 def _place(info: GraphDebugInfo, number: int) -> SourceLine:
     frame: Any = info.frames_by_id[number]
     return SourceLine(info.files[frame.file_index], frame.line)
-
-
-@functools.cache
-def is_library(file: str) -> bool:
-    """Whether a file belongs to Python, to a package that is installed, or to this one."""
-    if _GENERATED.search(file):
-        return True
-    path = Path(file)
-    if "site-packages" in path.parts or "dist-packages" in path.parts:
-        return True
-    return any(path.is_relative_to(home) for home in _homes())
-
-
-@functools.cache
-def _homes() -> list[Path]:
-    paths = sysconfig.get_paths()
-    return [Path(paths[key]) for key in ("stdlib", "platstdlib")]
-
-
-@functools.cache
-def _is_of_this_package(file: str) -> bool:
-    return Path(file).is_relative_to(Path(__file__).parents[2])

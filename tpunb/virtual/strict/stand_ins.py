@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +24,7 @@ from tpunb.virtual.graph.function_def import (
     needed,
 )
 from tpunb.virtual.graph.inline import inlined
+from tpunb.virtual.graph.rewrite import Rewrite
 from tpunb.virtual.strict.collective_stand_ins import exchange, marked_collective, pass_on
 from tpunb.virtual.strict.host import Host
 from tpunb.virtual.strict.host_stand_ins import hide_what_the_host_takes, write_unknown
@@ -101,23 +102,21 @@ class CompilerFunctions:
             given: The arguments that what the host gives has become; None for a body, where
                 something else stands for it.
         """
-        result = FunctionDef()
-        result.CopyFrom(function)
+        rewrite = Rewrite(function)
+        result = rewrite.result
         result.signature.name = f"{function.signature.name}_lowered_{next(_names)}"
-        del result.node_def[:]
-        tensors = _unknowns(result, host) if given is None else _arguments(host, given)
-        kept = needed(function) - host.nodes.keys()
+        rewrite.replace(_unknowns(result, host) if given is None else _arguments(host, given))
         nodes = {node.name: node for node in function.node_def}
+        kept = needed(function)
         for node in function.node_def:
-            if node.name in kept:
-                result.node_def.extend(self._stand_in(node, nodes, host))
+            if node.name in host.nodes:
+                rewrite.drop(node.name)
+            elif node.name in kept:
+                for stand_in in self._stand_in(node, nodes, host):
+                    rewrite.keep(stand_in)
                 if self._for_tpu and node.op in RESIZINGS:  # an Identity now
-                    tensors[f"{node.name}:resized_images:0"] = f"{node.name}:output:0"
-        for node in result.node_def:
-            _point(node, host.nodes, tensors)
-        for name, text in list(result.ret.items()):
-            result.ret[name] = tensors.get(text, text)
-        _keep_effects(result, host.nodes)
+                    rewrite.replace({f"{node.name}:resized_images:0": f"{node.name}:output:0"})
+        rewrite.finish()
         if host:
             _prune(result)
         self.made.append(result)
@@ -246,21 +245,3 @@ def _argument(name: str, spec: tf.TensorSpec) -> Any:
     argument = FunctionDef().signature.input_arg.add()
     argument.name, argument.type = name, spec.dtype.as_datatype_enum
     return argument
-
-
-def _point(node: NodeDef, host: Collection[str], tensors: Mapping[str, str]) -> None:
-    inputs = [
-        # What was a tensor of the host is an argument now.
-        tensors.get(text, text)
-        for text in node.input
-        if text.lstrip("^") not in host
-    ]
-    del node.input[:]
-    node.input.extend(inputs)
-
-
-def _keep_effects(function: FunctionDef, host: Collection[str]) -> None:
-    for key in [key for key, name in function.control_ret.items() if name in host]:
-        del function.control_ret[key]
-    del function.signature.control_output[:]
-    function.signature.control_output.extend(function.control_ret)

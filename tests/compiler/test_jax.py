@@ -1,0 +1,156 @@
+"""JAX's functions for TPUs that are not there: in a process that has JAX and no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.patience import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("libtpu")
+
+PROGRAM = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import topologies
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
+import tpunb
+
+S = jax.ShapeDtypeStruct
+said = {}
+
+
+def step(params, x, unused):
+    def loss(params):
+        with jax.named_scope("encoder"):
+            hidden = jnp.tanh(x @ params["first"])  # line: product
+        def body(carry, _):
+            return jnp.sin(carry) @ params["second"], None
+        return jax.lax.scan(body, hidden, None, length=5)[0].mean()
+    value, gradients = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda a, b: a - b, params, gradients), value
+
+
+def arguments(mesh):
+    def spec(shape, *axes):
+        return S(shape, jnp.float32, sharding=NamedSharding(mesh, P(*axes)))
+    params = {"first": spec((256, 512), None, "model"), "second": spec((512, 512), "model", None)}
+    return params, spec((1024, 256), "data"), spec((3,))
+
+
+jitted = jax.jit(step, donate_argnums=0)
+program = tpunb.compile(
+    jitted, *arguments(AbstractMesh((4, 2), ("data", "model"))), tpu="v5e-8", speed=True
+)
+devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
+own = jitted.lower(*arguments(Mesh(np.array(devices).reshape(4, 2), ("data", "model"))))
+own = own.compile().memory_analysis()
+memory = program.memory
+said["same"] = [
+    [memory.peak, memory.arguments, memory.outputs],
+    [
+        own.peak_memory_in_bytes,
+        own.argument_size_in_bytes,
+        own.output_size_in_bytes - own.alias_size_in_bytes,
+    ],
+]
+said["layers"] = [share.name for share in program.time.by_layer]
+said["lines"] = [share.name for share in program.time.by_line]
+said["names"] = sorted(one.node for one in memory.largest if one.kind in {"variable", "argument"})
+said["marks"] = "~~" in str(program.as_dict()) + program.as_text()
+
+
+def big(x):
+    return (jnp.sin(x) @ x).sum()
+
+
+program = tpunb.compile(big, S((65536, 65536), jnp.float32), tpu="v5e-1")
+said["too large"] = [program.ok, program.errors[0].code, program.errors[0].line is not None]
+
+
+def prints(x):
+    jax.debug.print("{}", x)
+    return x
+
+
+said["prints"] = tpunb.compile(prints, jnp.ones(3), tpu="v5e-1").unknown
+inner = jax.shard_map(
+    lambda x: jax.lax.psum(x, "data"),
+    mesh=AbstractMesh((8,), ("data",)),
+    in_specs=P("data"),
+    out_specs=P(),
+)
+sharding = NamedSharding(AbstractMesh((8,), ("data",)), P("data"))
+for name, tpu, one in (("unsharded", "v5e-8", None), ("of another size", "v5e-4", sharding)):
+    try:
+        tpunb.compile(inner, S((32, 128), jnp.float32, sharding=one), tpu=tpu)
+    except tpunb.TpunbError as error:
+        said[name] = str(error)
+found = tpunb.largest_batch(
+    lambda w, x: jnp.tanh(x @ w).sum(), S((1024, 4096), jnp.float32),
+    S((64, 1024), jnp.float32), tpu="v5e-1", step=65536
+)
+said["largest"] = [found.batch > 0, found.program.memory.available - found.program.memory.peak]
+assert "tensorflow" not in sys.modules
+print("said:" + json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process with JAX says; the compiler's own, which has it."""
+    file = tmp_path_factory.mktemp("jax") / "program.py"
+    file.write_text(PROGRAM)
+    root = str(Path(__file__).parents[2])
+    python = os.environ.get("TPUNB_COMPILER_PYTHON") or sys.executable
+    settings = {
+        "PYTHONPATH": root,
+        "JAX_PLATFORMS": "cpu",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+    }
+    run = subprocess.run(
+        [python, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, **settings},
+    )
+    assert run.returncode == 0, run.stderr
+    found: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
+    return found
+
+
+def test_memory_is_jaxs_own_to_the_byte(said: dict[str, Any]) -> None:
+    ours, theirs = said["same"]
+    assert ours == theirs
+
+
+def test_lines_layers_and_arguments_have_the_users_names(said: dict[str, Any]) -> None:
+    assert said["layers"] == ["encoder"]
+    assert any("line: product" in line for line in said["lines"])
+    assert said["names"] == ["params['first']", "params['second']", "x"]
+    assert not said["marks"]
+
+
+def test_what_does_not_fit_is_refused_at_a_line(said: dict[str, Any]) -> None:
+    assert said["too large"] == [False, "memory", True]
+
+
+def test_what_cannot_be_known_is_said(said: dict[str, Any]) -> None:
+    assert "calls the host" in said["prints"]
+    assert "8 devices, and its arguments have no shardings" in said["unsharded"]
+    assert "8 devices, and a v5e-4 has 4 cores" in said["of another size"]
+
+
+def test_the_largest_batch_fits(said: dict[str, Any]) -> None:
+    fits, free = said["largest"]
+    assert fits
+    assert free >= 0

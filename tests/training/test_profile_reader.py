@@ -1,0 +1,105 @@
+"""Reading of recordings, here with what a TPU's profiler writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tpunb.training import profile_reader
+from tpunb.training.profile_reader import read_profile
+
+MS = 10**9
+"""A millisecond in picoseconds."""
+
+
+@pytest.fixture
+def space(tf: Any) -> Any:
+    from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+
+    return XSpace()
+
+
+def add(space: Any, plane: str, line: str, *events: tuple[Any, ...]) -> None:
+    """Adds events to a line: name, start and length in milliseconds, values."""
+    found = next((one for one in space.planes if one.name == plane), None)
+    found = space.planes.add(name=plane) if found is None else found
+    made = found.lines.add(name=line, timestamp_ns=1_700_000_000_000_000_000)
+    for name, start, length, *values in events:
+        number = len(found.event_metadata) + 1
+        found.event_metadata[number].name = name
+        event = made.events.add(
+            metadata_id=number, offset_ps=int(start * MS), duration_ps=int(length * MS)
+        )
+        for key, value in (values[0] if values else {}).items():
+            stat = len(found.stat_metadata) + 1
+            found.stat_metadata[stat].name = key
+            event.stats.add(metadata_id=stat, int64_value=value)
+
+
+def test_a_tpu_computes_while_the_host_waits(space: Any) -> None:
+    add(space, "/device:TPU:0", "Steps", ("0", 0, 10), ("1", 12, 8))
+    add(
+        space,
+        "/device:TPU:0",
+        "XLA Ops",
+        ("%while.1 = (f32[]) while(...)", 0, 4),
+        ("%fusion.12 = f32[8]{0} fusion(...)", 1, 2),
+        ("%all-reduce.3 = f32[8]{0} all-reduce(...)", 4, 1),
+        ("%fusion.12 = f32[8]{0} fusion(...)", 16, 4),
+    )
+    add(space, "/device:TPU:0", "XLA Modules", ("jit_step", 0, 20))
+    add(space, "/host:CPU", "thread", ("IteratorGetNextOp::DoCompute", 3, 9.5))
+    add(space, "/host:CPU", "python", ("MatMul:MatMul", 0, 20), ("train", 0, 1, {"step_num": 0}))
+    profile = read_profile(space, 0.020)
+    assert profile.device == "TPU"
+    first, second = profile.steps
+    assert (first.name, second.name) == ("0", "1")
+    times = (first.seconds, first.device, first.input_wait, first.collectives, first.host)
+    # Waiting goes before collectives, computing before both.
+    assert times == pytest.approx((0.010, 0.004, 0.006, 0, 0))
+    times = (second.seconds, second.device, second.input_wait, second.host)
+    assert times == pytest.approx((0.010, 0.004, 0.0025, 0.0035)), "from the end of the first"
+    fusion, loop, reduction = profile.operations
+    assert (fusion.name, fusion.kind, fusion.calls) == ("fusion.12", "fusion", 2)
+    assert loop.seconds == pytest.approx(0.002), "without what it contains"
+    assert reduction.kind == "all-reduce"
+    assert sum(one.share for one in profile.operations) == pytest.approx(1)
+
+
+def test_functions_of_a_pipeline_on_any_thread(space: Any) -> None:
+    add(
+        space, "/host:CPU", "tf_data", ("InstantiatedCapturedFunction::Run", 0, 1, {"id": 7}),
+    )  # fmt: skip
+    add(
+        space,
+        "/host:CPU",
+        "pool",
+        ("ExecutorState::Process", 2, 4, {"id": 7}),
+        ("FunctionRun", 3, 1, {"id": 8, "_p": 9}),
+        ("ExecutorState::Process", 10, 4, {"id": 1}),
+        ("dense/MatMul/replica_3:MatMul", 11, 1),
+    )
+    add(
+        space,
+        "/host:CPU",
+        "other",
+        ("ExecutorState::Process", 5, 3, {"id": 8, "_c": 9}),
+        ("decode:DecodeJpeg", 6, 1),
+        ("IteratorGetNextOp::DoCompute", 6, 2),
+        ("StatefulPartitionedCall/dense/MatMul/replica_1:MatMul", 11, 1),
+        ("x/_3:_Send", 13, 9),
+    )
+    profile = read_profile(space, 0.1)
+    assert [(one.name, one.calls) for one in profile.operations] == [("dense/MatMul", 2)]
+    assert profile.whole.device == pytest.approx(0.001), "both at the same time"
+    assert profile.input_wait == 0, "an iterator within a pipeline"
+
+
+def test_nothing_and_too_much(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_profile(space, 1.0).steps == ()
+    add(space, "/host:CPU", "python", *[("a:MatMul", place, 1) for place in range(10)])
+    monkeypatch.setattr(profile_reader, "MOST_EVENTS", 4)
+    profile = read_profile(space, 1.0)
+    assert profile.operations[0].calls == 4
+    assert any("Only the first" in note for note in profile.notes)

@@ -1,0 +1,338 @@
+"""Loops and branches that go the same way on every replica: one for all, with joined values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.keras_models import keras
+from support.strategies import each, replica_id, run, strategy_of
+from support.tiers import THOROUGH
+
+from tpunb.virtual.replicate import expand as expanding
+from tpunb.virtual.replicate import joining
+from tpunb.virtual.replicate.variance import Analysis
+
+REPLICAS, SUM = 4, tf.distribute.ReduceOp.SUM
+WEIGHTS = np.random.default_rng(7).normal(size=[5, 5]).astype(np.float32)
+
+
+def per_replica(*shape: int, seed: int = 0) -> list[np.ndarray]:
+    values = np.random.default_rng(seed).normal(size=[REPLICAS, *shape])
+    return list(values.astype(np.float32))
+
+
+@pytest.fixture(name="found")
+def fixture_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
+    """The analyses of what is traced."""
+    analyses: list[Analysis] = []
+    decide = joining.join
+
+    def observed(*args: Any) -> Analysis:
+        analyses.append(decide(*args))
+        return analyses[-1]
+
+    def failed(*_: Any) -> None:
+        raise AssertionError("What is joined could not be written.")
+
+    monkeypatch.setattr(expanding, "join", observed)
+    monkeypatch.setattr(expanding, "logger", failed)
+    return analyses
+
+
+def flows(analyses: list[Analysis]) -> list[str]:
+    """The operations of the control flow that is joined."""
+    plans = [(node, one.plans.get(node.name)) for one in analyses for node in one.order]
+    return [node.op.removeprefix("Stateless") for node, plan in plans if plan and plan.bodies]
+
+
+def both(function: Callable[..., Any], *columns: list[Any], choice: bool | None = True) -> None:
+    """Compares a replica function's results, joined and not."""
+    results = []
+    for one in (choice, False):
+        strategy = strategy_of(REPLICAS, joined=one, strict=False)
+        results.append(run(strategy, function, *(each(strategy, column) for column in columns)))
+    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
+def mapped(x: Any, weights: Any) -> Any:
+    return tf.map_fn(lambda row: tf.tanh(tf.linalg.matvec(weights, row)) * row, x)
+
+
+def mapped_scalars(x: Any, weights: Any) -> Any:
+    return tf.map_fn(lambda one: tf.sin(one) * weights[0, 0], x[:, 0])
+
+
+def scanned(x: Any, weights: Any) -> Any:
+    return tf.scan(lambda state, row: tf.tanh(row @ weights + state), tf.stack([x, 2 * x, x]))
+
+
+def nested(x: Any, weights: Any) -> Any:
+    def outer(i: Any, value: Any) -> Any:
+        def inner(j: Any, value: Any) -> Any:
+            return j + 1, tf.tanh(value @ weights)
+
+        return i + 1, tf.while_loop(lambda j, _: j < 2, inner, (0, value))[1] + x
+
+    return tf.while_loop(lambda i, _: i < 3, outer, (0, x))[1]
+
+
+def branched(x: Any, weights: Any) -> Any:
+    def turn(i: Any, value: Any) -> Any:
+        odd = tf.equal(i % 2, 1)
+        return i + 1, tf.cond(odd, lambda: tf.tanh(value @ weights), lambda: 0.5 * value + x)
+
+    return tf.while_loop(lambda i, _: i < 4, turn, (0, x))[1]
+
+
+def recurrent(layer: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer of Keras's with weights of a constant, over sentences of which a part is masked."""
+
+    def call(x: Any, weights: Any) -> Any:
+        cell = layer(5)
+        cell.build((None, 4, 5))
+        words = tf.stack([x, x[::-1], 3 * x, x @ weights], axis=1)
+        return cell, words
+
+    return call
+
+
+FUNCTIONS = [mapped, mapped_scalars, scanned, nested, branched]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_loop_does_what_one_on_each_replica_does(
+    function: Callable[..., Any], found: list[Analysis]
+) -> None:
+    both(lambda x: function(x, tf.constant(WEIGHTS)), per_replica(3, 5))
+    assert "While" in flows(found)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gradients_through_a_loop(function: Callable[..., Any], found: list[Analysis]) -> None:
+    def step(x: Any) -> Any:
+        weights = tf.constant(WEIGHTS)
+        with tf.GradientTape() as tape:
+            tape.watch([x, weights])
+            loss = tf.reduce_sum(function(x, weights) ** 2)
+        own, summed = tape.gradient(loss, [x, weights])
+        return own, tf.distribute.get_replica_context().all_reduce(SUM, summed), loss
+
+    both(step, per_replica(3, 5))
+    assert flows(found).count("While") >= 2
+
+
+def test_gradients_within_a_loop(found: list[Analysis]) -> None:
+    def turn(i: Any, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.tanh(x @ WEIGHTS) ** 2)
+        return i + 1, x - 0.1 * tape.gradient(loss, x)
+
+    both(lambda x: tf.while_loop(lambda i, _: i < 3, turn, (0, x))[1], per_replica(3, 5))
+    assert flows(found) == ["While"]
+
+
+def test_lists_that_grow_and_shrink(found: list[Analysis]) -> None:
+    ops = tf.raw_ops
+
+    def step(x: Any) -> Any:
+        values = ops.EmptyTensorList(
+            element_shape=[3, 5], max_num_elements=9, element_dtype=x.dtype
+        )
+
+        def push(i: Any, values: Any) -> Any:
+            item = x * tf.cast(i, tf.float32)
+            return i + 1, ops.TensorListPushBack(input_handle=values, tensor=item)
+
+        values = tf.while_loop(lambda i, _: i < 4, push, (0, values))[1]
+        doubled = ops.AddN(inputs=[values, values])
+        rest, last = ops.TensorListPopBack(
+            input_handle=doubled, element_shape=[3, 5], element_dtype=x.dtype
+        )
+        shape = ops.TensorListElementShape(input_handle=rest, shape_type=tf.int32)
+        length = ops.TensorListLength(input_handle=rest)
+        like = ops.TensorListReserve(
+            element_shape=shape, num_elements=length, element_dtype=x.dtype
+        )
+        like = ops.TensorListSetItem(input_handle=like, index=1, item=last)
+        stacked = ops.TensorListStack(
+            input_handle=ops.AddN(inputs=[rest, like]),
+            element_shape=[3, 5],
+            element_dtype=x.dtype,
+            num_elements=3,
+        )
+        return tf.ensure_shape(stacked, [3, 3, 5]) + 0.0, length, last
+
+    both(step, per_replica(3, 5))
+    assert "While" in flows(found)
+
+
+def test_a_decoding_loop(found: list[Analysis]) -> None:
+    def step(start: Any) -> Any:
+        table = tf.constant(WEIGHTS)
+
+        def turn(i: Any, words: Any, keys: Any) -> Any:
+            query = tf.gather(table, words[:, i])
+            scores = tf.einsum("btd,bd->bt", keys, query)
+            seen = tf.range(4) <= i
+            weights = tf.nn.softmax(tf.where(seen, scores, -1e9))
+            mixed = tf.einsum("bt,btd->bd", weights, keys) + query
+            word = tf.argmax(mixed @ table, axis=1, output_type=tf.int32)
+            place = tf.one_hot(i + 1, 4, dtype=tf.int32)
+            words = words * (1 - place) + word[:, None] * place
+            return i + 1, words, keys + tf.one_hot(i, 4)[:, None] * mixed[:, None]
+
+        words = tf.concat([start, tf.zeros([2, 3], tf.int32)], axis=1)
+        return tf.while_loop(lambda i, *_: i < 3, turn, (0, words, tf.ones([2, 4, 5])))[1]
+
+    both(step, [np.array([[k], [k + 1]], np.int32) for k in range(REPLICAS)])
+    assert "While" in flows(found)
+
+
+def test_a_loop_that_ends_by_its_values_is_each_replicas_own(found: list[Analysis]) -> None:
+    def step(x: Any) -> Any:
+        return tf.while_loop(
+            lambda i, value: tf.reduce_sum(value) < 50.0,
+            lambda i, value: (i + 1, value * 2.0),
+            (0, tf.abs(x)),
+        )
+
+    both(step, per_replica(3, 5))
+    assert not flows(found)
+
+
+def test_a_branch_on_the_replica_is_each_replicas_own(found: list[Analysis]) -> None:
+    both(lambda x: tf.cond(replica_id() > 1, lambda: x * 2.0, lambda: x + 1.0), per_replica(3, 5))
+    assert not flows(found)
+
+
+def test_random_numbers_in_a_loop_are_each_replicas_own(found: list[Analysis]) -> None:
+    def turn(i: Any, value: Any) -> Any:
+        drawn = tf.random.stateless_uniform([3, 5], [i, replica_id()])
+        return i + 1, tf.tanh(value @ WEIGHTS + drawn) * tf.sin(value) + tf.cos(value)
+
+    both(lambda x: tf.while_loop(lambda i, _: i < 3, turn, (0, x))[1], per_replica(3, 5))
+    assert flows(found) == ["While"]
+
+
+def test_a_loop_beyond_the_memory_is_each_replicas_own(
+    found: list[Analysis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_TURNS", 1e15)
+
+    def step(x: Any) -> Any:
+        return scanned(tf.tanh(x @ WEIGHTS) @ WEIGHTS, tf.constant(WEIGHTS))
+
+    both(step, per_replica(3, 5), choice=None)  # as much as there is memory for
+    assert not flows(found)
+    assert any(
+        "MatMul" in {node.op for node in one.order if node.name in one.plans} for one in found
+    )
+
+
+def test_a_loop_without_turns(found: list[Analysis]) -> None:
+    def step(x: Any) -> Any:
+        return tf.while_loop(
+            lambda i, _: i < 0, lambda i, value: (i + 1, tf.tanh(value @ WEIGHTS)), (0, x)
+        )[1]
+
+    both(step, per_replica(3, 5))
+    assert flows(found) == ["While"]
+
+
+def test_gradients_of_gradients(found: list[Analysis]) -> None:
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(scanned(x, tf.constant(WEIGHTS)) ** 2)
+            first = tape.gradient(loss, x)
+        return first, outer.gradient(first, x)
+
+    both(step, per_replica(5, 5))
+    assert found
+
+
+def test_a_variable_is_written_after_a_loop_has_read_it(found: list[Analysis]) -> None:
+    results = []
+    for choice in (True, False):
+        strategy = strategy_of(REPLICAS, joined=choice, strict=False)
+        with strategy.scope():
+            weights = tf.Variable(WEIGHTS)
+
+        def step(x: Any, weights: Any = weights) -> Any:
+            with tf.GradientTape() as tape:
+                value = tf.while_loop(
+                    lambda i, _: i < 3,
+                    lambda i, value: (i + 1, tf.tanh(value @ weights)),
+                    (0, x),
+                    maximum_iterations=3,
+                )[1]
+                loss = tf.reduce_sum(value**2)
+            gradient = tape.gradient(loss, weights)
+            mean = tf.distribute.get_replica_context().all_reduce(SUM, gradient)
+            weights.assign_sub(0.1 * mean)
+            return loss, weights.read_value()
+
+        results.append(run(strategy, step, each(strategy, per_replica(3, 5))))
+    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    assert flows(found).count("While") >= 2
+
+
+def test_elements_of_other_shapes_than_a_list_has(found: list[Analysis]) -> None:
+    def step(x: Any) -> Any:
+        array = tf.TensorArray(tf.float32, 2, element_shape=None, infer_shape=False)
+        array = array.write(0, x).write(1, x[0, 0])
+        return array.read(0), array.read(1)
+
+    both(step, per_replica(3, 5))
+
+
+def trained(strategy: Any, layers: Callable[[], list[Any]]) -> list[Any]:
+    """The weights of a recurrent network after some steps, and its losses."""
+    keras.utils.set_random_seed(1)
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=[16, 6, 3]).astype(np.float32), rng.integers(0, 2, [16])
+    x[::3, 4:] = 0.0
+    scope = strategy.scope() if strategy else tf.device(None)
+    with scope:
+        model = keras.Sequential([keras.Input((6, 3)), *layers(), keras.layers.Dense(2)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8, drop_remainder=True)
+    history = model.fit(data, epochs=2, shuffle=False, verbose=0).history
+    return [*model.get_weights(), *history["loss"]]
+
+
+L = keras.layers
+NETWORKS = {
+    "lstm": lambda: [L.LSTM(4)],
+    "gru": lambda: [L.GRU(4)],
+    "deep": lambda: [L.LSTM(4, return_sequences=True), L.GRU(3, reset_after=False)],
+    "masked": lambda: [L.Masking(), L.LSTM(4, return_sequences=True), L.GRU(3)],
+    "both ways": lambda: [L.Bidirectional(L.LSTM(4)), L.Dropout(0.0)],
+    "simple": lambda: [L.SimpleRNN(4, return_sequences=True), L.GlobalAveragePooling1D()],
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lstm",
+        "masked",
+        *(pytest.param(one, marks=THOROUGH) for one in NETWORKS if one not in {"lstm", "masked"}),
+    ],
+)
+def test_a_recurrent_network_is_that_of_one_device(name: str, found: list[Analysis]) -> None:
+    expected = trained(None, NETWORKS[name])
+    trained_here = trained(strategy_of(REPLICAS), NETWORKS[name])
+    for one, other in zip(trained_here, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert flows(found).count("While") >= 2

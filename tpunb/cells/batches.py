@@ -1,0 +1,342 @@
+"""What a run takes its batches from: a place in data, and how much is left of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..errors import CellError, TpuWarning
+from ..virtual.fit_notes import watch_shares
+from ..virtual.stoppable import Job, StoppableCalls
+from .nests import leaves
+
+BATCH_PER_REPLICA = 32
+"""Examples of a replica's batch where plain arrays are fed, which have no batches."""
+
+_INFINITE, _UNKNOWN = -1, -2
+
+
+@dataclass
+class BatchSource:
+    """A place in data.
+
+    Attributes:
+        source: What it was opened from; held, so that the same data is known again.
+        iterator: A `DistributedIterator`, or a Python iterator over global batches.
+        distributed: Whether it is the former, which a loop of several steps can read.
+        left: How many batches are left; None if unknown, infinity without an end.
+        examples: Examples in the last global batch, where they can be counted.
+    """
+
+    source: Any
+    iterator: Any
+    distributed: bool
+    left: float | None
+    examples: int | None = None
+
+    def took(self, count: int) -> None:
+        """Notes that batches have been read."""
+        if self.left is not None:
+            self.left -= count
+
+
+def open_batches(strategy: Any, source: Any, *, repeat: bool = False) -> BatchSource:
+    """Opens data for reading from its start, or an iterator from its current position.
+
+    Args:
+        strategy: Whose replicas share the batches.
+        source: A `tf.data.Dataset` of global batches, a `DistributedDataset`, an
+            iterator over either, a function of an input context that makes a
+            dataset of one replica's batches, an array or tensor or a tuple or dict
+            of them, or any iterable of global batches.
+        repeat: Whether arrays repeat.
+
+    Raises:
+        CellError: It is none of these, or cannot be divided among the replicas.
+    """
+    if isinstance(source, (tf.distribute.DistributedIterator, tf.distribute.DistributedDataset)):
+        return _distributed(source)
+    if isinstance(source, tf.data.Dataset):
+        return _of_dataset(strategy, source, source)
+    if _is_arrays(source):
+        return _of_dataset(strategy, _batched(strategy, source, repeat=repeat), source)
+    if isinstance(source, Iterator):
+        return BatchSource(source, source, distributed=False, left=None)
+    if callable(source):
+        return _of_function(strategy, source)
+    if isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
+        return BatchSource(source, iter(source), distributed=False, left=None)
+    raise CellError(
+        f"A {type(source).__name__} holds no batches.",
+        fix="Give a tf.data.Dataset, an iterator, a dataset function, or arrays.",
+    )
+
+
+def _distributed(source: Any) -> BatchSource:
+    """From a distributed dataset or an iterator over one."""
+    if isinstance(source, tf.distribute.DistributedDataset):
+        return BatchSource(source, iter(source), distributed=True, left=_left(source.cardinality))
+    # How far an iterator has come is not known, only whether it ever ends.
+    endless = getattr(source, "_cardinality", _UNKNOWN) == _INFINITE
+    return BatchSource(source, source, distributed=True, left=float("inf") if endless else None)
+
+
+def _of_dataset(strategy: Any, dataset: Any, source: Any) -> BatchSource:
+    _refuse_indivisible(strategy, dataset)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    watch_shares(strategy.num_replicas_in_sync, dataset, distributed, _warn)
+    left = _left(int(dataset.cardinality()))
+    return BatchSource(source, iter(distributed), distributed=True, left=left)
+
+
+def _warn(text: str) -> None:
+    warnings.warn_explicit(text, TpuWarning, "%%tpu_run", 1)
+
+
+def _of_function(strategy: Any, function: Any) -> BatchSource:
+    try:
+        distributed = strategy.distribute_datasets_from_function(function)
+    except TypeError as error:
+        raise CellError(
+            f"The dataset function cannot be called with an input context: {error}",
+            fix="Take one argument, a tf.distribute.InputContext, and return a Dataset.",
+        ) from error
+    left = _left(int(getattr(distributed, "cardinality", _UNKNOWN)))
+    if left not in (None, float("inf")):
+        # Each host's dataset is counted in batches of one replica.
+        per_host = strategy.num_replicas_in_sync // strategy.extended.num_hosts
+        left = left // per_host if left % per_host == 0 else None
+    return BatchSource(function, iter(distributed), distributed=True, left=left)
+
+
+def _left(cardinality: int) -> float | None:
+    if int(cardinality) == _UNKNOWN:
+        return None
+    return float("inf") if int(cardinality) == _INFINITE else int(cardinality)
+
+
+def _is_arrays(source: Any) -> bool:
+    """Whether there are arrays and tensors only, at least one; a list is one of batches."""
+    found = list(leaves(source))
+    return (
+        not isinstance(source, list)
+        and bool(found)
+        and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in found)
+    )
+
+
+def _batched(strategy: Any, arrays: Any, *, repeat: bool) -> Any:
+    """A dataset of global batches of arrays, in their order."""
+    sizes = {leaf.shape[0] if leaf.shape else None for leaf in leaves(arrays)}
+    if len(sizes) != 1 or None in sizes:
+        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(arrays))
+        raise CellError(
+            f"Arrays that are fed together have one example for each index; these are {shapes}.",
+            fix="Give arrays of one length along their first axis.",
+        )
+    replicas = strategy.num_replicas_in_sync
+    (size,) = sizes
+    if size < replicas:
+        raise CellError(
+            f"{size} examples are too few for {replicas} replicas.",
+            fix="Give at least one to each replica, or connect to fewer cores.",
+        )
+    batch = min(BATCH_PER_REPLICA * replicas, size // replicas * replicas)
+    dataset = tf.data.Dataset.from_tensor_slices(arrays)
+    # Nothing of what is fed once is left out: the last batch may be smaller.
+    dataset = dataset.batch(batch, drop_remainder=repeat)
+    return dataset.repeat() if repeat else dataset
+
+
+def _refuse_indivisible(strategy: Any, dataset: Any) -> None:
+    """Refuses what is no dataset of batches, or of batches that do not divide."""
+    replicas = strategy.num_replicas_in_sync
+    for spec in tf.nest.flatten(dataset.element_spec):
+        shape = getattr(spec, "shape", None)
+        if shape is None or shape.rank is None:
+            continue
+        if shape.rank == 0:
+            raise CellError(
+                "The dataset's elements are single examples, not batches.",
+                fix=f"Batch it: `.batch({BATCH_PER_REPLICA * replicas}, drop_remainder=True)`.",
+            )
+        if shape[0] is not None and shape[0] % replicas:
+            raise CellError(
+                f"Batches of {shape[0]} cannot be divided among {replicas} replicas.",
+                fix="Choose a global batch that is a multiple of the number of replicas, "
+                f"such as {max(1, round(shape[0] / replicas)) * replicas}.",
+            )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch that has been read.
+
+    Attributes:
+        value: Its structure of per-replica values.
+        sizes: The examples of each replica; empty where they cannot be counted.
+    """
+
+    value: Any
+    sizes: tuple[int, ...]
+
+
+class BatchReader:
+    """Reads batches one by one.
+
+    Args:
+        strategy: Whose replicas share them.
+        source: Where they come from.
+        calls: Let interrupts end the waiting for a batch.
+
+    Attributes:
+        examples: Examples in the last batch; None where they cannot be counted.
+    """
+
+    def __init__(self, strategy: Any, source: BatchSource, calls: StoppableCalls) -> None:
+        self.examples: int | None = None
+        self._strategy, self._source, self._calls = strategy, source, calls
+        self._coming: Job | None = None
+        self._last: Any = None
+        self._first = True
+        self._structure: Any = None
+        self._peeked: Batch | None = None
+        self._given: Batch | None = None
+
+    def peek(self) -> Batch | None:
+        """The next batch, which `next` returns again."""
+        self._peeked = self._peeked or self.next()
+        return self._peeked
+
+    def give_back(self) -> None:
+        """Makes `next` return the last batch again: no step has used it."""
+        self._peeked = self._given
+
+    def next(self) -> Batch | None:
+        """The next batch; None at the end of the data.
+
+        Raises:
+            CellError: It cannot be divided, or is unlike the batches before.
+        """
+        if self._peeked is not None:
+            peeked, self._peeked = self._peeked, None
+            return peeked
+        try:
+            value = self._read()
+        except (StopIteration, tf.errors.OutOfRangeError):
+            return None
+        if not self._source.distributed:
+            self._refuse_other_structure(value)
+            value = self._divided(value)
+        self._last = value
+        self._source.took(1)
+        batch = self._given = Batch(value, _sizes(value))
+        self._refuse_uneven(batch)
+        self.examples = sum(batch.sizes) or None
+        self._first = False
+        return batch
+
+    def _read(self) -> Any:
+        """The iterator's next value, read on another thread.
+
+        An interrupt ends only the waiting: raised inside a generator, it would end that too.
+        """
+        iterator = self._source.iterator
+        if self._coming is None:
+            self._coming = self._calls.start(lambda: next(iterator))
+        try:
+            value = self._calls.result_of(self._coming)
+        except Exception:
+            self._coming = None
+            raise
+        self._coming = None
+        return value
+
+    def described(self, names: Sequence[str] = ()) -> str:
+        """The last batch's dtypes and shapes.
+
+        Args:
+            names: What a cell calls it; one that has a tuple is told how to name the parts.
+        """
+        kinds = []
+        for leaf in tf.nest.flatten(self._last):
+            parts = getattr(leaf, "values", None)
+            each = parts if isinstance(parts, tuple) else (leaf,)
+            shapes = {
+                f"{part.dtype.name}{list(part.shape)}" for part in each if hasattr(part, "shape")
+            }
+            kinds.append(" or ".join(sorted(shapes)))
+        text = ", ".join(filter(None, kinds))
+        if len(names) != 1 or not isinstance(self._last, tuple | list):
+            return text
+        parts = ",".join("xyz"[: len(self._last)])
+        return f"({text}), a tuple: `--as {parts}` names its parts"
+
+    def _refuse_uneven(self, batch: Batch) -> None:
+        """Refuses a first batch that does not divide evenly; only the last may be smaller."""
+        alone = self._source.left == 0
+        if self._first and not alone and len(set(batch.sizes)) > 1:
+            count = len(batch.sizes)
+            raise CellError(
+                f"A batch of {sum(batch.sizes)} cannot be divided among {count} replicas.",
+                fix="Choose a global batch that is a multiple of the number of replicas, such as "
+                f"{max(1, round(sum(batch.sizes) / count)) * count}.",
+            )
+
+    def _refuse_other_structure(self, value: Any) -> None:
+        structure = tf.nest.map_structure(lambda leaf: None, value)
+        if self._first:
+            self._structure = structure
+        if structure != self._structure:
+            raise CellError(
+                f"The batch is {_outline(value)}, unlike the batches before.",
+                fix="Give every batch the structure of the first.",
+            )
+
+    def _divided(self, value: Any) -> Any:
+        """A global batch as per-replica values: equal parts along the first axis."""
+        count = self._strategy.num_replicas_in_sync
+        return tf.nest.map_structure(lambda leaf: self._parts(leaf, count), value)
+
+    def _parts(self, leaf: Any, count: int) -> Any:
+        tensor = tf.convert_to_tensor(leaf)
+        if tensor.shape.rank == 0 or tensor.shape[0] % count:
+            single = "text" if tensor.dtype == tf.string else "number"
+            size = (
+                f"a single {single}" if tensor.shape.rank == 0 else f"a batch of {tensor.shape[0]}"
+            )
+            raise CellError(
+                f"{size[0].upper()}{size[1:]} cannot be divided among {count} replicas.",
+                fix="Yield global batches whose size is a multiple of the number of replicas: "
+                "`tf.data.Dataset.from_tensor_slices(...).batch(...)` makes them.",
+            )
+        if count == 1:
+            return tensor
+        parts = tf.split(tensor, count)
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+
+
+def _sizes(value: Any) -> tuple[int, ...]:
+    """The examples of each replica, by the first tensor of a batch."""
+    leaf = next(iter(tf.nest.flatten(value)), None)
+    parts = getattr(leaf, "values", None)
+    parts = parts if isinstance(parts, tuple) else (leaf,)
+    shapes = [getattr(part, "shape", None) for part in parts]
+    if any(shape is None or not shape.rank for shape in shapes):
+        return ()
+    return tuple(int(shape[0]) for shape in shapes if shape is not None)
+
+
+def _outline(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"a dict of {', '.join(map(str, value))}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,496 @@
+"""From an error to the lines of the cell that it came from."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from tpunb._util.plain_text import plain
+from tpunb.errors.code_problems import refusal_in_short
+
+from ..errors import CellError
+from ..errors.code_problems import SourceLine, innermost
+from .source import CellSource, StepSource, is_cell_filename
+
+_NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
+_REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+
+
+def cell_lines(error: BaseException, filename: str | None = None) -> list[int]:
+    """The lines of a cell that an error came from, outermost call first.
+
+    Args:
+        error: An error raised while a cell was traced or run.
+        filename: The cell's name in tracebacks; by default, any name that
+            cells are given by themselves.
+
+    Returns:
+        Line numbers, the magic's line being 1; empty if none is known.
+    """
+    marked = getattr(error, "tpunb_lines", None)
+    if marked is not None and filename is None:
+        return list(marked)
+    belongs: Callable[[str], Any] = filename.__eq__ if filename else is_cell_filename
+    found = (line for name, line in _places(error) if belongs(name))
+    return list(dict.fromkeys(found))
+
+
+def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
+    """Marks an error with the line of the cell that it came from.
+
+    Sets `tpunb_lines`, and `tpunb_replicas` where the message names them, and adds
+    a note where Python has notes (3.11).
+
+    Args:
+        error: The error.
+        cell: The cell.
+        graph: The replica function's graph, if there is one: it knows where the
+            nodes came from that a message only names.
+    """
+    if hasattr(error, "tpunb_lines"):
+        return
+    found = cell_lines(error, cell.filename) or _node_lines(error, graph, cell.filename)
+    inside = range(2, len(cell.lines) + 1)  # without what is generated around the body
+    numbers = list(dict.fromkeys(cell.first_line(line) for line in found if line in inside))
+    error.tpunb_lines = numbers  # type: ignore[attr-defined]
+    # Replica 0's nodes have the plain names, and so has all that is inside of functions.
+    replicas = {int(number) for number in _REPLICA.findall(str(error))}
+    error.tpunb_replicas = sorted(replicas)  # type: ignore[attr-defined]
+    if numbers and hasattr(error, "add_note"):
+        number = numbers[-1]
+        error.add_note(f"line {number} of the cell: {cell.line(number)}")
+
+
+def mark_step(error: BaseException, done: int, batch: str) -> None:
+    """Adds to an error at which of many steps it came, and with which batch.
+
+    Args:
+        error: The error.
+        done: The steps that were made before.
+        batch: The dtypes and shapes of the step's batch; empty without one.
+    """
+    where = f"At step {done + 1}" if done else "In the first step"
+    where += f", with a batch of {batch}." if batch else "."
+    error.tpunb_step = done + 1  # type: ignore[attr-defined]
+    error.tpunb_where = where  # type: ignore[attr-defined]
+    if hasattr(error, "add_note"):
+        error.add_note(where)
+
+
+def _places(error: BaseException) -> Iterator[tuple[str, int]]:
+    """The places in the code that an error refers to, best source first."""
+    for found in _sources(error):
+        if found:
+            yield from found
+    if error.__cause__ is not None:
+        yield from _places(error.__cause__)
+
+
+def _sources(error: BaseException) -> Iterator[list[tuple[str, int]]]:
+    # AutoGraph's frames belong to generated files; it keeps where they came from,
+    # innermost first.
+    metadata = getattr(error, "ag_error_metadata", None)
+    stack = getattr(metadata, "translated_stack", ())
+    yield [(frame.filename, frame.lineno) for frame in reversed(stack)]
+    frames = traceback.extract_tb(error.__traceback__)
+    yield [(frame.filename, frame.lineno or 0) for frame in frames]
+    # Errors of graphs carry the traceback of the op, and repeat it in their message.
+    op = getattr(error, "op", None)
+    yield [(frame.filename, frame.lineno) for frame in getattr(op, "traceback", None) or ()]
+    yield [(name, int(line)) for name, line in _FRAME.findall(str(error))]
+
+
+def _node_lines(error: BaseException, graph: Any, filename: str) -> list[int]:
+    """The lines of the nodes that an error's message names."""
+    lines: list[int] = []
+    for name in dict.fromkeys(_NODE.findall(str(error))) if graph is not None else ():
+        operation = _operation(graph, name)
+        frames = operation.traceback if operation is not None else ()
+        lines += [frame.lineno for frame in frames or () if frame.filename == filename]
+    return lines
+
+
+def _operation(graph: Any, name: str) -> Any:
+    """A graph's operation; for one inside of a loop or a branch, that loop or branch."""
+    while name:
+        try:
+            return graph.get_operation_by_name(name)
+        except (KeyError, ValueError):
+            name = name.rpartition("/")[0]
+    return None
+
+
+def line_in(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] | None:
+    """The innermost line of the cell that led to a place; else the place itself."""
+    inside = range(2, len(cell.lines) + 1)
+    for place in places:
+        if place.file == cell.filename and place.line in inside:
+            return "", cell.first_line(place.line)
+    return innermost(places)
+
+
+def original(error: Exception, failure: BaseException | None) -> BaseException:
+    """The cell's own exception, where AutoGraph could not keep its type."""
+    if type(error).__name__ == "StagingError" and failure is not None:
+        return failure
+    return error
+
+
+_USER_CODE = "in user code:"
+_GRAPH_ERROR = "Graph execution error:"
+_HEAD = re.compile(
+    rf'{_GRAPH_ERROR}|Detected at node |  File ".*", line \d+, in |<stack traces unavailable>'
+)
+_ROOT = re.compile(r"^  \(\d+\) (?=[A-Z_]+:)", re.MULTILINE)
+_TAIL = re.compile(r"^\t \[\[|^Traceback \(most recent call last\):| \[Op:\w+\]\Z", re.MULTILINE)
+_CONTEXT = 2
+
+
+def first_line(error: BaseException) -> str:
+    """An error in a line: its type and its message's first line."""
+    return _message(error)[0]
+
+
+def essence(error: BaseException) -> str:
+    """An error's message, without the traces that TensorFlow puts into it."""
+    text = str(error).strip()
+    if text.startswith(_USER_CODE):
+        message = textwrap.dedent(text.rpartition("\n\n")[2]).strip()
+        return message.removeprefix(f"{type(error).__name__}:").strip()
+    if text.startswith(_GRAPH_ERROR):
+        return _runtime_message(text)
+    return text
+
+
+def _runtime_message(text: str) -> str:
+    """The message of an error at run time; of several, the first that is a cause."""
+    lines = text.split("\n")
+    begin = next((i for i, line in enumerate(lines) if line and not _HEAD.match(line)), 0)
+    message = "\n".join(lines[begin:])
+    # Where one replica fails, others are cancelled.
+    roots = [part for part in _ROOT.split(message)[1:] if not part.startswith("CANCELLED:")]
+    if roots:
+        message = roots[0].partition(":")[2]
+    return _TAIL.split(message, maxsplit=1)[0].strip()
+
+
+def show_shortly(error: BaseException, source: str) -> None:
+    """Makes IPython show an error by the lines of its cell.
+
+    Args:
+        error: An error raised by a cell; `tpunb_lines` is where in it, `tpunb_replicas`
+            on which replicas, if known, and `tpunb_where` in which of many steps.
+        source: The cell's body, whose first line is line 2 of the cell.
+    """
+    lines = getattr(error, "tpunb_lines", None)
+    if not lines:
+        return
+    where = [_on(getattr(error, "tpunb_replicas", ())), getattr(error, "tpunb_where", "")]
+    text = [*_excerpt(lines[-1], source), "", *_message(error), *filter(None, where)]
+    shown = [plain(line) for line in text]
+    error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
+
+
+def _on(replicas: Sequence[int]) -> str:
+    """The replicas that failed, at most four of them by name."""
+    if not replicas:
+        return ""
+    named = ", ".join(map(str, replicas[:4]))
+    more = f" and {len(replicas) - 4} more" if len(replicas) > 4 else ""
+    return f"On replica{'s' if len(replicas) > 1 else ''} {named}{more}."
+
+
+def syntax_error(error: SyntaxError) -> CellError:
+    """A cell's syntax error, with the place and without the way there."""
+    place = "".join(traceback.format_exception_only(error)).rstrip().split("\n")[1:-1]
+    message = "\n".join([f"Line {error.lineno}: {error.msg}", *place])
+    return CellError(message, fix="Fix the line; the magic's own line is line 1.")
+
+
+def _message(error: BaseException) -> list[str]:
+    name, message = type(error).__name__, essence(error)
+    message = refusal_in_short(message) or message
+    return f"{name}: {message}".split("\n") if message else [name]
+
+
+def _excerpt(number: int, source: str) -> list[str]:
+    """The lines around a line of the cell, which is marked."""
+    lines = ["", *source.split("\n")]  # the magic's own line comes first
+    first, last = max(2, number - _CONTEXT), min(len(lines), number + _CONTEXT)
+    return [f"In the cell, line {number}:", ""] + [
+        f"{'---->' if line == number else '     '} {line:>3} {lines[line - 1]}"
+        for line in range(first, last + 1)
+        if lines[line - 1].strip() or line == number
+    ]
+
+
+_AUTOGRAPH = re.compile(r"tensorflow/python/autograph/operators/control_flow\.py$")
+_SYMBOLIC = re.compile(r"'(?:Symbolic|Eager)?Tensor' object has no attribute 'numpy'")
+_AS_BOOL = re.compile(r"symbolic `?tf\.Tensor`? as a Python `?bool`?")
+_ITERATED = re.compile(r"Iterating over a symbolic `?tf\.Tensor`?")
+_AS_ARRAY = re.compile(r"Cannot convert a symbolic (?:tf\.)?Tensor[^\n]{0,200} to a numpy array")
+_MIXED = re.compile(
+    r"parameter '[xy]' of op '\w+', got |\bExpected \w+, but got \S+ of type "
+    r"|does not match type \w+ of argument '[xy]'|`x` and `y` must have the same dtype"
+)
+_CHANGED = re.compile(r"'(?:Symbolic|Eager)?Tensor' object does not support item assignment")
+_AS_NUMBER = re.compile(
+    r"\b(?:list|tuple|string|bytes|range) ind(?:ices|ex) must be [^\n]*, not \w*Tensor"
+    r"|\bTensor is unhashable\b"
+    r"|unsupported format string passed to \w*Tensor\."
+    r"|format: a \w+ number is required, not \w*Tensor|must be real number, not \w*Tensor"
+    r"|expected a sequence of integers or a single integer"
+    r"|\w*Tensor' object cannot be interpreted as an integer"
+    r"|multiply sequence by non-int of type '\w*Tensor|cannot convert '\w*Tensor' object to bytes"
+    r"|argument must be [^\n]*, not '?\w*Tensor"
+)
+_NO_REDUCTION = re.compile(r"is not a valid ReduceOp")
+_NO_METHOD = re.compile(r"\w*Tensor'? object has no attribute '(\w+)'")
+_OF_NUMPY = {
+    **dict.fromkeys(("mean", "sum", "max", "min", "prod", "any", "all"), "tf.reduce_{}(x)"),
+    **dict.fromkeys(("reshape", "round", "argmax", "argmin"), "tf.{}(x, …)"),
+    "T": "tf.transpose(x)",
+    "transpose": "tf.transpose(x)",
+    "astype": "tf.cast(x, tf.int32)",
+    "std": "tf.math.reduce_std(x)",
+    "size": "tf.size(x)",
+    "flatten": "tf.reshape(x, [-1])",
+    "ravel": "tf.reshape(x, [-1])",
+    "dot": "tf.tensordot(x, y, 1)",
+    "item": "x",
+    "tolist": "tf.unstack(x)",
+    "copy": "tf.identity(x)",
+    "clip": "tf.clip_by_value(x, 0, 1)",
+}
+_NESTED_INPUT = "should be called from outside of replica_fn"
+_KERAS_LOOPS = ("fit", "evaluate", "predict")
+_OUTSIDE_ONLY = re.compile(r"requires (?:being in )?cross-replica context")
+_COMBINED = (
+    "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and `ctx.all_gather(x, axis=0)` "
+    "combine the replicas' values, and so do `-r NAME=mean` and `-g NAME`."
+)
+_WITHOUT_VALUE = (
+    "Look it up with `tf.gather([10, 20, 30], replica_id)`, show it with `print('x', x)`, or use "
+    "TensorFlow's function."
+)
+_LONGEST = 60
+_BLOCKS = ("body", "orelse", "finalbody")
+
+
+def is_traced_in_branch(frames: TracebackType | None) -> bool:
+    """Whether an error comes out of a branch or a loop over tensors, which is only traced."""
+    while frames is not None:
+        code = frames.tb_frame.f_code
+        is_stage = code.co_name.startswith("_tf_") or code.co_name.endswith("_for_stmt")
+        if is_stage and _AUTOGRAPH.search(code.co_filename.replace("\\", "/")):
+            return True
+        frames = frames.tb_next
+    return False
+
+
+def lesson(
+    error: BaseException, cell: StepSource, *, in_branch: bool, replicas: int
+) -> CellError | None:
+    """Says what is to be written in place of what has raised an error, in a sentence or two.
+
+    Args:
+        error: What the cell raised, with `tpunb_lines`.
+        cell: The cell.
+        in_branch: Whether it was raised where both branches of a condition are traced.
+        replicas: How many there are.
+
+    Returns:
+        The explanation; None where the error speaks for itself.
+    """
+    lines = getattr(error, "tpunb_lines", ())
+    if not isinstance(cell, CellSource) or not lines:
+        return None
+    path = _path(cell.body, lines[-1])
+    statement = path[-1] if path else None
+    told = (
+        _traced_raise(error, path, in_branch, replicas)
+        if isinstance(statement, ast.Raise | ast.Assert)
+        else None
+    )
+    told = (
+        told
+        or _asserted(error, statement, replicas)
+        or _valueless(error, statement, replicas)
+        or _misunderstood(error, statement)
+    )
+    if told is None:
+        return None
+    found = CellError(told[0], fix=told[1])
+    for name in ("tpunb_lines", "tpunb_replicas"):
+        setattr(found, name, getattr(error, name, ()))
+    return found
+
+
+def _traced_raise(
+    error: BaseException, path: list[ast.stmt], in_branch: bool, replicas: int
+) -> tuple[str, str] | None:
+    """`if replica_id == 3: raise ValueError`."""
+    is_assertion = isinstance(path[-1], ast.Assert)
+    if not in_branch or (is_assertion and not isinstance(error, AssertionError)):
+        return None
+    word = "assert" if is_assertion else "raise"
+    around = next((outer for outer in reversed(path[:-1]) if isinstance(outer, ast.If)), None)
+    if around is None:
+        return (
+            f"A loop over tensors is traced, so `{word}` runs once, whatever the values are.",
+            "Assign what is to be checked, and look at it in the next cell.",
+        )
+    test = _shown(around.test)
+    if not any(inner is path[-1] for block in around.body for inner in ast.walk(block)):
+        test = f"not ({test})"
+    both = f"Both branches of `if {_shown(around.test)}` are traced"
+    return (
+        f"{both}, so `{word}` runs at once, whatever the value is.",
+        f"Write `failed = {test}`, and in the next cell `if {_any('failed', replicas)}: raise …`.",
+    )
+
+
+def _asserted(
+    error: BaseException, statement: ast.stmt | None, replicas: int
+) -> tuple[str, str] | None:
+    """`assert replica_id < 3`."""
+    if not isinstance(statement, ast.Assert) or not _AS_BOOL.search(str(error)):
+        return None
+    every = "all(ok.values)" if replicas > 1 else "ok"
+    return (
+        "`assert` needs a value, and a tensor gets its value after the cell is traced.",
+        f"Write `ok = {_shown(statement.test)}`, and in the next cell `assert {every}`.",
+    )
+
+
+def _valueless(
+    error: BaseException, statement: ast.stmt | None, replicas: int
+) -> tuple[str, str] | None:
+    """What needs a tensor's value: `.numpy()`, `bool()`, NumPy's functions."""
+    text = str(error)
+    if _SYMBOLIC.search(text):
+        name = _owner_of_numpy(statement)
+        after = f"{name}.values[0].numpy()" if replicas > 1 else f"{name}.numpy()"
+        return (
+            "A tensor gets its value after the cell is traced, so `.numpy()` is not for inside.",
+            f"Leave it out here, and write `{after}` in the next cell.",
+        )
+    if _AS_BOOL.search(text):
+        return (
+            "Python needs the value of a tensor here, which comes after the cell is traced.",
+            "Use an operation of TensorFlow: `tf.where`, `tf.maximum`, `tf.reduce_any`, ….",
+        )
+    if _ITERATED.search(text):
+        return (
+            "Python needs the number of a tensor's rows here, and the cell is only traced.",
+            "Use `tf.unstack(x)`, a `for` statement, or an operation on the whole tensor.",
+        )
+    if _AS_ARRAY.search(text):
+        return (
+            "NumPy needs the value of a tensor, which comes after the cell is traced.",
+            "Use TensorFlow's function: `tf.reduce_mean(x)` in place of `np.mean(x)`, ….",
+        )
+    if isinstance(error, TypeError) and _AS_NUMBER.search(text):
+        return (
+            "Python needs the value of a tensor here, which comes after the cell is traced.",
+            _WITHOUT_VALUE,
+        )
+    return None
+
+
+def _misunderstood(error: BaseException, statement: ast.stmt | None) -> tuple[str, str] | None:
+    """What NumPy allows and TensorFlow does not, and what belongs outside of the replicas."""
+    text = str(error)
+    nodes = list(ast.walk(statement)) if statement is not None else []
+    if _is_arithmetic(nodes) and isinstance(error, TypeError) and _MIXED.search(text):
+        named = "replica_id" if _mentions(nodes, "replica_id") else "x"
+        return (
+            "TensorFlow does not compute with different types: integers do not become floats.",
+            f"Cast to one type first, as in `tf.cast({named}, tf.float32)`.",
+        )
+    if isinstance(error, TypeError) and _CHANGED.search(text):
+        return (
+            "A tensor cannot be changed in place.",
+            "Make another: `tf.tensor_scatter_nd_update(x, [[0]], [5])`, or one with `tf.where`.",
+        )
+    if isinstance(error, TypeError | ValueError) and _mentions_method(nodes, "all_reduce"):
+        if _MIXED.search(text):
+            return (
+                "A mean of integers is no integer.",
+                "Write `ctx.all_reduce('mean', tf.cast(x, tf.float32))`.",
+            )
+        if _NO_REDUCTION.search(text):
+            return (
+                "`all_reduce` takes 'sum' or 'mean'.",
+                "For the largest of all: `tf.reduce_max(ctx.all_gather([x], axis=0))`.",
+            )
+    missing = _NO_METHOD.search(text) if isinstance(error, AttributeError) else None
+    if missing and missing[1] in _OF_NUMPY:
+        name = missing[1]
+        return (
+            f"`{name}` is NumPy's, and a tensor has no such attribute.",
+            f"Write `{_OF_NUMPY[name].format(name)}`.",
+        )
+    loop = next((name for name in _KERAS_LOOPS if _mentions_method(nodes, name)), None)
+    if loop and _NESTED_INPUT in text:
+        return (
+            f"Keras's `{loop}` runs on all replicas by itself, and the cell runs on each of them.",
+            f"Call `{loop}` in a cell without a magic. `tpunb.check(model, x, y)` checks its step.",
+        )
+    if isinstance(error, RuntimeError) and _OUTSIDE_ONLY.search(text):
+        return (
+            "The cell itself runs on every replica, and the strategy's methods are for outside.",
+            _COMBINED,
+        )
+    return None
+
+
+def _is_arithmetic(nodes: list[ast.AST]) -> bool:
+    return any(isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare) for node in nodes)
+
+
+def _mentions_method(nodes: list[ast.AST], name: str) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == name for node in nodes)
+
+
+def _mentions(nodes: list[ast.AST], name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
+
+
+def _any(name: str, replicas: int) -> str:
+    return f"any({name}.values)" if replicas > 1 else name
+
+
+def _shown(test: ast.expr) -> str:
+    text = ast.unparse(test)
+    return text if len(text) <= _LONGEST else "…"
+
+
+def _owner_of_numpy(statement: ast.stmt | None) -> str:
+    """What `.numpy` is asked of, where that is a name."""
+    for node in ast.walk(statement) if statement is not None else ():
+        if isinstance(node, ast.Attribute) and node.attr == "numpy":
+            return node.value.id if isinstance(node.value, ast.Name) else "result"
+    return "result"
+
+
+def _path(body: list[ast.stmt], line: int) -> list[ast.stmt]:
+    """The statements around a line, outermost first."""
+    for statement in body:
+        if statement.lineno <= line <= (statement.end_lineno or statement.lineno):
+            inner = (found for block in _blocks(statement) if (found := _path(block, line)))
+            return [statement, *next(inner, [])]
+    return []
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    parts: list[Any] = [*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
+    for owner in (statement, *parts):
+        for field in _BLOCKS:
+            yield getattr(owner, field, None) or []

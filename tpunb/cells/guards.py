@@ -1,0 +1,237 @@
+"""Guards: what must still be as it was for a trace to fit, and the quick check that it is."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from tpunb._util.attributes import attribute, has_attributes
+
+MISSING: Any = type("Missing", (), {"__repr__": lambda _: "missing"})()
+PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...), range)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What no longer is as it was.
+
+    Attributes:
+        subject: What has changed, as text.
+        before: What it was; `MISSING` if it was not there.
+        now: What it is.
+        entry: Identifies the place that holds it.
+    """
+
+    subject: str
+    before: Any
+    now: Any
+    entry: Hashable
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value counts by what it is equal to, not by its identity."""
+    return type(value) in PLAIN
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Whether one value may stand for another in a trace."""
+    if before is now:
+        return True
+    kind = type(before)
+    if kind is not type(now):
+        return False
+    if kind is float or kind is complex:
+        return repr(before) == repr(now)  # nan is nan, and -0.0 is not 0.0
+    if kind in PLAIN:
+        return bool(before == now)
+    if kind is tuple:
+        return len(before) == len(now) and all(map(_same, before, now))
+    return kind is FunctionType and _same_function(before, now)
+
+
+def _same_function(before: FunctionType, now: FunctionType) -> bool:
+    """Whether a reloaded module has defined a function just as it was."""
+    return (
+        before.__globals__ is now.__globals__
+        and before.__closure__ is None is now.__closure__
+        and before.__kwdefaults__ is None is now.__kwdefaults__
+        and _same(before.__defaults__, now.__defaults__)
+        and before.__code__ == now.__code__
+    )
+
+
+class NamesGuard:
+    """Guards names: of globals, of attributes, of whatever `read` gives as a mapping.
+
+    Args:
+        owner: What has the names; held, so that its identity stays its own.
+        read: Gives the names of the owner with their values.
+        describe: Describes a name.
+        names: The names to guard, whether they are there or not.
+        wanted: Names that must not come in addition; None if `names` lists all.
+        any_name: Whether no name must come in addition.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        read: Callable[[Any], Mapping[str, Any]],
+        describe: Callable[[str], str],
+        names: tuple[str, ...],
+        wanted: frozenset[str] | None = None,
+        *,
+        any_name: bool = False,
+    ) -> None:
+        self.owner = owner
+        self.names = names
+        self._any_name = any_name
+        self._read = read
+        self._describe = describe
+        self._wanted = wanted
+        self.renew()
+
+    def renew(self) -> None:
+        """Takes what is there now for what is to stay."""
+        has = self._read(self.owner)
+        self._size = len(has)
+        self._values = [has.get(name) for name in self.names]
+        self._missing = frozenset(name for name in self.names if name not in has)
+
+    def holds(self) -> bool:
+        """Whether certainly nothing has changed; at the cost of one comparison for each name."""
+        has = self._read(self.owner)
+        if self._wanted is not None and len(has) != self._size:
+            return False
+        return all(map(operator.is_, map(has.get, self.names), self._values))
+
+    def changes(self) -> list[Change]:
+        """What has changed, if anything."""
+        has = self._read(self.owner)
+        found = []
+        for name, value in zip(self.names, self._values, strict=True):
+            before, now = MISSING if name in self._missing else value, has.get(name, MISSING)
+            if not _same(before, now):
+                found.append(self._change(name, before, now))
+        if self._wanted is not None and len(has) != self._size:
+            more = open_names(has) if self._any_name else has.keys() & self._wanted
+            new = sorted(more.difference(self.names))
+            found += [self._change(name, MISSING, has[name]) for name in new]
+        return found
+
+    def _change(self, name: str, before: Any, now: Any) -> Change:
+        return Change(self._describe(name), before, now, (id(self.owner), name))
+
+
+def open_names(has: Mapping[str, Any]) -> set[str]:
+    """The names that code may ask for by a name that it computes: all but Python's own."""
+    return {name for name in has if isinstance(name, str) and not name.startswith("__")}
+
+
+class ItemsGuard:
+    """Guards what a list, a dict, a set or a deque holds.
+
+    Args:
+        owner: The container.
+        path: How it is written.
+    """
+
+    def __init__(self, owner: Any, path: str) -> None:
+        self.owner = owner
+        self._path = path
+        self._has_keys = isinstance(owner, dict)
+        self.renew()
+
+    def renew(self) -> None:
+        """Takes what is there now for what is to stay."""
+        self._items = tuple(self.owner.values() if self._has_keys else self.owner)
+        self._keys = tuple(self.owner) if self._has_keys else ()
+
+    def holds(self) -> bool:
+        """Whether certainly nothing has changed."""
+        owner, items = self.owner, self._items
+        if len(owner) != len(items):
+            return False
+        if not self._has_keys:
+            return all(map(operator.is_, owner, items))
+        return all(map(operator.is_, owner, self._keys)) and all(
+            map(operator.is_, owner.values(), items)
+        )
+
+    def changes(self) -> list[Change]:
+        """What has changed, if anything."""
+        owner, items = self.owner, self._items
+        if len(owner) != len(items) or not all(map(_same, self._keys, owner)):
+            return [self._whole()]
+        values = owner.values() if self._has_keys else owner
+        for number, (before, now) in enumerate(zip(items, values, strict=True)):
+            if not _same(before, now):
+                return [self._item(number, before, now)]
+        return []
+
+    def _whole(self) -> Change:
+        before = dict(zip(self._keys, self._items, strict=True)) if self._has_keys else self._items
+        return Change(f"`{self._path}`", before, self.owner, items_entry(self.owner))
+
+    def _item(self, number: int, before: Any, now: Any) -> Change:
+        key = self._keys[number] if self._has_keys else number
+        return Change(f"`{self._path}[{key!r}]`", before, now, items_entry(self.owner))
+
+
+class ArrayGuard:
+    """Guards the numbers of a small array, which can be changed in place.
+
+    Args:
+        owner: The array.
+        path: How it is written.
+    """
+
+    def __init__(self, owner: np.ndarray[Any, Any], path: str) -> None:
+        self.owner = owner
+        self._path = path
+        self.renew()
+
+    def renew(self) -> None:
+        """Takes what is there now for what is to stay."""
+        self._before = self.owner.copy()
+
+    def holds(self) -> bool:
+        """Whether nothing has changed."""
+        now, before = self.owner, self._before
+        if now.shape != before.shape or now.dtype != before.dtype:
+            return False
+        return bool(now.tobytes() == before.tobytes())
+
+    def changes(self) -> list[Change]:
+        """What has changed, if anything."""
+        if self.holds():
+            return []
+        return [Change(f"`{self._path}`", self._before, self.owner, items_entry(self.owner))]
+
+
+def items_entry(owner: Any) -> Hashable:
+    """Identifies a container's contents among what can change."""
+    return (id(owner), "[]")
+
+
+Guard = NamesGuard | ItemsGuard | ArrayGuard
+
+
+def attributes_of(owner: Any) -> Mapping[str, Any]:
+    """The attributes that an object, a class or a module has itself."""
+    found: Mapping[str, Any] = attribute(owner, "__dict__", {})
+    return found
+
+
+def slots_of(names: tuple[str, ...]) -> Callable[[Any], Mapping[str, Any]]:
+    """Reads attributes that have slots."""
+    return functools.partial(_slots, names)
+
+
+def _slots(names: tuple[str, ...], owner: Any) -> Mapping[str, Any]:
+    return {name: attribute(owner, name) for name in names if has_attributes(owner, name)}

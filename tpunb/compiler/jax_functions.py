@@ -1,0 +1,420 @@
+"""Functions and Keras models of JAX: the user's JAX exports them, ours compiles what it exports.
+
+The two need not be of one release: what `jax.export` writes is stable. It is a program for TPUs
+that need not be there, over as many devices as the shardings of the arguments have. JAX is taken
+from where the user has imported it, and imported nowhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import itertools
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tpunb.compiler import libtpu
+from tpunb.compiler.lowered import MARK, Parameters, Prepared, unmarked
+from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.compiler.progress import LOWERING, TRACING
+from tpunb.compiler.topologies import Target
+from tpunb.compiler.verdict import Settings, program_for
+from tpunb.errors.code_problems import SourceLine, is_library, is_of_this_package
+from tpunb.virtual.keras_layers import is_model, layer_names
+from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, problem_of
+
+__all__ = ["JaxFunction", "any_batch", "devices_of", "function_for", "is_keras_model", "takes"]
+
+_TRANSFORM = re.compile(r"(\w+)\((.*)\)")
+_CALLS = frozenset({"jit", "pjit"})
+_CONTROL = re.compile(
+    r"while|cond|body|branch_\d+_fun|closed_call|checkpoint|rematted_computation|shard_map"
+    r"|custom_\w+_call|pallas_call"
+)
+"""What JAX itself puts into an operation's name, beside the user's scopes."""
+
+_CALLBACK = re.compile(r"\b(?:pure|io|debug)_callback\b|\bdebug_print\b")
+
+_STATES = {
+    "fit": ("trainable_variables", "non_trainable_variables", "optimizer_variables"),
+    "evaluate": ("trainable_variables", "non_trainable_variables"),
+    "predict": ("trainable_variables", "non_trainable_variables"),
+}
+_STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
+
+
+def is_keras_model(fn: Any) -> bool:
+    """Whether this is a Keras model with the JAX backend, or a method of one."""
+    model = fn if is_model(fn) else getattr(fn, "__self__", None)
+    return is_model(model) and hasattr(model, "_get_jax_state")
+
+
+def takes(fn: Any, args: Sequence[Any]) -> bool:
+    """Whether a function is to be compiled as JAX's: by itself, or by its arguments."""
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return False
+    if is_keras_model(fn) or (hasattr(fn, "trace") and hasattr(fn, "lower")):
+        return True
+    kinds = (jax.Array, jax.ShapeDtypeStruct)
+    given = any(isinstance(leaf, kinds) for leaf in jax.tree_util.tree_leaves(list(args)))
+    return given or "tensorflow" not in sys.modules
+
+
+def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> JaxFunction:
+    """Traces and exports a function of JAX; see `tpunb.compile` for the arguments and errors.
+
+    Args:
+        fn: The function, or a model.
+        args: Its arguments.
+        strategy: None: JAX has none.
+        settings: How to compile.
+    """
+    del strategy
+    function = JaxFunction(fn, args, settings)
+    if not is_keras_model(fn):
+        function.prepared(0)  # errors of tracing come first
+    return function
+
+
+def devices_of(fn: Any, args: Sequence[Any]) -> int:
+    """Of how many devices the mesh of a function's arguments is."""
+    devices: int = (
+        importlib.import_module("jax.export")
+        .export(_jitted(fn), platforms=["tpu"])(*args)
+        .nr_devices
+    )
+    return devices
+
+
+def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int, Callable[[int], list[Any]]]:
+    """The global batch in the arguments, and what makes them with another one.
+
+    It is the first size of a model's first array, and of a function's last argument; of a
+    function, arguments are resized of which it is the first size of all arrays.
+
+    Raises:
+        CompileError: None of them has one.
+    """
+    jax: Any = sys.modules["jax"]
+    leaves = jax.tree_util.tree_leaves
+    whole = is_keras_model(fn)
+    data = _batch(args) if whole else ()
+    given = list(args) if not whole else list(data) if isinstance(data, tuple) else [data]
+    shapes = [one.shape for one in leaves(given[0] if whole else given[-1:]) if np.shape(one)]
+    if not shapes:
+        raise CompileError("None of the arguments has a batch.", fix="Pass it as the last one.")
+    before = shapes[0][0]
+
+    def with_batch(size: int) -> list[Any]:
+        def resized(value: Any) -> Any:
+            if np.shape(value)[:1] != (before,):
+                return value
+            own = getattr(value, "sharding", None)
+            named = own if isinstance(own, jax.sharding.NamedSharding) else None
+            return jax.ShapeDtypeStruct((size, *value.shape[1:]), value.dtype, sharding=named)
+
+        return [
+            jax.tree_util.tree_map(resized, one)
+            if whole or all(np.shape(leaf)[:1] == (before,) for leaf in leaves(one))
+            else one
+            for one in given
+        ]
+
+    return before, with_batch
+
+
+class JaxFunction:
+    """A function of JAX that is exported, or a model that is for each number of cores.
+
+    Args:
+        fn: The function, or the model.
+        args: Its arguments.
+        settings: How to compile.
+    """
+
+    def __init__(self, fn: Any, args: Sequence[Any], settings: Settings) -> None:
+        self.fn, self.args, self.settings = fn, args, settings
+        self.layers = layer_names(fn)
+        self._prepared: dict[int, tuple[Prepared, int]] = {}
+
+    def on(self, wanted: Target, settings: Settings) -> TpuProgram:
+        """Compiles it for one TPU type: a function for the devices of its arguments' mesh.
+
+        Raises:
+            CompileError: The mesh is not of as many devices as the type has cores, or the batch
+                cannot be cut over them.
+        """
+        if not is_keras_model(self.fn):
+            prepared, devices = self.prepared(0)
+            examples = None
+        else:
+            prepared, devices = self.prepared(wanted.replicas)
+            examples = _examples(self.args)
+        cores = wanted.tpu.num_devices
+        if devices not in {1, cores}:
+            raise CompileError(
+                f"The mesh has {devices} devices, and a {wanted.tpu.name} has {cores} cores.",
+                fix="Choose a type with as many, or make another mesh: "
+                f"jax.sharding.AbstractMesh(({cores},), ('data',)).",
+            )
+        by_data = examples is not None and devices == wanted.replicas
+        replicas = devices if by_data else 1
+        wanted = dataclasses.replace(wanted, replicas=replicas, partitions=devices // replicas)
+        return program_for(prepared, wanted, settings, examples)
+
+    def prepared(self, cores: int) -> tuple[Prepared, int]:
+        """What libtpu is asked, and for how many devices.
+
+        Args:
+            cores: Those of a model; 0 for a function, whose arguments have theirs.
+        """
+        if cores not in self._prepared:
+            self._prepared[cores] = self._exported(cores)
+        return self._prepared[cores]
+
+    def _exported(self, cores: int) -> tuple[Prepared, int]:
+        settings = self.settings
+        settings.progress(TRACING)
+        jitted, args, names = (
+            _model_step(self.fn, self.args, cores)
+            if is_keras_model(self.fn)
+            else (_jitted(self.fn), self.args, [])
+        )
+        traced = jitted.trace(*args)
+        settings.progress(LOWERING)
+        export = importlib.import_module("jax.export")
+        try:
+            exported = export.export(jitted, platforms=["tpu"])(*args)
+        except Exception as error:  # JAX has many kinds
+            return self._not_exported(traced, error), 1
+        devices = exported.nr_devices
+        answer = libtpu.read_exported(exported.mlir_module_serialized, settings.deadline)
+        origins = _Origins(answer.get("places", ()), settings.choose, self.layers)
+        if "error" in answer:
+            version = sys.modules["jax"].__version__
+            reason = f"what JAX {version} exports cannot be read here ({_first(answer['error'])})."
+            return Prepared(origins, unknown=reason), devices
+        if devices == 1 < answer["mesh"]:
+            raise CompileError(
+                f"The function has a mesh of {answer['mesh']} devices, and its arguments have no "
+                "shardings.",
+                fix="Give them: jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding."
+                "NamedSharding(mesh, jax.sharding.PartitionSpec(...))).",
+            )
+        parameters: Parameters = answer["arguments"]
+        if names:
+            kept = [place for place in exported.module_kept_var_idx if place < len(names)]
+            known = [(names[place], True) for place in kept]
+            parameters = [*known, *parameters[len(known) :]]
+        return Prepared(origins, module=answer["module"], jax=True, parameters=parameters), devices
+
+    def _not_exported(self, traced: Any, error: Exception) -> Prepared:
+        """Why a function that can be traced cannot be exported: a TPU refuses it, or export."""
+        origins = _Origins((), self.settings.choose, self.layers)
+        if found := _CALLBACK.search(str(traced.jaxpr)):
+            reason = f"it calls the host ({found[0]}), which JAX does not export. Compile without."
+            return Prepared(origins, unknown=reason)
+        try:
+            traced.lower(lowering_platforms=("tpu",))
+        except Exception as refused:
+            diagnostic = Diagnostic(
+                "compile",
+                "",
+                "",
+                f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
+                "Write it with other operations.",
+                str(refused),
+            )
+            return Prepared(
+                origins, (problem_of(diagnostic, _lines_of(refused), self.settings.choose),)
+            )
+        return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
+
+
+class _Origins:
+    """Where the operations of an exported program came from.
+
+    Args:
+        places: Files and lines by the number that an operation's name ends with.
+        choose: Which of the lines is shown.
+        layers: The names of the layers; empty for the user's scopes.
+    """
+
+    def __init__(
+        self, places: Sequence[Sequence[tuple[str, int]]], choose: Choose, layers: Collection[str]
+    ) -> None:
+        self._places, self._choose, self._layers = places, choose, layers
+        self.line = functools.cache(self._line)
+        self.layer = functools.cache(self._layer)
+
+    def places(self, node: str) -> tuple[SourceLine, ...]:
+        """The lines of the user's code that led to an operation, innermost first."""
+        frames = [
+            SourceLine(*place)
+            for number in reversed(MARK.findall(node))
+            for place in itertools.takewhile(
+                lambda place: not is_of_this_package(place[0]), self._places[int(number)]
+            )
+        ]
+        return tuple(dict.fromkeys(one for one in frames if not is_library(one.file)))
+
+    def _line(self, node: str) -> SourceLine | None:
+        chosen = self._choose(self.places(node)) if MARK.search(node) else None
+        return SourceLine(*chosen) if chosen else None
+
+    def _layer(self, node: str) -> str:
+        scopes = list(_scopes(node))
+        if self._layers:
+            return next((scope for scope in reversed(scopes) if scope in self._layers), "")
+        return "/".join(scopes) if MARK.search(node) else ""
+
+    def operation(self, node: str) -> str:
+        """JAX's primitive; empty for what is none of its operations."""
+        return unmarked(node).partition(";")[0].rpartition("/")[2] if MARK.search(node) else ""
+
+
+def _scopes(node: str) -> Iterator[str]:
+    """The user's scopes, or Keras's, in an operation's name."""
+    for part in unmarked(node).partition(";")[0].split("/")[:-1]:
+        while found := _TRANSFORM.fullmatch(part):
+            part = "" if found[1] in _CALLS else found[2]
+        if part and not _CONTROL.fullmatch(part):
+            yield part
+
+
+def _jitted(fn: Callable[..., Any]) -> Any:
+    return fn if hasattr(fn, "trace") else sys.modules["jax"].jit(fn)
+
+
+def _model_step(fn: Any, args: Sequence[Any], cores: int) -> tuple[Any, list[Any], list[str]]:
+    """A model's step as Keras compiles it, its arguments, and the names of its variables.
+
+    Variables are on each core, and the batch is cut over them, unless `keras.distribution` says
+    otherwise.
+    """
+    jax: Any = sys.modules["jax"]
+    model, method = (fn, "fit") if is_model(fn) else (fn.__self__, fn.__name__)
+    if method not in _STEPS:
+        raise CompileError(
+            f"A model's {method} has no step.",
+            fix="Pass the model, or its fit, evaluate or predict.",
+        )
+    if method != "predict" and getattr(model, "optimizer", None) is None:
+        raise CompileError(
+            f"The model {model.name} is not compiled.", fix="Call model.compile(...) first."
+        )
+    data = _batch(args)
+    if method != "predict":
+        model._symbolic_build(data_batch=data)
+    states = (*_STATES[method], *(("metrics_variables",) if method != "predict" else ()))
+    lists = [
+        model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
+        for name in states
+    ]
+    values = model._get_jax_state(**dict.fromkeys(states, True))
+    whole, part = _shardings(jax, values, cores)
+
+    def kept(value: Any) -> Any:
+        own = value.sharding
+        sharding = own if len(own.device_set) > 1 else whole
+        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+
+    def cut(spec: Any) -> Any:
+        return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=part(spec.shape))
+
+    state = jax.tree_util.tree_map(kept, values)
+    results = jax.tree_util.tree_map(lambda one: one.sharding, state)
+    options = {"out_shardings": (None, results)} if whole and method != "predict" else {}
+    own = getattr(model, _STEPS[method])
+
+    def predict(state: Any, data: Any) -> Any:  # as Keras has it: what is donated comes back
+        outputs, others = own(state, data)
+        return outputs, (state[0], others)
+
+    step = jax.jit(predict if method == "predict" else own, donate_argnums=0, **options)
+    names = [getattr(one, "path", one.name) for variables in lists for one in variables]
+    return step, [state, jax.tree_util.tree_map(cut, data)], names
+
+
+def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequence[int]], Any]]:
+    """The sharding of what is on all cores, and of a tensor of the batch by its shape."""
+    named, spec = jax.sharding.NamedSharding, jax.sharding.PartitionSpec
+    distribution = sys.modules["keras"].distribution.distribution()
+    if distribution is not None:
+        meshes = [
+            one.sharding.mesh
+            for one in jax.tree_util.tree_leaves(values)
+            if len(one.sharding.device_set) > 1
+        ]
+        if not meshes:
+            return None, lambda _: None
+
+        def laid_out(shape: Sequence[int]) -> Any:
+            layout = distribution.get_data_layout(shape)
+            return named(meshes[0], spec(*layout.axes))
+
+        return named(meshes[0], spec()), laid_out
+    if cores == 1:
+        return None, lambda _: None
+    mesh = jax.sharding.AbstractMesh((cores,), ("batch",))
+
+    def by_examples(shape: Sequence[int]) -> Any:
+        if not shape:
+            return named(mesh, spec())
+        if shape[0] % cores:
+            raise CompileError(
+                f"A global batch of {shape[0]} cannot be cut over {cores} cores.",
+                fix=f"Take a multiple of {cores}.",
+            )
+        return named(mesh, spec("batch"))
+
+    return named(mesh, spec()), by_examples
+
+
+def _batch(args: Sequence[Any]) -> Any:
+    """The shapes of a global batch, as a step takes it."""
+    if not args:
+        raise CompileError(
+            "A model's step takes a batch.",
+            fix="Pass a dataset, or the batch: tpunb.compile(model, x, y).",
+        )
+    jax: Any = sys.modules["jax"]
+    whole = getattr(args[0], "element_spec", args[0] if len(args) == 1 else tuple(args))
+
+    def spec(value: Any) -> Any:
+        if not hasattr(value, "dtype"):
+            value = np.asarray(value)
+        if any(size is None for size in value.shape):
+            raise CompileError("The batch has no size.", fix="Batch with drop_remainder=True.")
+        dtype = getattr(value.dtype, "as_numpy_dtype", value.dtype)  # TensorFlow's own
+        return jax.ShapeDtypeStruct(tuple(value.shape), jax.dtypes.canonicalize_dtype(dtype))
+
+    return jax.tree_util.tree_map(spec, whole)
+
+
+def _examples(args: Sequence[Any]) -> int | None:
+    sizes = [
+        one.shape[0] for one in sys.modules["jax"].tree_util.tree_leaves(_batch(args)) if one.shape
+    ]
+    return sizes[0] if sizes else None
+
+
+def _lines_of(error: BaseException) -> list[SourceLine]:
+    """The user's lines in an error's traceback, innermost first."""
+    frames, found = error.__traceback__, []
+    while frames is not None:
+        found.append(SourceLine(frames.tb_frame.f_code.co_filename, frames.tb_lineno))
+        frames = frames.tb_next
+    inside = itertools.takewhile(lambda one: not is_of_this_package(one.file), reversed(found))
+    return [one for one in inside if not is_library(one.file)]
+
+
+def _first(message: str) -> str:
+    """The first line of an error, without its full stop."""
+    return next(iter(message.strip().splitlines()), "it gives no reason").rstrip(".:")

@@ -1,0 +1,219 @@
+"""What training histories look like: panels of lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpunb.training.columns import Floats, Ints
+from tpunb.training.history import History
+from tpunb.training.metrics import best_row, goal_of, panel_of
+from tpunb.training.panels import MAX_PANELS, PanelLine, panels_of
+
+MAX_LINES = 48
+"""Lines that are drawn in all panels together, unless a single panel has more."""
+
+MAX_RUNS = 12
+"""Runs that are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training run.
+
+    Attributes:
+        name: Its name; empty for the only one.
+        state: `waiting`, `running`, `finished` or `stopped`.
+        num_steps: How many steps were made, whether they count from 0 or from 1.
+        total_steps: How many there will be; None where unknown.
+    """
+
+    name: str
+    state: str
+    num_steps: int
+    total_steps: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """One metric of one run, as read-only arrays.
+
+    Attributes:
+        run: The number of the run.
+        metric: The metric's full name.
+        label: Its name in the panel's legend.
+        validation: Whether it is a validation metric.
+        goal: `min` or `max` where the name tells which value is best, else empty.
+        steps: The step of each value, which never falls.
+        values: The values; means if a value was logged for each replica.
+        lows: The minimum over the replicas, or None.
+        highs: The maximum over the replicas, or None.
+        best: The row of the best value, or None.
+        first_nonfinite: The first row that is NaN or infinite, or None.
+    """
+
+    run: int
+    metric: str
+    label: str
+    validation: bool
+    goal: str
+    steps: Ints
+    values: Floats
+    lows: Floats | None
+    highs: Floats | None
+    best: int | None
+    first_nonfinite: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """The lines that are drawn over each other.
+
+    Attributes:
+        title: The metric's name without `val_` and its like.
+        lines: The lines, run by run.
+    """
+
+    title: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryDescription:
+    """Training curves of one or several runs.
+
+    Attributes:
+        runs: The runs that are shown.
+        panels: The panels that are shown, in the order in which their metrics came.
+        num_runs: How many runs there are.
+        num_panels: How many panels there would be if all metrics were shown.
+        notes: Sentences that a reader of the curves has to know.
+    """
+
+    runs: tuple[Run, ...]
+    panels: tuple[Panel, ...]
+    num_runs: int
+    num_panels: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        """The steps of the longest run."""
+        return max((run.num_steps for run in self.runs), default=0)
+
+
+def describe_history(
+    history: History | Sequence[History], metrics: Iterable[str] | None = None
+) -> HistoryDescription:
+    """Describes what one or several histories hold now.
+
+    Args:
+        history: A history, or several to compare.
+        metrics: Names of metrics, or of panels, to keep; None for all.
+
+    Returns:
+        The description; what is appended later does not change it.
+    """
+    every = list(history) if isinstance(history, Sequence) else [history]
+    chosen, num_panels = chosen_series(every, None if metrics is None else frozenset(metrics))
+    histories = every[:MAX_RUNS]
+    names = run_names(histories)
+    places = {
+        line.metric: (title, line)
+        for title, lines in panels_of(metric for _, metric in chosen).items()
+        for line in lines
+    }
+    panels: dict[str, list[Line]] = {}
+    for number, metric in chosen:
+        title, place = places[metric]
+        label = f"{names[number]} · {place.role}" if len(histories) > 1 else place.role
+        line = _line(number, histories[number], place, label)
+        panels.setdefault(title, []).append(line)
+    return HistoryDescription(
+        tuple(_run(each, name) for each, name in zip(histories, names, strict=True)),
+        tuple(Panel(title, tuple(lines)) for title, lines in panels.items()),
+        len(every),
+        num_panels,
+        notes_of(every),
+    )
+
+
+def notes_of(histories: Sequence[History]) -> tuple[str, ...]:
+    """The notes of several histories, each once."""
+    return tuple(dict.fromkeys(note for each in histories for note in list(each.notes.values())))
+
+
+def chosen_series(
+    histories: Sequence[History], kept: frozenset[str] | None
+) -> tuple[list[tuple[int, str]], int]:
+    """What is shown of histories: the first runs, and of these the first panels.
+
+    Args:
+        histories: The histories.
+        kept: Names of metrics, or of panels, to keep; None for all.
+
+    Returns:
+        The number of the run and the metric of each line, run by run, and how many panels
+        there would be without a limit.
+    """
+    panels: dict[str, list[tuple[int, str]]] = {}
+    for number, history in enumerate(histories[:MAX_RUNS]):
+        for metric in history.metrics:
+            if is_wanted(metric, kept):
+                panels.setdefault(panel_of(metric)[0], []).append((number, metric))
+    chosen: list[tuple[int, str]] = []
+    for lines in list(panels.values())[:MAX_PANELS]:
+        if chosen and len(chosen) + len(lines) > MAX_LINES:
+            break
+        chosen += lines
+    return chosen, len(panels)
+
+
+def run_names(histories: Sequence[History]) -> list[str]:
+    """A distinct name for each history."""
+    if len(histories) == 1:
+        return [histories[0].name]
+    names: list[str] = []
+    for number, history in enumerate(histories, start=1):
+        name = wanted = history.name or f"run {number}"
+        copies = 1
+        while name in names:
+            copies += 1
+            name = f"{wanted} ({copies})"
+        names.append(name)
+    return names
+
+
+def is_wanted(metric: str, kept: frozenset[str] | None) -> bool:
+    """Whether a metric is to be shown: it or its panel is named."""
+    return kept is None or metric in kept or panel_of(metric)[0] in kept
+
+
+def _run(history: History, name: str) -> Run:
+    first, last = history.first_step, history.last_step
+    counted = 0 if last is None else last + (first == 0)
+    return Run(name, history.state, counted, history.total_steps)
+
+
+def _line(number: int, history: History, place: PanelLine, label: str) -> Line:
+    part = history.columns(place.metric)
+    goal = goal_of(place.metric)
+    finite = np.isfinite(part.values)
+    for column in part[1:]:
+        if column is not None:
+            column.setflags(write=False)
+    return Line(
+        run=number,
+        metric=place.metric,
+        label=label,
+        validation=place.validation,
+        goal=goal,
+        steps=part.steps,
+        values=part.values,
+        lows=part.lows,
+        highs=part.highs,
+        best=best_row(part.values, goal) if goal else None,
+        first_nonfinite=None if finite.all() else int(np.argmin(finite)),
+    )

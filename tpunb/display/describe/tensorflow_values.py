@@ -1,0 +1,278 @@
+"""The only part of the descriptions that touches TensorFlow's values.
+
+TensorFlow is never imported here: a value of its classes cannot exist unless it is
+imported already, so it is looked up among the loaded modules.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpunb.display.describe.statistics import (
+    ArraySummary,
+    Statistics,
+    combined_deviation,
+    sample_of,
+)
+
+LARGE_BYTES = 2**20
+"""Tensors of more bytes than this stay on their device."""
+
+# Statistics need a few temporary copies, so only this many elements are computed at a time.
+_CHUNK = 2**22
+
+Array = npt.NDArray[Any]
+
+
+def _tensorflow() -> Any:
+    """TensorFlow if it is imported, else `None`."""
+    module = sys.modules.get("tensorflow")
+    return module if hasattr(module, "distribute") else None
+
+
+def distributed_components(value: Any) -> tuple[Any, ...] | None:
+    """The components of a `tf.distribute` value; `None` for any other value."""
+    tf = _tensorflow()
+    if tf is None:
+        return None
+    inner = value.value if _is_keras_variable(value) else value
+    return tuple(inner.values) if isinstance(inner, tf.distribute.DistributedValues) else None
+
+
+def as_tensor(value: Any) -> Any:
+    """The `tf.Tensor` of a tensor or variable; `None` for any other value."""
+    tf = _tensorflow()
+    if tf is None:
+        return None
+    if isinstance(value, tf.Tensor):
+        return value
+    if isinstance(value, tf.Variable) or _is_keras_variable(value):
+        return tf.convert_to_tensor(value)
+    return None
+
+
+def type_and_shape(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
+    """The dtype and the shape of a tensor or variable, whatever has become of its numbers."""
+    tf = _tensorflow()
+    if tf is None or not isinstance(value, (tf.Tensor, tf.Variable)):
+        return None
+    return str(value.dtype.name), tuple(value.shape)
+
+
+def _is_keras_variable(value: Any) -> bool:
+    """Whether a value is Keras 3's wrapper of a variable of TensorFlow's."""
+    return type(value).__module__.partition(".")[0] == "keras" and hasattr(value, "assign")
+
+
+def variable_name(value: Any) -> str:
+    """What a variable is called; empty for any other value."""
+    tf = _tensorflow()
+    if tf is None or not (isinstance(value, tf.Variable) or _is_keras_variable(value)):
+        return ""
+    # Keras 3 has the whole path in a name of its own.
+    return str(getattr(value, "path", value.name)).removesuffix(":0")
+
+
+def composite_kind(value: Any) -> str:
+    """`"ragged"`, `"sparse"` or `"slices"`; empty for any other value."""
+    tf = _tensorflow()
+    if tf is None:
+        return ""
+    kinds = {
+        "ragged": tf.RaggedTensor,
+        "sparse": tf.sparse.SparseTensor,
+        "slices": tf.IndexedSlices,
+    }
+    return next((kind for kind, cls in kinds.items() if isinstance(value, cls)), "")
+
+
+def is_symbolic(tensor: Any) -> bool:
+    """Whether a tensor is a graph's and has no value yet."""
+    return not hasattr(tensor, "numpy")
+
+
+def is_large(tensor: Any) -> bool:
+    """Whether a tensor is too large to be pulled from its device."""
+    size = int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size or 1)
+    return size > LARGE_BYTES
+
+
+def tensor_dtype(tensor: Any) -> str:
+    """The name of a tensor's dtype, such as `"bfloat16"`."""
+    return str(tensor.dtype.name)
+
+
+def as_array(tensor: Any) -> Array:
+    """The NumPy array of a small eager tensor."""
+    return np.asarray(tensor.numpy())
+
+
+def host_view(tensor: Any) -> Array | None:
+    """A large tensor's elements where they are, if that is the host's memory.
+
+    Nothing is copied. None where the elements are on another device, or are no
+    numbers.
+    """
+    if is_symbolic(tensor) or not str(tensor.device).rpartition("/")[2].startswith("device:CPU"):
+        return None
+    array = np.asarray(tensor)
+    plain = array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"
+    # If NumPy has copied, the device may as well compute.
+    return array if plain and not array.flags.owndata else None
+
+
+def strided(tensor: Any, lengths: Sequence[int], steps: Sequence[int]) -> Array:
+    """A sample of a tensor, taken on its device.
+
+    Args:
+        tensor: An eager tensor.
+        lengths: The shape to see it in; as many elements as the tensor has, or
+            fewer, which takes the first ones.
+        steps: Keep every so many elements along each of these axes.
+
+    Returns:
+        The kept elements.
+    """
+    if (view := host_view(tensor)) is not None:
+        return np.array(sample_of(view, lengths, steps))
+    wanted = math.prod(lengths)
+    tf = _tensorflow()
+    with tf.device(tensor.device):
+        flat = tf.reshape(tensor, [-1])
+        if wanted < math.prod(tensor.shape):
+            flat = flat[:wanted]
+        sample = tf.reshape(flat, lengths)[tuple(slice(None, None, step) for step in steps)]
+    return as_array(sample)
+
+
+def combined(tensors: Sequence[Any], mode: str) -> Any:
+    """Several tensors as one, computed on the first one's device.
+
+    Args:
+        tensors: Of one shape.
+        mode: `"difference"` of the first two, `"sum"` or `"mean"`.
+    """
+    tf = _tensorflow()
+    with tf.device(tensors[0].device):
+        parts = [tf.identity(tensor) for tensor in tensors]
+        wide = tf.float64 if parts[0].dtype in (tf.float64, tf.int64, tf.uint64) else tf.float32
+        numbers = [tf.cast(part, wide) for part in parts]
+        if mode == "difference":
+            first, second = numbers
+            same = (first == second) | (tf.math.is_nan(first) & tf.math.is_nan(second))
+            return tf.where(same, tf.zeros([], wide), first - second)
+        total = tf.add_n(numbers)
+        return total / len(numbers) if mode == "mean" else total
+
+
+def device_counts(tensor: Any, limits: tuple[float, float], bins: int) -> Array:
+    """How many finite elements lie in each of `bins` equal ranges between limits."""
+    tf = _tensorflow()
+    with tf.device(tensor.device):
+        numbers = tf.cast(tf.reshape(tensor, [-1]), tf.float32)
+        finite = tf.boolean_mask(numbers, tf.math.is_finite(numbers))
+        counts = tf.histogram_fixed_width(finite, list(limits), bins)
+    return as_array(counts)
+
+
+def device_summary(tensor: Any) -> ArraySummary:
+    """Statistics of a numeric tensor, computed on its own device.
+
+    Args:
+        tensor: An eager tensor of a real dtype or bool, not empty.
+
+    Returns:
+        The statistics, of which only scalars have left the device.
+    """
+    tf = _tensorflow()
+    with tf.device(tensor.device):
+        parts = [_chunk_facts(tf, chunk) for chunk in _chunks(tf, tensor)]
+    finite = sum(part["finite"] for part in parts)
+    held = [part for part in parts if part["finite"]]
+    statistics = Statistics(
+        minimum=min((part["min"] for part in held), default=None),
+        mean=sum(part["sum"] for part in held) / finite if finite else None,
+        maximum=max((part["max"] for part in held), default=None),
+        nans=sum(part["nans"] for part in parts),
+        infs=sum(part["infs"] for part in parts),
+        deviation=combined_deviation(
+            [(part["sum"] / part["finite"], part["finite"]) for part in held],
+            [part["squares"] for part in held],
+        ),
+    )
+    return ArraySummary(statistics, tuple(number for part in parts for number in part["check"]))
+
+
+def _chunks(tf: Any, tensor: Any) -> Iterator[Any]:
+    flat = tf.reshape(tensor, [-1])
+    for begin in range(0, int(flat.shape[0]), _CHUNK):
+        yield flat[begin : begin + _CHUNK]
+
+
+def _chunk_facts(tf: Any, chunk: Any) -> dict[str, Any]:
+    """Counts, extremes, sum and checksum of a flat piece of a tensor."""
+    values = _computable(tf, chunk)
+    size = int(values.shape[0])
+    if not values.dtype.is_floating:
+        numbers = tf.cast(values, tf.float32)
+        average = tf.reduce_mean(numbers)
+        return {
+            "finite": size,
+            "nans": 0,
+            "infs": 0,
+            "min": _scalar(tf.reduce_min(values)),
+            "max": _scalar(tf.reduce_max(values)),
+            "sum": _scalar(average) * size,
+            "squares": _scalar(tf.reduce_sum((numbers - average) ** 2)),
+            "check": _checksum(tf, values),
+        }
+    is_nan = tf.math.is_nan(values)
+    finite = tf.math.is_finite(values)
+    nans = _scalar(tf.math.count_nonzero(is_nan, dtype=tf.int32))
+    count = _scalar(tf.math.count_nonzero(finite, dtype=tf.int32))
+    infinity = tf.constant(math.inf, values.dtype)
+    zero = tf.zeros([], values.dtype)
+    mean = tf.reduce_sum(tf.where(finite, values / max(count, 1), zero))
+    # Adding zero turns -0.0 into 0.0, which is equal to it.
+    canonical = tf.where(is_nan, tf.constant(math.nan, values.dtype), values + zero)
+    return {
+        "finite": count,
+        "nans": nans,
+        "infs": size - count - nans,
+        "min": _scalar(tf.reduce_min(tf.where(finite, values, infinity))),
+        "max": _scalar(tf.reduce_max(tf.where(finite, values, -infinity))),
+        "sum": _scalar(mean) * count,
+        "squares": _scalar(tf.reduce_sum(tf.where(finite, values - mean, zero) ** 2)),
+        "check": _checksum(tf, canonical),
+    }
+
+
+def _computable(tf: Any, values: Any) -> Any:
+    """The values in a dtype that all of the operations support."""
+    dtype = values.dtype
+    if dtype.is_floating:
+        return values if dtype in (tf.float32, tf.float64) else tf.cast(values, tf.float32)
+    return values if dtype in (tf.int64, tf.uint64) else tf.cast(values, tf.int64)
+
+
+def _checksum(tf: Any, values: Any) -> tuple[int, int]:
+    """Two weighted sums of the bits; integer arithmetic wraps around."""
+    bits = tf.reshape(tf.bitcast(values, tf.int32), [-1])
+    place = tf.range(tf.size(bits), dtype=tf.int32)
+    odd = place * 2 + 1
+    mixed = tf.bitwise.bitwise_xor(bits, place * 40503)
+    mixed = mixed * (mixed * 2 + 1) + tf.bitwise.right_shift(mixed, 7)
+    return (
+        int(_scalar(tf.reduce_sum(bits * odd))),
+        int(_scalar(tf.reduce_sum(mixed * odd))),
+    )
+
+
+def _scalar(tensor: Any) -> Any:
+    return tensor.numpy().item()

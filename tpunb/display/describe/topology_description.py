@@ -1,0 +1,338 @@
+"""A TPU's topology and device assignment: where cores, chips and hosts are on the mesh."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tpunb.errors import AcceleratorTypeError
+from tpunb.tpu.compiled_program import Program
+from tpunb.tpu.types import Accelerator, accelerator
+
+UNASSIGNED = -1
+"""The replica id and the logical device of a core that has none."""
+
+Coordinates = tuple[int, int, int, int]
+Wraps = tuple[bool, bool, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyDescription:
+    """Cores on their mesh; core `i` is item `i` of each of the tuples.
+
+    The order of the cores is TensorFlow's: by host, then by ordinal.
+
+    Attributes:
+        name: The TPU type or another name; empty where there is none.
+        mesh: Chips along x, y and z.
+        cores_per_chip: TensorFlow devices in a chip.
+        wraps: Which of the axes close to a ring; all false where unknown.
+        hbm_bytes: Memory of one core in bytes; 0 where unknown.
+        coordinates: `(x, y, z, core)` of each core.
+        hosts: The host (task) of each core.
+        ordinals: The device ordinal of each core on its host.
+        replicas: The replica id of each core, or `UNASSIGNED`.
+        logical_devices: The logical device of each core within its replica, or
+            `UNASSIGNED`.
+        needed_bytes: What a compiled program takes of each core that has a replica; 0
+            without a program.
+        usable_bytes: What a program can use of a core's memory; 0 likewise.
+        merged: Whether a core is the two TensorCores of a chip, which act as one.
+    """
+
+    name: str
+    mesh: tuple[int, int, int]
+    cores_per_chip: int
+    wraps: Wraps
+    hbm_bytes: int
+    coordinates: tuple[Coordinates, ...]
+    hosts: tuple[int, ...]
+    ordinals: tuple[int, ...]
+    replicas: tuple[int, ...]
+    logical_devices: tuple[int, ...]
+    needed_bytes: int = 0
+    usable_bytes: int = 0
+    merged: bool = False
+
+    @property
+    def num_cores(self) -> int:
+        """How many cores there are."""
+        return len(self.coordinates)
+
+    @property
+    def num_chips(self) -> int:
+        """How many chips the mesh has."""
+        width, height, depth = self.mesh
+        return width * height * depth
+
+    @property
+    def num_hosts(self) -> int:
+        """How many hosts drive the cores."""
+        return len(set(self.hosts))
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas are assigned; 0 without a device assignment."""
+        return 1 + max(self.replicas, default=UNASSIGNED)
+
+    @property
+    def num_logical_devices(self) -> int:
+        """Logical devices of one replica; 0 without a device assignment."""
+        return 1 + max(self.logical_devices, default=UNASSIGNED)
+
+
+def describe_accelerator(acc: Accelerator) -> TopologyDescription:
+    """Describes the topology of a TPU type from the catalogue."""
+    return _description(
+        acc.device_coordinates(),
+        name=acc.name,
+        mesh=acc.mesh,
+        cores_per_chip=acc.devices_per_chip,
+        wraps=acc.wraps,
+        hbm_bytes=acc.hbm_bytes,
+        merged=acc.is_merged,
+    )
+
+
+def describe_topology(topology: Any, name: str | None = None) -> TopologyDescription:
+    """Describes TensorFlow's topology of a connected TPU.
+
+    Args:
+        topology: A `tf.tpu.experimental.Topology`, or anything with its
+            `mesh_shape` `[x, y, z, cores]` and `device_coordinates` of shape
+            `[tasks, devices per task, 4]`.
+        name: The TPU type, if known. A topology says nothing about memory and
+            wrap-around links: they come from the catalogue, if it has a type of
+            this name and mesh.
+
+    Returns:
+        The description, without a device assignment.
+    """
+    width, height, depth, cores = (int(size) for size in topology.mesh_shape)
+    mesh = (width, height, depth)
+    known = _catalogued(name, [*mesh, cores])
+    return _description(
+        _nested(topology.device_coordinates),
+        name=known.name if known else name or "",
+        mesh=mesh,
+        cores_per_chip=cores,
+        wraps=known.wraps if known else (False, False, False),
+        hbm_bytes=known.hbm_bytes if known else 0,
+        merged=known.is_merged if known else False,
+    )
+
+
+def with_program(
+    topology: TopologyDescription, programs: Program | Iterable[Program] | None
+) -> TopologyDescription:
+    """Adds what a compiled program takes of each core's memory.
+
+    Args:
+        topology: The topology.
+        programs: A program, or several of which one may be for this TPU type; None for
+            nothing.
+    """
+    several = [programs] if isinstance(programs, Program) else programs or []
+    for program in several:
+        if program.tpu == topology.name and program.memory is not None:
+            memory = program.memory
+            return replace(topology, needed_bytes=memory.peak, usable_bytes=memory.available)
+    return topology
+
+
+def describe_device_assignment(assignment: Any, name: str | None = None) -> TopologyDescription:
+    """Describes which core computes which part of which replica.
+
+    Args:
+        assignment: A `tf.tpu.experimental.DeviceAssignment`, or anything with
+            its `topology` and a `core_assignment` of shape
+            `[replicas, logical devices, 4]`.
+        name: The TPU type, if known.
+
+    Returns:
+        The topology's description with replicas and logical devices; cores
+        without a part are `UNASSIGNED`.
+    """
+    topology = describe_topology(assignment.topology, name)
+    parts = {
+        tuple(place): (replica, logical)
+        for replica, cores in enumerate(_nested(assignment.core_assignment))
+        for logical, place in enumerate(cores)
+    }
+    nothing = (UNASSIGNED, UNASSIGNED)
+    assigned = [parts.get(place, nothing) for place in topology.coordinates]
+    return replace(
+        topology,
+        replicas=tuple(replica for replica, _ in assigned),
+        logical_devices=tuple(logical for _, logical in assigned),
+    )
+
+
+def _nested(array: Any) -> list[list[list[int]]]:
+    """The nested lists of an array, which may be lists already."""
+    lists: list[list[list[int]]] = array.tolist() if hasattr(array, "tolist") else array
+    return lists
+
+
+def _catalogued(name: str | None, mesh_shape: Sequence[int]) -> Accelerator | None:
+    """The catalogue's type of this name, if the mesh agrees."""
+    if not name:
+        return None
+    try:
+        known = accelerator(name)
+    except AcceleratorTypeError:
+        return None
+    return known if known.topology_mesh_shape == list(mesh_shape) else None
+
+
+def _description(
+    tasks: Iterable[Iterable[Sequence[int]]],
+    *,
+    name: str,
+    mesh: tuple[int, int, int],
+    cores_per_chip: int,
+    wraps: Wraps,
+    hbm_bytes: int,
+    merged: bool,
+) -> TopologyDescription:
+    # TensorFlow marks a device that is missing by negative coordinates.
+    cores = [
+        ((x, y, z, core), host, ordinal)
+        for host, devices in enumerate(tasks)
+        for ordinal, (x, y, z, core) in enumerate(devices)
+        if x >= 0
+    ]
+    unassigned = (UNASSIGNED,) * len(cores)
+    return TopologyDescription(
+        name=name,
+        mesh=mesh,
+        cores_per_chip=cores_per_chip,
+        wraps=wraps,
+        hbm_bytes=hbm_bytes,
+        coordinates=tuple(place for place, _, _ in cores),
+        hosts=tuple(host for _, host, _ in cores),
+        ordinals=tuple(ordinal for _, _, ordinal in cores),
+        replicas=unassigned,
+        logical_devices=unassigned,
+        merged=merged,
+    )
+
+
+Position = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The chips of one host in one plane; they fill a rectangle.
+
+    Attributes:
+        left: The smallest x.
+        top: The smallest y.
+        width: Chips along x.
+        height: Chips along y.
+    """
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """The chips with one z.
+
+    Attributes:
+        z: Which plane this is.
+        chips: The cores of the chip at each `(x, y)`.
+        blocks: The block of each host, all of the same size on a regular grid;
+            empty where the hosts are not like that.
+    """
+
+    z: int
+    chips: dict[Position, tuple[int, ...]]
+    blocks: dict[int, Block]
+
+
+def planes_of(topology: TopologyDescription) -> list[Plane]:
+    """The planes of a mesh, by z."""
+    chips: dict[int, dict[Position, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for core, (x, y, z, _) in enumerate(topology.coordinates):
+        chips[z][x, y].append(core)
+    return [
+        Plane(
+            z,
+            {place: tuple(cores) for place, cores in chips[z].items()},
+            _blocks(topology, chips[z]),
+        )
+        for z in sorted(chips)
+    ]
+
+
+def _blocks(topology: TopologyDescription, chips: dict[Position, list[int]]) -> dict[int, Block]:
+    places: dict[int, list[Position]] = defaultdict(list)
+    for place, cores in chips.items():
+        places[topology.hosts[cores[0]]].append(place)
+    blocks = {host: _block(at) for host, at in places.items()}
+    full = all(block.width * block.height == len(places[host]) for host, block in blocks.items())
+    return blocks if full and _regular(blocks.values()) else {}
+
+
+def _block(places: Sequence[Position]) -> Block:
+    left, top = min(x for x, _ in places), min(y for _, y in places)
+    right, bottom = max(x for x, _ in places), max(y for _, y in places)
+    return Block(left, top, right - left + 1, bottom - top + 1)
+
+
+def _regular(blocks: Iterable[Block]) -> bool:
+    """Whether blocks of one size lie on a grid of that size and fill it."""
+    blocks = list(blocks)
+    width, height = blocks[0].width, blocks[0].height
+    aligned = all(
+        (block.width, block.height) == (width, height)
+        and block.left % width == 0
+        and block.top % height == 0
+        for block in blocks
+    )
+    columns = {block.left for block in blocks}
+    rows = {block.top for block in blocks}
+    return aligned and len(blocks) == len(columns) * len(rows)
+
+
+def host_shades(topology: TopologyDescription, shades: int) -> list[int]:
+    """A colour's number for each host, other than its neighbours'.
+
+    Args:
+        topology: Whose hosts to colour.
+        shades: How many colours there are; eight are enough.
+
+    Returns:
+        For each host id up to the largest one a number below `shades`.
+    """
+    return _shades(topology, topology.hosts, shades)
+
+
+def replica_shades(topology: TopologyDescription, shades: int) -> list[int]:
+    """A colour's number for each replica, as `host_shades` for hosts."""
+    return _shades(topology, topology.replicas, shades)
+
+
+def _shades(topology: TopologyDescription, groups: Sequence[int], shades: int) -> list[int]:
+    """Colours groups of cores by where the first core of each group is."""
+    if max(groups, default=0) < shades:
+        return list(range(shades))
+    origins: dict[int, tuple[int, int, int]] = {}
+    for group, (x, y, z, core) in zip(groups, topology.coordinates, strict=True):
+        if group >= 0:
+            origins.setdefault(group, (x * topology.cores_per_chip + core, y, z))
+    ranks = [
+        {side: rank for rank, side in enumerate(sorted({at[axis] for at in origins.values()}))}
+        for axis in range(3)
+    ]
+    numbers = [0] * (1 + max(origins, default=-1))
+    for group, (x, y, z) in origins.items():
+        # Steps of 1, 3 and 5 keep neighbours apart along each axis.
+        numbers[group] = (ranks[0][x] + 3 * ranks[1][y] + 5 * ranks[2][z]) % shades
+    return numbers

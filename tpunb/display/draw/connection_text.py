@@ -1,0 +1,165 @@
+"""A connection, and its annotations of model parallelism, as plain text and as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tpunb._util.plain_text import plain, shortened
+from tpunb._util.tables import GREEN, ORANGE, Markup, badge, block, escaped, table
+from tpunb._util.units import byte_count, counted
+from tpunb.display.describe.connection import ConnectionDescription
+from tpunb.display.draw.number_format import and_more, shape_phrase
+from tpunb.display.draw.topology_text import links_phrase
+from tpunb.tpu.annotations import Annotation, Annotations
+
+
+def connection_title(connection: ConnectionDescription) -> str:
+    """What kind of TPU this is, in words."""
+    name = connection.accelerator or connection.tpu
+    if connection.kind == "virtual":
+        return f"virtual TPU {name}".rstrip() + " (simulated on CPU)"
+    return f"TPU hardware {name}".rstrip()
+
+
+def arithmetic_rows(connection: ConnectionDescription) -> Iterable[tuple[str, str]]:
+    """That a virtual TPU has a TPU's arithmetic: a row, or none."""
+    if connection.kind == "virtual" and connection.arithmetic == "tpu":
+        yield "arithmetic", "tpu: float32 factors rounded to bfloat16, sums in float32"
+
+
+def replicas_phrase(connection: ConnectionDescription) -> str:
+    """How many replicas there are; empty where a display of the topology says it."""
+    if connection.topology is not None and connection.topology.num_replicas:
+        return ""
+    return _replicas(connection, counted(connection.replicas, "replica"))
+
+
+def _replicas(connection: ConnectionDescription, count: str) -> str:
+    devices = connection.logical_devices
+    return f"{count} of {devices} logical devices each" if devices > 1 else count
+
+
+def connection_rows(connection: ConnectionDescription) -> Iterable[tuple[str, str]]:
+    """The summary's rows: a name and a value each."""
+    if connection.tpu and connection.tpu != connection.accelerator:
+        yield "name", connection.tpu
+    yield "replicas", _replicas(connection, str(connection.replicas))
+    yield "cores", f"{connection.cores} on {counted(connection.hosts, 'host')}"
+    topology = connection.topology
+    if topology is not None:
+        yield "topology", f"{counted(topology.num_chips, 'chip')}, {links_phrase(topology)}"
+        if topology.hbm_bytes:
+            yield "HBM", f"{byte_count(topology.hbm_bytes)} per core"
+    yield from arithmetic_rows(connection)
+    if connection.versions:
+        yield "versions", ", ".join(f"{name} {version}" for name, version in connection.versions)
+
+
+def connection_text(connection: ConnectionDescription) -> str:
+    """The summary of a connection."""
+    rows = list(connection_rows(connection))
+    width = max(len(name) for name, _ in rows)
+    lines = [connection_title(connection)]
+    lines += [f"  {name.ljust(width)}  {value}" for name, value in rows]
+    return plain("\n".join([*lines, *connection.notes]))
+
+
+def introduction_text(connection: ConnectionDescription) -> str:
+    """What is connected to, beside a display of its topology."""
+    parts = (connection_title(connection), replicas_phrase(connection))
+    return plain("\n".join([" · ".join(filter(None, parts)), *connection.notes]))
+
+
+_BADGES = {"virtual": ORANGE, "hardware": GREEN}
+
+
+def connection_html(connection: ConnectionDescription) -> str:
+    """The summary of a connection; what kind of TPU it is comes first."""
+    title = badge(connection_title(connection), _BADGES[connection.kind])
+    rows = table(connection_rows(connection), named=True)
+    notes = "".join(block(note) for note in connection.notes)
+    return f"<div>{block(title)}{rows}{notes}</div>"
+
+
+def introduction_html(connection: ConnectionDescription) -> str:
+    """What is connected to, beside a display of its topology."""
+    title = badge(connection_title(connection), _BADGES[connection.kind])
+    line = Markup(f"{title} {escaped(replicas_phrase(connection))}")
+    notes = "".join(block(note) for note in connection.notes)
+    return f"<div>{block(line)}{notes}</div>"
+
+
+def facts_html(headline: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Names and values in two columns under a headline."""
+    return f"<div>{block(headline, bold=True)}{table(rows, named=True)}</div>"
+
+
+_MAX_ROWS = 64
+
+
+_MAX_NAME = 80
+
+
+_HEAD = ("", "name", "type", "logical device", "where")
+
+
+def annotations_text(annotations: Annotations) -> str:
+    """A line for each annotation, under one that counts them."""
+    rows = [_row(annotation, annotations.logical_devices) for annotation in _shown(annotations)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [_line(row, widths) for row in rows]
+    return plain("\n".join([_title(annotations), *lines, *_more(annotations)]))
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+    return f"  {'  '.join(cells)}".rstrip()
+
+
+def annotations_html(annotations: Annotations) -> str:
+    """A table with a row for each annotation; what comes from the user is escaped."""
+    rows = [_row(annotation, annotations.logical_devices) for annotation in _shown(annotations)]
+    parts = [f"<div>{escaped(_title(annotations))}</div>"]
+    if rows:
+        parts.append(table(rows, head=_HEAD))
+    parts += [f"<div>{escaped(line)}</div>" for line in _more(annotations)]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _shown(annotations: Annotations) -> tuple[Annotation, ...]:
+    return annotations[:_MAX_ROWS]
+
+
+def _more(annotations: Annotations) -> list[str]:
+    rest = len(annotations) - _MAX_ROWS
+    return [and_more(rest)] if rest > 0 else []
+
+
+def _title(annotations: Annotations) -> str:
+    variables = sum(annotation.variable for annotation in annotations)
+    tensors = len(annotations) - variables
+    place = f"{counted(annotations.logical_devices, 'logical device')} in a replica"
+    if not annotations:
+        return f"No annotations; {place}."
+    return f"{counted(tensors, 'annotated tensor')} and {counted(variables, 'variable')} · {place}"
+
+
+def _row(annotation: Annotation, devices: int) -> tuple[str, ...]:
+    shape = "[?]" if annotation.shape is None else shape_phrase(annotation.shape)
+    return (
+        "variable" if annotation.variable else "tensor",
+        shortened(annotation.name, _MAX_NAME),
+        f"{annotation.dtype} {shape}",
+        _place(annotation, devices),
+        shortened(annotation.where, _MAX_NAME),
+    )
+
+
+def _place(annotation: Annotation, devices: int) -> str:
+    if annotation.kind == "assigned":
+        return str(annotation.device)
+    everywhere = "0" if devices == 1 else f"0–{devices - 1}"
+    if annotation.kind == "replicated":
+        return f"{everywhere}, the whole on each"
+    times = "×".join(map(str, annotation.tiling or ()))
+    return f"{everywhere}, split {times} into {shape_phrase(annotation.part)}"

@@ -1,0 +1,262 @@
+"""Replica values as plain text and as an HTML table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tpunb._util.plain_text import plain, shortened_between
+from tpunb._util.tables import ORANGE, Markup, block, escaped, table
+from tpunb._util.units import counted, grouped
+from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
+from tpunb.display.describe.statistics import Statistics
+from tpunb.display.describe.values import ReplicaValue
+from tpunb.display.draw.number_format import Nested, and_more, number_text, shape_phrase
+
+
+def replicas_title(description: ReplicaValuesDescription) -> str:
+    """The whole's class and how many replicas it has."""
+    if not description.num_replicas:
+        return description.type_name
+    return f"{description.type_name} of {counted(description.num_replicas, 'replica')}"
+
+
+def section_title(section: Section, *, alone: bool) -> str:
+    """Where a leaf is and what all of its values have in common."""
+    values = section.values
+    parts = [] if alone else [section.path, section.type_name if section.distributed else ""]
+    # A repr already shows the type's name.
+    kinds = {(value.kind, value.dtype, value.shape) for value in values}
+    if len(kinds) == 1:
+        kind, dtype, shape = kinds.pop()
+        parts += ["" if kind in ("numeric", "string", "none", "object") else kind]
+        parts += ["" if kind == "none" else f"{dtype} {shape_phrase(shape)}".strip()]
+    if section.all_equal:
+        parts.append(f"all {grouped(len(values))} replicas equal")
+    return " · ".join(part for part in parts if part)
+
+
+def statistics_phrase(value: ReplicaValue) -> str:
+    """Minimum, mean, maximum and standard deviation in a line; empty where there are none.
+
+    Truth values are counted: `"2 of 3 True"`.
+    """
+    statistics = value.statistics
+    if statistics is None or statistics.mean is None:
+        return ""
+    sides = value.shape or ()
+    if value.dtype == "bool" and None not in sides:
+        count = math.prod(side for side in sides if side is not None)
+        return f"{grouped(round(statistics.mean * count))} of {grouped(count)} True"
+    return (
+        f"min {number_text(statistics.minimum)}  mean {number_text(statistics.mean)}  "
+        f"max {number_text(statistics.maximum)}  std {number_text(statistics.deviation)}"
+    )
+
+
+def nonfinite_phrase(statistics: Statistics | None) -> str:
+    """How many elements are no finite numbers; empty if none."""
+    if statistics is None:
+        return ""
+    parts = [
+        f"{grouped(count)} {name}"
+        for count, name in ((statistics.nans, "NaN"), (statistics.infs, "Inf"))
+        if count
+    ]
+    return ", ".join(parts)
+
+
+def nested_values(value: ReplicaValue) -> str:
+    """The elements of a small value in brackets, on one line."""
+    if value.preview is None or value.preview.kind != "values":
+        more = f", … {grouped(value.omitted)} more" if value.omitted > 0 else ""
+        text = ", ".join(value.texts) + more
+        bracketed = value.shape and value.texts and value.kind in ("string", "numeric")
+        return f"[{text}]" if bracketed else text
+    prefix = f"{value.texts[0]}: " if value.texts else ""
+    return prefix + _bracketed(value.preview.array().tolist())
+
+
+def _bracketed(values: Nested) -> str:
+    if isinstance(values, list):
+        return f"[{', '.join(_bracketed(item) for item in values)}]"
+    return number_text(values)
+
+
+_MAX_ROWS = 64
+_WIDTH = 100
+
+
+_MAX_SECTIONS = 16
+
+
+def replicas_text(description: ReplicaValuesDescription) -> str:
+    """A line for each replica: its elements, if few, and its statistics."""
+    alone = len(description.sections) == 1
+    if alone and not description.num_replicas:
+        return plain("\n".join(_section_lines(description.sections[0], alone=False)))
+    lines = [replicas_title(description)]
+    for section in description.sections[:_MAX_SECTIONS]:
+        lines += [f"  {line}" for line in _section_lines(section, alone=alone)]
+    more = description.omitted + max(0, len(description.sections) - _MAX_SECTIONS)
+    if more:
+        lines.append(f"  {and_more(more)}")
+    return plain("\n".join(lines))
+
+
+def _section_lines(section: Section, *, alone: bool) -> list[str]:
+    title = section_title(section, alone=alone)
+    if not section.distributed:
+        return _clipped([title, f"  {_value_line(section.values[0], same=True)}"])
+    same = len({(value.dtype, value.shape) for value in section.values}) == 1
+    if section.all_equal:
+        return _clipped([title, f"  {_value_line(section.values[0], same=True)}"])
+    digits = len(str(max(map(section.replica, range(len(section.values))))))
+    rows = [
+        f"  replica {section.replica(replica):>{digits}}  {_value_line(value, same=same)}"
+        for replica, value in enumerate(section.values[:_MAX_ROWS])
+    ]
+    more = len(section.values) - len(rows)
+    if more > 0:
+        rows.append(f"  {and_more(more)}")
+    return _clipped([title, *rows])
+
+
+def _value_line(value: ReplicaValue, *, same: bool) -> str:
+    single = value.shape == () or value.shape is None
+    parts = ["" if same else f"{value.dtype} {shape_phrase(value.shape)}".strip()]
+    parts.append(shortened_between(nested_values(value), 60, ", "))
+    # The statistics of a single number are the number.
+    parts.append("" if single else statistics_phrase(value))
+    parts.append("" if single else nonfinite_phrase(value.statistics))
+    return "  ".join(part for part in parts if part)
+
+
+def _clipped(lines: list[str]) -> list[str]:
+    return [
+        shortened_between(line.rstrip(), _WIDTH - 2, "  ", ", ") for line in lines if line.strip()
+    ]
+
+
+_MONO = "font-family:monospace;white-space:pre;margin:0"
+
+
+_DIFFERENT = f"background:{ORANGE}"
+
+
+_NONFINITE = "background:rgba(204,51,119,.35)"
+
+
+def replicas_html(description: ReplicaValuesDescription) -> str:
+    """A table for each leaf, with a row for each replica.
+
+    Where all replicas are equal there is one row, and the title says it;
+    elsewhere, elements that differ from replica 0's are marked.
+    """
+    parts: list[str] = [block(replicas_title(description), bold=True)]
+    alone = len(description.sections) == 1
+    parts += [_section(section, alone=alone) for section in description.sections]
+    if description.omitted:
+        parts.append(block(and_more(description.omitted)))
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _section(section: Section, *, alone: bool) -> str:
+    title = section_title(section, alone=alone and section.distributed)
+    shown = section.values[:1] if section.all_equal else section.values[:_MAX_ROWS]
+    labelled = section.distributed and not section.all_equal
+    statistics = any(_has_statistics(value) for value in shown)
+    flagged = any(nonfinite_phrase(value.statistics) for value in shown)
+    rows = []
+    for replica, value in enumerate(shown):
+        reference = section.values[0] if section.differs[replica] else None
+        cells = [f"replica {section.replica(replica)}"] if labelled else []
+        cells += [_values(value, reference), shape_phrase(value.shape), value.dtype]
+        cells += _statistics_cells(value) if statistics else []
+        cells += [_flags(value)] if flagged else []
+        rows.append(cells)
+    head = _head(labelled=labelled, statistics=statistics, flagged=flagged)
+    more = len(section.values) - len(shown)
+    note = block(and_more(more)) if more and not section.all_equal else ""
+    return f"{block(title)}{table(rows, head=head, named=labelled)}{note}"
+
+
+def _head(*, labelled: bool, statistics: bool, flagged: bool) -> list[str]:
+    return [
+        *([""] if labelled else []),
+        *("values", "shape", "dtype"),
+        *(("min", "mean", "max", "std") if statistics else ()),
+        *(["not finite"] if flagged else []),
+    ]
+
+
+def _has_statistics(value: ReplicaValue) -> bool:
+    """Whether statistics add anything to the value itself."""
+    return value.statistics is not None and value.shape != ()
+
+
+def _statistics_cells(value: ReplicaValue) -> list[str]:
+    if value.statistics is None:
+        return [""] * 4
+    one = value.statistics
+    if value.dtype == "bool":
+        share = "" if one.mean is None else number_text(one.mean)
+        return ["", share, "", ""]
+    return [number_text(n) for n in (one.minimum, one.mean, one.maximum, one.deviation)]
+
+
+def _flags(value: ReplicaValue) -> Markup:
+    text = escaped(nonfinite_phrase(value.statistics))
+    return Markup(f'<span style="{_NONFINITE}">{text}</span>' if text else "")
+
+
+def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:
+    """The elements, those that differ from the reference's marked."""
+    if value.preview is None or value.preview.kind != "values":
+        text = escaped(nested_values(value))
+        style = f"{_MONO};white-space:pre-wrap;{_DIFFERENT if reference else ''}".rstrip(";")
+        return Markup(f'<div style="{style}">{text}</div>')
+    array = value.preview.array()
+    words = [number_text(item) for item in array.reshape(-1).tolist()]
+    width = max(map(len, words), default=0)
+    marks = _marks(value, reference)
+    cells = [
+        _marked(word.rjust(width) if array.ndim > 1 else word, different=different)
+        for word, different in zip(words, marks, strict=True)
+    ]
+    note = f"{escaped(value.texts[0])}: " if value.texts else ""
+    return Markup(f'<pre style="{_MONO}">{note}{_laid_out(cells, array.shape)}</pre>')
+
+
+def _marks(value: ReplicaValue, reference: ReplicaValue | None) -> list[bool]:
+    """For each element whether it differs from the reference's."""
+    assert value.preview is not None
+    mine = value.preview.array()
+    other = reference.preview if reference else None
+    if reference is None:
+        return [False] * mine.size
+    if other is None or other.kind != "values" or other.shape != mine.shape:
+        return [True] * mine.size
+    theirs = other.array()
+    different = np.asarray((mine != theirs) & ~(np.isnan(mine) & np.isnan(theirs)))
+    return [bool(item) for item in different.reshape(-1)]
+
+
+def _marked(text: str, *, different: bool) -> str:
+    nonfinite = text.strip() in ("nan", "inf", "-inf")
+    style = _NONFINITE if nonfinite else _DIFFERENT if different else ""
+    return f'<span style="{style}">{escaped(text)}</span>' if style else escaped(text)
+
+
+def _laid_out(cells: Sequence[str], shape: tuple[int, ...]) -> str:
+    """Elements in rows; a blank line between matrices."""
+    if not cells:
+        return "(no elements)"
+    if len(shape) < 2:
+        return "  ".join(cells)
+    columns, rows = shape[-1], shape[-2]
+    lines = ["  ".join(cells[at : at + columns]) for at in range(0, len(cells), columns)]
+    blocks = ["\n".join(lines[at : at + rows]) for at in range(0, len(lines), rows)]
+    return "\n\n".join(blocks)

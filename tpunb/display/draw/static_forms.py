@@ -1,0 +1,79 @@
+"""Which static forms of a description a notebook gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tpunb.display.describe.connection import ConnectionDescription
+from tpunb.display.describe.history_description import HistoryDescription
+from tpunb.display.describe.replicas import ReplicaValuesDescription
+from tpunb.display.describe.topology_description import TopologyDescription
+from tpunb.display.describe.values import ReplicaValue
+from tpunb.display.draw.connection_text import (
+    annotations_html,
+    annotations_text,
+    connection_html,
+    connection_text,
+)
+from tpunb.display.draw.curves_picture import curves_png, curves_text
+from tpunb.display.draw.replicas_picture import replicas_png
+from tpunb.display.draw.replicas_text import replicas_html, replicas_text
+from tpunb.display.draw.topology_picture import topology_png
+from tpunb.display.draw.topology_text import topology_text
+from tpunb.tpu.annotations import Annotations
+
+Description = (
+    TopologyDescription
+    | ReplicaValuesDescription
+    | ConnectionDescription
+    | HistoryDescription
+    | Annotations
+)
+
+_TABLES: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
+    (Annotations, annotations_text, annotations_html),
+    (ConnectionDescription, connection_text, connection_html),
+)
+
+
+def mimebundle(description: Description) -> dict[str, str | bytes]:
+    """All static forms of a description.
+
+    Front ends prefer HTML to a picture: where there is a picture there is no
+    HTML, and only what is small enough to be read as a table gets one.
+
+    Args:
+        description: A topology, replica values, a connection, histories or annotations.
+
+    Returns:
+        `text/plain` and either `image/png` (as bytes) or `text/html`. The same
+        description gives the same bytes.
+    """
+    if isinstance(description, TopologyDescription):
+        return {
+            "text/plain": topology_text(description),
+            "image/png": topology_png(description),
+        }
+    if isinstance(description, HistoryDescription):
+        forms: dict[str, str | bytes] = {"text/plain": curves_text(description)}
+        if description.panels:  # nothing to draw before the first step
+            forms["image/png"] = curves_png(description)
+        return forms
+    for kind, as_text, as_html in _TABLES:
+        if isinstance(description, kind):
+            return {"text/plain": as_text(description), "text/html": as_html(description)}
+    assert isinstance(description, ReplicaValuesDescription)
+    plain = replicas_text(description)
+    if _fits_table(description):
+        return {"text/plain": plain, "text/html": replicas_html(description)}
+    return {"text/plain": plain, "image/png": replicas_png(description)}
+
+
+def _fits_table(description: ReplicaValuesDescription) -> bool:
+    """Whether all of the values are shown whole, or have nothing to draw."""
+    values = [value for section in description.sections for value in section.values]
+    return all(_is_small(value) for value in values)
+
+
+def _is_small(value: ReplicaValue) -> bool:
+    return value.preview is None or value.preview.kind == "values"

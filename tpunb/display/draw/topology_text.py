@@ -1,0 +1,188 @@
+"""A topology as plain text, and the phrases that its picture and its widget share.
+
+Nothing here depends on the run: no ids, addresses, dates or durations.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from tpunb._util.plain_text import plain
+from tpunb._util.units import byte_count, counted
+from tpunb.display.describe.topology_description import (
+    UNASSIGNED,
+    Block,
+    Plane,
+    TopologyDescription,
+    planes_of,
+)
+
+
+def topology_facts(topology: TopologyDescription) -> str:
+    """The totals: `"8 chips · 8 cores · 1 host · 16 GiB HBM per core"`."""
+    cores = counted(topology.num_cores, "core")
+    parts = [
+        counted(topology.num_chips, "chip"),
+        *([] if topology.name == cores else [cores]),  # the name of a TPU of no type
+        counted(topology.num_hosts, "host"),
+    ]
+    if topology.hbm_bytes:
+        total = byte_count(topology.hbm_bytes * topology.num_cores)
+        each = byte_count(topology.hbm_bytes)
+        parts.append(
+            f"{each} HBM" if topology.num_cores == 1 else f"{each} HBM per core, {total} in all"
+        )
+    return " · ".join(parts)
+
+
+def links_phrase(topology: TopologyDescription) -> str:
+    """The mesh and which axes close to a ring."""
+    axes = [axis for axis, wraps in zip("xyz", topology.wraps, strict=True) if wraps]
+    mesh = "×".join(str(side) for side in topology.mesh)
+    phrase = f"mesh {mesh} (x, y, z)"
+    if axes:
+        phrase += f", links wrap around along {_listed(axes)}"
+    return f"{phrase}; a chip's 2 TensorCores act as one core" if topology.merged else phrase
+
+
+def _listed(words: list[str]) -> str:
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def assignment_phrase(topology: TopologyDescription) -> str:
+    """The device assignment in a line; empty without one."""
+    if not topology.num_replicas:
+        return ""
+    phrase = counted(topology.num_replicas, "replica")
+    if topology.num_logical_devices > 1:
+        phrase += f" of {topology.num_logical_devices} logical devices (replica.device)"
+    idle = sum(replica == UNASSIGNED for replica in topology.replicas)
+    return f"{phrase}, {counted(idle, 'core')} unassigned" if idle else phrase
+
+
+def program_phrase(topology: TopologyDescription) -> str:
+    """What the compiled program takes of a core's memory; empty without one."""
+    if not topology.usable_bytes:
+        return ""
+    needed, usable = byte_count(topology.needed_bytes), byte_count(topology.usable_bytes)
+    over = topology.needed_bytes - topology.usable_bytes
+    end = f": {byte_count(over)} too much" if over > 0 else ""
+    return f"the compiled program needs {needed} of {usable} usable a core{end}"
+
+
+def core_label(topology: TopologyDescription, core: int) -> str:
+    """What is written on a core: its number, or its part of a replica."""
+    if not topology.num_replicas:
+        return str(core)
+    replica = topology.replicas[core]
+    if replica == UNASSIGNED:
+        return "–"
+    if topology.num_logical_devices == 1:
+        return f"r{replica}"
+    return f"r{replica}.{topology.logical_devices[core]}"
+
+
+WIDTH = 100
+"""The longest line, in characters."""
+
+
+MAX_CORES = 512
+"""Topologies of more cores are not drawn as text."""
+
+
+_MAX_LINES = 60
+
+
+Position = tuple[int, int]
+
+
+def topology_text(topology: TopologyDescription) -> str:
+    """Draws a topology with box characters: hosts as boxes, chips in brackets.
+
+    Args:
+        topology: What to draw. If it is too large for a drawing of at most 100
+            columns, there are the totals only.
+    """
+    lines = [
+        " · ".join(part for part in (topology.name, topology_facts(topology)) if part),
+        links_phrase(topology),
+    ]
+    phrases = (assignment_phrase(topology), program_phrase(topology))
+    lines += filter(None, phrases)
+    drawing = _drawing(topology) if topology.num_cores <= MAX_CORES else []
+    if drawing and len(drawing) <= _MAX_LINES and max(map(len, drawing)) <= WIDTH:
+        lines += ["", *drawing]
+    return plain("\n".join(lines))
+
+
+def _drawing(topology: TopologyDescription) -> list[str]:
+    """The planes of the mesh, as many beside each other as fit."""
+    titled = topology.mesh[2] > 1
+    planes = planes_of(topology)
+    cells = {
+        cores: f"[{' '.join(core_label(topology, core) for core in cores)}]"
+        for plane in planes
+        for cores in plane.chips.values()
+    }
+    width = max(map(len, cells.values()))
+    return _beside(
+        [
+            ([f"z = {plane.z}"] if titled else [])
+            + _plane(
+                plane,
+                {place: cells[cores].ljust(width) for place, cores in plane.chips.items()},
+            )
+            for plane in planes
+        ]
+    )
+
+
+def _plane(plane: Plane, cells: dict[Position, str]) -> list[str]:
+    """One plane: a box for each host, or bare chips if hosts are no blocks."""
+    if not plane.blocks:
+        return _rows(cells, Block(0, 0, *_extent(cells)))
+    ordered = sorted(plane.blocks.items(), key=lambda item: (item[1].top, item[1].left))
+    widest = len(f"host {max(plane.blocks)}")
+    lines = []
+    for _, row in itertools.groupby(ordered, key=lambda item: item[1].top):
+        boxes = [_box(_rows(cells, block), f"host {host}", widest) for host, block in row]
+        lines += [" ".join(parts) for parts in zip(*boxes, strict=True)]
+    return lines
+
+
+def _extent(cells: dict[Position, str]) -> Position:
+    return 1 + max(x for x, _ in cells), 1 + max(y for _, y in cells)
+
+
+def _rows(cells: dict[Position, str], block: Block) -> list[str]:
+    # All cells are equally wide; a chip that is missing leaves a gap of that width.
+    gap = " " * len(next(iter(cells.values())))
+    across = range(block.left, block.left + block.width)
+    down = range(block.top, block.top + block.height)
+    return [" ".join(cells.get((x, y), gap) for x in across) for y in down]
+
+
+def _box(rows: list[str], title: str, widest: int) -> list[str]:
+    inside = max(widest + 3, len(rows[0]) + 2)
+    top = f"┌─ {title} ".ljust(inside + 1, "─") + "┐"
+    return [top, *(f"│ {row.ljust(inside - 2)} │" for row in rows), f"└{'─' * inside}┘"]
+
+
+def _beside(planes: list[list[str]]) -> list[str]:
+    """Planes from left to right, as many as fit, then the next row of them."""
+    width = max(len(line) for plane in planes for line in plane)
+    fit = max(1, (WIDTH + 3) // (width + 3))
+    lines: list[str] = []
+    for begin in range(0, len(planes), fit):
+        row = planes[begin : begin + fit]
+        height = max(map(len, row))
+        padded = [plane + [""] * (height - len(plane)) for plane in row]
+        if lines:
+            lines.append("")
+        lines += [
+            "   ".join(part.ljust(width) for part in parts).rstrip()
+            for parts in zip(*padded, strict=True)
+        ]
+    return lines

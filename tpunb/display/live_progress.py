@@ -1,0 +1,438 @@
+"""What takes long shows how far it is, and leaves one line that is the same in every run."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tpunb._util.tables import escaped
+from tpunb._util.units import counted, duration, grouped
+from tpunb.display.widgets import frontend
+
+if TYPE_CHECKING:
+    from tpunb.display.widgets.curves import CurvesWidget
+    from tpunb.training.history import History
+
+if TYPE_CHECKING:
+    from tpunb.training.history import History
+
+
+_MOST_KEPT = 64
+"""Displays of ended runs that stay alive; each holds its histories."""
+
+
+class CurvesDisplay:
+    """Shows curves while they grow where widgets can run, else once at the end.
+
+    Args:
+        histories: What to show.
+        metrics: Names of metrics, or of panels, to show; None for all.
+        link: Widgets with the same link belong to one connection.
+        paced: Whether they show how fast the steps are; if not, something beside them does.
+        awaited: Names of the metrics that will come, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        histories: Sequence[History],
+        metrics: Iterable[str] | None = None,
+        link: str = "",
+        *,
+        paced: bool = True,
+        awaited: Iterable[str] = (),
+    ) -> None:
+        self._histories, self._metrics = tuple(histories), metrics
+        self._widget: CurvesWidget | None = None
+        if frontend.shows_widgets():
+            _kept.drop_former()
+            from tpunb.display.widgets.curves import CurvesWidget
+            from tpunb.training.panels import MAX_PANELS, panels_of
+
+            panels = min(len(panels_of(awaited)), MAX_PANELS)
+            self._widget = CurvesWidget(
+                self._histories, metrics=metrics, link=link, paced=paced, awaited=panels
+            )
+            self._widget.show()
+
+    @property
+    def live(self) -> bool:
+        """Whether the curves have been shown already."""
+        return self._widget is not None
+
+    def close(self) -> None:
+        """Ends the live curves, which stay where they can be saved as a picture; or shows it."""
+        if self._widget is not None and frontend.saves_static_forms():
+            self._widget.settle()
+            _kept.add(self._widget)
+            return
+        if self._widget is not None:
+            self._widget.freeze()
+            self._widget.close()
+            return
+        from tpunb.display.describe.history_description import describe_history
+        from tpunb.display.draw.static_forms import mimebundle
+
+        bundle = mimebundle(describe_history(self._histories, self._metrics))
+        frontend.publish(dict(bundle), {}, display_id=uuid.uuid4().hex, update=False)
+
+    def remove(self) -> None:
+        """Takes the live curves away, if there are any."""
+        if self._widget is not None:
+            self._widget.vanish()
+
+
+class _KeptWidgets:
+    """Widgets of runs that have ended, which their pages still need."""
+
+    def __init__(self) -> None:
+        self._widgets: dict[CurvesWidget, tuple[str | None, int | None]] = {}
+
+    def add(self, widget: CurvesWidget) -> None:
+        """Keeps one open; of too many the first one ends as a picture."""
+        self._widgets[widget] = (frontend.cell_id(), frontend.execution())
+        while len(self._widgets) > _MOST_KEPT:
+            oldest = next(iter(self._widgets))
+            oldest.freeze()
+            self._close(oldest)
+
+    def drop_former(self) -> None:
+        """Closes those of the cell's runs before this one, whose displays are gone."""
+        cell, execution = frontend.cell_id(), frontend.execution()
+        for widget, (its_cell, its_execution) in list(self._widgets.items()):
+            if cell is not None and cell == its_cell and execution != its_execution:
+                self._close(widget)
+
+    def _close(self, widget: CurvesWidget) -> None:
+        del self._widgets[widget]
+        widget.close()
+
+
+_kept = _KeptWidgets()
+
+
+_CELL_INTERVAL = 0.5
+_SLOW = 2.0
+"""Seconds from which on a cell shows that it is running."""
+
+
+class RunDisplay:
+    """Shows a run to whoever is there to see it: progress in a line, and curves.
+
+    Where no person sees it, there is one line at the end, the same in every run.
+
+    Args:
+        history: What is plotted; None if nothing is.
+        total: How many steps there will be; None where unknown.
+        begin: How many were made in earlier parts of the run.
+        link: The connection's, for the curves.
+        awaited: Names of what is plotted.
+
+    Attributes:
+        stopped: Whether the run has ended early.
+    """
+
+    def __init__(
+        self,
+        history: History | None,
+        total: int | None,
+        begin: int = 0,
+        link: str = "",
+        awaited: Iterable[str] = (),
+    ) -> None:
+        self.stopped = False
+        self._awaited = tuple(awaited)
+        self._history, self._total, self._link = history, total, link
+        self._begin = self._steps = begin
+        self._examples: int | None = None
+        self._compiling = ""
+        self._since = self._started = self._entered = time.monotonic()
+        self._curves: CurvesDisplay | None = None
+        self._line = _LiveLine(self._progress, interval=0.25)
+
+    def __enter__(self) -> RunDisplay:
+        if self._history is not None:
+            # The line below has the speed and the time left.
+            self._curves = CurvesDisplay(
+                [self._history], link=self._link, paced=False, awaited=self._awaited
+            )
+        self._line.refresh()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._line.stop()
+        plotted = self._history is not None and len(self._history) > 0
+        has_nothing = kind is not None and not self._steps and not plotted
+        if self._history is not None and self._curves is not None:
+            self._history.finish(stopped=self.stopped or kind is not None)
+            if has_nothing:
+                self._curves.remove()
+            elif self._curves.live or self._history.metrics:
+                self._curves.close()
+        if has_nothing:  # the error says it all
+            self._line.remove()
+            return
+        done = counted(self._steps, "step")
+        rate, *others = self._speed() or [""]
+        if rate and self._started - self._entered > 0.2 * (time.monotonic() - self._entered):
+            rate += " after tracing"  # it is not the steps by the time
+        speed = filter(None, [rate, *others])
+        self._line.leave(done, " · ".join([f"{done} in {self._taken()}", *speed]))
+
+    def tracing(self, what: str) -> None:
+        """TensorFlow begins to trace a step or a loop."""
+        self._compiling, self._since = what, time.monotonic()
+
+    def made(self, steps: int, examples: int | None) -> None:
+        """So many steps have been made in all, of so many examples each."""
+        if not self._compiling and steps > self._steps:
+            self._examples = examples
+        if self._compiling:  # the clock starts when all is compiled
+            self._compiling, self._started, self._begin = "", time.monotonic(), steps
+        self._steps = steps
+
+    def _progress(self) -> str:
+        """How far the run is, how fast, and how long it will take."""
+        of = f" of {grouped(self._total)}" if self._total is not None else ""
+        parts = [f"step {grouped(self._steps)}{of}"]
+        now = time.monotonic()
+        made, seconds = self._steps - self._begin, now - self._started
+        if self._compiling:
+            parts.append(f"compiling the {self._compiling}, {duration(round(now - self._since))}")
+        elif made > 0 and seconds > 0:
+            parts += self._speed()
+            if self._total is not None:
+                left = (self._total - self._steps) * seconds / made
+                parts.append(f"{duration(round(left))} left")
+        return " · ".join(parts)
+
+    def _speed(self) -> list[str]:
+        """Steps and examples a second, as far as they are known."""
+        made, seconds = self._steps - self._begin, time.monotonic() - self._started
+        if made <= 0 or seconds <= 0:
+            return []
+        rate = made / seconds
+        examples = [f"{_rate(rate * self._examples)} examples/s"] if self._examples else []
+        return [f"{_rate(rate)} steps/s", *examples]
+
+    def _taken(self) -> str:
+        """How long all of it has taken."""
+        seconds = time.monotonic() - self._entered
+        return duration(seconds if seconds < 1 else round(seconds))
+
+
+class CellDisplay:
+    """Shows that a cell is running, from two seconds on, where widgets can run.
+
+    Nothing remains of it: what is saved of a cell must not depend on how fast it was.
+
+    Args:
+        phase: Gives what the cell is doing.
+    """
+
+    def __init__(self, phase: Callable[[], str]) -> None:
+        self._phase = phase
+        self._since = 0.0
+        self._display = ""
+        self._lock = threading.Lock()
+        self._context: contextvars.Context | None = None
+
+    def __enter__(self) -> CellDisplay:
+        # Outside of IPython nothing could be removed again.
+        if frontend.shows_widgets() and frontend.execution() is not None:
+            self._since = time.monotonic()
+            # Messages belong to the cell whose context they are sent in.
+            self._context = contextvars.copy_context()
+            _cell_ticker.follow(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._context is None:
+            return
+        _cell_ticker.follow(None)
+        with self._lock:
+            self._context = None
+            if self._display:
+                frontend.clear(self._display)
+
+    def tick(self) -> None:
+        """Time passes; called on another thread."""
+        with self._lock:
+            seconds = time.monotonic() - self._since
+            if self._context is None or seconds < _SLOW:
+                return
+            first, self._display = not self._display, self._display or uuid.uuid4().hex
+            line = f"{self._phase()}, {duration(round(seconds))}"
+            self._context.run(_publish, self._display, line, live=True, update=not first)
+
+
+class _CellTicker:
+    """One thread for all cells, as most are over before anything has to be shown.
+
+    It sleeps only some time after the last cell: waking it costs more than an idle tick.
+    """
+
+    def __init__(self) -> None:
+        self._cell: CellDisplay | None = None
+        self._wakes = threading.Condition()
+        self._sleeps = False
+        self._started = False
+
+    def follow(self, cell: CellDisplay | None) -> None:
+        """Ticks for a cell from now on; None for no cell."""
+        self._cell = cell
+        if cell is None:
+            return
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name="tpunb-cells", daemon=True).start()
+        elif self._sleeps:
+            with self._wakes:
+                self._wakes.notify()
+
+    def _run(self) -> None:
+        idle = 0.0
+        while True:
+            cell = self._cell
+            if cell is not None:
+                idle = 0.0
+                with contextlib.suppress(Exception):  # a front end that has gone
+                    cell.tick()
+            elif (idle := idle + _CELL_INTERVAL) > 5 * _SLOW:
+                self._sleep()
+                idle = 0.0
+            time.sleep(_CELL_INTERVAL)
+
+    def _sleep(self) -> None:
+        with self._wakes:
+            self._sleeps = True
+            while self._cell is None:
+                self._wakes.wait()
+            self._sleeps = False
+
+
+_cell_ticker = _CellTicker()
+
+
+class ConnectDisplay:
+    """Shows what is waited for while connecting takes its time.
+
+    Nothing is shown unless there is something to wait for.
+
+    Args:
+        done: What stays when it has gone well.
+        failed: What stays after an error.
+    """
+
+    def __init__(self, done: str = "Connected.", failed: str = "Not connected.") -> None:
+        self._ends = done, failed
+        self._doing = ""
+        self._since = 0.0
+        self._line = _LiveLine(self._progress, interval=1.0)
+
+    def __enter__(self) -> ConnectDisplay:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._line.stop()
+        if self._doing:
+            self._line.leave(self._ends[kind is not None])
+
+    def say(self, doing: str) -> None:
+        """Shows what is done from now on, such as `"asking 4 workers"`."""
+        self._doing, self._since = doing, time.monotonic()
+        self._line.refresh()
+
+    def _progress(self) -> str:
+        seconds = round(time.monotonic() - self._since)
+        return f"{self._doing}, {duration(seconds)}" if seconds >= 2 else self._doing
+
+
+class _LiveLine:
+    """A line that is renewed for the person who sees it, and the text that stays.
+
+    Args:
+        text: Gives the line.
+        interval: Seconds between two renewals.
+    """
+
+    def __init__(self, text: Callable[[], str], interval: float) -> None:
+        self._text, self._interval = text, interval
+        self._display = uuid.uuid4().hex
+        self._live = frontend.shows_widgets()
+        self._ended = threading.Event()
+        self._ticker: threading.Thread | None = None
+
+    def refresh(self) -> None:
+        """Shows the line as it is now, and renews it from the first time on."""
+        if not self._live:
+            return
+        self._publish(self._text(), update=self._ticker is not None)
+        if self._ticker is None:
+            # Messages belong to the cell whose context they are sent in.
+            run = contextvars.copy_context().run
+            self._ticker = threading.Thread(
+                target=run, args=(self._tick,), name="tpunb-progress", daemon=True
+            )
+            self._ticker.start()
+
+    def stop(self) -> None:
+        """Ends the renewals."""
+        self._ended.set()
+        if self._ticker is not None:
+            self._ticker.join(timeout=5)
+
+    def leave(self, text: str, in_passing: str = "") -> None:
+        """Puts plain text in place of the line: a notebook is the same wherever it ran.
+
+        Args:
+            text: The text.
+            in_passing: What the page has instead, until the notebook is opened again.
+        """
+        if in_passing and self._live and frontend.can_pass():
+            _publish_in_passing(self._display, in_passing, kept=text, update=True)
+        else:
+            self._publish(text, update=self._live)
+
+    def remove(self) -> None:
+        """Takes the line away."""
+        if self._live and self._ticker is not None:
+            frontend.clear(self._display)
+
+    def _tick(self) -> None:
+        while not self._ended.wait(self._interval):
+            self._publish(self._text(), update=True)
+
+    def _publish(self, line: str, *, update: bool) -> None:
+        _publish(self._display, line, live=not self._ended.is_set(), update=update)
+
+
+def _publish(display: str, line: str, *, live: bool, update: bool) -> None:
+    """Shows a line; one that stays is plain text, the same wherever it was run."""
+    data: dict[str, Any] = {"text/plain": line}
+    if live:
+        data["text/html"] = _html(line)
+    frontend.publish(data, {}, display_id=display, update=update)
+
+
+def show_in_passing(line: Callable[[], str]) -> None:
+    """Shows a grey line to the person who is there; what is saved does not have it."""
+    if frontend.can_pass():
+        _publish_in_passing(uuid.uuid4().hex, line(), kept="", update=False)
+
+
+def _publish_in_passing(display: str, line: str, *, kept: str, update: bool) -> None:
+    data = {"text/plain": line, "text/html": _html(line)}
+    frontend.publish(data, frontend.passing(kept), display_id=display, update=update)
+
+
+def _html(line: str) -> str:
+    return f'<div style="font-size:13px;opacity:.7">{escaped(line)}</div>'
+
+
+def _rate(rate: float) -> str:
+    return grouped(round(rate)) if rate >= 10 else f"{rate:.2g}"

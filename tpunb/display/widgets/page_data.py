@@ -1,0 +1,101 @@
+"""What a page gets: our ES modules as one, style sheets, and columns of numbers as a buffer."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_FOLDER = Path(__file__).parent
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>[\w./-]+)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?function|const|class|let)", re.MULTILINE)
+
+
+@functools.cache
+def es_module(file: str, *scripts: str) -> str:
+    """A module with what it imports from this folder, as one module.
+
+    Names are not changed: modules that come together may not declare the same
+    name twice.
+
+    Args:
+        file: The module's file in this folder.
+        scripts: Files of plain scripts whose globals the module uses.
+    """
+    parts = [_read(script) for script in scripts]
+    seen: set[str] = set()
+    _collect(file, parts, seen)
+    return "\n".join(parts)
+
+
+def _collect(file: str, parts: list[str], seen: set[str]) -> None:
+    """Appends a module's imports, then the module itself, each once."""
+    seen.add(file)
+    source = _read(file)
+    for found in _IMPORT.finditer(source):
+        imported = (Path(file).parent / found["file"]).as_posix()
+        if imported not in seen:
+            _collect(imported, parts, seen)
+    body = _IMPORT.sub("", source)
+    parts.append(_EXPORT.sub("", body))
+
+
+@functools.cache
+def styles(*files: str) -> str:
+    """Style files of this folder, one after the other."""
+    return "\n".join(_read(file) for file in files)
+
+
+def _read(file: str) -> str:
+    return (_FOLDER / file).read_text(encoding="utf-8")
+
+
+_ALIGNMENT = 8
+_TYPES = {
+    "u1": "Uint8Array",
+    "u2": "Uint16Array",
+    "u4": "Uint32Array",
+    "i1": "Int8Array",
+    "i2": "Int16Array",
+    "i4": "Int32Array",
+    "f4": "Float32Array",
+    "f8": "Float64Array",
+}
+
+
+def pack(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, Any], bytes]:
+    """Packs arrays for `unpack` in `common.js`.
+
+    Args:
+        columns: Arrays by name, of at most 8 bytes an element. 64-bit integers and
+            booleans have no typed array that adds up like numbers: they are sent
+            as float64 and uint8.
+
+    Returns:
+        Where each column is, as JSON: name to `[type, offset, length]`; and the
+        buffer, in which each column is aligned.
+    """
+    layout: dict[str, Any] = {}
+    parts: list[bytes] = []
+    offset = 0
+    for name, column in columns.items():
+        array = np.ascontiguousarray(_sendable(column))
+        data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        layout[name] = [_TYPES[array.dtype.str[1:]], offset, int(array.size)]
+        padding = -len(data) % _ALIGNMENT
+        parts.append(data + bytes(padding))
+        offset += len(data) + padding
+    return layout, b"".join(parts)
+
+
+def _sendable(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if column.dtype == bool:
+        return column.astype(np.uint8)
+    if column.dtype.kind in "iu" and column.dtype.itemsize == 8:
+        return column.astype(np.float64)
+    return column

@@ -1,0 +1,371 @@
+"""Reads a recording of TensorFlow's profiler: an `XSpace`, in the file `*.xplane.pb`.
+
+xprof (formerly tensorboard-plugin-profile), which makes pages of these files, pins TensorFlow and
+brings a server along. This reader follows its analysis of input pipelines: a moment belongs to the
+device if it computes, else to input wait if the step is in an iterator's `GetNext`, else to
+collectives, else to the host. Time in which the input pipeline prefetches while the step does not
+wait for it belongs to none of these.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tpunb._util.units import duration, grouped
+from tpunb.training.profile import Operation, Profile, StepTimes
+from tpunb.training.spans import Spans
+
+MOST_EVENTS = 3_000_000
+"""Events that are read of a plane: some seconds, and some hundred megabytes."""
+
+_PS = 1e-12
+_NOTED_TRACING = 0.05
+"""The share of the time from which on tracing is mentioned."""
+
+_TPU = re.compile(r"/device:TPU:\d+")
+_COLLECTIVE = re.compile(
+    r"(all-reduce|all-gather|all-to-all|reduce-scatter|collective-|send|recv)[\w.-]*"
+    r"|(CrossReplicaSum|AllToAll|CollectivePermute)(_\d+)*",
+)
+_REPLICA = re.compile(r"/replica_\d+(?=/|$)")
+_CALL = re.compile(r"^(?:(?:Stateful|Stateless)?PartitionedCall(?:_\d+)?/)+")
+
+_NOTE_CPU = "Device: operations on this machine's processors, as on any virtual TPU."
+_NOTE_STEPS = "A step is a {}, as the run marks no steps; in a loop it holds several."
+_NOTE_TRACING = "Tracing functions takes {} of it: run it again to see it without."
+_NOTE_MOST = f"Only the first {grouped(MOST_EVENTS)} events of each device and the host are read."
+
+
+class Kind(enum.Enum):
+    """What an event of the host records.
+
+    `CAPTURED` is an input pipeline's call of a function, `PRODUCER` the start of any function's
+    run, `CONSUMER` a part of that run on any thread.
+    """
+
+    PIPELINE = enum.auto()
+    CAPTURED = enum.auto()
+    PRODUCER = enum.auto()
+    CONSUMER = enum.auto()
+    WAIT = enum.auto()
+    OPERATION = enum.auto()
+    TRACING = enum.auto()
+    STEP = enum.auto()
+    CALL = enum.auto()
+
+
+_KINDS = (
+    (Kind.WAIT, re.compile(r"IteratorGetNext\w*Op::DoCompute|[^:]*:IteratorGetNext\w*")),
+    (Kind.PIPELINE, re.compile(r"Iterator::.*", re.DOTALL)),
+    (Kind.CAPTURED, re.compile(r"InstantiatedCapturedFunction::\w+")),
+    (Kind.PRODUCER, re.compile(r"FunctionRun")),
+    (Kind.CONSUMER, re.compile(r"ExecutorState::Process")),
+    (Kind.TRACING, re.compile(r"tf\.function-graph_building")),
+    # Operations that only call others, or move values, do not count.
+    (
+        Kind.OPERATION,
+        re.compile(
+            r"[^:]+:(?!(?:_?(Host)?(Send|Recv)|NoOp|While|StatelessWhile|If|StatelessIf|Case"
+            r"|(Stateful)?PartitionedCall|MakeIterator|\w*Dataset(V\d)?|\w*Iterator(V\d)?)$)[A-Za-z_]\w*"
+        ),
+    ),
+    (Kind.STEP, re.compile(r"[^:/]+")),
+)
+"""The kinds by their events' names: the first that matches. A step's values say if it is one."""
+
+_RUNS = {
+    Kind.CAPTURED: ("id",),
+    Kind.PRODUCER: ("id", "_p"),
+    Kind.CONSUMER: ("id", "_c"),
+}
+"""The values that name a run. A pipeline's threads share the first, other threads the second."""
+
+
+class Event(NamedTuple):
+    """An event.
+
+    Attributes:
+        start: In picoseconds.
+        end: In picoseconds.
+        kind: What it records.
+        name: As recorded; of a step, with its number.
+        runs: What names the run of a function that it starts or is a part of.
+    """
+
+    start: int
+    end: int
+    kind: Kind
+    name: str
+    runs: frozenset[int] = frozenset()
+
+
+def read_profile(space: Any, seconds: float) -> Profile:
+    """Makes a profile of a recording.
+
+    Args:
+        space: An `XSpace`.
+        seconds: How long was recorded, by the clock.
+    """
+    origin = min((line.timestamp_ns for plane in space.planes for line in plane.lines), default=0)
+    host = _Host()
+    cores: list[list[Event]] = []
+    device_steps: list[Event] = []
+    is_cut = False
+    for plane in space.planes:
+        is_cut |= sum(len(line.events) for line in plane.lines) > MOST_EVENTS
+        if plane.name.startswith("/host:CPU"):
+            host.read(plane, origin, MOST_EVENTS)
+        elif _TPU.fullmatch(plane.name):
+            cores += _device_events(plane, origin, "XLA Ops")
+            lines = _device_events(plane, origin, "Steps")
+            device_steps = device_steps or [step for line in lines for step in line]
+    host.find_input_pipelines()
+    device = _tpu_device(cores) if cores else _cpu_device(host)
+    # The host only sends steps to a TPU: the TPU knows how long they take.
+    steps, kind = (_in_sequence(device_steps), "step") if device_steps else host.steps()
+    spent = _Spent(Spans(device.busy), host.waits(), Spans(device.collectives))
+    traced = host.tracing() * _PS
+    notes = {
+        _NOTE_CPU: not cores,
+        _NOTE_STEPS.format(kind): bool(steps) and kind != "step",
+        _NOTE_TRACING.format(duration(traced)): traced > _NOTED_TRACING * seconds,
+        _NOTE_MOST: is_cut,
+    }
+    return Profile(
+        spent.whole(seconds),
+        tuple(spent.step(*step) for step in steps),
+        device.listed(),
+        "TPU" if cores else "CPU",
+        kind,
+        tuple(note for note, holds in notes.items() if holds),
+    )
+
+
+class _Spent:
+    """Divides times among the device, input wait, collectives and the host."""
+
+    def __init__(self, device: Spans, waits: Spans, collectives: Spans) -> None:
+        self._device = device
+        self._or_wait = device | waits
+        self._or_collective = self._or_wait | collectives
+
+    def step(self, name: str, start: int, end: int) -> StepTimes:
+        device, wait, all_three = (
+            spans.within(start, end) for spans in (self._device, self._or_wait, self._or_collective)
+        )
+        parts = (end - start, wait - device, device, all_three - wait)
+        return StepTimes(name, *(part * _PS for part in parts))
+
+    def whole(self, seconds: float) -> StepTimes:
+        """The times of the whole recording, which took so long by the clock."""
+        starts, ends = self._or_collective.starts, self._or_collective.ends
+        first, last = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
+        found = self.step("whole", first, last)
+        return StepTimes("whole", seconds, found.input_wait, found.device, found.collectives)
+
+
+class _Host:
+    """The threads of the host."""
+
+    def __init__(self) -> None:
+        self._threads: list[list[Event]] = []
+        self._pipeline_runs: set[int] = set()
+
+    def read(self, plane: Any, origin: int, most: int) -> None:
+        """Reads at most so many events of a plane; times count from the origin's nanosecond."""
+        kinds = {
+            number: next((kind for kind, pattern in _KINDS if pattern.fullmatch(each.name)), None)
+            for number, each in plane.event_metadata.items()
+        }
+        values = {number: each.name for number, each in plane.stat_metadata.items()}
+        for line in plane.lines:
+            base = (line.timestamp_ns - origin) * 1000
+            events: list[Event] = []
+            for recorded in line.events[: max(0, most)]:
+                if (kind := kinds.get(recorded.metadata_id)) is not None:
+                    name = plane.event_metadata[recorded.metadata_id].name
+                    start = base + recorded.offset_ps
+                    event = Event(start, start + recorded.duration_ps, kind, name)
+                    events += _completed(event, recorded.stats, values)
+            most -= len(line.events)
+            self._threads.append(_by_start(events))
+
+    def find_input_pipelines(self) -> None:
+        """Finds the runs of functions that input pipelines call, and what these call."""
+        count = -1
+        while count < len(self._pipeline_runs):
+            count = len(self._pipeline_runs)
+            for event, within in self._marked():
+                if event.kind is Kind.CAPTURED or (within and event.kind is Kind.PRODUCER):
+                    self._pipeline_runs |= event.runs
+
+    def _marked(self) -> Iterator[tuple[Event, bool]]:
+        """All events, with whether an input pipeline causes them."""
+        for thread in self._threads:
+            yield from self._marked_thread(thread)
+
+    def _marked_thread(self, thread: list[Event]) -> Iterator[tuple[Event, bool]]:
+        until = -1
+        for event in thread:
+            yield event, event.start < until
+            part = event.kind is Kind.CONSUMER and event.runs & self._pipeline_runs
+            if part or event.kind in (Kind.PIPELINE, Kind.CAPTURED):
+                until = max(until, event.end)
+
+    def waits(self) -> Spans:
+        """When steps waited for their data; not when one input pipeline waited for another."""
+        marked = self._marked()
+        return Spans((e.start, e.end) for e, within in marked if e.kind is Kind.WAIT and not within)
+
+    def operations(self) -> Iterator[list[Event]]:
+        """Each thread's operations, without those of input pipelines."""
+        for thread in self._threads:
+            marked = self._marked_thread(thread)
+            yield [e for e, within in marked if e.kind is Kind.OPERATION and not within]
+
+    def tracing(self) -> int:
+        """How long functions were traced, in picoseconds."""
+        spans = Spans((e.start, e.end) for e, _ in self._marked() if e.kind is Kind.TRACING)
+        return sum(end - start for start, end in spans)
+
+    def steps(self) -> tuple[list[tuple[str, int, int]], str]:
+        """The steps' names, starts and ends, and what a step is.
+
+        Steps are marked as such, or else are the calls of the `tf.function` that took longest.
+        """
+        marked = _outermost(e for e, _ in self._marked() if e.kind is Kind.STEP)
+        if marked:
+            return _in_sequence(marked), "step"
+        calls = defaultdict(list)
+        for event in _outermost(e for e, in_pipeline in self._marked()
+                                if e.kind is Kind.CALL and not in_pipeline):  # fmt: skip
+            calls[event.name].append(event)
+        if not calls:
+            return [], "step"
+        name, longest = max(calls.items(), key=lambda each: sum(e.end - e.start for e in each[1]))
+        numbered = [e._replace(name=f"call {place}") for place, e in enumerate(longest)]
+        return _in_sequence(numbered), f"call of {name}"
+
+
+class _Device:
+    """The times of devices, in picoseconds.
+
+    Attributes:
+        busy: Times of computing operations.
+        collectives: Times of operations across replicas.
+    """
+
+    def __init__(self) -> None:
+        self.busy: list[tuple[int, int]] = []
+        self.collectives: list[tuple[int, int]] = []
+        self._operations: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+
+    def add(self, event: Event, own_time: int, name: str, kind: str) -> None:
+        collective = _COLLECTIVE.fullmatch(name.rpartition("/")[2])
+        (self.collectives if collective else self.busy).append((event.start, event.end))
+        calls_and_time = self._operations[name, kind]
+        calls_and_time[0] += 1
+        calls_and_time[1] += own_time
+
+    def listed(self) -> tuple[Operation, ...]:
+        """The operations, the longest first."""
+        total = sum(time for _, time in self._operations.values()) or 1
+        operations = [
+            Operation(name, kind, calls, time * _PS, time / total)
+            for (name, kind), (calls, time) in self._operations.items()
+        ]
+        return tuple(sorted(operations, key=lambda each: (-each.seconds, each.name)))
+
+
+def _tpu_device(lines: list[list[Event]]) -> _Device:
+    """The times of TPU cores. XLA names an operation `%fusion.3 = f32[8]{0} fusion(...)`."""
+    device = _Device()
+    for line in lines:
+        for event, own_time in _own_times(line):
+            name = event.name.partition(" = ")[0].lstrip("%")
+            device.add(event, own_time, name, re.sub(r"[.\d]+$", "", name))
+    return device
+
+
+def _cpu_device(host: _Host) -> _Device:
+    """The times of the processors that stand for a TPU, without those of the input pipeline."""
+    device = _Device()
+    for line in host.operations():
+        for event, own_time in _own_times(line):
+            name, _, kind = event.name.rpartition(":")
+            device.add(event, own_time, _CALL.sub("", _REPLICA.sub("", name)), kind)
+    return device
+
+
+def _device_events(plane: Any, origin: int, line_name: str) -> list[list[Event]]:
+    """The events of a TPU's lines of a name."""
+    names = {n: each.display_name or each.name for n, each in plane.event_metadata.items()}
+    return [
+        [
+            Event(start, start + each.duration_ps, Kind.OPERATION, names.get(each.metadata_id, ""))
+            for each in line.events[:MOST_EVENTS]
+            for start in [(line.timestamp_ns - origin) * 1000 + each.offset_ps]
+        ]
+        for line in plane.lines
+        if line.name == line_name
+    ]
+
+
+def _completed(event: Event, stats: Any, names: dict[int, str]) -> Iterator[Event]:
+    """The event with what its values tell; nothing if it looked like a step and is not one."""
+    values = {names.get(stat.metadata_id): stat for stat in stats}
+    if event.kind in _RUNS:
+        runs = (_number(stat) for name, stat in values.items() if name in _RUNS[event.kind])
+        yield event._replace(runs=frozenset(runs))
+    elif event.kind is not Kind.STEP:
+        yield event
+    elif (number := values.get("step_num")) is not None:
+        yield event._replace(name=f"{event.name} {_number(number)}")
+    elif "tf_function_call" in values:
+        yield event._replace(kind=Kind.CALL)
+
+
+def _number(stat: Any) -> int:
+    return int(getattr(stat, stat.WhichOneof("value")))
+
+
+def _by_start(events: Iterable[Event]) -> list[Event]:
+    """Events by their start; the longer first of two that start together: it holds the other."""
+    return sorted(events, key=lambda event: (event.start, -event.end))
+
+
+def _outermost(events: Iterator[Event]) -> list[Event]:
+    """The events that start within no other, in their order."""
+    outermost: list[Event] = []
+    for event in _by_start(events):
+        if not outermost or event.start >= outermost[-1].end:
+            outermost.append(event)
+    return outermost
+
+
+def _in_sequence(steps: Sequence[Event]) -> list[tuple[str, int, int]]:
+    """Each step's name, start and end.
+
+    A step starts where the one before ends: loops take their data before they mark a step.
+    """
+    ends = [step.end for step in steps]
+    starts = [step.start for step in steps[:1]] + ends[:-1]
+    return list(zip([step.name for step in steps], starts, ends, strict=True))
+
+
+def _own_times(events: Sequence[Event]) -> Iterator[tuple[Event, int]]:
+    """The events of one line, each with its time minus that of the events within it."""
+    open_events: list[list[Any]] = []
+    for event in _by_start(events):
+        while open_events and open_events[-1][0].end <= event.start:
+            yield tuple(open_events.pop())
+        length = event.end - event.start
+        if open_events:
+            open_events[-1][1] -= length
+        open_events.append([event, length])
+    while open_events:
+        yield tuple(open_events.pop())
