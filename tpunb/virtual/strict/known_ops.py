@@ -54,6 +54,7 @@ _CONSTANT_INPUTS = {
     "ExpandDims": (1,),
     "Fill": (0,),
     "GatherV2": (2,),
+    "InvertPermutation": (0,),
     "Max": (1,),
     "Mean": (1,),
     "Min": (1,),
@@ -82,7 +83,9 @@ _CONSTANT_INPUTS = {
     "UnsortedSegmentSum": (2,),
 }
 # They say how large something is, which is known when a TPU compiles.
-_SIZES = frozenset({"Const", "Rank", "Shape", "ShapeN", "Size", "BroadcastGradientArgs"})
+_SIZES = frozenset(
+    ["BroadcastGradientArgs", "Const", "Rank", "Shape", "ShapeN", "Size", "VariableShape"]
+)
 _READS = frozenset({"ReadVariableOp", "CrossReplicaSum"})
 
 TYPES = frozenset(
