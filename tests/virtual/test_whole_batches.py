@@ -12,7 +12,7 @@ import tensorflow as tf
 from support.strategies import local, strategy_of
 
 from tpunb.virtual import distributed_datasets
-from tpunb.virtual.batch_parts import BatchParts
+from tpunb.virtual.replicate.batch_parts import BatchParts
 from tpunb.virtual.whole_batches import WholeBatchIterator
 
 Policy = tf.data.experimental.AutoShardPolicy

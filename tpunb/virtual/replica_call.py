@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +21,8 @@ from tpunb.virtual.graph.collectives import check_all
 from tpunb.virtual.graph.effects import is_read
 from tpunb.virtual.graph.static_tensors import body_sizes, known_sizes
 from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.replicate.any_size import of_any_size
 from tpunb.virtual.replicate.arguments import columns_of
-from tpunb.virtual.replicate.cut_batches import CutBatch, cut_batches
+from tpunb.virtual.replicate.batch_parts import BatchParts, cut_batches, of_usual_size
 from tpunb.virtual.replicate.emit import Written, call_either, emit, packed
 from tpunb.virtual.replicate.empty_batches import unknown_sizes
 from tpunb.virtual.replicate.expand import ReplicaFunction
@@ -110,12 +110,12 @@ def _call(
         spare_the_machine(traced, len(options.cores), written.expansion.repeated)
     batches = _batches(function, columns, options)
     try:
-        joined = _of_any_size(function, traced, columns, batches, options.joined)
+        joined = _of_usual_size(function, traced, columns, batches)
         if joined is not None:
             return packed(graph, *call_either(graph, written, joined, batches), options.cores)
     except Exception:
         # Whatever goes wrong with what is joined goes well with what is not, or fails there too.
-        logger("replicate").debug("Batches of any size are not joined.", exc_info=True)
+        logger("replicate").debug("Batches of the usual size are not joined.", exc_info=True)
     return packed(graph, emit(graph, written), written.expansion.places, options.cores)
 
 
@@ -146,7 +146,7 @@ def _written(
 
 def _batches(
     function: ReplicaFunction, columns: Sequence[Sequence[Any]], options: ReplicateOptions
-) -> dict[int, CutBatch]:
+) -> dict[int, BatchParts]:
     """The arguments that are parts of batches of unknown size, where they could be joined."""
     building = ops.get_default_graph().building_function
     places = {place for logical in options.places for place in logical}
@@ -155,30 +155,27 @@ def _batches(
     return cut_batches(columns) if len(options.cores) > 1 else {}
 
 
-def _of_any_size(
+def _of_usual_size(
     function: ReplicaFunction,
     traced: TracedFunction,
     columns: Sequence[Sequence[Any]],
-    batches: Mapping[int, CutBatch],
-    most: float,
+    batches: Mapping[int, BatchParts],
 ) -> Written | None:
-    """A function written out with what replicas do joined, for parts of one size.
+    """A function written out for parts of the usual size, with what replicas do joined.
 
     Args:
         function: The function.
         traced: The same as it was traced.
         columns: The arguments of the call, each with its value on every replica.
         batches: Those that are parts of batches.
-        most: How many bytes joined values may take together.
     """
-    if not batches:
+    graph = of_usual_size(traced.graph, traced.definition, batches) if batches else None
+    if graph is None or function.joining is None:
         return None
-    names = [traced.definition.signature.input_arg[place].name for place in batches]
-    joining = of_any_size(function, traced.graph, names, most)
-    if joining is None:
-        return None
-    written = _written(joining, traced, columns, batches)
-    return written if written.expansion.sizes is not None else None
+    joining = dataclasses.replace(function.joining, sizes=known_sizes(graph, traced.definition))
+    usual = dataclasses.replace(function, shapes=unknown_sizes(graph), joining=joining)
+    written = _written(usual, traced, columns, batches)
+    return written if written.expansion.joined else None
 
 
 def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:

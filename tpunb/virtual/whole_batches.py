@@ -24,13 +24,12 @@ from tpunb.virtual._tensorflow import (
     iterator_ops,
     tensor_util,
 )
-from tpunb.virtual.batch_parts import BatchParts
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.input_elements import copied
 from tpunb.virtual.input_rounds import WRAPPERS
 from tpunb.virtual.iterator_types import SettledIterator, SettledIteratorSpec
 from tpunb.virtual.reading_once import divides_batches
-from tpunb.virtual.replicate.cut_batches import chosen
+from tpunb.virtual.replicate.batch_parts import BatchParts, chosen
 
 __all__ = ["Cut", "iterator_of_whole_batches", "parts_of"]
 
@@ -56,11 +55,12 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
         key = 0 if report is None else id(report)
         if report is not None:
             _reports[key] = report
-        batches = _whole_batches(distributed._cloned_datasets[0], len(devices), key)
-        if batches is None:
+        dataset = distributed._cloned_datasets[0]
+        cut = parts_of(dataset, len(devices))
+        if cut is None:
             return None
-        iterator = iter(batches)
-    return WholeBatchIterator(
+        iterator = iter(_whole_batches(cut, dataset.options(), key))
+    made = WholeBatchIterator(
         distributed._input_workers,
         components=[iterator],
         element_spec=distributed._element_spec,
@@ -70,6 +70,8 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
         options=distributed._options,
         replica_order=distributed._replica_order,
     )
+    made.usual = cut.usual
+    return made
 
 
 _reports: weakref.WeakValueDictionary[int, Callable[[int], None]] = weakref.WeakValueDictionary()
@@ -82,20 +84,6 @@ def _report(key: tf.Tensor, examples: tf.Tensor) -> None:
         report(int(examples))
 
 
-def _whole_batches(dataset: Any, count: int, key: int) -> tf.data.Dataset | None:
-    """What a dataset cuts into so many parts: batches with the sizes of the parts.
-
-    Returns:
-        A dataset of pairs, a batch and the sizes of each component's parts; None if the
-        dataset cuts none of unknown size.
-    """
-    cut = parts_of(dataset, count)
-    if cut is None:
-        return None
-    whole = cut.batches.rebatch(sum(cut.sizes)) if any(cut.sizes) else cut.batches
-    return _with_sizes(whole, cut.sizes, dataset.options(), key).prefetch(1)
-
-
 class Cut(NamedTuple):
     """How a dataset cuts batches.
 
@@ -103,10 +91,12 @@ class Cut(NamedTuple):
         batches: The batches.
         sizes: The sizes of a full batch's parts; zeros for as many parts of one size as there
             can be, and the rest, which each component has by its own rows.
+        usual: The size of every part of most batches; None if they differ or nothing tells it.
     """
 
     batches: tf.data.Dataset
     sizes: Sequence[int]
+    usual: int | None
 
 
 def parts_of(dataset: Any, count: int) -> Cut | None:
@@ -127,12 +117,30 @@ def parts_of(dataset: Any, count: int) -> Cut | None:
         cuts_each = divides_batches(batches)
     if cuts_each is None:
         return None
+    full = _sizes_of_full(dataset, count)
+    usual = full[0] if full and len(set(full)) == 1 else None
     if cuts_each:
-        return Cut(batches, [0] * count)
-    sizes = tensor_util.constant_value(dataset._batch_sizes)
-    if sizes is None or len(sizes) != count:
-        return None
-    return Cut(batches, [int(size) for size in sizes])
+        return Cut(batches, [0] * count, usual)
+    return Cut(batches, full, usual) if full else None
+
+
+def _sizes_of_full(dataset: Any, count: int) -> Sequence[int]:
+    """The sizes of a full batch's parts, as far as a dataset that cuts batches tells them."""
+    if type(dataset) is RebatchDataset:
+        sizes = tensor_util.constant_value(dataset._batch_sizes)
+        return [int(size) for size in sizes] if sizes is not None and len(sizes) == count else []
+    rows = _rows_of_slices(dataset)
+    return [rows // count] * count if rows and rows % count == 0 else []
+
+
+def _rows_of_slices(dataset: Any) -> int | None:
+    """The rows of what a function in a dataset slices first, as Keras's slices batches."""
+    for function in dataset._functions():
+        for operation in function.function.graph.get_operations():
+            if operation.type == "TensorSliceDataset":
+                shape = tf.TensorShape(operation.get_attr("output_shapes")[0])
+                return shape[0] if shape.rank else None
+    return next(filter(None, map(_rows_of_slices, dataset._inputs())), None)
 
 
 def _is_cut(spec: Any) -> bool:
@@ -144,18 +152,16 @@ def _are_rows(spec: Any) -> bool:
     return is_dense and bool(spec.shape.rank)
 
 
-def _with_sizes(
-    batches: tf.data.Dataset, sizes: Sequence[int], options: tf.data.Options, key: int
-) -> tf.data.Dataset:
+def _whole_batches(cut: Cut, options: tf.data.Options, key: int) -> tf.data.Dataset:
     """Batches, each with the sizes of its components' parts, of shape [components, parts].
 
     Args:
-        batches: The batches.
-        sizes: The sizes of a full batch's parts; zeros for as many parts of one size as there
-            can be, and the rest, which each component has by its own rows.
+        cut: How they are cut.
         options: Of the dataset that cuts them.
         key: Of the report on batches of which some part is empty; 0 for none.
     """
+    sizes = cut.sizes
+    batches = cut.batches.rebatch(sum(sizes)) if any(sizes) else cut.batches
     specs = tf.nest.flatten(batches.element_spec)
     types = tuple(one.dtype for one in specs)
     shapes = tuple(_of_any_size(one.shape) for one in specs)
@@ -172,7 +178,7 @@ def _with_sizes(
     element = tf.nest.map_structure(_relaxed, batches.element_spec)
     pairs = tf.data.experimental.from_variant(variant, _with_sizes_spec(element, len(sizes)))
     pairs._source = batches  # what it calls, a Python generator for one, lives as long
-    return pairs.with_options(options)
+    return pairs.with_options(options).prefetch(1)
 
 
 def _of_any_size(shape: tf.TensorShape) -> tf.TensorShape:
@@ -213,7 +219,19 @@ def _sizes_of_parts(
 
 
 class WholeBatchIterator(SettledIterator):
-    """A distributed iterator whose only component gives batches and the sizes of their parts."""
+    """A distributed iterator whose only component gives batches and the sizes of their parts.
+
+    Attributes:
+        usual: The size of every part of most batches; None if they differ or nothing tells it.
+    """
+
+    usual: int | None = None
+
+    @functools.cached_property
+    def _type_spec(self) -> SettledIteratorSpec:
+        spec = super()._type_spec
+        spec.usual = self.usual
+        return spec
 
     @staticmethod
     def _spec_class() -> type[SettledIteratorSpec]:
@@ -241,7 +259,7 @@ class WholeBatchIterator(SettledIterator):
         order = self._replica_order or range(len(cores))
         columns = list(zip(tf.nest.flatten(whole), tf.unstack(sizes), strict=True))
         if not tf.executing_eagerly():
-            cut = [BatchParts(copied(rows), own, order) for rows, own in columns]
+            cut = [BatchParts(copied(rows), own, order, self.usual) for rows, own in columns]
             return tf.nest.pack_sequence_as(whole, cut)
         parts = zip(*(_cut(rows, own, cores) for rows, own in columns), strict=True)
         packed = [tf.nest.pack_sequence_as(whole, one) for one in parts]
@@ -272,7 +290,15 @@ def _on_core(part: tf.Tensor, core: str) -> tf.Tensor:
 
 
 class WholeBatchIteratorSpec(SettledIteratorSpec):
-    """The type of a `WholeBatchIterator`, of whatever size its batches are."""
+    """The type of a `WholeBatchIterator`, of whatever size its batches are.
+
+    What is traced for batches of one usual size is right for others.
+
+    Attributes:
+        usual: That of the iterator for which it was made.
+    """
+
+    usual: int | None = None
 
     @property
     def value_type(self) -> type:
@@ -291,7 +317,15 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
     def _from_components(self, components: Sequence[Any]) -> Any:
         iterator = super()._from_components(components)
         iterator.__class__ = WholeBatchIterator
+        iterator.usual = self.usual
         return iterator
+
+    def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
+        """A type for which can be traced what all these types take; None if there is none."""
+        common = super().most_specific_common_supertype(others)
+        if common is not None:
+            common.usual = self.usual
+        return common
 
     @property
     def _is_in_rounds(self) -> bool:

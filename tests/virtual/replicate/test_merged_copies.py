@@ -13,7 +13,6 @@ import tensorflow as tf
 from support.divergence import SUM, function, make, rank
 from support.strategies import copies, each, local, replica_id, run, strategy_of
 
-from tpunb.virtual.replicate import expand as expanding
 from tpunb.virtual.replicate import stale_traces
 from tpunb.virtual.variable_copies import copies_of
 
@@ -346,7 +345,7 @@ def test_an_interrupt_leaves_nothing_half_done(
     for read in reads:
         read()
     context = stale_traces.context.context()
-    holder = {"clear_kernel_cache": context, "expand": expanding}.get(where, stale_traces)
+    holder = {"clear_kernel_cache": context}.get(where, stale_traces)
     original, calls = getattr(holder, where), []
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:

@@ -122,10 +122,8 @@ def _interrupted(*_: object) -> Any:
     raise KeyboardInterrupt
 
 
-def looped(x: Any) -> Any:
-    for _ in tf.range(3):
-        x = tf.tanh(x)
-    return x
+def branched(x: Any) -> Any:
+    return tf.cond(x > 1.0, lambda: tf.tanh(x), lambda: x)
 
 
 def _crash(*_: object) -> Answer:
@@ -149,15 +147,15 @@ def test_what_the_compiler_suffers_is_no_finding(
     monkeypatch.setattr(lowering, "ask", ask)
     monkeypatch.setattr("tpunb.virtual.strict.examination._warned", {})
     with pytest.warns(TpuWarning, match=reason):
-        results = run(two, looped, each(two, [np.float32(0.0)] * 2))
+        results = run(two, branched, each(two, [np.float32(0.0)] * 2))
     assert results == [0.0, 0.0]
-    found = check(looped, X, strategy=two)
+    found = check(branched, X, strategy=two)
     assert found.ok
     assert "unchecked" in [problem.code for problem in found.warnings]
     lenient = strategy_of(2, strict={"unchecked": False})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run(lenient, looped, each(lenient, [np.float32(0.0)] * 2))
+        run(lenient, branched, each(lenient, [np.float32(0.0)] * 2))
 
 
 def index(x: Any) -> Any:

@@ -16,7 +16,7 @@ from tpunb.virtual._tensorflow import (
     handle_data_util,
     ops,
 )
-from tpunb.virtual.replicate.cut_batches import CutBatch, are_of_one_size, chosen
+from tpunb.virtual.replicate.batch_parts import BatchParts, are_as_usual, chosen
 from tpunb.virtual.replicate.expand import Expansion
 from tpunb.virtual.replicate.passed import Passed
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
@@ -41,9 +41,9 @@ class Written:
 
 
 def call_either(
-    graph: FuncGraph, apart: Written, joined: Written, batches: Mapping[int, CutBatch]
+    graph: FuncGraph, apart: Written, joined: Written, batches: Mapping[int, BatchParts]
 ) -> tuple[Sequence[Any], Sequence[int]]:
-    """Calls one of two functions: what is joined, if the replicas' parts are of one size.
+    """Calls one of two functions: what is joined, if the replicas' parts are of the usual size.
 
     Returns:
         The outputs, each once per replica, and which of them each output of the replica
@@ -64,10 +64,8 @@ def call_either(
         columns = [outputs[pair[which] * replicas :][:replicas] for pair in order]
         return [tensor for column in columns for tensor in column]
 
-    sizes = joined.expansion.sizes or range(0)
-    outputs = chosen(
-        are_of_one_size(batches, sizes), lambda: call(joined, 1), lambda: call(apart, 0)
-    )
+    usual = are_as_usual(batches.values())
+    outputs = chosen(usual, lambda: call(joined, 1), lambda: call(apart, 0))
     return outputs, [order[pair] for pair in pairs]
 
 

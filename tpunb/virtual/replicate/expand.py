@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 
 from tpunb._util.logs import logger, timed
@@ -23,7 +22,7 @@ from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.joining import Joining, join
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.replicate.passes import Known, simplified
-from tpunb.virtual.replicate.variance import Analysis, Argument, Variance, mark_diverged
+from tpunb.virtual.replicate.variance import Argument, mark_diverged
 from tpunb.virtual.replicate.writer import write_function
 
 Arguments = Mapping[str, Argument]
@@ -73,17 +72,6 @@ class ReplicaFunction:
 
         return functools.cache(found)
 
-    def expand(
-        self,
-        arguments: Arguments,
-        *,
-        name: str | None = None,
-        prefix: str | None = None,
-        assume_equal: bool = True,
-    ) -> Expansion:
-        """Writes the function out for all replicas; `expand` says how."""
-        return expand(self, arguments, name=name, prefix=prefix, assume_equal=assume_equal)
-
 
 @dataclasses.dataclass(frozen=True)
 class Expansion:
@@ -102,8 +90,6 @@ class Expansion:
             `definition` it is: what is returned twice is an output once.
         repeated: The nodes of the replica function that stand in it once a replica.
         joined: Those that stand in it once for all, on their values in one tensor.
-        bytes: How many bytes what varies between the replicas takes on all of them.
-        sizes: Of a replica's part of a batch, for which it is right; None for any.
     """
 
     definition: FunctionDef
@@ -114,8 +100,6 @@ class Expansion:
     places: tuple[int, ...]
     repeated: frozenset[str]
     joined: frozenset[str] = frozenset()
-    bytes: float = 0
-    sizes: range | None = None
 
 
 @timed("replicate", "write it out for all replicas")
@@ -185,18 +169,7 @@ def _expanded(
         places=tuple(places[output] for output in outputs),
         repeated=builder.repeated(),
         joined=frozenset(analysis.plans),
-        bytes=_bytes(analysis) * len(function.cores),
     )
-
-
-def _bytes(analysis: Analysis) -> float:
-    """How many bytes what varies between the replicas takes on each, where they are joined."""
-    statics = analysis.statics
-    if statics is None:
-        return 0
-    varies = (one for one in analysis.order if analysis.variances[one.name] is Variance.VARYING)
-    known = map(statics.bytes_of, varies)
-    return sum(one for one in known if math.isfinite(one))
 
 
 def _all_diverged(arguments: Arguments) -> Arguments:

@@ -14,8 +14,6 @@ from tpunb.virtual.replicate.joined_forms import FRESH, Form, Take, listed_shape
 from tpunb.virtual.replicate.variance import Analysis, Role, Variance
 
 _INT32 = type_of(dtypes.int32)
-INTEGERS = "tpunb_joined_integers"
-"""How the names of the constants begin that joined nodes take."""
 
 
 class JoinedTensors:
@@ -242,6 +240,6 @@ class JoinedTensors:
         array = np.asarray(values, kind.as_numpy_dtype)
         key = kind.name, array.shape, array.tobytes()
         if key not in self._constants:
-            name = f"{INTEGERS}_{len(self._constants)}"
+            name = f"tpunb_joined_integers_{len(self._constants)}"
             self._constants[key] = add_constant(self._add, name, self._device, array, kind)
         return self._constants[key]

@@ -66,14 +66,12 @@ class Joining:
     Attributes:
         sizes: The shapes of the replica function's tensors.
         most: How many bytes all joined values may take together.
-        only: The nodes to join, and no others; None for those where it is worthwhile.
         body_sizes: Finds the shapes of the tensors of a function of control flow; None to
             leave control flow to each replica.
     """
 
     sizes: KnownSizes
     most: float
-    only: Collection[str] | None = None
     body_sizes: Callable[[str], KnownSizes] | None = None
 
 
@@ -102,8 +100,7 @@ def join(
     for sizes in dict.fromkeys([joining.body_sizes, None]):
         bodies = _Bodies(library, sizes, len(cores)) if sizes is not None else None
         candidates = _Candidates(function, analysis, joining.sizes, len(cores), bodies)
-        only = joining.only
-        plans = candidates.worthwhile() if only is None else candidates.those(only)
+        plans = candidates.worthwhile()
         if plans and candidates.bytes_of(plans) * len(cores) <= joining.most:
             return candidates.joined(plans)
     return analysis
@@ -290,12 +287,6 @@ class _Candidates:
             if not dropped:
                 return plans
             order = [node for node in order if node.name in plans]
-
-    def those(self, names: Collection[str]) -> dict[str, Plan]:
-        """The plans of some nodes; none if one of them cannot be joined."""
-        if not all(name in self.plans for name in names):
-            return {}
-        return {name: plan for name, plan in self.plans.items() if name in names}
 
     def _drops(self, node: NodeDef, plans: dict[str, Plan]) -> bool:
         """Drops a node's plan if it is not worthwhile, or if it has lost what it counts on."""

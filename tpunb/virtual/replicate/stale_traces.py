@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpunb.virtual._tensorflow import FunctionDef, context, ops
-from tpunb.virtual.replicate.expand import Arguments, Expansion, ReplicaFunction
+from tpunb.virtual.replicate.expand import Arguments, Expansion, ReplicaFunction, expand
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
 from tpunb.virtual.replicate.variance import Argument, mark_diverged
 from tpunb.virtual.variable_copies import Copies
@@ -79,7 +79,7 @@ class Replication:
         if self.equal == self.variables and not self._used and self._function.unit is None:
             return {}
         function = dataclasses.replace(self._function, unit=None)
-        made = function.expand(self._arguments, name=self._name)
+        made = expand(function, self._arguments, name=self._name)
         if made.diverged:
             keys = keys_of(self._arguments, made.diverged)
             names = ", ".join(sorted(key.rpartition("_")[0] for key in keys))
@@ -107,7 +107,7 @@ class Replication:
         self.__dict__.pop("saved", None)
         known = as_known(self._arguments, diverged, separate)
         prefix = f"{self._name}_with_{len(equal)}_equal_{len(merged)}_merged"
-        made = self._function.expand(known, name=self._name, prefix=prefix)
+        made = expand(self._function, known, name=self._name, prefix=prefix)
         if made.split:
             return set(), keys_of(self._arguments, made.split)
         # The old bodies stay: what runs or is prepared at this moment may need them.
@@ -161,7 +161,7 @@ class Divergence:
         assume_equal = ops.executing_eagerly_outside_functions()
         with self._changing():
             known = as_known(arguments, self.variables, self._separate)
-            made = function.expand(known, assume_equal=assume_equal)
+            made = expand(function, known, assume_equal=assume_equal)
             self.diverge(keys_of(arguments, made.diverged))
             if made.split:
                 self.split(keys_of(arguments, made.split))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import linecache
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,12 +16,13 @@ import tensorflow as tf
 from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, refusal
 from tpunb.errors.explain import explain
-from tpunb.virtual.graph.function_def import needed
+from tpunb.virtual.graph.inline import inlined
+from tpunb.virtual.graph.static_tensors import body_sizes, known_sizes
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.arguments import foreign_types, out_of_scope_variables, parameters
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 from tpunb.virtual.strict.host import on_host
-from tpunb.virtual.strict.known_ops import compiles_surely
+from tpunb.virtual.strict.known_loops import KnownLoops
 from tpunb.virtual.strict.lint import lint
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
@@ -197,10 +199,9 @@ def examine(
         *beyond_a_core(traced.made, traced.variables, traced.memory, traced.cores),
     ]
     diagnostics = [diagnostic for diagnostic in found if wanted(diagnostic)]
-    kept = needed(definition)
     # Neither a type that cannot be compiled nor a tensor that the compiler might make.
     sure = any(diagnostic.rule in {"unsupported-type", "memory"} for diagnostic in found) or (
-        trusting and compiles_surely(definition, (n for n in definition.node_def if n.name in kept))
+        trusting and _compiles_surely(traced)
     )
     refused = None
     if not sure:
@@ -213,6 +214,14 @@ def examine(
     places = SourceLines(traced.atomic)
     located = [_located(diagnostic, places) for diagnostic in diagnostics]
     return Examination(traced.graph, places, tuple(once_a_line(located)), traced)
+
+
+def _compiles_surely(traced: TracedFunction) -> bool:
+    """Whether the compiler need not be asked."""
+    library = functools.cache(lambda name: inlined(traced.library(name), traced.library))
+    sizes = known_sizes(traced.graph, traced.definition)
+    inside = body_sizes(traced.graph, library)
+    return KnownLoops(traced.definition, library, sizes, inside).compiles()
 
 
 def statically_found(traced: TracedFunction) -> list[Diagnostic]:

@@ -1,18 +1,18 @@
 """Operations of which it is known that a TPU compiles them, so that none need be asked.
 
 Compiling a function as far as XLA's intermediate form takes a fifth of its first
-step. What is made of these operations alone, without loops and branches, with the
-sizes that XLA wants as constants given by constants and shapes, compiles for sure.
+step. What is made of these operations alone, without branches, with the sizes that XLA
+wants as constants given by constants and shapes, compiles for sure; `known_loops` knows of loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.graph.function_def import data_inputs
 
-__all__ = ["PRODUCTS", "compiles_surely", "is_known"]
+__all__ = ["PRODUCTS", "TYPES", "compiles_surely", "is_known"]
 
 _ELEMENTWISE = """
     Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh Cast Ceil ClipByValue
@@ -54,6 +54,7 @@ _CONSTANT_INPUTS = {
     "ExpandDims": (1,),
     "Fill": (0,),
     "GatherV2": (2,),
+    "InvertPermutation": (0,),
     "Max": (1,),
     "Mean": (1,),
     "Min": (1,),
@@ -82,13 +83,16 @@ _CONSTANT_INPUTS = {
     "UnsortedSegmentSum": (2,),
 }
 # They say how large something is, which is known when a TPU compiles.
-_SIZES = frozenset({"Const", "Rank", "Shape", "ShapeN", "Size", "BroadcastGradientArgs"})
+_SIZES = frozenset(
+    ["BroadcastGradientArgs", "Const", "Rank", "Shape", "ShapeN", "Size", "VariableShape"]
+)
 _READS = frozenset({"ReadVariableOp", "CrossReplicaSum"})
 
-_TYPES = frozenset(
+TYPES = frozenset(
     kind.as_datatype_enum
     for kind in (dtypes.float32, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool)
 )
+"""The types of what these operations compute with."""
 
 _INT64 = dtypes.int64.as_datatype_enum
 
@@ -103,15 +107,20 @@ def is_known(node: NodeDef) -> bool:
     if node.op not in _ANY_INPUTS and node.op not in _CONSTANT_INPUTS:
         return False
     types = {value.type for value in node.attr.values() if value.WhichOneof("value") == "type"}
-    return types <= _TYPES and not (node.op in PRODUCTS and _INT64 in types)
+    return types <= TYPES and not (node.op in PRODUCTS and _INT64 in types)
 
 
-def compiles_surely(function: FunctionDef, nodes: Iterable[NodeDef]) -> bool:
+def compiles_surely(
+    function: FunctionDef,
+    nodes: Iterable[NodeDef],
+    knows: Callable[[NodeDef], bool] = lambda _: False,
+) -> bool:
     """Whether a function compiles without any doubt.
 
     Args:
         function: The function, calls written out.
         nodes: Those of its nodes that run.
+        knows: Whether a node compiles that is none of these operations.
     """
     by_name = {node.name: node for node in function.node_def}
     constant: dict[str, bool] = {}
@@ -134,7 +143,7 @@ def compiles_surely(function: FunctionDef, nodes: Iterable[NodeDef]) -> bool:
 
     def is_sure(node: NodeDef) -> bool:
         if not is_known(node):
-            return False
+            return knows(node)
         sources = data_inputs(node)
         return all(
             is_constant(sources[place].source) for place in _CONSTANT_INPUTS.get(node.op, ())

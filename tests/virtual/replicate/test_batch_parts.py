@@ -1,38 +1,47 @@
-"""Batches of unknown size: what replicas do with equal parts is joined, whatever the size is."""
+"""Batches of unknown size: what replicas do with parts of the usual size is joined."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.keras_models import keras
 from support.strategies import local, strategy_of
 
-from tpunb.virtual.batch_parts import BatchParts
-from tpunb.virtual.replicate import any_size, joining
-from tpunb.virtual.replicate.expand import Expansion
+from tpunb.virtual import replica_call
+from tpunb.virtual.replicate import joining
+from tpunb.virtual.replicate.batch_parts import BatchParts
+from tpunb.virtual.replicate.emit import Written
 
-REPLICAS, FEATURES = 4, 5
+REPLICAS, FEATURES, USUAL = 4, 5, 7
 SUM = tf.distribute.ReduceOp.SUM
 WEIGHTS = np.random.default_rng(3).normal(size=[FEATURES, 6]).astype(np.float32)
 
 
 @pytest.fixture
-def joined(monkeypatch: pytest.MonkeyPatch) -> list[Expansion]:
-    """What is written for batches of any size; nothing is too cheap to be joined."""
-    found: list[Expansion] = []
-    expand = any_size.FunctionOfAnySize.expand
-
-    def observed(*args: Any, **kwargs: Any) -> Expansion:
-        found.append(expand(*args, **kwargs))
-        return found[-1]
-
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
+    """What is written for parts of the usual size; nothing is too cheap to be joined."""
     monkeypatch.setattr(joining, "_CONVERSION", 0.0)
     monkeypatch.setattr(joining, "_BYTES", 1e9)
-    monkeypatch.setattr(any_size.FunctionOfAnySize, "expand", observed)
+    return observed(monkeypatch)
+
+
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
+    """What is written for parts of the usual size."""
+    found: list[Written | None] = []
+    write = replica_call._of_usual_size
+
+    def writing(*args: Any) -> Written | None:
+        found.append(write(*args))
+        return found[-1]
+
+    monkeypatch.setattr(replica_call, "_of_usual_size", writing)
     return found
 
 
@@ -40,7 +49,9 @@ def rows(count: int) -> np.ndarray:
     return np.random.default_rng(count).normal(size=[count, FEATURES]).astype(np.float32)
 
 
-def caller(strategy: Any, function: Callable[[Any], Any]) -> Callable[[Sequence[int]], list[Any]]:
+def caller(
+    strategy: Any, function: Callable[[Any], Any], usual: int | None = USUAL
+) -> Callable[[Sequence[int]], list[Any]]:
     """Calls a replica function with parts of some sizes; it is traced once for all."""
 
     @tf.function(
@@ -50,14 +61,14 @@ def caller(strategy: Any, function: Callable[[Any], Any]) -> Callable[[Sequence[
         ]
     )
     def call(whole: tf.Tensor, sizes: tf.Tensor) -> Any:
-        parts = BatchParts(whole, sizes, range(strategy.num_replicas_in_sync))
+        parts = BatchParts(whole, sizes, range(strategy.num_replicas_in_sync), usual)
         return strategy.run(function, args=(parts,))
 
     return lambda sizes: local(strategy, call(rows(sum(sizes)), sizes))
 
 
-EQUAL = [[size] * REPLICAS for size in (2, 3, 7, 60, 100, 101, 128)]
-OTHERS = [[1] * REPLICAS, [0] * REPLICAS, [3, 3, 3, 1], [2, 2, 0, 0]]
+EQUAL = [[size] * REPLICAS for size in (USUAL, 2, 128, USUAL)]
+OTHERS = [[1] * REPLICAS, [0] * REPLICAS, [7, 7, 7, 1], [2, 2, 0, 0], [1, 13, 7, 7]]
 
 
 def all_reduce(value: Any) -> Any:
@@ -86,7 +97,7 @@ def gradient(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return replica
 
 
-SHARED_RULES = {
+RULES = {
     "products": lambda x: tf.nn.relu(x @ WEIGHTS + WEIGHTS[0]),
     "means": lambda x: [tf.reduce_mean(x, 0), tf.reduce_mean(x), all_reduce(tf.reduce_sum(x, 0))],
     "flat": lambda x: tf.reshape(x, [-1]) * 2.0,
@@ -100,45 +111,51 @@ SHARED_RULES = {
     "trace": gradient(tf.linalg.trace),
     "diagonal": gradient(tf.linalg.diag_part),
     "on a diagonal": lambda x: tf.linalg.diag(tf.nn.relu(x @ WEIGHTS), num_rows=9),
-}
-"""Functions that are linear in the size, so that they are joined."""
-
-OWN_RULES = {
-    "shapes": lambda x: [tf.shape(x), size_of(x), tf.size(x), tf.size(x, tf.int64)],
     "square": lambda x: tf.reshape(tf.matmul(x, x, transpose_b=True), [-1]) + 1.0,
     "cut off": lambda x: x[:100] * 2.0,
     "half": lambda x: x[: size_of(x) // 2] * 2.0,
     "rest": lambda x: tf.cast(size_of(x) % 3, tf.float32) * x,
     "at least": lambda x: x * tf.cast(tf.maximum(size_of(x), 90), tf.float32),
-    "squeezed": lambda x: tf.squeeze(x[:, :1]) + 1.0,
     "some more": lambda x: tf.nn.relu(tf.concat([x, tf.zeros([some_of(x), FEATURES])], 0)),
     "two parts": lambda x: tf.nn.relu(tf.concat([x[:100], *[x[2766:]] * 3], 0) @ WEIGHTS),
+    "chosen": lambda x: tf.nn.relu(tf.boolean_mask(x * 2.0, x[:, 0] > 0.0) @ WEIGHTS),
+}
+"""Functions of which something can be joined, where the size is known."""
+
+OWN_RULES = {
+    "shapes": lambda x: [tf.shape(x), size_of(x), tf.size(x), tf.size(x, tf.int64)],
     "random": lambda x: x * 0.0 + tf.cast(tf.shape(tf.random.uniform(tf.shape(x))), tf.float32)[0],
 }
-"""Functions that are not, or not as a whole, or have nothing to join."""
 
 
 def compare(function: Callable[[Any], Any], sizes: Sequence[Sequence[int]]) -> None:
     """Compares a function's results on parts of unknown size, joined and not."""
-    calls = [caller(strategy_of(REPLICAS, joined=choice), function) for choice in (True, False)]
+    options = [{"joined": choice, "strict": False} for choice in (True, False)]
+    calls = [caller(strategy_of(REPLICAS, **one), function) for one in options]
     for one in sizes:
         found, expected = (tf.nest.flatten(call(one)) for call in calls)
         for result, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(result, other, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", SHARED_RULES)
-def test_what_is_linear_in_the_size_is_joined(name: str, joined: list[Expansion]) -> None:
+@pytest.mark.parametrize("name", RULES)
+def test_parts_of_the_usual_size_are_joined(name: str, joined: list[Written | None]) -> None:
     # A slice without its first row has rows for every size but one.
     others = [sizes for sizes in OTHERS if name != "means" and min(sizes)]
-    compare(SHARED_RULES[name], [*EQUAL, *others])
-    assert [one.sizes is not None for one in joined] == [True]
+    compare(RULES[name], [*EQUAL, *others])
+    assert [one is not None for one in joined] == [True, False]
 
 
 @pytest.mark.parametrize("name", OWN_RULES)
-def test_what_is_not_gives_the_same_numbers(name: str, joined: list[Expansion]) -> None:
+def test_what_is_not_gives_the_same_numbers(name: str) -> None:
     compare(OWN_RULES[name], [*EQUAL, *(sizes for sizes in OTHERS if min(sizes))])
-    assert len(joined) <= 1
+
+
+def test_nothing_is_joined_where_nothing_tells_the_size(joined: list[Written | None]) -> None:
+    call = caller(strategy_of(REPLICAS), RULES["products"], None)
+    expected = np.maximum(rows(28) @ WEIGHTS + WEIGHTS[0], 0.0)
+    np.testing.assert_allclose(np.concatenate(call([7] * REPLICAS)), expected, rtol=1e-4)
+    assert joined == [None]
 
 
 def test_what_cannot_be_called_joined_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,35 +169,28 @@ def test_what_cannot_be_called_joined_is_called_as_it_is(monkeypatch: pytest.Mon
 
 
 def test_parts_of_no_rows() -> None:
-    compare(SHARED_RULES["products"], OTHERS)
+    compare(RULES["products"], OTHERS)
 
 
-def test_very_large_parts(joined: list[Expansion]) -> None:
-    strategy = strategy_of(2, joined=True)
-    call = caller(strategy, SHARED_RULES["scaled"])
-    for size in (4099, 4100, 9001):
-        expected = rows(2 * size).reshape([2, size, FEATURES]) / size
-        np.testing.assert_allclose(call([size, size]), expected, rtol=1e-6)
-    assert [one.sizes for one in joined] == [range(2, 4100)]
+def test_values_that_would_take_too_much_memory_are_not_joined(
+    joined: list[Written | None],
+) -> None:
+    assert strategy_of(REPLICAS)._extended._options.joined  # a part of the machine's memory
+    for usual in (9, 300):
+        strategy = strategy_of(REPLICAS)
+        object.__setattr__(strategy._extended._options, "joined", 4 * 4 * FEATURES * REPLICAS * 10)
+        call = caller(strategy, lambda x: tf.nn.relu(x * 2.0), usual)
+        whole = rows(REPLICAS * usual).reshape([REPLICAS, usual, FEATURES])
+        np.testing.assert_allclose(call([usual] * REPLICAS), np.maximum(whole * 2.0, 0.0))
+    assert [one is not None for one in joined] == [True, False]
 
 
-def test_values_that_would_take_too_much_memory_are_not_joined(joined: list[Expansion]) -> None:
-    options = strategy_of(REPLICAS)._extended._options
-    assert options.joined  # a part of the machine's memory
-    strategy = strategy_of(REPLICAS)
-    object.__setattr__(strategy._extended._options, "joined", 4 * 4 * FEATURES * REPLICAS * 10)
-    call = caller(strategy, lambda x: tf.nn.relu(x * 2.0))
-    for size in (2, 9, 300):
-        whole = rows(REPLICAS * size).reshape([REPLICAS, size, FEATURES])
-        np.testing.assert_allclose(call([size] * REPLICAS), np.maximum(whole * 2.0, 0.0))
-    assert [one.sizes for one in joined] == [range(2, 21)]
-
-
-def test_functions_that_are_for_one_size_alone() -> None:
+@pytest.mark.parametrize("usual", [7, 3])
+def test_functions_that_are_for_one_size_alone(usual: int) -> None:
     def function(x: Any) -> Any:
         return x + np.ones([7, FEATURES], np.float32)
 
-    call = caller(strategy_of(REPLICAS), function)
+    call = caller(strategy_of(REPLICAS), function, usual)
     np.testing.assert_allclose(
         call([7] * REPLICAS), rows(28).reshape([REPLICAS, 7, FEATURES]) + 1.0
     )
@@ -188,7 +198,7 @@ def test_functions_that_are_for_one_size_alone() -> None:
         call([3] * REPLICAS)
 
 
-def test_training_is_that_of_one_device(joined: list[Expansion]) -> None:
+def test_training_is_that_of_one_device(joined: list[Written | None]) -> None:
     def trained(strategy: Any) -> list[np.ndarray]:
         with strategy.scope():
             layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.0)]
@@ -205,10 +215,10 @@ def test_training_is_that_of_one_device(joined: list[Expansion]) -> None:
     expected = trained(tf.distribute.OneDeviceStrategy("CPU:0"))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
-    assert any(one.sizes is not None for one in joined)
+    assert any(joined)
 
 
-def test_variables_that_are_set_apart_afterwards(joined: list[Expansion]) -> None:
+def test_variables_that_are_set_apart_afterwards(joined: list[Written | None]) -> None:
     strategy = strategy_of(REPLICAS)
     with strategy.scope():
         v = tf.Variable(2.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -222,7 +232,7 @@ def test_variables_that_are_set_apart_afterwards(joined: list[Expansion]) -> Non
     assert joined
 
 
-def test_branches_and_loops(joined: list[Expansion]) -> None:
+def test_branches_and_loops(joined: list[Written | None]) -> None:
     def function(x: Any) -> Any:
         positive = tf.cond(tf.reduce_sum(x) > 0.0, lambda: x * 2.0, lambda: -x)
         last = tf.while_loop(lambda k, _: k < 3, lambda k, y: (k + 1, y + x), (0, positive))[1]
@@ -232,6 +242,65 @@ def test_branches_and_loops(joined: list[Expansion]) -> None:
     assert joined
 
 
-def test_sizes_to_try() -> None:
-    middle, after, small, large = any_size.sample_sizes({2, 3, 60, 62, 4099})
-    assert (middle, after, small, large) == (63, 64, 4, 4100)
+def test_python_runs_once() -> None:
+    traces = []
+
+    def function(x: Any) -> Any:
+        traces.append(1)
+        return tf.nn.relu(x @ WEIGHTS)
+
+    caller(strategy_of(REPLICAS), function)([USUAL] * REPLICAS)
+    assert traces == [1]
+
+
+def small_model(strategy: Any) -> Any:
+    with strategy.scope():
+        layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input([FEATURES]), *layers])
+        loss = keras.losses.MeanSquaredError(reduction="sum")
+        model.compile(keras.optimizers.SGD(0.01), loss, metrics=["mae"])
+    return model
+
+
+@pytest.fixture(scope="module")
+def models() -> list[Any]:
+    """Trained on batches of 16 before, for which they are written: joined, and not."""
+    models = [small_model(strategy_of(REPLICAS, joined=choice)) for choice in (True, False)]
+    for model in models:
+        model.fit(rows(24), rows(24)[:, :1], batch_size=16, verbose=0, shuffle=False)
+    return models
+
+
+@pytest.mark.filterwarnings("ignore:.*for 4 replicas")  # some have no examples
+class TestKerasFit:
+    """Training from arrays, whose batches have a size that the dataset tells, but the last."""
+
+    @given(
+        batches=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 24)), min_size=1, max_size=2)
+    )
+    @settings(max_examples=5, deadline=None)
+    def test_batches_of_other_sizes(self, models: list[Any], batches: list[Any]) -> None:
+        found = []
+        for model in models:
+            shapes = [v.shape for v in model.weights]
+            values = (np.linspace(-0.5, 0.5, math.prod(shape)) for shape in shapes)
+            model.set_weights([v.reshape(s) for v, s in zip(values, shapes, strict=True)])
+            numbers = []
+            for count, size in [(40, 16), *batches]:
+                data = rows(count), rows(count)[:, :1]
+                history = model.fit(*data, batch_size=size, verbose=0, shuffle=False).history
+                numbers += [history["loss"], history["mae"], model.predict(data[0], size, 0)]
+            found.append([*numbers, *model.get_weights()])
+        for one, other in zip(*found, strict=True):
+            assert np.isfinite(other).all()
+            np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+
+    @pytest.mark.parametrize("batch", [16, 8])
+    def test_whole_batches_are_joined(self, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Keras's own dataset of arrays tells the size of its batches."""
+        monkeypatch.setattr(joining, "_CONVERSION", 0.0)
+        found = observed(monkeypatch)
+        data = rows(3 * batch + 5), rows(3 * batch + 5)[:, :1]
+        small_model(strategy_of(REPLICAS)).fit(*data, batch_size=batch, verbose=0)
+        assert len(found) == 1
+        assert all(found)

@@ -1,0 +1,210 @@
+"""Batches of unknown size, cut into a part for each replica, and what their size probably is.
+
+To join what the replicas do, the size of their parts has to be known. A dataset tells it before:
+`batch(128)` gives each of 8 replicas 16 examples, except of the last batch. That is a guess, which
+a function for all replicas compares with the sizes that it gets; a wrong one makes it slow only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import (
+    AttrValue,
+    FuncGraph,
+    FunctionDef,
+    distribute_values,
+    function_def_to_graph_def,
+    handle_data_util,
+)
+
+__all__ = ["BatchParts", "are_as_usual", "chosen", "cut_batches", "of_usual_size"]
+
+
+class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
+    """A `PerReplica` of parts of a batch.
+
+    Into a function that is called with it, as Keras does in its training step, TensorFlow would
+    pass each part by itself: there they could not be seen to be parts any more.
+
+    Args:
+        whole: The batch.
+        sizes: The sizes of its parts along axis 0, of shape [replicas].
+        order: Which of the parts each replica has.
+        usual: The size of every part of most batches; None if nothing tells it.
+    """
+
+    def __init__(
+        self, whole: tf.Tensor, sizes: tf.Tensor, order: Sequence[int], usual: int | None = None
+    ) -> None:
+        self.whole = whole
+        self.sizes = sizes
+        self.order = tuple(order)
+        self.usual = usual
+        super().__init__(self.parts())
+        if not tf.executing_eagerly():
+            for part in self.values:
+                part._tpunb_batch = self
+
+    def parts(self) -> list[tf.Tensor]:
+        """Each replica's part, cut in the graph that is being built."""
+        parts = tf.raw_ops.SplitV(
+            value=self.whole, size_splits=self.sizes, axis=0, num_split=len(self.order)
+        )
+        return [parts[place] for place in self.order]
+
+    def stacked(self) -> tf.Tensor:
+        """The parts along a new axis 0, one for each replica; they have to be of the usual size."""
+        shape = [len(self.order), self.usual, *self.whole.shape[1:]]
+        parts = tf.reshape(self.whole, shape)
+        in_order = self.order == tuple(range(len(self.order)))
+        return parts if in_order else tf.gather(parts, self.order)
+
+    @property
+    def _type_spec(self) -> BatchPartsSpec:
+        return BatchPartsSpec(tf.TensorSpec.from_tensor(self.whole), self.order, self.usual)
+
+
+class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
+    """The type of `BatchParts`; what is traced for batches of one usual size is right for others.
+
+    Args:
+        whole: The batch's type.
+        order: Which of the parts each replica has.
+        usual: The size of every part of most batches; None if nothing tells it.
+    """
+
+    __slots__ = ["_order", "_usual", "_whole"]
+
+    def __init__(
+        self, whole: tf.TensorSpec, order: Sequence[int], usual: int | None = None
+    ) -> None:
+        part = tf.TensorSpec([None, *whole.shape[1:]], whole.dtype)
+        super().__init__(*[part] * len(order))
+        self._whole = tf.TensorSpec(whole.shape, whole.dtype)
+        self._order = tuple(order)
+        self._usual = usual
+
+    @property
+    def value_type(self) -> type:
+        """The class that this is the type of."""
+        return BatchParts
+
+    def _serialize(self) -> tuple[Any, ...]:
+        return self._whole, self._order
+
+    @property
+    def _component_specs(self) -> list[tf.TensorSpec]:
+        return [self._whole, tf.TensorSpec([len(self._order)], tf.int32)]
+
+    def _to_components(self, value: BatchParts) -> list[tf.Tensor]:
+        return [value.whole, value.sizes]
+
+    def _from_components(self, components: Sequence[tf.Tensor]) -> BatchParts:
+        whole, sizes = components
+        return BatchParts(whole, sizes, self._order, self._usual)
+
+    def is_subtype_of(self, other: Any) -> bool:
+        """Whether what was traced for another type is right for this one."""
+        if type(other) is distribute_values.PerReplicaSpec:
+            return bool(self._of_any_parts().is_subtype_of(other))
+        return bool(super().is_subtype_of(other))
+
+    def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
+        """A type for which can be traced what all these types take; None if there is none."""
+        if all(type(other) is BatchPartsSpec for other in others):
+            return super().most_specific_common_supertype(others)
+        plain = [one._of_any_parts() if type(one) is BatchPartsSpec else one for one in others]
+        return self._of_any_parts().most_specific_common_supertype(plain)
+
+    def _of_any_parts(self) -> Any:
+        """The type of values that need not be parts of one batch."""
+        return distribute_values.PerReplicaSpec(*self._value_specs)
+
+
+def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:
+    """What replicas get as parts of batches whose usual size is known.
+
+    Args:
+        columns: Each argument of the replicas, with its value on every one.
+
+    Returns:
+        The batches, by the places of the arguments; nothing unless all arguments of unknown
+        size are such parts, and only the first axis is unknown.
+    """
+    found: dict[int, BatchParts] = {}
+    for place, column in enumerate(columns):
+        if all(value.shape.is_fully_defined() for value in column):
+            continue
+        batch = getattr(column[0], "_tpunb_batch", None)
+        if batch is None or not batch.usual or len(batch.values) != len(column):
+            return {}
+        are_its = all(one is part for one, part in zip(column, batch.values, strict=True))
+        if not are_its or not batch.whole.shape[1:].is_fully_defined():
+            return {}
+        found[place] = batch
+    return found
+
+
+def of_usual_size(
+    graph: FuncGraph, definition: FunctionDef, batches: Mapping[int, BatchParts]
+) -> FuncGraph | None:
+    """A replica function with the shapes that TensorFlow infers for parts of the usual size.
+
+    It is not traced again: what is called in Python while it is traced is called once.
+
+    Args:
+        graph: The function as it was traced.
+        definition: The same as a protocol buffer, its calls inlined.
+        batches: Its arguments that are parts of batches, by their places.
+
+    Returns:
+        The graph of the definition; None if the function is not for parts of that size.
+    """
+    inferred = FuncGraph(f"{graph.name}_of_usual_size")
+    with inferred.as_default():
+        for place, traced in enumerate(graph.inputs):
+            batch, shape = batches.get(place), traced.shape
+            if batch is not None:
+                shape = tf.TensorShape([batch.usual, *batch.whole.shape[1:]])
+            placeholder = tf.compat.v1.placeholder(traced.dtype, shape)
+            handle_data_util.copy_handle_data(traced, placeholder)
+            inferred.inputs.append(placeholder)
+        for function in graph._functions.values():
+            inferred._add_function_recursive(function)
+        nodes, _ = function_def_to_graph_def(definition)
+        names = [f"{one.name}:0" for one in definition.signature.input_arg]
+        arguments = dict(zip(names, inferred.inputs, strict=True))
+        try:
+            tf.graph_util.import_graph_def(nodes, input_map=arguments, name="")
+        except ValueError:
+            return None
+    return inferred
+
+
+def are_as_usual(batches: Iterable[BatchParts]) -> tf.Tensor:
+    """Whether all parts of batches are of the usual size: a scalar of type bool."""
+    known = {id(batch.sizes): tf.equal(batch.sizes, batch.usual) for batch in batches}
+    return tf.reduce_all(tf.stack(list(known.values())))
+
+
+def chosen(condition: tf.Tensor, this: Callable[[], Any], other: Callable[[], Any]) -> list[Any]:
+    """What one of two functions gives, of which the one that is not called costs nothing.
+
+    Args:
+        condition: Whether it is the first.
+        this: Gives a list of tensors.
+        other: Gives tensors of the same types.
+    """
+    # A condition of TensorFlow's has outputs: at least the one that is left out here.
+    both = [lambda function=function: [tf.constant(0), *function()] for function in (this, other)]
+    outputs = tf.cond(condition, *both)
+    operation = outputs[0].op
+    while operation.type not in {"If", "StatelessIf"}:
+        operation = operation.inputs[0].op
+    # Not as part of the graph around it, in which the nodes of both would be visited.
+    operation._set_attr("_lower_using_switch_merge", AttrValue(b=False))
+    return list(outputs[1:])
