@@ -116,3 +116,41 @@ def test_fit_takes_batches_of_any_kind_in_any_order(strategy: Any) -> None:
         history = model.fit(data.batch(size, drop_remainder=drop), shuffle=False, verbose=0).history
         losses.append(history["loss"][0])
     assert losses == sorted(losses, reverse=True)
+
+
+def test_other_strategies_keep_their_iterators() -> None:
+    """What was traced for another strategy's iterator, on the device of virtual hosts, stays right."""
+    other = tf.distribute.OneDeviceStrategy("CPU:0")
+    batches = other.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2))
+
+    @tf.function
+    def take(iterator: Any) -> Any:
+        return next(iterator)
+
+    before = iter(batches)
+    assert take(before).numpy().tolist() == [0, 1]
+    strategy_of(2)
+    after = iter(batches)
+    assert type(after._iterators[0]._iterator) is type(before._iterators[0]._iterator)
+    assert take(after).numpy().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("from_function", [False, True])
+def test_datasets_are_read_in_functions(strategy: Any, from_function: bool) -> None:
+    def batches(context: Any = None) -> tf.data.Dataset:
+        return tf.data.Dataset.range(6).batch(2 if context is None else 1, drop_remainder=True)
+
+    distributed = (
+        strategy.distribute_datasets_from_function(batches)
+        if from_function
+        else strategy.experimental_distribute_dataset(batches())
+    )
+
+    @tf.function
+    def total(dataset: Any) -> Any:
+        found = tf.constant(0, tf.int64)
+        for batch in dataset:
+            found += strategy.reduce("sum", strategy.run(lambda x: x * 10, (batch,)), axis=0)
+        return found
+
+    assert total(distributed).numpy() == 150

@@ -60,31 +60,22 @@ def _is_decided(dataset: tf.data.Dataset) -> bool:
         return dataset.options().autotune.enabled is not None
 
 
-def share_iterators(devices: Iterable[str]) -> None:
-    """Lets devices of one process take their batches from one iterator on their host.
+def leave_untuned(devices: Iterable[str]) -> None:
+    """Has TensorFlow 1's iterators for some devices go over datasets that do not tune themselves.
 
-    TensorFlow has no place to hand in an iterator of one's own: the two names by
-    which its distributed datasets know theirs are replaced, once, and the one by
-    which TensorFlow 1's make an iterator for a device. For any other devices they
-    do what they did.
+    TensorFlow has no place to hand in such a dataset: the name of what makes it is replaced,
+    once. For any other devices it does what it did.
 
     Args:
         devices: The full names of virtual cores and hosts.
     """
     _cores.update(devices)
-    multi_device_iterator_ops.OwnedMultiDeviceIterator = SharedIterator
-    multi_device_iterator_ops.MultiDeviceIteratorSpec = SharedIteratorSpec
     multi_device_iterator_ops._create_device_dataset = _untuned_device_dataset
 
 
 def _untuned_device_dataset(*args: Any, **kwargs: Any) -> Any:
-    """What TensorFlow 1's iterator for a device goes over: it has nothing to tune."""
     dataset = _device_dataset(*args, **kwargs)
     return without_tuning(dataset) if dataset._variant_tensor.device in _cores else dataset
-
-
-def _are_cores(devices: Sequence[str]) -> bool:
-    return _cores.issuperset(devices)
 
 
 class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # type: ignore[misc]
@@ -99,19 +90,15 @@ class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # 
 
     @property
     def _component_specs(self) -> list[Any]:
-        if not _are_cores(self._devices):
-            return list(super()._component_specs)
         spec = round_of(self._element_spec) if self.is_in_rounds else self._element_spec
         return [iterator_ops.IteratorSpec(spec)]
 
     @property
     def is_in_rounds(self) -> bool:
         """Whether elements for all devices come in one tensor."""
-        return _are_cores(self._devices) and come_in_rounds(self._element_spec, self._devices)
+        return come_in_rounds(self._element_spec, self._devices)
 
     def _to_components(self, value: Any) -> list[Any]:
-        if not _are_cores(self._devices):
-            return list(super()._to_components(value))
         return list(value._device_iterators)
 
     def _from_components(self, components: Sequence[Any]) -> SharedIterator:
@@ -124,32 +111,17 @@ class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # 
 
 
 class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # type: ignore[misc]
-    """An iterator that gives each of several devices an element in its turn.
-
-    For devices other than virtual cores it is TensorFlow's.
-    """
+    """An iterator on a host that gives each of several cores an element in its turn."""
 
     def __init__(
         self,
         dataset: tf.data.Dataset | None = None,
         devices: Sequence[str] = (),
-        max_buffer_size: int = 1,
-        prefetch_buffer_size: int = 1,
+        ahead: int = 1,
         source_device: str = "/cpu:0",
         components: Sequence[Any] | None = None,
         element_spec: Any = None,
     ) -> None:
-        if not _are_cores(devices):
-            super().__init__(
-                dataset,
-                devices,
-                max_buffer_size,
-                prefetch_buffer_size,
-                source_device,
-                components,
-                element_spec,
-            )
-            return
         self._devices = devices
         self._source_device = source_device
         self._element_spec = element_spec if dataset is None else dataset.element_spec
@@ -158,7 +130,6 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
             self._device_iterators = list(components or ())
             return
         with tf.device(source_device):
-            ahead = max(max_buffer_size, prefetch_buffer_size)
             if self._in_rounds:
                 dataset = in_rounds(dataset, len(devices))
             else:
@@ -167,8 +138,6 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
 
     def get_next(self, device: str | None = None) -> Any:
         """The next element for a device, or without one a list of one for each."""
-        if not _are_cores(self._devices):
-            return super().get_next(device)
         if not self._in_rounds:
             if device is not None:
                 return self._on_its_core(self._next_element(), device)
@@ -227,8 +196,6 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
 
     def get_next_as_optional(self) -> list[Any]:
         """A `tf.experimental.Optional` for each device, empty after the end."""
-        if not _are_cores(self._devices):
-            return list(super().get_next_as_optional())
         if not self._in_rounds:
             return [
                 CopiedOptional(self._handed(self._next_optional(), device), self._element_spec)

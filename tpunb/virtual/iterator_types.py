@@ -1,4 +1,4 @@
-"""Types of distributed iterators: made once for each, and apart where they hand out otherwise.
+"""Distributed iterators for virtual cores, and their types: made once for each.
 
 TensorFlow makes an iterator's type, and that of each of its parts, in every call of a function
 that takes it, for each core: on 128 cores that takes longer than a small step. And it takes a
@@ -12,9 +12,56 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from tpunb.virtual._tensorflow import input_lib
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import context, device_util, input_lib
+from tpunb.virtual.input_pipelines import SharedIterator, SharedIteratorSpec
 
 __all__ = ["SettledIterator", "SettledIteratorSpec"]
+
+
+class _HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore[misc]
+    """A host's iterator, which serves all of its cores."""
+
+    def _create_owned_multi_device_iterator(self) -> None:
+        ahead = self._options.experimental_per_replica_buffer_size if self._options else 1
+        scope, host = _scope_and_host(self._worker)
+        with tf.device(scope):
+            self._iterator = SharedIterator(self._dataset, self._devices, ahead, host)
+
+    @property
+    def _type_spec(self) -> _HostIteratorSpec:
+        return _HostIteratorSpec(*super()._type_spec._serialize())
+
+
+class _HostIteratorSpec(input_lib._SingleWorkerDatasetIteratorSpec):  # type: ignore[misc]
+    """The type of a `_HostIterator`."""
+
+    @property
+    def value_type(self) -> type:
+        """The class that this is the type of."""
+        return _HostIterator
+
+    def _get_multi_device_iterator_spec(self, specs: list[Any]) -> None:
+        host = device_util.get_host_for_device(_canonical(self._worker))
+        specs.append(SharedIteratorSpec(self._devices, host, element_spec=self._element_spec))
+
+    def _from_components(self, components: Sequence[Any]) -> _HostIterator:
+        made = super()._from_components(components)
+        made.__class__ = _HostIterator
+        return made  # type: ignore[no-any-return]
+
+
+def _scope_and_host(worker: str) -> tuple[str, str]:
+    """Where TensorFlow makes an iterator of a worker, and the host that it is on."""
+    if tf.inside_function():
+        return worker, worker  # the device that it will run on
+    scope = _canonical(worker)
+    return scope, device_util.get_host_for_device(scope)
+
+
+def _canonical(worker: str) -> str:
+    return str(device_util.canonicalize(worker, device_util.current()))
 
 
 class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
@@ -24,12 +71,42 @@ class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
     data differently.
     """
 
-    @staticmethod
-    def of(iterator: Any) -> Any:
-        """The same iterator, of this class."""
-        if type(iterator) is input_lib.DistributedIterator:
-            iterator.__class__ = SettledIterator
-        return iterator
+    @classmethod
+    def over(cls, distributed: Any, datasets: Sequence[Any]) -> SettledIterator:
+        """A new iterator.
+
+        Args:
+            distributed: The distributed dataset that it goes over.
+            datasets: What each host has of it.
+        """
+        workers, strategy = distributed._input_workers, distributed._strategy
+        iterators = []
+        for number, (host, dataset) in enumerate(
+            zip(workers.worker_devices, datasets, strict=True)
+        ):
+            with tf.device(host):
+                iterators.append(
+                    _HostIterator(
+                        dataset,
+                        host,
+                        workers.compute_devices_for_worker(number),
+                        options=distributed._options,
+                        canonicalize_devices=getattr(strategy, "_canonicalize_devices", True),
+                    )
+                )
+        made = cls(
+            workers,
+            iterators,
+            strategy,
+            cardinality=distributed._cardinality,
+            enable_get_next_as_optional=distributed._enable_get_next_as_optional,
+            options=distributed._options,
+            replica_order=distributed._replica_order,
+        )
+        made._element_spec = distributed._element_spec
+        if tf.executing_eagerly():
+            context.async_wait()  # a function may take it before it is initialized
+        return made
 
     @functools.cached_property
     def _type_spec(self) -> SettledIteratorSpec:
@@ -72,10 +149,12 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
 
     @functools.cached_property
     def _component_specs(self) -> list[Any]:
-        return list(super()._component_specs)
+        return [_HostIteratorSpec(*one._serialize()) for one in super()._component_specs]
 
     def _from_components(self, components: Sequence[Any]) -> Any:
-        return SettledIterator.of(super()._from_components(components))
+        made = super()._from_components(components)
+        made.__class__ = self.value_type
+        return made
 
     def is_subtype_of(self, other: Any) -> bool:
         """Whether what was traced for another type is right for this one."""

@@ -31,7 +31,7 @@ from tpunb.virtual.dataset_clones import clone_for_each_host
 from tpunb.virtual.devices import VirtualDevices
 from tpunb.virtual.economy import checked, most_joined, processors_for_each
 from tpunb.virtual.graph.collectives import broadcast_from_first
-from tpunb.virtual.input_pipelines import share_iterators
+from tpunb.virtual.input_pipelines import leave_untuned
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
 from tpunb.virtual.replica_call import replicate
@@ -141,7 +141,7 @@ class VirtualTPUExtended(InputWorkers):
         )
         devices = resolver.devices
         clone_for_each_host()
-        share_iterators([*devices.hosts, *itertools.chain(*devices.cores)])
+        leave_untuned([*devices.hosts, *itertools.chain(*devices.cores)])
         self._tpu_devices = replica_devices(devices, device_assignment)
         self._host_device = devices.hosts[0]
         self._assign_input_workers(devices)

@@ -316,7 +316,6 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
 
     def _from_components(self, components: Sequence[Any]) -> Any:
         iterator = super()._from_components(components)
-        iterator.__class__ = WholeBatchIterator
         iterator.usual = self.usual
         return iterator
 
