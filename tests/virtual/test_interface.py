@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from support.strategies import each, local, replica_id, run, strategy_of
 
-from tpunb.errors import AcceleratorTypeError
-from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy
+from tpunb.errors import AcceleratorTypeError, VirtualDevicesError
+from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy, devices
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -335,3 +335,11 @@ def test_traced_graphs_are_freed() -> None:
     gc.collect()
     assert sum(graph() is not None for graph in graphs) <= 1
     assert len(strategy.extended._options.divergence._replications) <= 1
+
+
+def test_too_few_devices_say_how_many_cores_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_available", lambda needed: 33)
+    with pytest.raises(VirtualDevicesError) as caught:
+        strategy_of(32)
+    assert "or connect to one of at most 28 cores." in str(caught.value)  # and 4 hosts
+    strategy_of(28)

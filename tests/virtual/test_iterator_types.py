@@ -126,7 +126,7 @@ def test_other_strategies_keep_their_iterators() -> None:
     other = tf.distribute.OneDeviceStrategy("CPU:0")
     batches = iter(other.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2)))
     assert not isinstance(batches._iterators[0]._iterator, SharedIterator)
-    assert tf.function(next)(batches).numpy().tolist() == [0, 1]
+    assert tf.function(lambda it: next(it))(batches).numpy().tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("from_function", [False, True])

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tpunb.errors import VirtualDevicesError
 from tpunb.tpu.types import Accelerator
+from tpunb.tpu.types import accelerator as any_accelerator
 from tpunb.virtual._tensorflow import context
 
 # TensorFlow's own default is one thread per processor. Input pipelines of many
@@ -52,14 +53,17 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
     needed = hosts + cores
     names = [full_name(f"/device:CPU:{number}") for number in range(_available(needed))]
     if len(names) < needed:
+        smaller = map(any_accelerator, range(1, len(names)))
+        sizes = [
+            one.num_devices for one in smaller if one.num_devices + one.num_hosts <= len(names)
+        ]
+        fits = max(sizes, default=0)
         raise VirtualDevicesError(
             f"A virtual TPU {_called(accelerator)} needs {needed} logical CPU devices "
             f"({cores} cores, {hosts} host{'s' if hosts > 1 else ''}), and TensorFlow has "
             f"already started with {len(names)}.",
             fix="Restart the kernel and connect before anything else uses TensorFlow"
-            + (
-                f", or connect to one of at most {len(names) - 1} cores." if len(names) > 1 else "."
-            ),
+            + (f", or connect to one of at most {fits} cores." if fits else "."),
         )
     per_host = accelerator.devices_per_host
     flat = names[hosts:needed]
