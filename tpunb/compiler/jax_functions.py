@@ -28,7 +28,15 @@ from tpunb.errors.code_problems import SourceLine, is_library, is_of_this_packag
 from tpunb.virtual.keras_layers import is_model, layer_names
 from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, problem_of
 
-__all__ = ["JaxFunction", "any_batch", "devices_of", "function_for", "is_keras_model", "takes"]
+__all__ = [
+    "JaxFunction",
+    "any_batch",
+    "devices_of",
+    "function_for",
+    "is_keras_model",
+    "lines_of",
+    "takes",
+]
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 _CALLS = frozenset({"jit", "pjit"})
@@ -232,7 +240,7 @@ class JaxFunction:
                 str(refused),
             )
             return Prepared(
-                origins, (problem_of(diagnostic, _lines_of(refused), self.settings.choose),)
+                origins, (problem_of(diagnostic, lines_of(refused), self.settings.choose),)
             )
         return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
 
@@ -405,7 +413,7 @@ def _examples(args: Sequence[Any]) -> int | None:
     return sizes[0] if sizes else None
 
 
-def _lines_of(error: BaseException) -> list[SourceLine]:
+def lines_of(error: BaseException) -> list[SourceLine]:
     """The user's lines in an error's traceback, innermost first."""
     frames, found = error.__traceback__, []
     while frames is not None:

@@ -1,0 +1,45 @@
+"""A process with JAX and without TensorFlow: the compiler's own Python has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.patience import PATIENCE
+
+_ROOT = Path(__file__).parents[2]
+_SETTINGS = {
+    "PYTHONPATH": os.pathsep.join(map(str, (_ROOT, _ROOT / "tests"))),
+    "JAX_PLATFORMS": "cpu",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
+
+def said_with_jax(program: str, folder: Path) -> dict[str, Any]:
+    """What a program has in its dictionary `said` at its end.
+
+    Args:
+        program: Its code, which begins with `said = {}` of its own accord.
+        folder: Where its file is written.
+    """
+    file = folder / "program.py"
+    end = "import json, sys\nassert 'tensorflow' not in sys.modules\n"
+    file.write_text(f"{program}\n{end}print('said:' + json.dumps(said))\n", encoding="utf-8")
+    python = os.environ.get("TPUNB_COMPILER_PYTHON") or sys.executable
+    run = subprocess.run(
+        [python, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, **_SETTINGS},
+    )
+    assert run.returncode == 0, run.stderr
+    found: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
+    return found
