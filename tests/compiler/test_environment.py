@@ -85,6 +85,7 @@ def test_it_is_installed_shown_used_and_removed(said: Said, folder: Path) -> Non
     assert f"used      {folder}" in shown
     assert libtpu.why_unavailable() is None
     said("install")  # again, in its place
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["compiler", "compiler.lock"]
     assert said("remove") == f"Removed {folder}\n"
     assert [path.name for path in folder.parent.parent.iterdir()] == ["other"]
     assert said("remove") == "Nothing is installed.\n"

@@ -137,6 +137,7 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
         )
     target = folder()
     with _alone() as new:
+        _check_own(target)
         new.mkdir()
         say(f"Installing {listed(PACKAGES)} with {found} into {target}")
         pins = [f"{name}=={version}" for name, version in PACKAGES.items()]
@@ -162,7 +163,8 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
         (new / _RECORD).write_text(
             json.dumps({"python": runs, "versions": dict(PACKAGES)}), encoding="utf-8"
         )
-        _delete_environment(target)
+        if target.exists():
+            target.rename(_old())
         new.rename(target)
     return dataclasses.replace(made, folder=target)
 
@@ -180,23 +182,26 @@ def remove() -> Path | None:
     if not target.parent.is_dir():
         return None
     with _alone():
+        _check_own(target)
         existed = target.exists()
-        _delete_environment(target)
+        if existed:
+            target.rename(_old())
     with contextlib.suppress(OSError):  # it holds other things, or another installation begins
         target.with_suffix(".lock").unlink()
         target.parent.rmdir()
     return target if existed else None
 
 
-def _delete_environment(target: Path) -> None:
-    if not target.exists():
-        return
-    if not (target / _RECORD).is_file():
+def _old() -> Path:
+    """Where an environment goes to be deleted, so that it is found whole or not at all."""
+    return folder().with_suffix(".old")
+
+
+def _check_own(target: Path) -> None:
+    if target.exists() and not (target / _RECORD).is_file():
         raise CompilerUnavailableError(
             f"{target} was not made by tpunb compiler install.", fix="Move it away, and try again."
         )
-    (target / _RECORD).unlink()  # it is not found any more from here on
-    shutil.rmtree(target)
 
 
 @contextlib.contextmanager
@@ -215,11 +220,12 @@ def _alone() -> Iterator[Path]:
                 "Another process is installing or removing the compiler.",
                 fix="Wait until it has finished.",
             ) from None
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)  # what was killed could not do so
         try:
             yield new
         finally:
             shutil.rmtree(new, ignore_errors=True)
+            shutil.rmtree(_old(), ignore_errors=True)
 
 
 def _python(wanted: str) -> tuple[str, str, bool]:
