@@ -20,6 +20,10 @@ from tpunb.compiler import environment, libtpu
 from tpunb.compiler.environment import PACKAGES
 from tpunb.compiler.program import CompilerUnavailableError
 
+pytestmark = pytest.mark.skipif(
+    environment.why_not_here() is not None or sys.version_info < (3, 11),
+    reason="libtpu has no wheel for this machine or this Python",
+)
 Said = Callable[..., str]
 
 
