@@ -78,7 +78,7 @@ except tpunb.TpunbError as error:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What becomes of a small model."""
-    return said_with_jax(PROGRAM, tmp_path_factory.mktemp("keras"))
+    return said_with_jax(PROGRAM, tmp_path_factory.mktemp("keras"), keras=True)
 
 
 def test_memory_is_jaxs_own_to_the_byte(said: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ said["shown"] = str(tpunb.show(live.history))
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What two trainings leave, of which one is stopped."""
-    return said_with_jax(PROGRAM, tmp_path_factory.mktemp("keras"))
+    return said_with_jax(PROGRAM, tmp_path_factory.mktemp("keras"), keras=True)
 
 
 def test_a_batch_has_its_own_value(said: dict[str, Any]) -> None:

@@ -27,18 +27,30 @@ _SETTINGS = {
 }
 
 
-def said_with_jax(program: str, folder: Path) -> dict[str, Any]:
+_NO_KERAS = "Keras is not installed beside JAX: make setup"
+# Without it, the folder of its tests would be imported.
+_NEEDS_KERAS = f"""
+import importlib.util
+spec = importlib.util.find_spec("keras")
+assert spec is not None and spec.origin is not None, {_NO_KERAS!r}
+"""
+
+
+def said_with_jax(program: str, folder: Path, *, keras: bool = False) -> dict[str, Any]:
     """What a program has in its dictionary `said` at its end.
 
     Args:
         program: Its code, which begins with `said = {}` of its own accord.
         folder: Where its file is written.
+        keras: Whether it needs Keras.
     """
     python = os.environ.get("TPUNB_COMPILER_PYTHON")
     if not python and importlib.util.find_spec("jax") is None:
         pytest.skip("JAX is not installed here")
     file = folder / "program.py"
     end = "import json, sys\nassert 'tensorflow' not in sys.modules\n"
+    if keras:
+        program = _NEEDS_KERAS + program
     file.write_text(f"{program}\n{end}print('said:' + json.dumps(said))\n", encoding="utf-8")
     run = subprocess.run(
         [python or sys.executable, str(file)],
@@ -47,8 +59,8 @@ def said_with_jax(program: str, folder: Path) -> dict[str, Any]:
         timeout=PATIENCE,
         env={**os.environ, **_SETTINGS},
     )
-    if "No module named 'keras'" in run.stderr and not os.environ.get("CI"):
-        pytest.skip("Keras is not installed beside JAX: make setup")
+    if _NO_KERAS in run.stderr and not os.environ.get("CI"):
+        pytest.skip(_NO_KERAS)
     assert run.returncode == 0, run.stderr
     found: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
     return found
