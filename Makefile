@@ -115,7 +115,7 @@ endef
 .venv-compiler/.done: pyproject.toml Makefile
 	$(STAGE) ".venv-compiler: the TPU's own compiler"
 	$(call make_environment,.venv-compiler)
-	$(COMPILER)/python $(PIP_INSTALL) -e ".[compiler]"
+	$(COMPILER)/python $(PIP_INSTALL) -e ".[compiler]" keras
 	touch $@
 
 # TF-GNN comes last: pip calls what it lacks an error.

@@ -305,6 +305,10 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
         ["kernel", "install"],
         ["kernel", "list"],
         ["kernel", "remove"],
+        ["compiler"],
+        ["compiler", "install"],
+        ["compiler", "status"],
+        ["compiler", "remove"],
     ],
     ids=" ".join,
 )

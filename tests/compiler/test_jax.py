@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.jax_process import said_with_jax
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
 PROGRAM = """
-import json, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
@@ -96,36 +90,13 @@ found = tpunb.largest_batch(
     S((64, 1024), jnp.float32), tpu="v5e-1", step=65536
 )
 said["largest"] = [found.batch > 0, found.program.memory.available - found.program.memory.peak]
-assert "tensorflow" not in sys.modules
-print("said:" + json.dumps(said))
 """
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a process with JAX says; the compiler's own, which has it."""
-    file = tmp_path_factory.mktemp("jax") / "program.py"
-    file.write_text(PROGRAM)
-    root = str(Path(__file__).parents[2])
-    python = os.environ.get("TPUNB_COMPILER_PYTHON") or sys.executable
-    settings = {
-        "PYTHONPATH": root,
-        "JAX_PLATFORMS": "cpu",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-8",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-    }
-    run = subprocess.run(
-        [python, str(file)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={**os.environ, **settings},
-    )
-    assert run.returncode == 0, run.stderr
-    found: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
-    return found
+    return said_with_jax(PROGRAM, tmp_path_factory.mktemp("jax"))
 
 
 def test_memory_is_jaxs_own_to_the_byte(said: dict[str, Any]) -> None:

@@ -245,7 +245,7 @@ def test_another_python_has_the_compiler(
     # What this process finds its packages by is not for the other one.
     (tmp_path / "jax.py").write_text("raise RuntimeError", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(libtpu.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(libtpu, "_own", dict)
     libtpu.require()
     assert isinstance(asked(), Compiled)
 
@@ -275,6 +275,7 @@ def test_what_does_not_fit_is_no_refusal(
     """A libtpu or a JAX of another release."""
     (tmp_path / "libtpu.py").write_text("", encoding="utf-8")
     monkeypatch.delenv(libtpu.PYTHON, raising=False)
+    monkeypatch.setattr(libtpu.environment, "find", lambda: None)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path, *packages])
     with pytest.raises(ChildLostError, match=r"process failed \(AttributeError"):
         asked()

@@ -53,6 +53,18 @@ def test_it_is_the_first_problem() -> None:
     assert next(problem.about for problem in software.problems(local_tpu=True)) == "libtpu"
 
 
+@pytest.mark.parametrize(("libtpu", "crashes"), [("0.0.21.1", True), ("0.0.23.1", False)])
+@pytest.mark.parametrize("others", [{}, {"tensorflow": "2.21.0"}])
+def test_a_jax_that_crashes_when_it_compiles(
+    others: dict[str, str], libtpu: str, crashes: bool
+) -> None:
+    software = Software("3.12.11", {"jax": "0.7.2", "libtpu": libtpu, **others})
+    found = [one for one in software.problems(local_tpu=False) if one.about == "jax"]
+    assert [(one.command, one.stops) for one in found] == crashes * [
+        ("tpunb compiler install", False)
+    ]
+
+
 @pytest.mark.parametrize("tensorflow", ["2.18.0", "2.19.1", "2.99.0", "unknown version"])
 def test_of_other_releases_nothing_is_claimed(tensorflow: str) -> None:
     assert fatal_pair(pair("0.0.52", tensorflow)) is None
@@ -156,7 +168,7 @@ def test_whose_files_are_on_disk(last: str, site: Path) -> None:
     assert '"tensorflow-tpu==2.20.0"' in problem.command
 
 
-@pytest.mark.parametrize(("libtpu", "fits"), [("0.0.23", True), ("0.0.21.1", False)])
+@pytest.mark.parametrize(("libtpu", "fits"), [("0.0.23", True), ("0.0.22", False)])
 def test_jax_has_a_libtpu_of_its_own(libtpu: str, fits: bool, site: Path) -> None:
     install(site, "jax", "0.7.2", 'Requires-Dist: libtpu==0.0.23; extra == "tpu"')
     install(site, "tensorflow-tpu", "2.20.0")
@@ -167,7 +179,7 @@ def test_jax_has_a_libtpu_of_its_own(libtpu: str, fits: bool, site: Path) -> Non
     assert bool(found) is not fits
     for problem in found:
         assert not problem.stops
-        assert "jax 0.7.2 wants libtpu==0.0.23, and 0.0.21.1 is installed" in problem.message
+        assert "jax 0.7.2 wants libtpu==0.0.23, and 0.0.22 is installed" in problem.message
 
 
 def resolved(python: str, *arguments: str, folder: Path) -> dict[str, str] | None:

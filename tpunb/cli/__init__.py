@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from tpunb.cli import doctor, errors, kernel, run, topology, verify, worker
+from tpunb.cli import compiler, doctor, errors, kernel, run, topology, verify, worker
 from tpunb.cli.outcome import Failed, Interrupted
 from tpunb.cli.streams import OutputError, ReaderGone, safe_streams
 from tpunb.errors import TpunbError
@@ -16,13 +16,14 @@ from tpunb.version import __version__
 __all__ = ["main"]
 
 _READER_GONE = 141  # 128 + SIGPIPE, as shells have it
-_COMMANDS = (run, kernel, topology, worker, doctor, verify, errors)
+_COMMANDS = (run, kernel, topology, worker, compiler, doctor, verify, errors)
 _EPILOG = """\
 examples:
   tpunb run notebook.ipynb --tpu v3-8    execute a notebook on a virtual TPU
   tpunb kernel install v5e-8             a virtual TPU in Jupyter's kernel picker
   tpunb topology v4-32                   what a TPU type looks like
   tpunb worker --cores 8                 a host of a virtual Pod, for another machine
+  tpunb compiler install                 the TPU's own compiler, beside your packages
   tpunb doctor                           check this machine's TPU setup
   tpunb verify local                     does this TPU do what tpunb says it does
   tpunb explain < training.log           why it failed and how to fix it

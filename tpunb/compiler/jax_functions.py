@@ -28,7 +28,15 @@ from tpunb.errors.code_problems import SourceLine, is_library, is_of_this_packag
 from tpunb.virtual.keras_layers import is_model, layer_names
 from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, problem_of
 
-__all__ = ["JaxFunction", "any_batch", "devices_of", "function_for", "is_keras_model", "takes"]
+__all__ = [
+    "JaxFunction",
+    "any_batch",
+    "devices_of",
+    "function_for",
+    "is_keras_model",
+    "lines_of",
+    "takes",
+]
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 _CALLS = frozenset({"jit", "pjit"})
@@ -158,10 +166,12 @@ class JaxFunction:
             examples = _examples(self.args)
         cores = wanted.tpu.num_devices
         if devices not in {1, cores}:
+            made = "without a keras.distribution, which the model is made in"
+            if examples is None:
+                made = f"with another mesh: jax.sharding.AbstractMesh(({cores},), ('data',))"
             raise CompileError(
                 f"The mesh has {devices} devices, and a {wanted.tpu.name} has {cores} cores.",
-                fix="Choose a type with as many, or make another mesh: "
-                f"jax.sharding.AbstractMesh(({cores},), ('data',)).",
+                fix=f"Choose a type with as many, or compile it {made}.",
             )
         by_data = examples is not None and devices == wanted.replicas
         replicas = devices if by_data else 1
@@ -232,7 +242,7 @@ class JaxFunction:
                 str(refused),
             )
             return Prepared(
-                origins, (problem_of(diagnostic, _lines_of(refused), self.settings.choose),)
+                origins, (problem_of(diagnostic, lines_of(refused), self.settings.choose),)
             )
         return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
 
@@ -346,14 +356,9 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
     """The sharding of what is on all cores, and of a tensor of the batch by its shape."""
     named, spec = jax.sharding.NamedSharding, jax.sharding.PartitionSpec
     distribution = sys.modules["keras"].distribution.distribution()
-    if distribution is not None:
-        meshes = [
-            one.sharding.mesh
-            for one in jax.tree_util.tree_leaves(values)
-            if len(one.sharding.device_set) > 1
-        ]
-        if not meshes:
-            return None, lambda _: None
+    shardings = [one.sharding for one in jax.tree_util.tree_leaves(values)]
+    meshes = [one.mesh for one in shardings if len(one.device_set) > 1]
+    if distribution is not None and meshes:  # else it is over this machine's only device
 
         def laid_out(shape: Sequence[int]) -> Any:
             layout = distribution.get_data_layout(shape)
@@ -405,7 +410,7 @@ def _examples(args: Sequence[Any]) -> int | None:
     return sizes[0] if sizes else None
 
 
-def _lines_of(error: BaseException) -> list[SourceLine]:
+def lines_of(error: BaseException) -> list[SourceLine]:
     """The user's lines in an error's traceback, innermost first."""
     frames, found = error.__traceback__, []
     while frames is not None:

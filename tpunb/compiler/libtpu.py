@@ -6,15 +6,16 @@ on some programs: then another takes its place.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-import importlib.util
 import os
-import platform
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tpunb._util.child_process import ChildLostError, ChildProcess, started
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb._util.units import byte_count
+from tpunb.compiler import environment
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
 from tpunb.machine import memory
@@ -31,6 +33,7 @@ __all__ = [
     "Refused",
     "ask",
     "available",
+    "described",
     "read_exported",
     "require",
     "start",
@@ -58,10 +61,13 @@ _ENVIRONMENT = {
     "PYTHONWARNINGS": "ignore",
 }
 _SCRIPT = Path(__file__).with_name("libtpu_process.py")
-_INSTALL = "pip install 'tpunb[compiler]'"
+_INSTALL = (
+    "tpunb compiler install (in a cell: !tpunb compiler install). It downloads some 230 MB into "
+    "your cache folder and changes no package of yours."
+)
 _INSTALL_THERE = (
-    f"Install jax, jaxlib and libtpu for the Python that {PYTHON} names; `tpunb[compiler]` lists "
-    "releases that fit."
+    f"Install {' '.join(f'{name}=={one}' for name, one in environment.PACKAGES.items())} for the "
+    f"Python that {PYTHON} names, or unset it."
 )
 
 
@@ -109,25 +115,43 @@ class Refused:
 
 def why_unavailable() -> CompilerUnavailableError | None:
     """Why the compiler cannot be asked here, or None; looks for packages, imports none."""
-    if os.environ.get(PYTHON):
-        return None
-    if sys.platform != "linux" or platform.machine() not in {"x86_64", "AMD64"}:
+    if python := os.environ.get(PYTHON):
+        if shutil.which(python):
+            return None
         return CompilerUnavailableError(
-            "The TPU's compiler (libtpu) has wheels for Linux on x86-64 only.",
-            fix="Compile in Colab or on another Linux machine.",
+            f"{PYTHON} names {python}, which is not an executable file.",
+            fix="Unset it, or name a Python that has JAX and libtpu.",
         )
-    missing = [name for name in ("libtpu", "jax", "jaxlib") if not importlib.util.find_spec(name)]
-    if not missing:
+    if error := environment.why_not_here():
+        return error
+    if ((made := environment.find()) and not made.problem) or _own() == environment.PACKAGES:
         return None
-    if sys.version_info < (3, 11):
-        return CompilerUnavailableError(
-            "The TPU's compiler (libtpu) needs Python 3.11 or later.",
-            fix=f"Name a Python that has it in the environment variable {PYTHON}.",
-        )
-    return CompilerUnavailableError(
-        f"The TPU's compiler is not installed: {' and '.join(missing)} missing.",
-        fix=f"{_INSTALL}, some 230 MB.",
-    )
+    if made:
+        why = f"The TPU's compiler in {made.folder} cannot be used: {made.problem}."
+    elif own := _own():
+        have, need = environment.listed(own), environment.listed(environment.PACKAGES)
+        why = f"The TPU's compiler is not installed: here is {have}, and tpunb needs {need}."
+    else:
+        why = "The TPU's compiler is not installed."
+    return CompilerUnavailableError(why, fix=_INSTALL)
+
+
+def described() -> str:
+    """Which compiler is asked, in words; there has to be one."""
+    if python := os.environ.get(PYTHON):
+        return f"{python}, which {PYTHON} names"
+    if (made := environment.find()) and not made.problem:
+        return str(made.folder)
+    return f"{sys.executable}, which has {environment.listed(_own())}"
+
+
+def _own() -> dict[str, str]:
+    """The releases of JAX and libtpu that this process would import."""
+    found = {}
+    for name in environment.PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def available() -> bool:
@@ -217,9 +241,9 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
     except ChildLostError as error:
         raise ChildLostError(_lost(error, request["module"]), crashed=error.crashed) from None
     if "missing" in answer:
-        own = f"{_INSTALL}." if not os.environ.get(PYTHON) else _INSTALL_THERE
         raise CompilerUnavailableError(
-            f"The TPU's compiler cannot be imported: {answer['missing']}.", fix=own
+            f"The TPU's compiler cannot be imported: {answer['missing']}.",
+            fix=_INSTALL_THERE if os.environ.get(PYTHON) else _INSTALL,
         )
     if "broken" in answer:
         raise ChildLostError(f"the compiler's process failed ({answer['broken']}).")
@@ -252,6 +276,8 @@ def _start() -> subprocess.Popen[bytes]:
         # Neither our own packages are its, nor is this folder, which has a `libtpu` too.
         code = f"import sys, runpy; sys.path.remove(''); {run}"
         return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""})
+    if (made := environment.find()) and not made.problem:
+        return started(made.command(f"import runpy; {run}"), _ENVIRONMENT)
     # As this process finds its packages, which need not be as a new one would.
     code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run}"
     return started([sys.executable, "-c", code], _ENVIRONMENT)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from tpunb.keras.jax_state import is_of_jax, value_of
 
 __all__ = ["BatchValues"]
 
@@ -102,7 +108,7 @@ class BatchValues:
         if self._read is None:
             self._metrics = list(_flat(self._model))
             self._places = {id(metric): place for place, metric in enumerate(self._means)}
-            self._read = _reader(self._means)
+            self._read = _reader(self._model, self._means)
         self._marks.append(_Mark(step, self._read(), ends or step is None))
 
     @property
@@ -138,7 +144,7 @@ class BatchValues:
         rows = []
         while self._rows and (mark.step is None or self._rows[0][0] <= mark.step):
             rows.append(self._rows.popleft())
-        sums = None if mark.sums is None else mark.sums.numpy()
+        sums = None if mark.sums is None else _on_host(mark.sums)
         for name in dict.fromkeys(name for _, logs in rows for name in logs):
             self.logged.add(name)
             block = [(step, logs[name]) for step, logs in rows if name in logs]
@@ -257,8 +263,12 @@ def _is_same(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=_SAME, abs_tol=1e-12)
 
 
-def _reader(metrics: Sequence[Any]) -> Callable[[], Any]:
+def _reader(model: Any, metrics: Sequence[Any]) -> Callable[[], Any]:
     """A function that reads the totals and the counts of metrics, in one call."""
+    if not metrics:
+        return lambda: None
+    if is_of_jax(model):
+        return functools.partial(_read_jax, model, metrics)
     import tensorflow as tf
 
     def read() -> Any:
@@ -266,7 +276,19 @@ def _reader(metrics: Sequence[Any]) -> Callable[[], Any]:
         return tf.stack([[tf.cast(each, tf.float64) for each in pair] for pair in pairs])
 
     # Over several replicas it is a sum, and as a function ten times as cheap.
-    return tf.function(read, autograph=False) if metrics else lambda: None
+    function: Callable[[], Any] = tf.function(read, autograph=False)
+    return function
+
+
+def _read_jax(model: Any, metrics: Sequence[Any]) -> Any:
+    """The same with the JAX backend, in a new array."""
+    jnp = sys.modules["jax"].numpy
+    pairs = [(metric.total, metric.count) for metric in metrics]
+    return jnp.stack([jnp.stack([value_of(one, model) for one in pair]) for pair in pairs])
+
+
+def _on_host(sums: Any) -> Any:
+    return sums.numpy() if hasattr(sums, "numpy") else np.asarray(sums)
 
 
 def _inner(variable: Any) -> Any:

@@ -278,6 +278,8 @@ class LiveCurves:
         if fit is None:
             return
         fit.guard.leave()
+        if stopped and hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()  # within an epoch its variables hold nothing
         if stopped and (kept := fit.guard.keras_history) is not None:
             self.model.history = kept  # Keras does so at an epoch's end
         fit.curves.collect(all_rows=True)

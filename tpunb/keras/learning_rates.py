@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tpunb.keras.jax_state import is_of_jax, value_of
 from tpunb.training.history import History
 
 __all__ = ["RATE", "RATE_NAMES", "LearningRates"]
@@ -53,7 +54,7 @@ class LearningRates:
     def sample(self, step: int) -> None:
         """Samples the rate with which the next step is done."""
         self.next_step = step + self._stride
-        rate = _rate_of(getattr(self._model, "optimizer", None))
+        rate = _rate_of(getattr(self._model, "optimizer", None), self._model)
         if rate is None:
             return
         self._seen.append((step, rate))
@@ -64,11 +65,16 @@ class LearningRates:
             self._seen = self._seen[-1:]
 
 
-def _rate_of(optimizer: Any) -> float | None:
+def _rate_of(optimizer: Any, model: Any) -> float | None:
     """An optimizer's rate for its next step; None if it has none."""
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner  # what scales the loss is around it
     try:
+        if is_of_jax(model):
+            rate = optimizer._learning_rate
+            if not callable(rate):
+                return float(value_of(rate, model))
+            return float(rate(value_of(optimizer.iterations, model)))
         rate = optimizer.learning_rate
         if hasattr(optimizer, "_current_learning_rate"):
             # Of a schedule tf_keras has the rate of the last step only.

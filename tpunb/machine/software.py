@@ -16,6 +16,7 @@ from tpunb.machine.problems import Problem
 from tpunb.machine.tested_releases import OLDEST, SPECIFIER, is_newer, newer_than_tested, release
 from tpunb.machine.tpu_packages import (
     FOR_TPU,
+    crashing_pair,
     fatal_pair,
     jax_pair,
     overwritten_tensorflow,
@@ -92,6 +93,7 @@ class Software:
         Args:
             local_tpu: Whether this machine's TPU is to be used.
         """
+        yield from filter(None, [crashing_pair(self.versions)])
         if self.tensorflow is None:
             yield self._missing(local_tpu=local_tpu)
             return

@@ -9,7 +9,15 @@ from importlib import metadata
 from tpunb.machine.problems import Problem
 from tpunb.machine.tested_releases import release
 
-__all__ = ["FOR_TPU", "LIBTPU", "fatal_pair", "jax_pair", "overwritten_tensorflow", "unmet"]
+__all__ = [
+    "FOR_TPU",
+    "LIBTPU",
+    "crashing_pair",
+    "fatal_pair",
+    "jax_pair",
+    "overwritten_tensorflow",
+    "unmet",
+]
 
 FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
 """Distributions of TensorFlow with TPU support."""
@@ -45,6 +53,20 @@ def fatal_pair(versions: Mapping[str, str]) -> Problem | None:
         "TensorFlow loads it.",
         "Install an older libtpu, then restart the kernel.",
         f'pip install "libtpu>={oldest},<{too_new}"',
+    )
+
+
+def crashing_pair(versions: Mapping[str, str]) -> Problem | None:
+    """The problem of a JAX and a libtpu that crash when they compile without a TPU."""
+    if (versions.get("jax"), versions.get("libtpu")) != ("0.7.2", "0.0.21.1"):  # Colab's, in 2026
+        return None
+    return Problem(
+        "jax",
+        "JAX 0.7.2 with libtpu 0.0.21.1 ends the process when it compiles for a TPU that is not "
+        "there.",
+        "Let tpunb.compile do it, with a compiler of its own that leaves both as they are.",
+        "tpunb compiler install",
+        stops=False,
     )
 
 

@@ -214,7 +214,12 @@ class TpuMagics(Magics):  # type: ignore[misc]
                 loss = compute_loss(labels, model(images, training=True))
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+            %%tpu_compile --for v5e-8
+            jax_step(params, batch)  # in JAX: this call is compiled
         """
+        __tracebackhide__ = True
+
         options = CompileOptions.of(arguments_of(self.tpu_compile, line))
         program = self.session.compile(cell, options, self._data(options.data))
         if options.out is not None:

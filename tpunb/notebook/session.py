@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
+from tpunb.cells.jax_cell import compile_jax_cell, is_jax_cell
+from tpunb.cells.source import CellSource, parse_cell
+from tpunb.compiler.program import CompileError
 from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
@@ -254,29 +257,65 @@ class Session:
         Raises:
             Stopped: The stop button has ended it.
         """
-        from tpunb.cells.compiling import CompileSettings
-
-        connection = self.connection
+        __tracebackhide__ = True
         doing = "tracing the cell"
 
         def say(what: str) -> None:
             nonlocal doing
             doing = what
 
-        how = CompileSettings(
-            options.tpus, options.speed, options.timeout, say, options.largest_batch
-        )
+        def compiled() -> TpuProgram | TpuPrograms:
+            __tracebackhide__ = True
+            cell = parse_cell(source)
+            if is_jax_cell(cell, self.namespace):
+                return self._compile_jax(cell, options, say)
+            connection = self.connection
+            from tpunb.cells.compiling import CompileSettings
+
+            how = CompileSettings(
+                options.tpus, options.speed, options.timeout, say, options.largest_batch
+            )
+            return connection.cells.compile(
+                source, self.namespace, how, data=data, names=options.names
+            )
+
         with self._short_errors(source), CellDisplay(lambda: doing):
             try:
-                program = connection.cells.compile(
-                    source, self.namespace, how, data=data, names=options.names
-                )
+                program = compiled()
             except Stopped:
                 raise
             except KeyboardInterrupt:
                 raise Stopped(f"while {doing}; nothing was run, and nothing has changed.") from None
-        connection.program = program
+        if self.open_connection is not None:
+            self.open_connection.program = program
         return program
+
+    def _compile_jax(
+        self, cell: CellSource, options: CompileOptions, say: Callable[[str], None]
+    ) -> TpuProgram | TpuPrograms:
+        """Compiles the call that a cell of JAX ends with; no connection is needed."""
+        __tracebackhide__ = True
+        if options.data:
+            raise CompileError(
+                "A cell of JAX takes its batch from its last call, not from -d.",
+                fix="Leave -d out; tpunb.largest_batch(step, ...) looks for the largest batch.",
+            )
+        connection = self.open_connection
+        own = [connection.tpu] if connection is not None and connection.kind == "virtual" else []
+        tpu = options.tpus or own
+        if not tpu:
+            raise CompileError(
+                "It is not known what TPU type to compile for.",
+                fix="Name one, as %%tpu_compile --for v5e-8, or connect to one.",
+            )
+        return compile_jax_cell(
+            cell,
+            self.namespace,
+            tpu if len(tpu) > 1 else tpu[0],
+            speed=options.speed,
+            timeout=options.timeout,
+            progress=say,
+        )
 
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.display.describe import tensorflow_values
+from tpunb.display.describe import jax_values, tensorflow_values
 from tpunb.display.describe.values import (
     PreviewMaker,
     ReplicaValue,
@@ -75,8 +75,11 @@ def _capacity(leaves: Sequence[Leaf], replicas: int) -> int:
 
 def _leaves(path: str, item: Any) -> tuple[list[Leaf], int]:
     """The leaves of an item, which may hold a structure on each replica, and how many more."""
-    name = type(item).__name__
-    components = guarded(lambda: tensorflow_values.distributed_components(item), None)
+    name = _class_of(item)
+    components = guarded(lambda: jax_values.parts_of(item), None)
+    if components and len(components) == 1:
+        return [Leaf(path, name, components, distributed=False)], 0
+    components = components or guarded(lambda: tensorflow_values.distributed_components(item), None)
     if not components:
         return [Leaf(path, name, (item,), distributed=False)], 0
     structures: list[list[tuple[str, Any]]] = []
@@ -123,8 +126,11 @@ def _items(value: Any) -> Iterable[tuple[Callable[[], str], Any]] | None:
     """Path steps, computed on demand, and items of a structure; `None` for a leaf."""
     if isinstance(value, Mapping) and value:
         return ((partial(_step, key), item) for key, item in value.items())
+    if not isinstance(value, tuple | list):
+        known = jax_values.items_of(value)
+        return None if known is None else [(partial(str, key), child) for key, child in known]
     # Composite tensors of TensorFlow's are named tuples: SparseTensorValue and the like.
-    if not isinstance(value, tuple | list) or not value or _is_plain(value):
+    if not value or _is_plain(value):
         return None
     names = getattr(value, "_fields", None)
     if names:
@@ -206,29 +212,27 @@ def describe_replica_values(value: Any) -> ReplicaValuesDescription:
 
     Args:
         value: A `PerReplica`, `Mirrored` or other value of `tf.distribute`, a
-            distributed variable, a plain value, or tuples, lists and mappings of
-            these.
+            distributed variable, an array of JAX, a plain value, or tuples, lists and
+            mappings of these, or any tree that JAX knows.
 
     Returns:
         The description. A value that cannot be described is shown by its repr: this
         never raises because of a value.
     """
-    return describe_leaves(type(value).__name__, *leaves_of(value))
+    return describe_leaves(value, *leaves_of(value))
 
 
-def describe_leaves(
-    type_name: str, leaves: Sequence[Leaf], omitted: int
-) -> ReplicaValuesDescription:
+def describe_leaves(value: Any, leaves: Sequence[Leaf], omitted: int) -> ReplicaValuesDescription:
     """Describes a structure whose leaves are known already, as `describe_replica_values` does.
 
     Args:
-        type_name: The class of the whole.
+        value: The whole.
         leaves: Its leaves.
         omitted: How many more leaves it has, at least.
     """
     sections = tuple(_section(leaf) for leaf in leaves)
     return ReplicaValuesDescription(
-        type_name=type_name,
+        type_name=_class_of(value),
         num_replicas=max((len(part.values) for part in sections if part.distributed), default=0),
         sections=sections,
         omitted=omitted,
@@ -252,14 +256,16 @@ def describe_chosen_replicas(value: Any, targets: Sequence[slice]) -> ReplicaVal
         raise IndexError(f"There are replicas 0 to {count - 1}.")
     ids = [replica for some in found for replica in some]
     chosen = tuple(dict.fromkeys(ids))
-    described = describe_leaves(
-        type(value).__name__, [_only(leaf, chosen) for leaf in leaves], omitted
-    )
+    described = describe_leaves(value, [_only(leaf, chosen) for leaf in leaves], omitted)
     sections = tuple(
         replace(section, chosen=chosen) if section.distributed else section
         for section in described.sections
     )
     return replace(described, sections=sections)
+
+
+def _class_of(value: Any) -> str:
+    return guarded(lambda: jax_values.type_name(value), type(value).__name__)
 
 
 def _only(leaf: Leaf, chosen: tuple[int, ...]) -> Leaf:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import counted
-from tpunb.display.describe import tensorflow_values
+from tpunb.display.describe import jax_values, tensorflow_values
 from tpunb.display.describe.statistics import (
     ArraySummary,
     Statistics,
@@ -168,6 +168,7 @@ def computable(array: Array) -> Array | None:
 
 _MAX_TEXT = 200
 _LOST = "cannot be read: its connection is closed, or lost"
+_DELETED = "cannot be read: it was deleted, or donated to a function"
 _QUICK = ("float32", "float64", "float16", "bfloat16")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -214,11 +215,14 @@ def replica_value(value: Any, *, preview: PreviewMaker | None) -> ReplicaValue:
 
 
 def _unreadable(value: Any) -> ReplicaValue | None:
-    """A tensor or variable, of which all is known but the numbers."""
+    """A tensor, a variable or an array, of which all is known but the numbers."""
+    lost = _LOST
     known = tensorflow_values.type_and_shape(value)
     if known is None:
+        lost, known = _DELETED, jax_values.type_and_shape(value)
+    if known is None:
         return None
-    return ReplicaValue("object", *known, texts=(_LOST,), fingerprint=("lost", id(value)))
+    return ReplicaValue("object", *known, texts=(lost,), fingerprint=("lost", id(value)))
 
 
 def _described(value: Any, *, preview: PreviewMaker | None) -> ReplicaValue | None:

@@ -296,7 +296,7 @@ class ReplicasWidget(LiveWidget):
             self._leaves = []
             return value
         self._leaves, omitted = leaves_of(value)
-        return describe_leaves(type(value).__name__, self._leaves, omitted)
+        return describe_leaves(value, self._leaves, omitted)
 
     def _payload(self) -> tuple[dict[str, Any], bytes]:
         header, data = payload(self.description)

@@ -1,0 +1,232 @@
+"""`tpunb compiler`: an environment of its own, from tiny packages of the same names."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpunb import cli
+from tpunb.compiler import environment, libtpu
+from tpunb.compiler.environment import PACKAGES
+from tpunb.compiler.program import CompilerUnavailableError
+
+pytestmark = pytest.mark.skipif(
+    environment.why_not_here() is not None or sys.version_info < (3, 11),
+    reason="libtpu has no wheel for this machine or this Python",
+)
+Said = Callable[..., str]
+
+
+def write_wheel(wheels: Path, name: str, code: str = "place = __file__") -> Path:
+    """Writes a wheel with one module."""
+    version = PACKAGES[name]
+    about = f"{name}-{version}.dist-info"
+    tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    described = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    path = wheels / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}/__init__.py", code)
+        wheel.writestr(f"{about}/METADATA", described)
+        wheel.writestr(f"{about}/WHEEL", tags)
+        wheel.writestr(f"{about}/RECORD", "")
+    return path
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels in place of an index; in each a module that says where it is."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for name in PACKAGES:
+        write_wheel(wheels, name)
+    for tool in ("PIP", "UV"):
+        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(wheels))
+    return wheels
+
+
+@pytest.fixture
+def folder(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the environment will be: a cache of the test's own, with something of others in it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(libtpu.PYTHON, raising=False)
+    monkeypatch.setattr(libtpu, "_own", dict)
+    (tmp_path / "cache" / "other").mkdir(parents=True)
+    return tmp_path / "cache" / "tpunb" / "compiler"
+
+
+@pytest.fixture
+def said(folder: Path, capfd: pytest.CaptureFixture[str]) -> Said:
+    """Runs the command and gives what it writes."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert cli.main(["compiler", *arguments]) == code
+        captured = capfd.readouterr()
+        return captured.out + captured.err
+
+    return run
+
+
+def test_it_is_installed_shown_used_and_removed(said: Said, folder: Path) -> None:
+    assert "Try: tpunb compiler install" in said("status", code=1)
+    shown = said("install")
+    assert "Successfully installed" in shown or "Installed 3 packages" in shown  # the tool's own
+    assert f"Installed the TPU's compiler in {folder}" in shown
+    shown = said("status")
+    assert f"folder    {folder}" in shown
+    assert "releases  jax 0.10.2, jaxlib 0.10.2, libtpu 0.0.52" in shown
+    assert re.search(r"size +[\d.]+ [KM]iB", shown)
+    assert f"used      {folder}" in shown
+    assert libtpu.why_unavailable() is None
+    said("install")  # again, in its place
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["compiler", "compiler.lock"]
+    assert said("remove") == f"Removed {folder}\n"
+    assert [path.name for path in folder.parent.parent.iterdir()] == ["other"]
+    assert said("remove") == "Nothing is installed.\n"
+    assert libtpu.why_unavailable() is not None
+
+
+def test_its_process_sees_its_packages_alone(said: Said, folder: Path) -> None:
+    said("install")
+    made = environment.find()
+    assert made is not None
+    code = "import jax; print(jax.place)\ntry: import pytest\nexcept ImportError: print('alone')"
+    shown = subprocess.run(made.command(code), capture_output=True, text=True, check=True).stdout
+    assert shown == f"{folder / 'jax' / '__init__.py'}\nalone\n"
+
+
+def test_the_compilers_process_is_started_with_it(
+    said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said("install")
+    started: list[list[str]] = []
+    monkeypatch.setattr(libtpu, "started", lambda command, settings: started.append(command))
+    libtpu._start()
+    made = environment.find()
+    assert made is not None
+    assert started[0][:-1] == made.command("")[:-1]
+    monkeypatch.setenv(libtpu.PYTHON, sys.executable)
+    libtpu._start()
+    assert started[1][0] == sys.executable
+    assert "which TPUNB_COMPILER_PYTHON names" in said("status")
+
+
+def test_a_failure_leaves_what_was_there(said: Said, folder: Path, packages: Path) -> None:
+    (packages / "libtpu-0.0.52-py3-none-any.whl").unlink()
+    assert "Installing failed with exit code" in said("install", code=2)
+    assert environment.find() is None
+    assert not folder.with_suffix(".partial").exists()
+    write_wheel(packages, "libtpu")
+    said("install")
+    write_wheel(packages, "libtpu", "raise ImportError('no such symbol')")
+    assert "cannot import them: ImportError: no such symbol" in said("install", code=2)
+    assert libtpu.why_unavailable() is None  # the one before
+
+
+def test_an_interrupted_installation_is_not_found(
+    said: Said, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = subprocess.run
+
+    def interrupted(command: list[str], **options: Any) -> Any:
+        if "--target" not in command:
+            return run(command, **options)
+        Path(command[command.index("--target") + 1], "jax").mkdir()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "run", interrupted)
+        said("install", code=130)
+    assert environment.find() is None
+    assert not folder.with_suffix(".partial").exists()
+    # One that was killed cannot tidy up.
+    folder.with_suffix(".partial").mkdir()
+    (folder.with_suffix(".partial") / "half").touch()
+    assert environment.find() is None
+    said("install")
+    assert not (folder / "half").exists()
+    assert libtpu.why_unavailable() is None
+
+
+def test_two_do_not_install_at_once(said: Said, folder: Path) -> None:
+    folder.parent.mkdir()
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "Another process is installing" in said("install", code=2)
+
+
+def test_a_folder_of_somebody_elses_is_left_alone(said: Said, folder: Path) -> None:
+    (folder / "photos").mkdir(parents=True)
+    assert "was not made by tpunb" in said("remove", code=2)
+    assert "was not made by tpunb" in said("install", code=2)
+    assert (folder / "photos").is_dir()
+
+
+def test_another_python_is_named(said: Said) -> None:
+    assert "Python 3.11 or later: cat is not one" in said("install", "--python", "cat", code=2)
+    said("install", "--python", sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("record", "own", "says"),
+    [
+        ({"python": "/gone", "versions": dict(PACKAGES)}, {}, "its Python, /gone, no longer"),
+        ({"python": "/bin/sh", "versions": {"jax": "0.9.0"}}, {}, "it has jax 0.9.0, and this"),
+        ({"python": "/gone", "versions": dict(PACKAGES)}, PACKAGES, ""),
+        (None, PACKAGES, ""),
+        (None, {}, "is not installed."),
+        (None, {"jax": "0.7.2", "jaxlib": "0.7.2", "libtpu": "0.0.21.1"}, "here is jax 0.7.2, "),
+        ("{", {}, "is not installed."),
+    ],
+)
+def test_the_environment_that_would_compile_is_asked(
+    record: Mapping[str, Any] | str | None,
+    own: Mapping[str, str],
+    says: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not this Python, whose JAX and libtpu need not fit each other."""
+
+    def version(name: str) -> str:
+        if name not in own:
+            raise metadata.PackageNotFoundError(name)
+        return own[name]
+
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent.parent))
+    monkeypatch.delenv(libtpu.PYTHON, raising=False)
+    monkeypatch.setattr(metadata, "version", version)
+    if record is not None:
+        folder.mkdir(parents=True)
+        text = record if isinstance(record, str) else json.dumps(record)
+        (folder / "tpunb-compiler.json").write_text(text)
+    error = libtpu.why_unavailable()
+    assert (error is None) is not bool(says)
+    if error is not None:
+        assert says in error.message
+        assert "tpunb compiler install" in error.fix
+
+
+def test_a_variable_that_names_nothing_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(libtpu.PYTHON, "/nowhere/python")
+    with pytest.raises(CompilerUnavailableError, match="names /nowhere/python, which is not"):
+        libtpu.require()
+
+
+def test_its_releases_are_the_extras() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    extra = project.partition("\ncompiler = [")[2].partition("\n]")[0]
+    assert dict(re.findall(r'"(\w+)==([\d.]+);', extra)) == dict(PACKAGES)

@@ -1,0 +1,97 @@
+"""`%%tpu_compile` on cells of JAX, in a shell that has no TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.jax_process import said_with_jax
+
+PROGRAM = """
+import pathlib, sys, tempfile
+from support.shell import Notebook
+
+book = Notebook(pathlib.Path(tempfile.mkdtemp()))
+book.good("%load_ext tpunb")
+book.good(
+    "import jax, jax.numpy as jnp\\nran = []\\n"
+    "def step(w, x, scale=1.0):\\n    ran.append(isinstance(x, jax.core.Tracer))\\n"
+    "    return (jnp.tanh(x @ w) * scale).sum()"
+)
+S = "jax.ShapeDtypeStruct"
+said = {}
+
+
+def lines(ran):
+    return [type(ran.error).__name__, ran.text.strip().splitlines()]
+
+
+program = book.good(
+    "%%tpu_compile --for v5e-1 -o kept\\n"
+    f"w = {S}((512, 512), jnp.float32)\\n"
+    f"x = {S}((64, 512), jnp.float32)\\n"
+    "step(w, scale=2.0, x=x)"
+).value
+said["ok"] = [program.ok, program.tpu, program is book.names["kept"]]
+said["arguments"] = sorted(one.node for one in program.memory.largest if one.kind == "argument")
+said["ran"] = book.names["ran"]
+said["left"] = sorted({"w", "x"} & book.names.keys())
+programs = book.good(f"%%tpu_compile --for v5e-1,v3-8\\nstep(*2 * [jnp.ones((8, 8))])").value
+said["types"] = [one.tpu for one in programs]
+large = book.good(
+    "%%tpu_compile --for v5e-1\\ndef square(x):\\n    return x @ x\\n"
+    f"jax.jit(square)({S}((65536, 65536), 'float32'))"
+)
+said["large"] = [large.value.ok, "return x @ x" in str(large.value)]
+said["untraceable"] = lines(book.run(
+    "%%tpu_compile --for v5e-1\\ndef chosen(x):\\n    return x[x > 0]\\nchosen(jnp.ones(3))"
+))
+said["before"] = lines(book.run("%%tpu_compile --for v5e-1\\n1 / 0\\nstep(1, 2)"))
+said["no type"] = lines(book.run("%%tpu_compile\\nstep(1, 2)"))
+said["data"] = lines(book.run("%%tpu_compile -d ran --for v5e-1\\nstep(1, 2)"))
+said["by name"] = lines(book.run(
+    "%%tpu_compile --for v5e-1\\n(lambda *, x: x)(x=jnp.ones(3))"
+))
+said["no call"] = lines(book.run("%%tpu_compile --for v5e-1\\nran"))
+"""
+
+pytestmark = pytest.mark.usefixtures("libtpu")
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What becomes of the cells."""
+    return said_with_jax(PROGRAM, tmp_path_factory.mktemp("cells"))
+
+
+def test_the_last_call_is_compiled_and_not_made(said: dict[str, Any]) -> None:
+    assert said["ok"] == [True, "v5e-1", True]
+    assert said["arguments"] == ["scale", "w", "x"]
+    assert said["ran"]
+    assert all(said["ran"]), "with a tracer"
+    assert said["left"] == []
+
+
+def test_several_types(said: dict[str, Any]) -> None:
+    assert said["types"] == ["v5e-1", "v3-8"]
+
+
+def test_what_does_not_fit_is_at_the_cells_lines(said: dict[str, Any]) -> None:
+    assert said["large"] == [False, True]
+
+
+def test_errors_are_shown_by_the_cells_lines(said: dict[str, Any]) -> None:
+    kind, text = said["untraceable"]
+    assert kind == "NonConcreteBooleanIndexError"
+    assert text[0] == "In the cell, line 3:"
+    assert "---->   3     return x[x > 0]" in text
+    kind, text = said["before"]
+    assert kind == "ZeroDivisionError"
+    assert text[0] == "In the cell, line 2:"
+
+
+def test_what_is_missing_is_said(said: dict[str, Any]) -> None:
+    assert "--for v5e-8" in said["no type"][1][1]
+    assert "not from -d" in said["data"][1][0]
+    assert "takes no argument by name: x" in said["by name"][1][0]
+    assert said["no call"][0] == "NotConnectedError"

@@ -1,0 +1,99 @@
+"""Keras models with the JAX backend, for TPUs that are not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.jax_process import said_with_jax
+
+pytestmark = pytest.mark.usefixtures("libtpu")
+
+PROGRAM = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax, keras, numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import tpunb
+
+S = jax.ShapeDtypeStruct
+BATCH = (S((1024, 16, 16, 3), "float32"), S((1024,), "int32"))
+
+
+def made():
+    model = keras.Sequential([
+        keras.Input((16, 16, 3)),
+        keras.layers.Conv2D(8, 3, name="first"),
+        keras.layers.BatchNormalization(name="norm"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(10, name="last"),
+    ])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss=loss, metrics=["accuracy"])
+    return model
+
+
+def figures(program):
+    memory = program.memory
+    return [program.ok, program.replicas, memory.peak, memory.arguments, memory.outputs]
+
+
+def own(model):
+    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
+    mesh = Mesh(np.array(devices), ("batch",))
+
+    def spec(axes):
+        return lambda one: S(one.shape, one.dtype, sharding=NamedSharding(mesh, P(*axes)))
+
+    kinds = ("trainable", "non_trainable", "optimizer", "metrics")
+    state = model._get_jax_state(**{f"{kind}_variables": True for kind in kinds})
+    state = jax.tree.map(spec(()), state)
+    kept = jax.tree.map(lambda one: one.sharding, state)
+    step = jax.jit(model.train_step, donate_argnums=0, out_shardings=(None, kept))
+    lowered = step.lower(state, tuple(map(spec(("batch",)), BATCH)))
+    found = lowered.compile(compiler_options={"xla_optimization_level": "EFFORT_O0"})
+    memory = found.memory_analysis()
+    outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return [True, 8, memory.peak_memory_in_bytes, memory.argument_size_in_bytes, outputs]
+
+
+model = made()
+program = tpunb.compile(model, *BATCH, tpu="v5e-8")
+said = {"ours": figures(program), "own": own(model)}
+said["layers"] = sorted({one.layer for one in program.memory.largest if one.layer})
+found = tpunb.largest_batch(model, *BATCH, tpu="v5e-8", step=65536)
+said["largest"] = [found.batch // 8 - found.per_replica, found.program.ok, found.program.examples]
+for name, devices in (("distributed", None), ("on one device", keras.distribution.list_devices()[:1])):
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+    said[name] = figures(tpunb.compile(made(), *BATCH, tpu="v5e-8"))
+keras.distribution.set_distribution(keras.distribution.DataParallel())
+try:
+    tpunb.compile(made(), *BATCH, tpu="v5e-4")
+except tpunb.TpunbError as error:
+    said["other size"] = str(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What becomes of a small model."""
+    return said_with_jax(PROGRAM, tmp_path_factory.mktemp("keras"), keras=True)
+
+
+def test_memory_is_jaxs_own_to_the_byte(said: dict[str, Any]) -> None:
+    assert said["ours"] == said["own"]
+    assert {"first", "norm"} <= set(said["layers"])
+
+
+def test_a_distribution_of_data_is_the_same(said: dict[str, Any]) -> None:
+    assert said["distributed"] == said["ours"]
+    assert said["on one device"] == said["ours"], "all this machine has"
+    assert "8 devices, and a v5e-4 has 4 cores" in said["other size"]
+    assert "keras.distribution" in said["other size"]
+
+
+def test_the_largest_batch_is_of_all_cores(said: dict[str, Any]) -> None:
+    rest, fits, _ = said["largest"]
+    assert rest == 0
+    assert fits

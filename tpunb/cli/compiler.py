@@ -1,0 +1,94 @@
+"""`tpunb compiler`: an environment for the TPU's own compiler."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from tpunb.cli.outcome import Failed
+
+__all__ = ["add_to"]
+
+_EPILOG = """\
+examples:
+  tpunb compiler install
+  tpunb compiler install --python /usr/bin/python3.12
+  tpunb compiler status
+  tpunb compiler remove
+
+exit codes: 0 done; 1 there is no compiler; 2 the command failed
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command and its own commands to those of the parser."""
+    compiler = commands.add_parser(
+        "compiler",
+        help="install, show and remove the TPU's own compiler",
+        description="The TPU's own compiler, libtpu, with the JAX that it fits, in an environment "
+        "of its own in your cache folder. Your JAX, libtpu and Keras stay as they are.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = compiler.add_subparsers(required=True, metavar="ACTION", title="actions")
+    install = actions.add_parser(
+        "install",
+        help="install it, or another release of it",
+        description="Download JAX and libtpu with pip, or with uv where Python has no pip, into "
+        "your cache folder. libtpu is under Google Cloud Platform's terms.",
+        epilog="example:\n  tpunb compiler install",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    install.add_argument(
+        "--python",
+        metavar="PATH",
+        default="",
+        help="the Python that runs it, 3.11 or later (default: the one of this command)",
+    )
+    install.set_defaults(command=_install)
+    status = actions.add_parser(
+        "status",
+        help="show where it is, its releases and its size",
+        description="Show which compiler is used: folder, Python, releases and size.",
+        epilog="example:\n  tpunb compiler status",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    status.set_defaults(command=_status)
+    remove = actions.add_parser(
+        "remove",
+        help="delete what install made",
+        description="Delete the environment that install made, and nothing else.",
+        epilog="example:\n  tpunb compiler remove",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    remove.set_defaults(command=_remove)
+
+
+def _install(args: argparse.Namespace) -> None:
+    from tpunb.compiler import environment
+
+    made = environment.install(args.python, say=lambda text: print(text, flush=True))
+    print(f"Installed the TPU's compiler in {made.folder}")
+
+
+def _status(args: argparse.Namespace) -> None:
+    from tpunb._util.units import byte_count
+    from tpunb.compiler import environment, libtpu
+
+    del args
+    made = environment.find()
+    if made is not None:
+        print(f"folder    {made.folder}\npython    {made.python}")
+        print(f"releases  {environment.listed(made.versions)}")
+        print(f"size      {byte_count(made.size)}")
+    if why := libtpu.why_unavailable():
+        raise Failed(str(why))
+    print(f"used      {libtpu.described()}")
+
+
+def _remove(args: argparse.Namespace) -> None:
+    from tpunb.compiler import environment
+
+    del args
+    removed = environment.remove()
+    print("Nothing is installed." if removed is None else f"Removed {removed}")

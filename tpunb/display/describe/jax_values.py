@@ -1,0 +1,69 @@
+"""What JAX's arrays hold on each device; JAX is looked up among the loaded modules."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+__all__ = ["items_of", "parts_of", "type_and_shape", "type_name"]
+
+
+def _jax() -> Any:
+    """JAX if it is imported, else `None`."""
+    module = sys.modules.get("jax")
+    return module if hasattr(module, "tree_util") else None
+
+
+def _array(value: Any) -> Any:
+    """The array of JAX that a value is, or that a Keras variable has; None for others."""
+    jax = _jax()
+    if jax is None:
+        return None
+    if type(value).__module__.partition(".")[0] == "keras" and hasattr(value, "assign"):
+        value = value.value
+    return (
+        value if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) else None
+    )
+
+
+def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
+    """What each of this process's devices holds, in the order of their numbers.
+
+    Returns:
+        An array of each device; None for what is no array of JAX's, or has no numbers.
+    """
+    array = _array(value)
+    if array is None:
+        return None
+    jax = _jax()
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    shards = sorted(array.addressable_shards, key=lambda shard: shard.device.id)
+    return tuple(np.asarray(shard.data) for shard in shards)
+
+
+def type_name(value: Any) -> str:
+    """The class of a value; of an array that is cut over devices with its shape and the axes."""
+    array = _array(value)
+    if array is None:
+        return type(value).__name__
+    spec = getattr(array.sharding, "spec", ())
+    axes = ", ".join(map(repr, spec))
+    return f"jax.Array {list(array.shape)} cut by ({axes})" if any(spec) else "jax.Array"
+
+
+def type_and_shape(value: Any) -> tuple[str, tuple[int, ...]] | None:
+    """The dtype and the shape of an array, deleted or donated too; None for any other value."""
+    array = _array(value)
+    return None if array is None else (str(array.dtype), tuple(array.shape))
+
+
+def items_of(value: Any) -> list[tuple[str, Any]] | None:
+    """The children of a node of a tree that JAX knows, with their keys; None for a leaf."""
+    jax = _jax()
+    if jax is None or value is None or jax.tree_util.all_leaves([value]):
+        return None
+    children, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda one: one is not value)
+    return [(jax.tree_util.keystr(path), child) for path, child in children] or None
