@@ -25,8 +25,6 @@ from tpunb.virtual.patch.install import lend
 if TYPE_CHECKING:
     from tpunb.connection.cluster.pod import Pod
 
-__all__ = ["TPUStrategy", "connect", "make_connection"]
-
 _log = logger("connection")
 
 

@@ -18,8 +18,6 @@ from tpunb.machine import Machine, Problem, look
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.version import __version__
 
-__all__ = ["DoctorReport", "Prospect", "doctor"]
-
 _WIDTH = 96
 _INDENT = "  "
 _FAIL = "fail: "
@@ -29,7 +27,7 @@ Rows = list[tuple[str, str]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prospect:
-    """What `%tpu_connect` does without arguments.
+    """The outcome of `%tpu_connect` without arguments.
 
     Attributes:
         kind: What it connects to; `"error"` if it fails.
@@ -42,11 +40,6 @@ class Prospect:
     tpu: str
     says: str
     fix: str = ""
-
-    @property
-    def mend(self) -> str:
-        """Its name before it was `fix`."""
-        return self.fix
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -77,7 +70,7 @@ class DoctorReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no problem is blocking."""
+        """True if no problem is blocking."""
         return not any(problem.stops for problem in self.problems)
 
     @property
@@ -155,7 +148,8 @@ class DoctorReport:
         width = max(len(name) for _, rows in sections for name, _ in rows)
         lines = [self.headline]
         for title, rows in sections:
-            lines += ["", title, *(_row(name, value, width) for name, value in rows)]
+            lines += ["", title]
+            lines += [hanging(f"{_INDENT}{name:<{width}}  ", value, _WIDTH) for name, value in rows]
         return plain("\n".join([*lines, "", self._next, f"{_INDENT}{self.next_step}"]))
 
     __repr__ = __str__
@@ -286,7 +280,3 @@ def _lines(problems: tuple[Problem, ...], *, stops: bool) -> Rows:
         if problem.command and problem.command not in problem.fix:
             rows.append(("", problem.command))
     return rows
-
-
-def _row(name: str, value: str, width: int) -> str:
-    return hanging(f"{_INDENT}{name:<{width}}  ", value, _WIDTH)

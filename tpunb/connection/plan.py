@@ -15,14 +15,12 @@ from tpunb.virtual.patch.state import current
 if TYPE_CHECKING:
     from tpunb.machine.detect import Search
 
-__all__ = ["Plan", "resolve", "type_meant"]
-
 _LIKE_A_TYPE = re.compile(r"(?:v[0-9]{1,2}[a-z]*|tpu[0-9]x)-[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What to connect to, with all defaults resolved.
+    """A request with all defaults resolved.
 
     Attributes:
         request: The options.
@@ -157,7 +155,7 @@ def _normalised(tpu: str) -> str:
 
 
 def _from_variable(request: Request, value: str, required: bool) -> Plan:
-    """What `TPUNB_TPU` names: a type to simulate, or a TPU."""
+    """Plans what `TPUNB_TPU` names: a type to simulate, or a TPU."""
     found = type_meant(value)
     if found is None:
         return Plan(request, "hardware", _normalised(value))

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from tpunb.machine.detect import Search, find_tpu
 from tpunb.machine.holders import Holding, find_holders
-from tpunb.machine.memory import Memory, measure
-from tpunb.machine.platform_problems import platform_problems
-from tpunb.machine.problems import Problem
+from tpunb.machine.problems import Problem, platform_problems
+from tpunb.machine.resources import Memory, measure
 from tpunb.machine.software import Software, find_software, tensorflow_version
 from tpunb.machine.variables import shown_variables
 

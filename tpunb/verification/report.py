@@ -18,7 +18,7 @@ from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import counted, duration
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
-from tpunb.machine.platform import detect_platform
+from tpunb.machine.detect import detect_platform
 from tpunb.machine.software import find_software
 from tpunb.verification.suite import DIFFERS, HOLDS, NOT_RUN, Outcome, Status
 
