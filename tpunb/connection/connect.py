@@ -43,7 +43,7 @@ def connect(tpu: str | None = None, **values: Any) -> Connection:
         AcceleratorTypeError: There is no such TPU type.
         ComputationShapeError: The computation shape or the number of replicas
             does not fit.
-        ConnectError: There is no TPU where one is wanted, or it does not answer.
+        ConnectError: No TPU is found where one is wanted, or it does not answer.
         VirtualDevicesError: TensorFlow has started with too few devices for
             this virtual TPU.
     """
@@ -64,7 +64,7 @@ def TPUStrategy(tpu: str = "") -> Any:
         A `tf.distribute.TPUStrategy`.
 
     Raises:
-        ConnectError: There is no TPU where one is wanted, or it does not answer.
+        ConnectError: No TPU is found where one is wanted, or it does not answer.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
     plan = resolve(Request(tpu))

@@ -77,7 +77,7 @@ def _simulated(request: Request) -> str | None:
 
 
 def _searched(request: Request, found: Search | None, required: bool) -> Plan:
-    """The TPU that is found here, or a virtual one if there is none."""
+    """Plans the TPU that is found here, or else a virtual one."""
     from tpunb.machine.detect import find_tpu
 
     found = find_tpu() if found is None else found

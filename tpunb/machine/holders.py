@@ -28,7 +28,7 @@ class Lock:
 
     Attributes:
         path: Its path.
-        pid: The process that holds the lock; None if there is none or it is unknown.
+        pid: The process that holds the lock; None if no process holds it or it is unknown.
         stale: Whether no visible process holds it.
         foreign: Whether it belongs to another user, so that libtpu cannot lock it.
     """

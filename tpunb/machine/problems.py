@@ -16,7 +16,7 @@ class Problem:
         about: The subject, as `"tensorflow"` or `"lock file"`.
         message: What is wrong, in a sentence.
         fix: How to fix it, in a sentence.
-        command: The command to type for it; empty if there is none.
+        command: The command to type for it; or empty.
         stops: Whether it blocks using a TPU, real or virtual.
     """
 

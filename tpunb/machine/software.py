@@ -154,7 +154,7 @@ class Software:
     Attributes:
         python: Python's version.
         versions: The versions of installed packages that matter, by name.
-        libtpu: A libtpu outside of Python; empty if there is none.
+        libtpu: A libtpu outside of Python; or empty.
         needs: Unmet requirements of installed packages, as sentences.
         pythons: The Python versions that the installed TensorFlow supports.
         keras: The Keras that TensorFlow uses: `"keras"` or `"tf_keras"`.

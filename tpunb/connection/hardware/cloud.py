@@ -285,15 +285,10 @@ def explain_silence(error: MetadataError, what: str, tried: list[str]) -> Connec
 
 
 def explain_refusal(
-    answer: Answer,
-    name: str,
-    where: str,
-    project: str,
-    token: Callable[[str], str | None],
-    tried: list[str],
+    answer: Answer, name: str, zone: str, project: str, tried: list[str]
 ) -> ConnectError:
     """The error for a request that the API refuses or does not answer."""
-    describe = f"gcloud compute tpus tpu-vm describe {name} {where}"
+    describe = f"gcloud compute tpus tpu-vm describe {name} {where(zone, project)}"
     said = f" ({answer.reason})" if answer.reason else ""
     if answer.is_disabled:
         message = f"The Cloud TPU API is not enabled in the project {project}."
@@ -338,12 +333,11 @@ def not_found(
     zone: str,
     project: str,
     others: Sequence[str] | None,
-    where: str,
     tried: list[str],
 ) -> ConnectError:
     """The error if there is no TPU of that name."""
     message = f"There is no TPU {name!r} in the zone {zone} of the project {project}."
-    fix = f"See which there are: gcloud compute tpus tpu-vm list {where}"
+    fix = f"See which there are: gcloud compute tpus tpu-vm list {where(zone, project)}"
     if others:
         near = nearest(name, others, most=_SHOWN)
         near += [other for other in sorted(others) if other not in near]
@@ -618,9 +612,9 @@ def look_up(
         if answer.status != 404 or answer.is_disabled:
             break
     if answer.status != 404:
-        raise explain_refusal(answer, name, where(zone, project), project, token, tried)
+        raise explain_refusal(answer, name, zone, project, tried)
     others = asking.names(urls, token)
-    raise not_found(name, zone, project, others, where(zone, project), tried)
+    raise not_found(name, zone, project, others, tried)
 
 
 def _no_name(name: str, tried: list[str]) -> ConnectError:
