@@ -14,7 +14,8 @@ from tpunb.connection.connection import latest_connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.errors import TpunbError
-from tpunb.machine import Machine, Problem, look
+from tpunb.machine import Machine, look
+from tpunb.machine.problems import Problem
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.version import __version__
 

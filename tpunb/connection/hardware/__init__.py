@@ -23,7 +23,7 @@ from tpunb.connection.hardware.workers import (
     require_same_version,
     require_tpu_devices,
 )
-from tpunb.machine import tensorflow_version
+from tpunb.machine.software import tensorflow_version
 from tpunb.virtual.import_tensorflow import import_tensorflow
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from tpunb.connection.hardware.attempt import SIMULATE, Attempt
-from tpunb.machine import Machine, Problem, look
+from tpunb.machine import Machine, look
+from tpunb.machine.problems import Problem
 
 
 def require_local_tpu(tf: Any, attempt: Attempt) -> None:
