@@ -15,8 +15,7 @@ from benchmarks.sizes import StepResult
 from benchmarks.sizes import as_markdown as sizes_as_markdown
 from tpunb._util.atomic_files import write_file
 from tpunb._util.units import byte_count, counted
-from tpunb.machine.memory import measure
-from tpunb.machine.processors import processors
+from tpunb.machine.resources import measure, processors
 
 __all__ = ["PAGE", "put"]
 

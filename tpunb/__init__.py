@@ -117,20 +117,25 @@ _HOMES = {
     "verify": "verification.run",
 }
 
+_PUBLIC_MODULES = ("errors", "keras", "pytest_plugin", "virtual", "widgets")
+
 
 def __getattr__(name: str) -> Any:
     if name == "history":  # of the last run, whichever that is by now
         return importlib.import_module(f"{__name__}.training.history").latest_history()
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _PUBLIC_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tpunb.virtual.import_tensorflow import needing_tensorflow
 
     with needing_tensorflow():
+        if name in _PUBLIC_MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Lists what is public, for completion."""
+    return sorted([*__all__, *_PUBLIC_MODULES])
 
 
 def load_ipython_extension(shell: Any) -> None:

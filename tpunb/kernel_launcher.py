@@ -1,4 +1,4 @@
-"""What a kernel spec starts, `python -m tpunb.kernel_launcher`.
+"""The entry point of kernel specs, `python -m tpunb.kernel_launcher`.
 
 Separate from the kernel, so that almost nothing is imported before the notebook's
 folder has left the search path, as in ipykernel_launcher.

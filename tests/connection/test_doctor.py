@@ -72,7 +72,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The versions of what is installed, which a test may change."""
     versions = {"tensorflow-tpu": "2.20.0", "keras": "3.12.0"}
     monkeypatch.setattr(software, "_version", versions.get)
-    monkeypatch.setattr(software, "_unmet", lambda versions: ())
+    monkeypatch.setattr(software, "unmet", lambda *_, **__: ())
     monkeypatch.setattr(software, "_pythons", lambda versions: ())
     monkeypatch.setattr(software, "_is_there", lambda module: False)
     # What the tests themselves have imported may be another version.

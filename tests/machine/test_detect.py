@@ -102,7 +102,7 @@ def test_variables(tmp_path: Path, variables: dict[str, str], tpu: str | None) -
 
 def test_a_local_tpu_that_is_only_named(tmp_path: Path) -> None:
     found = find_tpu({"TPU_NAME": "local"}, tmp_path)
-    assert found.notes == ("TPU_NAME is local, but there is no device file in /dev.",)
+    assert found.notes == ("TPU_NAME is local, but /dev has no device file for it.",)
     assert found.tpu_only_from_env
     accel(tmp_path)
     assert not find_tpu({"TPU_NAME": "local"}, tmp_path).tpu_only_from_env
@@ -228,7 +228,7 @@ def test_colab_without_a_device_file(tmp_path: Path) -> None:
     """TensorFlow has the last word: a virtual TPU stands in if it sees none."""
     found = find_tpu(COLAB_TPU, tmp_path)
     assert found.tpu == "local"
-    assert "no device file" in found.notes[-1]
+    assert "has no device file" in found.notes[-1]
 
 
 def test_colab_without_a_tpu(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_container_on_a_tpu_vm_without_its_devices(tmp_path: Path) -> None:
     with MetadataServer(tpu_vm("v3-8")) as server:
         found = find_tpu({"GCE_METADATA_HOST": server.host}, tmp_path)
     assert (found.tpu, found.platform.kind, found.lacks_devices) == (None, "tpu-vm", True)
-    assert found.notes[0].startswith("This is a Cloud TPU VM, but there is no TPU in /dev")
+    assert found.notes[0].startswith("This is a Cloud TPU VM, but /dev has no TPU")
 
 
 def test_a_worker_of_a_slice(tmp_path: Path) -> None:

@@ -15,11 +15,10 @@ import pytest
 from counterparts.machines import accel, lock_table, pci, process
 
 from tpunb import machine
-from tpunb.machine import Holding, Software
-from tpunb.machine.holders import find_holders
-from tpunb.machine.memory import Memory, measure
+from tpunb.machine.holders import Holding, find_holders
 from tpunb.machine.problems import Problem
-from tpunb.machine.software import find_software
+from tpunb.machine.resources import Memory, measure
+from tpunb.machine.software import Software, find_software
 from tpunb.machine.variables import SHOWN, shown_variables
 
 GIB = 2**30

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from counterparts.children import run_code
+from IPython.core.completer import provisionalcompleter
 from support.shell import Notebook
 
 import tpunb
@@ -238,6 +239,20 @@ def test_the_package_is_lazy_and_says_what_it_has() -> None:
     assert hasattr(tpunb, "history")  # of the last run, if there was one
     for name in {*tpunb.__all__} - {"history"}:
         assert getattr(tpunb, name) is not None
-    assert set(tpunb.__all__) <= set(dir(tpunb))
     with pytest.raises(AttributeError, match="nothing"):
         tpunb.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("use_jedi", [True, False])
+@pytest.mark.usefixtures("tf")
+def test_completion_shows_what_is_public(
+    book: Notebook, use_jedi: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = {"errors", "keras", "pytest_plugin", "virtual", "widgets"}
+    book.shell.user_ns["tpunb"] = tpunb
+    completer = book.shell.Completer
+    monkeypatch.setattr(completer, "use_jedi", use_jedi)
+    with provisionalcompleter():
+        found = {one.text.lstrip(".") for one in completer.completions("tpunb.", len("tpunb."))}
+    assert found == {name for name in tpunb.__all__ if name != "__version__"} | modules
+    assert all(hasattr(tpunb, name) for name in found)

@@ -15,7 +15,7 @@ import pytest
 from counterparts.children import WITHOUT_KERAS, output_of, run_code
 
 from tpunb.errors.explain import explain
-from tpunb.machine.tpu_packages import FOR_TPU, fatal_pair
+from tpunb.machine.software import FOR_TPU, fatal_pair
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = {found.metadata["Name"].lower().replace("_", "-") for found in metadata.distributions()}

@@ -13,7 +13,7 @@ import pytest
 from counterparts.children import WITHOUT_UNUSED
 from support.patience import PATIENCE
 
-from tpunb.machine import tensorflow_version
+from tpunb.machine.software import tensorflow_version
 from tpunb.machine.tested_releases import release
 from tpunb.virtual import tensorflow_log
 from tpunb.virtual.tensorflow_log import quiet_start, restore_log, silence_log

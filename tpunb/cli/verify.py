@@ -104,7 +104,7 @@ def _verify(args: argparse.Namespace) -> None:
 
 
 def _plan(args: argparse.Namespace) -> Plan:
-    """What the command line asks to connect to."""
+    """Resolves what the command line asks to connect to."""
     given = {name: getattr(args, name) for name in _CONNECTING}
     if args.tpu and type_meant(args.tpu) is not None:
         return resolve(Request(simulate=args.tpu, **given))

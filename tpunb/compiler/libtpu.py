@@ -26,7 +26,7 @@ from tpunb._util.units import byte_count
 from tpunb.compiler import environment
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
-from tpunb.machine import memory
+from tpunb.machine import resources
 
 __all__ = [
     "Compiled",
@@ -252,7 +252,7 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
 
 def _lost(error: ChildLostError, module: bytes) -> str:
     if error.out_of_memory:
-        total = memory.measure().total
+        total = resources.measure().total
         of = f" of this machine's {byte_count(total)}" if total else ""
         return (
             f"the compiler {error}{of}. Compile for one TPU type at a time, without `speed`, "

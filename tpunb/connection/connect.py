@@ -14,7 +14,7 @@ from tpunb.connection.device_assignment import device_assignment
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
 from tpunb.errors import ConnectError
-from tpunb.machine import tensorflow_version
+from tpunb.machine.software import tensorflow_version
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
@@ -24,8 +24,6 @@ from tpunb.virtual.patch.install import lend
 
 if TYPE_CHECKING:
     from tpunb.connection.cluster.pod import Pod
-
-__all__ = ["TPUStrategy", "connect", "make_connection"]
 
 _log = logger("connection")
 
@@ -45,7 +43,7 @@ def connect(tpu: str | None = None, **values: Any) -> Connection:
         AcceleratorTypeError: There is no such TPU type.
         ComputationShapeError: The computation shape or the number of replicas
             does not fit.
-        ConnectError: There is no TPU where one is wanted, or it does not answer.
+        ConnectError: No TPU is found where one is wanted, or it does not answer.
         VirtualDevicesError: TensorFlow has started with too few devices for
             this virtual TPU.
     """
@@ -66,7 +64,7 @@ def TPUStrategy(tpu: str = "") -> Any:
         A `tf.distribute.TPUStrategy`.
 
     Raises:
-        ConnectError: There is no TPU where one is wanted, or it does not answer.
+        ConnectError: No TPU is found where one is wanted, or it does not answer.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
     plan = resolve(Request(tpu))

@@ -25,14 +25,12 @@ if TYPE_CHECKING:
     from tpunb.tpu.annotations import Annotations
     from tpunb.training.history import History
 
-__all__ = ["Connection", "RunResult", "latest_connection", "open_connections"]
-
 _log = logger("connection")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """What a run of many steps leaves behind.
+    """The result of a run of many steps.
 
     Attributes:
         value: What the last step returned: per-replica values where it is made of tensors.
@@ -287,7 +285,7 @@ class Connection:
         )
 
     def annotations(self) -> Annotations:
-        """Which tensors and variables live on which logical device of a replica.
+        """Maps tensors and variables to the logical devices of a replica.
 
         Raises:
             ConnectError: A real TPU, whose strategy keeps no annotations.
@@ -343,7 +341,7 @@ class Connection:
 
     @property
     def phrase(self) -> str:
-        """What it is connected to: `"virtual TPU v3-8, 8 replicas"`."""
+        """Names the TPU and its replicas: `"virtual TPU v3-8, 8 replicas"`."""
         what = f"virtual TPU {self.tpu}" if self.kind == "virtual" else f"TPU {self.tpu}"
         return f"{what}, {counted(self.strategy.num_replicas_in_sync, 'replica')}"
 

@@ -1,15 +1,14 @@
-"""Which cores of a TPU form a replica."""
+"""Assigns the cores of a TPU to replicas."""
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Sequence
 from typing import Any
 
 from tpunb._util.integers import is_whole
 from tpunb.errors import ComputationShapeError
-
-__all__ = ["device_assignment"]
 
 
 def device_assignment(
@@ -38,7 +37,7 @@ def device_assignment(
     shape = (1, 1, 1, 1) if computation_shape is None else tuple(computation_shape)
     mesh = [int(size) for size in topology.mesh_shape]
     _check_shape(shape, mesh, name)
-    fits = _replicas_that_fit(shape, mesh)
+    fits = math.prod(most // size for size, most in zip(shape, mesh, strict=True))
     replicas = replicas or fits
     if replicas > fits:
         raise ComputationShapeError(
@@ -66,13 +65,6 @@ def _check_shape(shape: Sequence[int], mesh: Sequence[int], name: str) -> None:
         raise ComputationShapeError(
             f"The computation shape {_times(shape)} does not fit on {name}.", fix=fix
         )
-
-
-def _replicas_that_fit(shape: Sequence[int], mesh: Sequence[int]) -> int:
-    fits = 1
-    for size, most in zip(shape, mesh, strict=True):
-        fits *= most // size
-    return fits
 
 
 def _times(sizes: Sequence[int]) -> str:

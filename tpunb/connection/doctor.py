@@ -14,11 +14,10 @@ from tpunb.connection.connection import latest_connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.errors import TpunbError
-from tpunb.machine import Machine, Problem, look
+from tpunb.machine import Machine, look
+from tpunb.machine.problems import Problem
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.version import __version__
-
-__all__ = ["DoctorReport", "Prospect", "doctor"]
 
 _WIDTH = 96
 _INDENT = "  "
@@ -29,7 +28,7 @@ Rows = list[tuple[str, str]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prospect:
-    """What `%tpu_connect` does without arguments.
+    """The outcome of `%tpu_connect` without arguments.
 
     Attributes:
         kind: What it connects to; `"error"` if it fails.
@@ -42,11 +41,6 @@ class Prospect:
     tpu: str
     says: str
     fix: str = ""
-
-    @property
-    def mend(self) -> str:
-        """Its name before it was `fix`."""
-        return self.fix
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -77,7 +71,7 @@ class DoctorReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no problem is blocking."""
+        """True if no problem is blocking."""
         return not any(problem.stops for problem in self.problems)
 
     @property
@@ -155,7 +149,8 @@ class DoctorReport:
         width = max(len(name) for _, rows in sections for name, _ in rows)
         lines = [self.headline]
         for title, rows in sections:
-            lines += ["", title, *(_row(name, value, width) for name, value in rows)]
+            lines += ["", title]
+            lines += [hanging(f"{_INDENT}{name:<{width}}  ", value, _WIDTH) for name, value in rows]
         return plain("\n".join([*lines, "", self._next, f"{_INDENT}{self.next_step}"]))
 
     __repr__ = __str__
@@ -286,7 +281,3 @@ def _lines(problems: tuple[Problem, ...], *, stops: bool) -> Rows:
         if problem.command and problem.command not in problem.fix:
             rows.append(("", problem.command))
     return rows
-
-
-def _row(name: str, value: str, width: int) -> str:
-    return hanging(f"{_INDENT}{name:<{width}}  ", value, _WIDTH)

@@ -15,14 +15,12 @@ from tpunb.virtual.patch.state import current
 if TYPE_CHECKING:
     from tpunb.machine.detect import Search
 
-__all__ = ["Plan", "resolve", "type_meant"]
-
 _LIKE_A_TYPE = re.compile(r"(?:v[0-9]{1,2}[a-z]*|tpu[0-9]x)-[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What to connect to, with all defaults resolved.
+    """A request with all defaults resolved.
 
     Attributes:
         request: The options.
@@ -79,7 +77,7 @@ def _simulated(request: Request) -> str | None:
 
 
 def _searched(request: Request, found: Search | None, required: bool) -> Plan:
-    """The TPU that is found here, or a virtual one if there is none."""
+    """Plans the TPU that is found here, or else a virtual one."""
     from tpunb.machine.detect import find_tpu
 
     found = find_tpu() if found is None else found
@@ -157,7 +155,7 @@ def _normalised(tpu: str) -> str:
 
 
 def _from_variable(request: Request, value: str, required: bool) -> Plan:
-    """What `TPUNB_TPU` names: a type to simulate, or a TPU."""
+    """Plans what `TPUNB_TPU` names: a type to simulate, or a TPU."""
     found = type_meant(value)
     if found is None:
         return Plan(request, "hardware", _normalised(value))

@@ -15,13 +15,45 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from tpunb._util.integers import is_whole
-from tpunb.connection.worker_addresses import workers_of
+from tpunb._util.secret_masking import mask
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strictness import Strictness
 
-__all__ = ["Request", "argument_of", "options", "takes"]
+
+def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The addresses of workers, without what `grpc://` adds.
+
+    Args:
+        workers: A list, or a string of addresses that commas separate.
+
+    Raises:
+        ConnectError: An address is malformed or given twice.
+    """
+    if workers is None:
+        return ()
+    from tpunb.connection.cluster.probe import Unreachable, host_and_port
+
+    if isinstance(workers, str):
+        workers = [part for part in workers.split(",") if part.strip()]
+    if not isinstance(workers, Iterable) or not all(isinstance(one, str) for one in workers):
+        raise ConnectError(
+            f"Workers are addresses such as 'host:8470', not {reprlib.repr(workers)}.",
+            fix="Give a list of them.",
+        )
+    addresses = tuple(one.strip().removeprefix("grpc://").strip("/") for one in workers)
+    try:
+        read = [host_and_port(address) for address in addresses]
+    except Unreachable as error:
+        raise ConnectError(f"{error}.", fix="Write workers as host:port.") from None
+    twice = {address for address, pair in zip(addresses, read, strict=True) if read.count(pair) > 1}
+    if twice:
+        raise ConnectError(
+            f"{mask(min(twice))} is given twice.", fix="Give another worker for each host."
+        )
+    return addresses
+
 
 _DAY = 24 * 60 * 60
 _MOST_WORKERS = 64
@@ -61,7 +93,7 @@ def _lenient(text: str) -> dict[str, bool]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What to connect to, as the user gives it; the fields' help says what each means.
+    """The options of a connection as the user gives them; the fields' help explains each.
 
     Two requests are equal if they ask for the same connection. What `resolve` settles does
     not count, nor does how long to wait.
@@ -74,7 +106,7 @@ class Request:
 
     Raises:
         ArithmeticNameError: There is no such arithmetic.
-        ComputationShapeError: The computation shape or the number of replicas is none.
+        ComputationShapeError: The computation shape or the number of replicas is not valid.
         ConnectError: An option's value is out of range, or two options exclude each other.
     """
 
@@ -215,7 +247,7 @@ class Request:
 
     @property
     def is_pod(self) -> bool:
-        """Whether the virtual TPU's hosts are worker processes."""
+        """True if the virtual TPU's hosts are worker processes."""
         return bool(self.addresses) or self.started is not None
 
 
@@ -239,7 +271,7 @@ def argument_of(option: dataclasses.Field[Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    """What may be meant by an option that there is not."""
+    """Suggests an option for a name that is not one."""
     flags = [field.name for field in options() if field.metadata["line"].get("flag") == f"--{name}"]
     meant = [*flags, *(other for other in known if name in other), *nearest(name, known, most=1)]
     return f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(known)}"
@@ -282,7 +314,7 @@ def _sentence(text: str) -> str:
 
 
 def _started(local_workers: int | bool) -> int | None:
-    """How many workers to start; 0 for one for each host, None for none."""
+    """Returns the number of workers to start: 0 for one for each host, None for none."""
     if local_workers is False:
         return None
     if local_workers is True:

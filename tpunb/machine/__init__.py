@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform as standard_platform  # `platform` is a module of this package
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
 from tpunb.machine.detect import Search, find_tpu
 from tpunb.machine.holders import Holding, find_holders
-from tpunb.machine.memory import Memory, measure
-from tpunb.machine.platform_problems import platform_problems
-from tpunb.machine.problems import Problem
-from tpunb.machine.software import Software, find_software, tensorflow_version
+from tpunb.machine.problems import Problem, platform_problems
+from tpunb.machine.resources import Memory, measure
+from tpunb.machine.software import Software, find_software
 from tpunb.machine.variables import shown_variables
-
-__all__ = [
-    "Holding",
-    "Machine",
-    "Memory",
-    "Problem",
-    "Search",
-    "Software",
-    "find_holders",
-    "look",
-    "tensorflow_version",
-]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +69,7 @@ def look(environment: Mapping[str, str] | None = None, root: Path | None = None)
     search = find_tpu(environment, root)
     devices = (*search.chips.files, *search.chips.unknown)
     return Machine(
-        system=f"{standard_platform.system()} {standard_platform.machine()}".strip(),
+        system=f"{platform.system()} {platform.machine()}".strip(),
         search=search,
         software=find_software(environment),
         holding=find_holders(devices, environment, root),

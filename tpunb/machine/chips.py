@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["ROOT", "Chips", "find_chips"]
-
 ROOT = Path("/")
 """The directory with `dev`, `sys` and `proc`."""
 
@@ -77,7 +75,7 @@ def find_chips(root: Path | None = None) -> Chips:
 def _accel_files(root: Path) -> Iterator[tuple[str, bool | None]]:
     """Device files of the TPU's own driver; other accelerators may have such a name."""
     for number in _numbers(_names(root / "dev"), _ACCEL):
-        vendor = _text(root / "sys" / "class" / "accel" / f"accel{number}" / "device" / "vendor")
+        vendor = _word(root / "sys" / "class" / "accel" / f"accel{number}" / "device" / "vendor")
         # A driver without a vendor file is the TPU's: others are in /dev/accel/.
         yield f"/dev/accel{number}", vendor in ("", _GOOGLE)
 
@@ -99,9 +97,9 @@ def _on_bus(root: Path) -> list[str]:
 
 def _family(device: Path) -> str:
     """The TPU family of a PCI device; empty for any other device."""
-    if _text(device / "vendor") != _GOOGLE:
+    if _word(device / "vendor") != _GOOGLE:
         return ""
-    return _FAMILIES.get(_text(device / "device"), "")
+    return _FAMILIES.get(_word(device / "device"), "")
 
 
 def _numbers(names: Iterable[str], pattern: re.Pattern[str]) -> list[int]:
@@ -117,8 +115,14 @@ def _names(directory: Path) -> list[str]:
         return []
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str | None:
+    """The text of a file; None if it does not exist or may not be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip().lower()
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
+        return None
+
+
+def _word(path: Path) -> str:
+    """The only word of a file, in lower case; empty if the file cannot be read."""
+    return (text_of(path) or "").strip().lower()

@@ -1,7 +1,11 @@
-"""Finds this machine's TPU, when connecting and never at import.
+"""Finds this machine's platform and TPU, when connecting and never at import.
 
 It checks device files, the PCI bus, the environment and, on Google Cloud only, the metadata
-server, with a timeout of a second.
+server, with a timeout of a second. Kaggle's image is derived from Colab's, so Kaggle is checked
+first; both run on Google Cloud, which is checked last.
+
+A slice of several hosts has a worker on each. The environment variables are documented by
+GKE; the metadata keys are from JAX (`cloud_tpu_cluster.py`) and PyTorch/XLA (`tpu.py`).
 """
 
 from __future__ import annotations
@@ -10,19 +14,207 @@ import dataclasses
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.errors import ConnectError
+from tpunb.machine import chips as device_files
 from tpunb.machine.chips import Chips, find_chips
-from tpunb.machine.metadata_server import MetadataError
-from tpunb.machine.platform import Platform, detect_platform
-from tpunb.machine.slice import Slice, slice_of_environment, slice_of_metadata
+from tpunb.machine.metadata_server import MetadataError, metadata
 from tpunb.tpu.defaults import DEFAULT_TPU, WORKER_PORT
 
-__all__ = ["Search", "default_tpu", "find_tpu", "refuse_simulation", "requires_tpu"]
+PlatformKind = Literal["colab", "kaggle", "kubernetes", "tpu-vm", "compute-engine", "machine"]
+
+_NAMES: dict[PlatformKind, str] = {
+    "colab": "Google Colab",
+    "kaggle": "Kaggle",
+    "kubernetes": "Kubernetes",
+    "tpu-vm": "a Cloud TPU VM",
+    "compute-engine": "Google Compute Engine",
+    "machine": "a machine of your own",
+}
+_SIGNS: tuple[tuple[PlatformKind, tuple[str, ...]], ...] = (
+    ("kaggle", ("KAGGLE_KERNEL_RUN_TYPE", "KAGGLE_URL_BASE")),
+    ("colab", ("COLAB_RELEASE_TAG", "COLAB_BACKEND_VERSION", "COLAB_TPU_1VM")),
+    ("kubernetes", ("KUBERNETES_SERVICE_HOST",)),
+    ("compute-engine", ("GCE_METADATA_HOST", "GCE_METADATA_IP")),
+)
+_BOARD = Path("sys/class/dmi/id/product_name")
+_BOARDS = ("Google Compute Engine", "Google")
+# Set by the platforms themselves on machines with a TPU.
+_TPU_SIGNS = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "TPU_TOPOLOGY")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Platform:
+    """The platform that this process runs on.
+
+    Attributes:
+        kind: The platform, for programs.
+        sign: How it was detected; empty for an unknown machine.
+        tpu_sign: What indicates a TPU; empty if nothing does.
+        on_cloud: Whether to query Google Cloud's metadata server.
+    """
+
+    kind: PlatformKind = "machine"
+    sign: str = ""
+    tpu_sign: str = ""
+    on_cloud: bool = False
+
+    @property
+    def name(self) -> str:
+        """The platform, for people."""
+        return _NAMES[self.kind]
+
+
+def detect_platform(environment: Mapping[str, str], root: Path | None = None) -> Platform:
+    """Detects the platform, without a request to any server.
+
+    Args:
+        environment: Environment variables.
+        root: The directory with `sys`; by default `/`.
+    """
+    on_board = _is_google(device_files.ROOT if root is None else root)
+    for kind, variables in _SIGNS:
+        found = next((name for name in variables if environment.get(name, "").strip()), None)
+        if found is None:
+            continue
+        # Colab and Kaggle replace the metadata server by one without TPU data.
+        on_cloud = kind == "compute-engine" or (kind == "kubernetes" and on_board)
+        return Platform(kind, f"{found} is set", _tpu_sign(kind, environment), on_cloud)
+    if on_board:
+        return Platform("compute-engine", "its board says so", "", on_cloud=True)
+    return Platform()
+
+
+def _tpu_sign(kind: PlatformKind, environment: Mapping[str, str]) -> str:
+    """Names what indicates a TPU on a platform; elsewhere the variables may be left over."""
+    if kind == "compute-engine":
+        return ""
+    if kind == "colab":
+        return "COLAB_TPU_1VM is 1" if environment.get("COLAB_TPU_1VM", "").strip() == "1" else ""
+    found = next((name for name in _TPU_SIGNS if environment.get(name, "").strip()), None)
+    return f"{found} is set" if found else ""
+
+
+def _is_google(root: Path) -> bool:
+    try:
+        board = (root / _BOARD).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return False
+    return board in _BOARDS
+
+
+_TYPE = re.compile(r"[A-Za-z0-9_-]{2,40}")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_NAME = re.compile(r"[a-z0-9:._-]{1,128}")
+_ATTRIBUTE = re.compile(r"^\s*([A-Z_]+)\s*:\s*'?([^'\n]*)'?\s*$", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slice:
+    """The TPU that this machine is part of.
+
+    Attributes:
+        accelerator_type: As `"v5litepod-8"`; None if unknown.
+        workers: The addresses of the hosts of its workers.
+        worker_id: The number of this one; None if unknown.
+        name: The TPU's name in Google Cloud; None if unknown.
+        project: Its project there.
+        zone: Its zone there.
+    """
+
+    accelerator_type: str | None = None
+    workers: tuple[str, ...] = ()
+    worker_id: int | None = None
+    name: str | None = None
+    project: str | None = None
+    zone: str | None = None
+
+    def filled_from(self, other: Slice) -> Slice:
+        """This slice, with unknown fields filled from another."""
+        names = [field.name for field in dataclasses.fields(self)]
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return Slice(*(theirs if mine in (None, ()) else mine for mine, theirs in pairs))
+
+    def __str__(self) -> str:
+        words = [self.accelerator_type or "a TPU"]
+        if len(self.workers) > 1:
+            which = "one" if self.worker_id is None else f"number {self.worker_id}"
+            words.append(f"{which} of {len(self.workers)} workers")
+        return ", ".join(words)
+
+
+def slice_of_environment(environment: Mapping[str, str]) -> Slice:
+    """The slice according to the environment."""
+    hostnames = environment.get("TPU_WORKER_HOSTNAMES", "").split(",")
+    return Slice(
+        accelerator_type=_fitting(_TYPE, environment.get("TPU_ACCELERATOR_TYPE")),
+        workers=tuple(host for name in hostnames if (host := _fitting(_HOST, name))),
+        worker_id=_number(environment.get("TPU_WORKER_ID")),
+    )
+
+
+def slice_of_metadata(environment: Mapping[str, str], timeout: float) -> Slice | None:
+    """The slice according to Google Cloud's metadata server.
+
+    Args:
+        environment: Environment variables, which may give the server's address.
+        timeout: Seconds for all requests together.
+
+    Returns:
+        The slice; None if the server has no TPU for this machine.
+
+    Raises:
+        MetadataError: It does not answer.
+    """
+    end = time.monotonic() + timeout
+
+    def attribute(name: str) -> str | None:
+        late = MetadataError(f"it does not answer within {round(timeout, 1):g} s")
+        left = end - time.monotonic()
+        if left <= 0:
+            raise late
+        try:
+            return metadata(f"instance/attributes/{name}", timeout=left, environment=environment)
+        except MetadataError as error:
+            # Report the timeout for all requests, not what was left for this one.
+            raise (late if time.monotonic() >= end else error) from None
+
+    known = dict(_ATTRIBUTE.findall(attribute("tpu-env") or ""))
+    accelerator_type = known.get("ACCELERATOR_TYPE") or attribute("accelerator-type")
+    if not accelerator_type:
+        return None
+    return Slice(
+        accelerator_type=_fitting(_TYPE, accelerator_type),
+        workers=_workers(attribute("worker-network-endpoints") or ""),
+        worker_id=_number(known.get("WORKER_ID") or attribute("agent-worker-number")),
+        name=_fitting(_NAME, known.get("NODE_ID")),
+        project=_fitting(_NAME, known.get("CONSUMER_PROJECT_ID")),
+        zone=_fitting(_NAME, known.get("ZONE")),
+    )
+
+
+def _workers(endpoints: str) -> tuple[str, ...]:
+    """The hosts of `unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3`."""
+    hosts = (endpoint.strip().rpartition(":")[2] for endpoint in endpoints.split(","))
+    return tuple(found for host in hosts if (found := _fitting(_HOST, host)))
+
+
+def _fitting(pattern: re.Pattern[str], value: str | None) -> str | None:
+    """A value if it matches the pattern, else None."""
+    value = (value or "").strip()
+    return value if pattern.fullmatch(value) else None
+
+
+def _number(value: str | None) -> int | None:
+    value = (value or "").strip()
+    return int(value) if value.isdecimal() and len(value) < 6 else None
+
 
 _log = logger("machine")
 
@@ -58,12 +250,12 @@ class Search:
 
     @property
     def lacks_devices(self) -> bool:
-        """Whether there is a TPU without a device file."""
+        """True if there is a TPU without a device file."""
         return _lacks_devices(self.platform, self.chips)
 
     @property
     def tpu_only_from_env(self) -> bool:
-        """Whether only an environment variable indicates a TPU; it may be left over."""
+        """True if only an environment variable, perhaps a leftover, indicates a TPU."""
         chips = self.chips
         there = chips.files or chips.unknown or chips.on_bus or self.platform.tpu_sign
         return self.tpu == "local" and not there and self.platform.kind != "tpu-vm"
@@ -112,7 +304,7 @@ def default_tpu(environment: Mapping[str, str] | None = None) -> str | None:
 
 
 def requires_tpu(environment: Mapping[str, str] | None = None) -> bool:
-    """Whether `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
+    """Returns whether `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
 
     Any value but a clear no does, so that a typo never silently allows a virtual TPU.
     """
@@ -136,20 +328,15 @@ def refuse_simulation() -> None:
 def _choice(
     environment: Mapping[str, str], platform: Platform, chips: Chips, part: Slice, named: str | None
 ) -> str | None:
-    """What to connect to."""
+    """Chooses what to connect to."""
     if len(part.workers) > 1:
         return named or ",".join(f"grpc://{host}:{WORKER_PORT}" for host in part.workers)
     if named and environment.get("TPU_LOAD_LIBRARY", "").strip() == "0":
         return named  # the client of a Pod leaves the chips of its own host to the worker
-    if _is_ours(platform, chips, part):
+    signs = platform.tpu_sign or (platform.kind == "tpu-vm" and part.accelerator_type)
+    if chips.files or (chips.unknown and signs):  # this machine's own TPU
         return "local"
     return named or ("local" if platform.tpu_sign else None)
-
-
-def _is_ours(platform: Platform, chips: Chips, part: Slice) -> bool:
-    """Whether device files of this machine are a TPU's."""
-    signs = platform.tpu_sign or (platform.kind == "tpu-vm" and part.accelerator_type)
-    return bool(chips.files or (chips.unknown and signs))
 
 
 def _tried_in_dev(chips: Chips, platform: Platform) -> Iterator[str]:
@@ -165,7 +352,8 @@ def _tried_in_dev(chips: Chips, platform: Platform) -> Iterator[str]:
         what = known if platform.tpu_sign else "which may be a TPU or another device"
         yield f"found {', '.join(chips.unknown)}, {what}"
     if chips.others:
-        yield f"{', '.join(chips.others)} {_is(chips.others)} another device's"
+        are = "is" if len(chips.others) == 1 else "are"
+        yield f"{', '.join(chips.others)} {are} another device's"
 
 
 def _named(environment: Mapping[str, str]) -> tuple[tuple[str, Slice] | None, list[str]]:
@@ -209,19 +397,16 @@ def _configured(text: str) -> tuple[str, Slice] | None:
 
 def _addresses(text: str) -> str:
     """Addresses, each with `grpc://` and a port, without user names, which gRPC lacks."""
-    hosts = (part.strip().rpartition("://")[2].rpartition("@")[2] for part in text.split(","))
-    return ",".join(f"grpc://{_with_port(host)}" for host in hosts if host)
-
-
-def _with_port(host: str) -> str:
-    host = host.rstrip("/")
-    return host if re.search(r":\d+$", host) else f"{host}:{WORKER_PORT}"
+    parts = (part.strip().rpartition("://")[2].rpartition("@")[2] for part in text.split(","))
+    hosts = [part.rstrip("/") for part in parts if part]
+    with_ports = (host if re.search(r":\d+$", host) else f"{host}:{WORKER_PORT}" for host in hosts)
+    return ",".join(f"grpc://{address}" for address in with_ports)
 
 
 def _slice(
     environment: Mapping[str, str], platform: Platform, chips: Chips
 ) -> tuple[Slice, list[str]]:
-    """What is known of the slice, and what was tried."""
+    """Returns what is known of the slice, and what was tried."""
     known = slice_of_environment(environment)
     if not platform.on_cloud or (known.accelerator_type and known.workers):
         return known, []
@@ -242,7 +427,7 @@ def _notes(
     if _lacks_devices(platform, chips):
         what = f"There is {_on_bus(chips)}" if chips.on_bus else f"This is {platform.name}"
         yield (
-            f"{what}, but there is no TPU in /dev: its driver is not loaded, or this container was "
+            f"{what}, but /dev has no TPU: its driver is not loaded, or this container was "
             "started without its devices."
         )
     if tpu is None:
@@ -268,7 +453,7 @@ def _notes(
             "TensorFlow is imported."
         )
     if tpu == "local" and not (chips.files or chips.unknown or chips.on_bus):
-        yield f"{platform.tpu_sign or 'TPU_NAME is local'}, but there is no device file in /dev."
+        yield f"{platform.tpu_sign or 'TPU_NAME is local'}, but /dev has no device file for it."
 
 
 def _lacks_devices(platform: Platform, chips: Chips) -> bool:
@@ -280,7 +465,3 @@ def _on_bus(chips: Chips) -> str:
     family = "TPU" if chips.family in ("", "TPU") else f"TPU {chips.family}"
     many = f"{chips.on_bus} {family} chips" if chips.on_bus > 1 else f"a {family} chip"
     return f"{many} on the PCI bus"
-
-
-def _is(items: tuple[str, ...]) -> str:
-    return "is" if len(items) == 1 else "are"

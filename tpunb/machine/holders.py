@@ -15,9 +15,8 @@ from pathlib import Path
 
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.machine import chips
+from tpunb.machine.chips import text_of
 from tpunb.machine.problems import Problem
-
-__all__ = ["Holder", "Holding", "Lock", "find_holders"]
 
 _LOCK = "libtpu_lockfile"
 _KERNELS = ("ipykernel", "colab_kernel_launcher", "tpunb.notebook.kernels", "kernel_launcher")
@@ -29,7 +28,7 @@ class Lock:
 
     Attributes:
         path: Its path.
-        pid: The process that holds the lock; None if there is none or it is unknown.
+        pid: The process that holds the lock; None if no process holds it or it is unknown.
         stale: Whether no visible process holds it.
         foreign: Whether it belongs to another user, so that libtpu cannot lock it.
     """
@@ -141,7 +140,7 @@ def find_holders(
     wanted |= {str(path): str(path) for path in locks}
     open_files, unseen = _open_files(root / "proc", wanted)
     # Without this list, as in some containers, the holder of a lock is unknown.
-    table = _text(root / "proc" / "locks")
+    table = text_of(root / "proc" / "locks")
     locked = {path: _holder_of_lock(path, table or "", open_files) for path in locks}
     for path, pid in locked.items():
         if pid is not None:
@@ -154,7 +153,10 @@ def find_holders(
         if any(file in devices for file in files) or pid in locked.values()
     )
     return Holding(
-        tuple(_lock(path, pid, known=table is not None) for path, pid in locked.items()),
+        tuple(
+            Lock(str(path), pid, table is not None and pid is None, _is_foreign(path))
+            for path, pid in locked.items()
+        ),
         tuple(holders),
         unseen,
         devices,
@@ -168,10 +170,6 @@ def _lock_files(environment: Mapping[str, str], root: Path) -> Iterator[Path]:
         yield root / "tmp" / f"libtpu_lock_{os.getuid()}" / _LOCK
     if environment.get("HOME"):
         yield Path(environment["HOME"]) / f".{_LOCK}"
-
-
-def _lock(path: Path, pid: int | None, *, known: bool) -> Lock:
-    return Lock(str(path), pid, known and pid is None, _is_foreign(path))
 
 
 def _holder_of_lock(path: Path, table: str, open_files: Mapping[int, set[str]]) -> int | None:
@@ -221,8 +219,8 @@ def _open_files(proc: Path, wanted: Mapping[str, str]) -> tuple[dict[int, set[st
 
 
 def _holder(proc: Path, pid: int, files: set[str], secrets: frozenset[str]) -> Holder:
-    words = (_text(proc / str(pid) / "cmdline") or "").split("\0")
-    program = Path(words[0]).name or (_text(proc / str(pid) / "comm") or "").strip()
+    words = (text_of(proc / str(pid) / "cmdline") or "").split("\0")
+    program = Path(words[0]).name or (text_of(proc / str(pid) / "comm") or "").strip()
     is_kernel = any(kernel in word for word in words[1:4] for kernel in _KERNELS)
     return Holder(
         pid,
@@ -235,15 +233,8 @@ def _holder(proc: Path, pid: int, files: set[str], secrets: frozenset[str]) -> H
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file or a process belongs to another user."""
+    """Returns whether a file or a process belongs to another user."""
     try:
         return hasattr(os, "getuid") and path.stat().st_uid != os.getuid()
     except OSError:
         return False
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None

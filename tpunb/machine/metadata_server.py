@@ -19,8 +19,6 @@ from tpunb.errors import ConnectError
 if TYPE_CHECKING:
     from socket import socket
 
-__all__ = ["MetadataError", "access_token", "forget", "metadata"]
-
 _log = logger("machine")
 
 _HOST_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP")  # TensorFlow's, in its order

@@ -1,29 +1,139 @@
-"""What is installed, and whether it fits: by the packages' metadata, importing none of them."""
+"""Installed versions and their conflicts, from the packages' metadata; imports none of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import metadata
 from pathlib import Path
 
+from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask, secrets_in
+from tpunb.errors import ConnectError
+from tpunb.machine.chips import find_chips
+from tpunb.machine.detect import detect_platform
 from tpunb.machine.problems import Problem
 from tpunb.machine.tested_releases import OLDEST, SPECIFIER, is_newer, newer_than_tested, release
-from tpunb.machine.tpu_packages import (
-    FOR_TPU,
-    crashing_pair,
-    fatal_pair,
-    jax_pair,
-    overwritten_tensorflow,
-    unmet,
-)
 
-__all__ = ["TENSORFLOWS", "Software", "find_software", "tensorflow_version"]
+FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
+"""Distributions of TensorFlow with TPU support."""
+
+LIBTPU: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {
+    (2, 20): ((0, 0, 14), (0, 0, 32)),
+}
+"""By release of tensorflow-tpu, its oldest libtpu and the first that is too new.
+
+With a newer one the process aborts when TensorFlow is imported: found by importing 2.20.0 with
+12 releases from 0.0.17 (works) over 0.0.31 (works) and 0.0.32 (aborts) to 0.0.52. Its metadata
+allow them all. Other releases pin libtpu.
+"""
+
+# In every TensorFlow, and of a different size in each.
+_FILE = "tensorflow/python/_pywrap_tensorflow_internal.so"
+
+
+def fatal_pair(versions: Mapping[str, str]) -> Problem | None:
+    """The problem of a libtpu that ends the process when TensorFlow loads it.
+
+    Args:
+        versions: Installed versions, by package.
+    """
+    tensorflow, libtpu = versions.get("tensorflow-tpu", ""), versions.get("libtpu", "")
+    bounds = LIBTPU.get(release(tensorflow)[:2])
+    if bounds is None or release(libtpu) < bounds[1]:
+        return None
+    oldest, too_new = (".".join(map(str, bound)) for bound in bounds)
+    return Problem(
+        "libtpu",
+        f"tensorflow-tpu {tensorflow} cannot use libtpu {libtpu}: it ends the process when "
+        "TensorFlow loads it.",
+        "Install an older libtpu, then restart the kernel.",
+        f'pip install "libtpu>={oldest},<{too_new}"',
+    )
+
+
+def crashing_pair(versions: Mapping[str, str]) -> Problem | None:
+    """The problem of a JAX and a libtpu that crash when they compile without a TPU."""
+    if (versions.get("jax"), versions.get("libtpu")) != ("0.7.2", "0.0.21.1"):  # Colab's, in 2026
+        return None
+    return Problem(
+        "jax",
+        "JAX 0.7.2 with libtpu 0.0.21.1 ends the process when it compiles for a TPU that is not "
+        "there.",
+        "Let tpunb.compile do it, with a compiler of its own that leaves both as they are.",
+        "tpunb compiler install",
+        stops=False,
+    )
+
+
+def jax_pair(versions: Mapping[str, str]) -> Problem | None:
+    """The problem of a JAX and a libtpu that were not made for each other."""
+    if "jax" not in versions or "libtpu" not in versions:
+        return None
+    needs = list(unmet("jax", versions, extra="tpu"))
+    if not needs:
+        return None
+    return Problem(
+        "jax",
+        f"{needs[0]}: JAX may fail on a TPU.",
+        "Use JAX and TensorFlow in environments of their own: each wants its own libtpu.",
+        stops=False,
+    )
+
+
+def overwritten_tensorflow(versions: Mapping[str, str]) -> str:
+    """The distribution whose files have taken the place of tensorflow-tpu's; empty if none."""
+    name = next((name for name in FOR_TPU if name in versions), None)
+    if name is None or _has_its_file(name) is not False:
+        return ""
+    others = ("tensorflow", "tensorflow-cpu", "tf-nightly")
+    return next((other for other in others if other in versions and _has_its_file(other)), "")
+
+
+def unmet(name: str, versions: Mapping[str, str], extra: str = "") -> Iterator[str]:
+    """A package's requirements of libtpu that are not met, as sentences without full stops.
+
+    Args:
+        name: The package; nothing is unmet if it is not installed.
+        versions: Installed versions, by package.
+        extra: The extra of its requirements.
+    """
+    if name not in versions:
+        return
+    try:
+        from packaging.requirements import Requirement  # without it, rely on pip's check
+
+        requires = [Requirement(text) for text in metadata.requires(name) or ()]
+    except Exception:  # other packages' metadata may be malformed
+        return
+    for requirement in requires:
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+        if not (applies and requirement.name.startswith("libtpu")):
+            continue
+        wanted = f"{name} {versions[name]} wants {requirement.name}{requirement.specifier}"
+        found = versions.get(requirement.name)
+        if found is None:
+            yield f"{wanted}, which is not installed"
+        elif not requirement.specifier.contains(found, prereleases=True):
+            yield f"{wanted}, and {found} is installed"
+
+
+def _has_its_file(name: str) -> bool | None:
+    """Compares a distribution's file with the one on disk, by its size; None if unknown."""
+    try:
+        distribution = metadata.distribution(name)
+        record = distribution.read_text("RECORD") or ""
+        size = re.search(rf"^{re.escape(_FILE)},[^,\n]*,(\d+)", record, re.MULTILINE)
+        on_disk = distribution.locate_file(_FILE).stat().st_size  # type: ignore[attr-defined]
+    except Exception:  # as above
+        return None
+    return None if size is None else int(size[1]) == on_disk
+
 
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-tpu")
 """Distributions that install the same files."""
@@ -53,12 +163,12 @@ _UNKNOWN = "unknown version"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Software:
-    """What is installed.
+    """The installed software.
 
     Attributes:
         python: Python's version.
         versions: The versions of installed packages that matter, by name.
-        libtpu: A libtpu outside of Python; empty if there is none.
+        libtpu: A libtpu outside of Python; or empty.
         needs: Unmet requirements of installed packages, as sentences.
         pythons: The Python versions that the installed TensorFlow supports.
         keras: The Keras that TensorFlow uses: `"keras"` or `"tf_keras"`.
@@ -264,7 +374,7 @@ def find_software(environment: Mapping[str, str]) -> Software:
         python=platform.python_version(),
         versions=versions,
         libtpu=next((path for path in _SYSTEM_LIBTPU if Path(path).exists()), ""),
-        needs=tuple(_unmet(versions)),
+        needs=tuple(need for name in FOR_TPU for need in unmet(name, versions)),
         pythons=_pythons(versions),
         keras="tf_keras" if legacy else "keras",
         backend=mask(environment.get("KERAS_BACKEND", ""), secrets_in(environment)).strip().lower(),
@@ -273,12 +383,6 @@ def find_software(environment: Mapping[str, str]) -> Software:
         imported=_imported("tensorflow") or "",
         jax=_has_used_jax(),
     )
-
-
-def _unmet(versions: Mapping[str, str]) -> Iterator[str]:
-    """Unmet requirements of tensorflow-tpu on libtpu."""
-    for name in FOR_TPU:
-        yield from unmet(name, versions)
 
 
 def _pythons(versions: Mapping[str, str]) -> tuple[str, ...]:
@@ -313,7 +417,7 @@ def _imported(module: str) -> str | None:
 
 
 def _has_used_jax() -> bool:
-    """Whether JAX has started its devices; TensorFlow itself imports it, where it is installed."""
+    """Returns whether JAX has started its devices; TensorFlow may import it without that."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bool(getattr(bridge, "_backends", None))
 
@@ -327,3 +431,47 @@ def _is_there(module: str) -> bool:
 
 def _minor(version: str | None) -> str:
     return ".".join(map(str, release(version or "")[:2]))
+
+
+_LOAD = "TPU_LOAD_LIBRARY"
+_SKIP = "TPU_SKIP_MDS_QUERY"
+
+_log = logger("machine")
+
+
+def prepare_tpu_library(
+    environment: MutableMapping[str, str] | None = None, root: Path | None = None
+) -> None:
+    """Keeps a tensorflow-tpu from loading libtpu where there is no TPU.
+
+    There libtpu waits minutes for a metadata server, complains on standard error, and gives
+    TensorFlow a device TPU_SYSTEM without a TPU. Where the user has set `TPU_LOAD_LIBRARY`, it
+    stays.
+
+    Args:
+        environment: Environment variables, which are completed; by default the process's own.
+        root: The directory with `dev` and `sys`; by default `/`.
+
+    Raises:
+        ConnectError: TensorFlow would load a libtpu that ends the process.
+    """
+    environment = os.environ if environment is None else environment
+    versions = find_software(environment).versions
+    if not any(name in versions for name in FOR_TPU):
+        return
+    chips, platform = find_chips(root), detect_platform(environment, root)
+    if not (chips.files or chips.unknown or chips.on_bus or platform.tpu_sign):
+        _set(environment, _LOAD, "0")
+        if not platform.on_cloud:
+            _set(environment, _SKIP, "1")
+    problem = fatal_pair(versions)
+    if problem is not None and environment.get(_LOAD, "").strip() != "0":
+        fix = problem.fix.removeprefix("Install an older libtpu, ")
+        raise ConnectError(problem.message, fix=f"Run %{problem.command}, {fix}")
+
+
+def _set(environment: MutableMapping[str, str], name: str, value: str) -> None:
+    if environment.get(name, "").strip():
+        return
+    environment[name] = value
+    _log.debug("no TPU here: %s=%s", name, value)

@@ -9,17 +9,6 @@ from __future__ import annotations
 import re
 import warnings
 
-__all__ = [
-    "OLDEST",
-    "RANGE",
-    "SPECIFIER",
-    "TESTED",
-    "is_newer",
-    "newer_than_tested",
-    "release",
-    "warn_if_newer",
-]
-
 TESTED = ((2, 18), (2, 19), (2, 20), (2, 21))
 """Oldest first; a patch release counts as its minor release."""
 
@@ -47,7 +36,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def is_newer(version: str) -> bool:
-    """Whether a version of TensorFlow is newer than all that are tested."""
+    """Returns whether a version of TensorFlow is newer than all that are tested."""
     return release(version)[:2] > _NEWEST
 
 

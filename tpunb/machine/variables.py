@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from tpunb._util.secret_masking import mask, secrets_in
 
-__all__ = ["SHOWN", "shown_variables"]
-
 SHOWN = (
     "TPUNB_TPU",
     "TPUNB_REQUIRE_TPU",

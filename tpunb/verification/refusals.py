@@ -77,7 +77,7 @@ class Rules(Suite):
 
     @classmethod
     def claims(cls) -> Mapping[str, str]:
-        """What a TPU does, by the names of the rules."""
+        """Returns what a TPU does, by the names of the rules."""
         return {rule.name: rule.on_tpu for rule in RULES}
 
     @refused_by_a_tpu("32")

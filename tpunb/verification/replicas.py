@@ -243,7 +243,7 @@ class CollectivesInside(Suite):
         return close(self.everywhere((self.ranks % 4.0).sum()), self.on_ranks(step))
 
     def _sent_on(self, senders: int) -> list[Any]:
-        """What replicas get if the first so many send their values to the next, round the ring."""
+        """Returns what replicas get if the first ones send their values on, round the ring."""
         self.need_replicas()
         pairs = [(replica, (replica + 1) % self.replicas) for replica in range(senders)]
         return self.on_ranks(
@@ -333,7 +333,7 @@ class Variables(Suite):
         return close(self.ranks.sum(), variable.read_value())
 
     def _assigned(self, aggregation: str) -> list[Any]:
-        """What each copy holds once each replica has assigned its rank."""
+        """Returns what each copy holds once each replica has assigned its rank."""
         variable = self.variable(0.0, aggregation=tf.VariableAggregation[aggregation])
         self.on_ranks(lambda x: variable.assign(x))
         return self.local(variable)

@@ -1,4 +1,4 @@
-"""The report: what came out of trying all claims, without what says where that was."""
+"""The report of a verification, without anything that says where it was made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import counted, duration
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
-from tpunb.machine.platform import detect_platform
+from tpunb.machine.detect import detect_platform
 from tpunb.machine.software import find_software
 from tpunb.verification.suite import DIFFERS, HOLDS, NOT_RUN, Outcome, Status
 
@@ -90,7 +90,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no claim differs, some hold, and it was not interrupted."""
+        """True if no claim differs, some hold, and it was not interrupted."""
         return not self.differences and bool(self._with(HOLDS)) and not self.interrupted
 
     @property
@@ -161,7 +161,7 @@ def _one_line(text: str) -> str:
 
 
 def facts_of(connection: Connection, plan: Plan) -> dict[str, str]:
-    """What matters about a connection, as it was planned, and about this machine's software."""
+    """Describes a connection, as it was planned, and this machine's software."""
     topology, software = connection.topology, find_software(os.environ)
     cores = counted(int(topology.num_tpus_per_task), "core")
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import time
 import warnings
@@ -98,9 +99,9 @@ def verify_plan(
 
 
 def all_suites() -> tuple[type[Suite], ...]:
-    """What a TPU refuses comes after what it does, and what could leave it unusable last.
+    """Imports the suites, and with them TensorFlow, which has to be set up before.
 
-    They import TensorFlow, which has to be set up before.
+    Those about refusals come late, those that could leave the TPU unusable last.
     """
     from tpunb.verification import interrupting, refusals, replicas, training
 
@@ -120,7 +121,7 @@ def all_suites() -> tuple[type[Suite], ...]:
 
 
 def _names(plan: Plan) -> Iterator[str | None]:
-    """What the TPU is called, and where it is."""
+    """Yields the names of the TPU and of its place."""
     request = plan.request
     yield from (request.zone, request.project)
     if plan.kind == "hardware" and plan.tpu != "local":
@@ -151,17 +152,17 @@ class Trial:
         self.interrupted = self.hangs = False
 
     def outcomes(self, suites: Sequence[type[Suite]]) -> Iterator[Outcome]:
-        """What becomes of each claim, as soon as it is known."""
+        """Yields the outcome of each claim as soon as it is known."""
         for suite in (kind(self.tpu) for kind in suites):
             for name, says in suite.claims().items():
                 begin = time.perf_counter()
                 outcome = self._outcome(suite, name)
                 _log.debug("%s: %s: %s", suite.group, name, outcome.status)
-                yield Outcome(
+                yield dataclasses.replace(
+                    outcome,
                     group=suite.group,
                     name=name,
                     says=says,
-                    status=outcome.status,
                     expected=self._scrub(outcome.expected),
                     found=self._scrub(outcome.found),
                     message=self._scrub(outcome.message),

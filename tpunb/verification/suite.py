@@ -29,7 +29,7 @@ class NotRunError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What trying a claim has shown.
+    """The outcome of trying a claim.
 
     Attributes:
         group: The claim's group, such as `"topology"`.
@@ -91,9 +91,9 @@ class Suite:
     """
 
     group: ClassVar[str]
-    """What the claims are about, as reports call it."""
+    """The subject of the claims, as reports call it."""
     on_main_thread: ClassVar[bool] = False
-    """Whether the programs need the main thread, where no time limit can end them."""
+    """True if the programs need the main thread, where no time limit can end them."""
 
     def __init__(self, tpu: ConnectedTpu) -> None:
         self.tpu = tpu
@@ -124,7 +124,7 @@ class Suite:
 
     @property
     def replicas(self) -> int:
-        """How many replicas there are."""
+        """The number of replicas."""
         return int(self.strategy.num_replicas_in_sync)
 
     @property
@@ -134,11 +134,11 @@ class Suite:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it is a virtual TPU."""
+        """True for a virtual TPU."""
         return self.connection.kind == "virtual"
 
     def tolerance(self, *, products: bool = False) -> float:
-        """How far a number may be from that of a CPU, as a part of the largest magnitude.
+        """Returns the allowed difference from a CPU, as a part of the largest magnitude.
 
         Args:
             products: Whether matrix products are part of it, whose float32 factors a TPU's
@@ -154,7 +154,7 @@ class Suite:
             raise NotRunError("it needs 2 replicas, and this TPU has 1")
 
     def everywhere(self, value: Any) -> np.ndarray:
-        """The same value for each replica, as NumPy."""
+        """Repeats a value for each replica, as NumPy."""
         return np.asarray([value] * self.replicas)
 
     def each(self, values: Sequence[Any] | np.ndarray) -> Any:
@@ -250,7 +250,7 @@ def refused(call: Callable[[], Any], code: str | None = None) -> Outcome:
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says, without the lines of our own code that autograph puts before it."""
+    """Returns an error's message without the lines of our code that autograph adds to it."""
     text = _FRAMES.sub("", str(error)).replace("in user code:", "")
     name = type(error).__name__
     text = " ".join(text.split()).removeprefix(f"{name}: ")

@@ -77,7 +77,7 @@ class Numbers(Suite):
 
     @classmethod
     def claims(cls) -> Mapping[str, str]:
-        """The same for each function."""
+        """Returns the same claim for each function."""
         return dict.fromkeys(
             _FUNCTIONS, "Every replica computes what TensorFlow computes on a CPU."
         )

@@ -7,8 +7,7 @@ import reprlib
 
 from tpunb._util.integers import is_whole
 from tpunb.errors import TpunbError
-from tpunb.machine.memory import measure
-from tpunb.machine.processors import processors
+from tpunb.machine.resources import measure, processors
 from tpunb.virtual.devices import VirtualDevices, process_of
 
 __all__ = ["AtOnceError", "checked", "most_joined", "processors_for_each"]

@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 from tpunb.errors import ConnectError
-from tpunb.machine.tpu_library import prepare_tpu_library
+from tpunb.machine.software import prepare_tpu_library
 from tpunb.virtual.tensorflow_log import quiet_start, silence_log
 from tpunb.virtual.tpu_platform import skip_tpu_search
 

@@ -18,8 +18,7 @@ from tpunb.connection.cluster import pod as pods
 from tpunb.connection.cluster.local_workers import LocalWorkers
 from tpunb.connection.cluster.probe import check_all
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
-from tpunb.connection.worker_addresses import workers_of
+from tpunb.connection.request import Request, workers_of
 from tpunb.errors import ConnectError, TpunbError
 
 pytestmark = pytest.mark.tensorflow

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.patience import PATIENCE
 
 from tpunb.connection.hardware import cloud
-from tpunb.connection.hardware.cloud.asking import Asking
+from tpunb.connection.hardware.cloud import Asking
 from tpunb.errors import ConnectError
 from tpunb.errors.explain import explain
 from tpunb.machine.metadata_server import forget
@@ -225,7 +225,7 @@ def test_not_found() -> None:
         assert found is not None
         assert found.number == 7
         api.nodes.clear()
-        assert "there is no TPU here" in refused(api).fix
+        assert "this zone has no TPU" in refused(api).fix
 
 
 @pytest.mark.parametrize(

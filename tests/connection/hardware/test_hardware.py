@@ -19,7 +19,7 @@ from support.patience import PATIENCE, at_last
 
 import tpunb
 from tpunb.connection import hardware
-from tpunb.connection.hardware.versions import version_in
+from tpunb.connection.hardware.workers import version_in
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
@@ -330,7 +330,7 @@ def test_the_client_of_a_pod_wants_its_own_tpu(
 ) -> None:
     chip(nowhere)
     monkeypatch.setattr(software, "_version", {"tensorflow-tpu": "2.20.0"}.get)
-    monkeypatch.setattr(software, "_unmet", lambda versions: ())
+    monkeypatch.setattr(software, "unmet", lambda *_, **__: ())
     monkeypatch.setattr(software, "_imported", lambda module: None)
     monkeypatch.setenv("TPU_NAME", "my-tpu")
     monkeypatch.setenv("TPU_LOAD_LIBRARY", "0")

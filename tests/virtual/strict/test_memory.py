@@ -13,7 +13,7 @@ from support.strategies import each, run, strategy_of
 from tpunb import explain
 from tpunb.cells import CellRunner
 from tpunb.errors import MemoryLimitError
-from tpunb.machine.memory import Memory
+from tpunb.machine.resources import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
 from tpunb.virtual.check import check
 from tpunb.virtual.replica_call import _runs_here

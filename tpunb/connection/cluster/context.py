@@ -18,8 +18,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb.virtual import _tensorflow as private
 from tpunb.virtual._tensorflow import context
 from tpunb.virtual.devices import WORKER_JOB, prepare
+from tpunb.virtual.patch.patch_tools import attribute
 
 # A call to a worker that is gone fails instead of waiting for it forever.
 _FAIL_FAST = "GRPC_FAIL_FAST"
@@ -33,7 +35,7 @@ _PAUSE = 0.1
 
 
 def started() -> bool:
-    """Whether TensorFlow runs in this process and is connected to no cluster.
+    """Returns whether TensorFlow runs in this process without a cluster.
 
     Connecting then invalidates existing variables: TensorFlow recreates its own devices as
     well, and an assignment to a variable on an earlier one has no effect.
@@ -59,16 +61,22 @@ def connect(addresses: Sequence[str], *, coordinated: bool = False) -> int:
     Returns:
         The generation, for `disconnect` and `is_current`.
     """
-    global _generation
+    global _generation, _joined
     os.environ.setdefault(_FAIL_FAST, "true")
     if not coordinated:
         os.environ.setdefault(_STREAMING, "false")
     _start(coordinated)
     _generation += 1
-    if context.get_server_def() is None:
-        _connect_first(addresses)
-    else:
+    if context.get_server_def() is not None:
         _update(addresses)
+        return _generation
+    with socket.socket() as asking:
+        asking.bind(("", 0))
+        free_port = int(asking.getsockname()[1])
+    here = f"{_own_host(addresses)}:{free_port}"
+    cluster = tf.train.ClusterSpec({WORKER_JOB: list(addresses), _LOCAL_JOB: [here]})
+    tf.config.experimental_connect_to_cluster(cluster)
+    _joined = True
     return _generation
 
 
@@ -85,7 +93,7 @@ def give_up() -> int:
 
 
 def is_current(generation: int) -> bool:
-    """Whether no other `connect` or `disconnect` has followed."""
+    """Returns whether no other `connect` or `disconnect` has followed."""
     return generation == _generation and context.get_server_def() is not None
 
 
@@ -119,14 +127,6 @@ def _start(coordinated: bool) -> None:
     running.ensure_initialized()
 
 
-def _connect_first(addresses: Sequence[str]) -> None:
-    global _joined
-    here = f"{_own_host(addresses)}:{_free_port()}"
-    cluster = tf.train.ClusterSpec({WORKER_JOB: list(addresses), _LOCAL_JOB: [here]})
-    tf.config.experimental_connect_to_cluster(cluster)
-    _joined = True
-
-
 def _update(addresses: Sequence[str]) -> None:
     server_def = context.get_server_def()
     for job in [job for job in server_def.cluster.job if job.name == WORKER_JOB]:
@@ -134,7 +134,10 @@ def _update(addresses: Sequence[str]) -> None:
     if addresses:
         job = server_def.cluster.job.add(name=WORKER_JOB)
         job.tasks.update(enumerate(addresses))
-        _move(server_def, _own_host(addresses))
+        for job in server_def.cluster.job:
+            if job.name == _LOCAL_JOB:  # workers may find this process at another address now
+                port = job.tasks[0].rpartition(":")[2]
+                job.tasks[0] = f"{_own_host(addresses)}:{port}"
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -145,13 +148,6 @@ def _update(addresses: Sequence[str]) -> None:
             if not addresses or time.monotonic() > deadline:
                 raise
             time.sleep(_PAUSE)
-
-
-def _move(server_def: Any, host: str) -> None:
-    """Changes the address at which workers find this process; the port stays."""
-    for job in server_def.cluster.job:
-        if job.name == _LOCAL_JOB:
-            job.tasks[0] = f"{host}:{job.tasks[0].rpartition(':')[2]}"
 
 
 def _own_host(addresses: Sequence[str]) -> str:
@@ -173,7 +169,15 @@ def _own_host(addresses: Sequence[str]) -> str:
     return "localhost"
 
 
-def _free_port() -> int:
-    with socket.socket() as asking:
-        asking.bind(("", 0))
-        return int(asking.getsockname()[1])
+def restored_eagerly() -> contextlib.AbstractContextManager[None]:
+    """Makes TensorFlow restore checkpoints eagerly on any number of workers."""
+    restore = private.MultiDeviceSaver.restore
+
+    def one_by_one(saver: Any, *args: Any, **kwargs: Any) -> Any:
+        tasks, saver._num_unique_tasks = saver._num_unique_tasks, 1
+        try:
+            return restore(saver, *args, **kwargs)
+        finally:
+            saver._num_unique_tasks = tasks
+
+    return attribute(private.MultiDeviceSaver, "restore", one_by_one)

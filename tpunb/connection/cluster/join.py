@@ -11,8 +11,6 @@ from typing import Any
 from tpunb._util.logs import timed
 from tpunb.connection.cluster.probe import Unreachable, Worker, check_all, peers_of
 
-__all__ = ["Joined", "join"]
-
 _LEAVING = 3.0  # seconds
 _AT_ONCE = 0.2
 
@@ -43,7 +41,7 @@ class Joined:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is TensorFlow's current connection."""
+        """True if this is TensorFlow's current connection."""
         from tpunb.connection.cluster import context as cluster
 
         return cluster.is_current(self.generation)
@@ -117,7 +115,7 @@ def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joi
         tf.errors.OpError: TensorFlow cannot connect to them.
     """
     from tpunb.connection.cluster import context as cluster
-    from tpunb.connection.cluster.checkpoints import restored_eagerly
+    from tpunb.connection.cluster.context import restored_eagerly
     from tpunb.connection.cluster.time_limit import set_keepalive, within
 
     global _current

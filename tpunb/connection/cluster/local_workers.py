@@ -17,8 +17,6 @@ from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.errors import ConnectError
 
-__all__ = ["LocalWorkers"]
-
 _log = logger("connection")
 
 _GRACE = 5.0
@@ -126,7 +124,7 @@ class LocalWorkers:
         return tuple(found[number] for number in range(len(self._processes)))
 
     def _failure(self) -> ConnectError:
-        """Why a worker has ended: the last lines of its output."""
+        """Explains why a worker has ended, by the last lines of its output."""
         for process in self._processes:
             _stop_waiting(process)
         self._log.seek(0)
@@ -140,7 +138,7 @@ class LocalWorkers:
 
 
 class _Output:
-    """What one worker writes once it is ready: a file without a name, which ends with both.
+    """The output of a worker that is ready: a file without a name, which ends with both.
 
     A file and no pipe: what an operation has printed is here as soon as it has ended.
 
@@ -158,7 +156,7 @@ class _Output:
             fcntl.fcntl(self.handle, fcntl.F_SETFL, os.O_APPEND)
 
     def lines(self) -> list[str]:
-        """What is new."""
+        """Returns the lines that are new."""
         if self._file.closed:
             return []
         self._file.seek(0)

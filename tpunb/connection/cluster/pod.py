@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tpunb._util.secret_masking import mask
 from tpunb._util.units import counted
-from tpunb.connection.cluster.exit_guard import ExitGuard
 from tpunb.connection.cluster.join import Joined, join
 from tpunb.connection.cluster.local_workers import LocalWorkers
 from tpunb.connection.cluster.probe import Reason, Unreachable, Worker, check_all, responds
@@ -19,7 +19,47 @@ from tpunb.errors import ConnectError
 from tpunb.tpu.types import Accelerator, accelerator, generic_accelerator
 from tpunb.virtual.import_tensorflow import import_tensorflow
 
-__all__ = ["Pod", "open_pod"]
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_CUTS = 0.1
+
+
+class ExitGuard:
+    """Ends TensorFlow's waiting at the end of the process for workers that do not respond.
+
+    TensorFlow waits there for all that its workers still do, without a time limit. While it
+    waits they are asked, and the connections closed once one gives no answer. This needs a
+    thread, which has to be there before: none can be started then.
+
+    Args:
+        addresses: The workers.
+        peers: Their IP addresses and ports.
+    """
+
+    def __init__(self, addresses: Sequence[str], peers: Collection[tuple[str, int]]) -> None:
+        self._addresses, self._peers = tuple(addresses), peers
+        self._wanted = threading.Event()
+        self._is_over = False
+        threading.Thread(target=self._run, name="tpunb-exit", daemon=True).start()
+
+    def watch(self) -> None:
+        """The process ends."""
+        self._wanted.set()
+
+    def close(self) -> None:
+        """There is nothing to wait for any more."""
+        self._is_over = True
+        self._wanted.set()
+
+    def _run(self) -> None:
+        from tpunb.connection.cluster.time_limit import cut
+
+        self._wanted.wait()
+        while not self._is_over and all(map(responds, self._addresses)):
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        while not self._is_over:  # TensorFlow connects again to what it cannot reach
+            cut(self._peers)
+            time.sleep(_SECONDS_BETWEEN_CUTS)
+
 
 _FIXES: dict[Reason, str] = {
     "address": "Write addresses as host:port, separated by commas.",
@@ -157,8 +197,7 @@ def _connected(
 
     tpu = _layout(plan, len(workers), workers)
     for worker in workers:
-        _refuse_few_cores(worker, tpu, tried)
-        _refuse_version(worker, tf.__version__, tried)
+        _refuse_unfit(worker, tpu, tf.__version__, tried)
     notes = (_hosts(len(workers), local is not None), *((_LOST,) if cluster.started() else ()))
     return Pod(tpu, _joined(workers, deadline, tried), local, notes)
 
@@ -193,7 +232,7 @@ def _could_not(why: str, fix: str, tried: Sequence[str]) -> ConnectError:
 
 
 def _hosts(count: int, local: bool) -> str:
-    """What the TPU's hosts are, for the summary."""
+    """Describes the TPU's hosts for the summary."""
     if not local:
         return f"Its hosts are the {counted(count, 'worker')} that were given."
     return (
@@ -264,7 +303,11 @@ def _layout(plan: Plan, count: int, workers: Sequence[Worker] | None) -> Acceler
     )
 
 
-def _refuse_few_cores(worker: Worker, tpu: Accelerator, tried: list[str]) -> None:
+def _refuse_unfit(worker: Worker, tpu: Accelerator, version: str, tried: list[str]) -> None:
+    """Raises if a worker has too few cores or another minor release of TensorFlow.
+
+    Only a `tpunb worker` reports its release.
+    """
     cores = len(worker.devices) - 1
     if cores < tpu.devices_per_host:
         raise ConnectError(
@@ -273,12 +316,8 @@ def _refuse_few_cores(worker: Worker, tpu: Accelerator, tried: list[str]) -> Non
             fix=f"Restart it: tpunb worker --cores {tpu.devices_per_host}.",
             tried=tried,
         )
-
-
-def _refuse_version(worker: Worker, version: str, tried: list[str]) -> None:
-    """Raises if a `tpunb worker` has another minor release; others do not report theirs."""
     theirs = version_of(worker.devices[0])
-    if theirs is None or _same_minor(theirs, version):
+    if theirs is None or theirs.split("_")[:2] == version.split(".")[:2]:
         return
     shown = ".".join(theirs.split("_")[:3])
     raise ConnectError(
@@ -287,7 +326,3 @@ def _refuse_version(worker: Worker, version: str, tried: list[str]) -> None:
         fix=f"Install TensorFlow {version} where the worker runs, or {shown} here.",
         tried=tried,
     )
-
-
-def _same_minor(theirs: str, ours: str) -> bool:
-    return theirs.split("_")[:2] == ours.split(".")[:2]

@@ -22,17 +22,6 @@ from tpunb._util.deadline import Running, bounded
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask
 
-__all__ = [
-    "Reason",
-    "Unreachable",
-    "Worker",
-    "check",
-    "check_all",
-    "host_and_port",
-    "peers_of",
-    "responds",
-]
-
 Reason = Literal["address", "name", "refused", "filtered", "timeout", "not_tensorflow", "broken"]
 """Why a worker is unreachable: its address is malformed, its host name does not resolve, nothing
 listens on the port, packets are filtered, the port accepts and does not answer, something other
@@ -84,7 +73,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Reads `host:port`, with or without `grpc://` before it.
 
     Raises:
-        Unreachable: It is no such address.
+        Unreachable: The address is malformed.
     """
     found = _ADDRESS.fullmatch(address.strip().removeprefix("grpc://"))
     if found is None or not 0 < int(found[2]) < 65536:
@@ -143,7 +132,7 @@ def check(address: str, *, timeout: float) -> Worker:
 
 
 def responds(address: str, *, timeout: float = 1.0) -> bool:
-    """Whether a worker that has answered before still responds; a frozen one does not.
+    """Returns whether a worker that answered before still responds; a frozen one does not.
 
     It starts no thread: at the end of the process no new thread can start.
 
@@ -248,7 +237,7 @@ def _unreachable(address: str, error: Any, timeout: float) -> Unreachable:
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return _timed_out(address, timeout)
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return Unreachable(address, "not_tensorflow", "what answers there is no TensorFlow worker")
+        return Unreachable(address, "not_tensorflow", "the answer is not a TensorFlow worker's")
     if code == grpc.StatusCode.UNAVAILABLE:
         return Unreachable(
             address,

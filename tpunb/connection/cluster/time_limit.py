@@ -25,8 +25,6 @@ from tpunb._util.deadline import Running
 from tpunb.virtual._tensorflow import pywrap_tfe
 from tpunb.virtual.patch.patch_tools import attribute
 
-__all__ = ["StillWaitingError", "cut", "cut_off", "set_keepalive", "unlocked", "within"]
-
 _GRACE = 1.5  # seconds for a call to end once its sockets are shut down
 _CLOSING = 0.5  # seconds for sockets to be closed once they are shut down: it takes a millisecond
 _SECONDS_BETWEEN_LOOKS = 0.005

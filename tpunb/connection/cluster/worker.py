@@ -23,8 +23,6 @@ from tpunb.errors import WorkerError
 from tpunb.virtual.import_tensorflow import prepared_import, require_tensorflow
 from tpunb.virtual.tensorflow_runtime import server_runtime
 
-__all__ = ["MOST_CORES", "cluster_name", "serve", "version_of"]
-
 MOST_CORES = 1024
 _PREFIX = "tpunb_"
 # As for virtual cores in one process: input pipelines must not wait for each other's threads.

@@ -17,17 +17,18 @@ from tpunb.connection.device_assignment import device_assignment
 from tpunb.connection.hardware import cloud
 from tpunb.connection.hardware.attempt import SIMULATE, Attempt
 from tpunb.connection.hardware.local import require_local_tpu
-from tpunb.connection.hardware.versions import require_same_version
-from tpunb.connection.hardware.workers import addresses_of, answering, require_tpu_devices
-from tpunb.machine import tensorflow_version
+from tpunb.connection.hardware.workers import (
+    addresses_of,
+    answering,
+    require_same_version,
+    require_tpu_devices,
+)
+from tpunb.machine.software import tensorflow_version
 from tpunb.virtual.import_tensorflow import import_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.connection.cluster.probe import Worker
     from tpunb.connection.plan import Plan
-    from tpunb.connection.request import Request
-
-__all__ = ["connect", "disconnect", "lost"]
 
 _SHUTTING_DOWN = 20.0  # seconds
 _INITIALISING = "initialising it"
@@ -59,7 +60,14 @@ def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[
         assignment = device_assignment(
             topology, plan.request.computation_shape, plan.request.replicas, f"the TPU {plan.tpu}"
         )
-        strategy = _strategy(resolver, assignment, plan.request, attempt)
+        import tensorflow as tf
+
+        with attempt.explained():
+            strategy = tf.distribute.TPUStrategy(
+                resolver,
+                experimental_device_assignment=assignment,
+                experimental_spmd_xla_partitioning=plan.request.spmd,
+            )
     except BaseException:
         if joined is not None:
             joined.leave(alive=False)
@@ -86,17 +94,6 @@ def _reached(plan: Plan, attempt: Attempt) -> tuple[Any, Joined | None]:
     require_local_tpu(tf, attempt)
     with attempt.explained():
         return tf.distribute.cluster_resolver.TPUClusterResolver("local"), None
-
-
-def _strategy(resolver: Any, assignment: Any, request: Request, attempt: Attempt) -> Any:
-    import tensorflow as tf
-
-    with attempt.explained():
-        return tf.distribute.TPUStrategy(
-            resolver,
-            experimental_device_assignment=assignment,
-            experimental_spmd_xla_partitioning=request.spmd,
-        )
 
 
 def lost(resolver: Any, *, timeout: float = 2.0) -> tuple[str, ...]:

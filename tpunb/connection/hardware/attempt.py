@@ -11,10 +11,8 @@ from tpunb._util.secret_masking import mask
 from tpunb.errors import ConnectError
 from tpunb.tpu.defaults import DEFAULT_TPU
 
-__all__ = ["SIMULATE", "Attempt"]
-
 SIMULATE = f"Without a TPU, simulate one: %tpu_connect --simulate {DEFAULT_TPU}."
-"""What to do where no TPU can be had."""
+"""The advice for users without a TPU."""
 
 _log = logger("connection")
 

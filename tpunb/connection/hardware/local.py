@@ -7,9 +7,8 @@ import sys
 from typing import Any
 
 from tpunb.connection.hardware.attempt import SIMULATE, Attempt
-from tpunb.machine import Machine, Problem, look
-
-__all__ = ["require_local_tpu"]
+from tpunb.machine import Machine, look
+from tpunb.machine.problems import Problem
 
 
 def require_local_tpu(tf: Any, attempt: Attempt) -> None:
@@ -41,21 +40,15 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
         first = problems[0]
         for problem in problems:
             attempt.note(problem.message)
-        raise attempt.error(
-            f"TensorFlow {tf.__version__} sees no TPU here. {first.message}", _fix(first)
-        )
+        fix = first.fix
+        if first.command and first.command not in fix:
+            fix = f"{fix.rstrip('.')}: {first.command}"
+        raise attempt.error(f"TensorFlow {tf.__version__} sees no TPU here. {first.message}", fix)
     raise attempt.error(
         f"TensorFlow {tf.__version__} sees no TPU, though there is one on this machine.",
         "Restart the kernel and connect before anything else uses the TPU; `%tpu_doctor` shows "
         "what is installed and who holds the TPU.",
     )
-
-
-def _fix(problem: Problem) -> str:
-    """The fix, with the command to type."""
-    if not problem.command or problem.command in problem.fix:
-        return problem.fix
-    return f"{problem.fix.rstrip('.')}: {problem.command}"
 
 
 def _blocking(machine: Machine) -> list[Problem]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tpunb.machine.memory import measure
+from tpunb.machine.resources import measure
 from tpunb.virtual._tensorflow import dtypes
 from tpunb.virtual.graph.traced_function import Made
 from tpunb.virtual.strict.diagnostics import Diagnostic

@@ -19,11 +19,9 @@ from support.patience import PATIENCE
 from support.tiers import THOROUGH, thorough
 
 from tpunb.errors import ConnectError
-from tpunb.machine import tpu_library
-from tpunb.machine.software import Software, find_software
+from tpunb.machine import software
+from tpunb.machine.software import LIBTPU, Software, fatal_pair, find_software, prepare_tpu_library
 from tpunb.machine.tested_releases import release
-from tpunb.machine.tpu_library import prepare_tpu_library
-from tpunb.machine.tpu_packages import LIBTPU, fatal_pair
 
 ROOT = Path(__file__).parents[2]
 FINE = ("0.0.17", "0.0.21.1", "0.0.27", "0.0.29", "0.0.30", "0.0.31")
@@ -73,9 +71,7 @@ def test_of_other_releases_nothing_is_claimed(tensorflow: str) -> None:
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     versions: dict[str, str] = {}
-    monkeypatch.setattr(
-        tpu_library, "find_software", lambda environment: Software("3.11.7", versions)
-    )
+    monkeypatch.setattr(software, "find_software", lambda environment: Software("3.11.7", versions))
     return versions
 
 

@@ -1,6 +1,6 @@
-"""The memory for input pipelines and, on a virtual TPU, for its cores.
+"""The memory and the processors that this process may use.
 
-It reads cgroups, which limit a container's memory and which psutil ignores.
+Memory is also read from cgroups, which limit a container's and which psutil ignores.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from pathlib import Path
 
 from tpunb._util.units import byte_count
 from tpunb.machine import chips
+from tpunb.machine.chips import text_of
 from tpunb.machine.problems import Problem
-
-__all__ = ["Memory", "measure"]
 
 _LITTLE = 2**30  # TensorFlow alone takes about half of it
 _LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -70,7 +69,7 @@ def measure(root: Path | None = None) -> Memory:
 def _meminfo(path: Path) -> dict[str, int]:
     """The values of `/proc/meminfo` in bytes."""
     found = {}
-    for line in _text(path).splitlines():
+    for line in (text_of(path) or "").splitlines():
         name, _, rest = line.partition(":")
         number = rest.split()[:1]
         if number and number[0].isdecimal():
@@ -79,7 +78,7 @@ def _meminfo(path: Path) -> dict[str, int]:
 
 
 def _first_number(root: Path, paths: tuple[str, ...]) -> int | None:
-    texts = (_text(root / path).strip() for path in paths)
+    texts = ((text_of(root / path) or "").strip() for path in paths)
     return next((int(text) for text in texts if text.isdecimal()), None)
 
 
@@ -91,8 +90,8 @@ def _size(path: Path) -> int | None:
     return found.f_blocks * found.f_frsize
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+def processors() -> int:
+    """Those that it may run on, which in a container can be fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,625 @@
+"""Looks up a TPU by name in the Cloud TPU API, with a deadline.
+
+TensorFlow's own lookup needs packages that it does not depend on (googleapiclient and
+oauth2client) and has no timeout. `service` replaces them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tpunb._util.deadline import bounded
+from tpunb._util.logs import logger
+from tpunb._util.secret_masking import mask
+from tpunb._util.units import counted
+from tpunb.connection.hardware.attempt import SIMULATE
+from tpunb.errors import ConnectError, nearest
+from tpunb.machine.metadata_server import MetadataError, access_token, metadata
+from tpunb.tpu.defaults import WORKER_PORT
+
+_log = logger("connection")
+
+_MOST_BYTES = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of an HTTP server.
+
+    Attributes:
+        host: The server.
+        status: The HTTP status; 0 without an answer.
+        json: The body, if it is a JSON object.
+        reason: Why there is no answer, or the server's error message.
+    """
+
+    host: str
+    status: int
+    json: dict[str, Any] | None = None
+    reason: str = ""
+
+    @property
+    def is_disabled(self) -> bool:
+        """True if the API is not enabled in the project."""
+        return "SERVICE_DISABLED" in self.reason or "has not been used" in self.reason
+
+    def __str__(self) -> str:
+        if not self.status:
+            return self.reason
+        return f"{self.status}" + (f", {self.reason}" if self.reason else "")
+
+
+def ask(url: str, token: Callable[[str], str | None], deadline: float) -> Answer:
+    """Gets a JSON object.
+
+    Args:
+        url: The URL.
+        token: Returns the token for a URL, or None.
+        deadline: By `time.monotonic`; also enforced on servers that trickle bytes.
+    """
+    host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    try:
+        # Outside of the thread, so that `tried` stays in order.
+        secret = token(url)
+        answer = bounded(lambda: _get(url, host, secret, deadline), deadline)
+    except TimeoutError:
+        answer = Answer(host, 0, reason="no answer in time")
+    except Exception as error:  # urllib, http, ssl and sockets each have their own
+        answer = Answer(host, 0, reason=_shortly(error))
+    _log.debug("GET %s: %s", url, answer)
+    return answer
+
+
+def _get(url: str, host: str, secret: str | None, deadline: float) -> Answer:
+    import urllib.error
+    import urllib.request
+
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        """Following a redirect would send the token to another host."""
+
+        def redirect_request(self, *arguments: Any) -> None:
+            return None
+
+    # A plain-HTTP server is a local one, for which no proxy is used.
+    ways = [] if url.startswith("https://") else [urllib.request.ProxyHandler({})]
+    opener = urllib.request.build_opener(NoRedirect, *ways)
+    request = urllib.request.Request(url, headers={"Accept": "application/json"})
+    if secret:
+        request.add_unredirected_header("Authorization", f"Bearer {secret}")
+    try:
+        with opener.open(request, timeout=max(0.05, deadline - time.monotonic())) as response:
+            return Answer(host, response.status, _object(response.read(_MOST_BYTES)))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(host, error.code, None, _reason(_object(error.read(_MOST_BYTES))))
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _reason(body: dict[str, Any] | None) -> str:
+    """The message and the code of an error of Google's APIs."""
+    error = (body or {}).get("error")
+    if not isinstance(error, dict):
+        return ""
+    details = error.get("details")
+    reasons = [
+        str(one["reason"])
+        for one in (details if isinstance(details, list) else [])
+        if isinstance(one, dict) and "reason" in one
+    ]
+    words = [str(error.get("status", "")), *reasons, str(error.get("message", "")).split("\n")[0]]
+    return mask(": ".join(word for word in words if word))[:300]
+
+
+def _shortly(error: Exception) -> str:
+    """A connection error in a few words."""
+    inner = getattr(error, "reason", error)
+    said = getattr(inner, "strerror", None) or type(inner).__name__
+    return "no answer in time" if isinstance(inner, TimeoutError) else mask(str(said))[:200]
+
+
+_ENDPOINT = re.compile(r"[\w.-]{1,255}:[0-9]{1,5}")
+_HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A TPU as the Cloud TPU API describes it.
+
+    Attributes:
+        name: Its name.
+        zone: Its zone.
+        project: Its project.
+        api: The version of the API that knows it: `"v2"` or `"v1"`.
+        state: As `"READY"`, `"CREATING"` or `"PREEMPTED"`.
+        health: As `"HEALTHY"`; empty if the API gives none.
+        health_description: The API's description of a bad health.
+        version: The software of the TPU, as `"tpu-vm-tf-2.18.0-pod"` or `"2.18"`.
+        accelerator_type: As `"v3-8"`.
+        endpoints: The addresses of its workers, as `host:port`.
+        symptoms: Past events, the latest last, as `"OUT_OF_MEMORY"`.
+        spot: Whether it may be preempted.
+    """
+
+    name: str
+    zone: str
+    project: str
+    api: str
+    state: str
+    health: str = ""
+    health_description: str = ""
+    version: str = ""
+    accelerator_type: str = ""
+    endpoints: tuple[str, ...] = ()
+    symptoms: tuple[str, ...] = ()
+    spot: bool = False
+
+    @property
+    def is_healthy(self) -> bool:
+        """True if its health is good or unknown."""
+        return self.health in _HEALTHY
+
+    def command(self, verb: str) -> str:
+        """The gcloud command for a verb, as `"start"`."""
+        kind = "tpus tpu-vm" if self.api == "v2" else "tpus"
+        return f"gcloud compute {kind} {verb} {self.name} {where(self.zone, self.project)}"
+
+    def __str__(self) -> str:
+        facts = [self.accelerator_type, self.version, self.health.lower().replace("_", " ")]
+        more = ", ".join(fact for fact in facts if fact)
+        return f"TPU {self.name} is {self.state}" + (f" ({more})" if more else "")
+
+
+def service(node: Node) -> Any:
+    """A `service` for TensorFlow's TPUClusterResolver that knows one TPU.
+
+    Args:
+        node: The TPU; the service returns its description without a request.
+    """
+    return _Service(
+        {
+            "name": f"projects/{node.project}/locations/{node.zone}/nodes/{node.name}",
+            "state": node.state,
+            "health": node.health or "HEALTHY",
+            "tensorflowVersion": node.version,
+            "acceleratorType": node.accelerator_type,
+            "networkEndpoints": [
+                dict(zip(("ipAddress", "port"), endpoint.rsplit(":", 1), strict=True))
+                for endpoint in node.endpoints
+            ],
+        }
+    )
+
+
+class _Service:
+    """The part of googleapiclient's service that TensorFlow calls."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self._answer = answer
+
+    def projects(self) -> _Service:
+        return self
+
+    locations = nodes = projects
+
+    def get(self, name: str) -> _Service:
+        return self
+
+    def execute(self) -> dict[str, Any]:
+        return dict(self._answer)
+
+
+def node_of(answer: Mapping[str, Any], name: str, zone: str, project: str, api: str) -> Node:
+    """Parses the API's description of a TPU, of either version."""
+
+    def text(key: str) -> str:
+        value = answer.get(key)
+        return mask(value)[:200] if isinstance(value, str) else ""
+
+    scheduling = answer.get("schedulingConfig")
+    scheduling = scheduling if isinstance(scheduling, dict) else {}
+    symptoms = answer.get("symptoms")
+    symptoms = symptoms if isinstance(symptoms, list) else []
+    symptoms = sorted(
+        (one for one in symptoms if isinstance(one, dict)),
+        key=lambda one: str(one.get("createTime")),
+    )
+    return Node(
+        name=name,
+        zone=zone,
+        project=project,
+        api=api,
+        state=text("state") or "UNKNOWN",
+        health=text("health"),
+        health_description=text("healthDescription"),
+        version=text("runtimeVersion") or text("tensorflowVersion"),
+        accelerator_type=text("acceleratorType"),
+        endpoints=tuple(_endpoints(answer)),
+        symptoms=tuple(str(one.get("symptomType", ""))[:80] for one in symptoms),
+        spot=any(scheduling.get(kind) is True for kind in ("preemptible", "spot")),
+    )
+
+
+def _endpoints(answer: Mapping[str, Any]) -> list[str]:
+    listed = answer.get("networkEndpoints")
+    found = listed if isinstance(listed, list) and listed else [answer]
+    endpoints = [
+        f"{one['ipAddress']}:{one.get('port') or WORKER_PORT}"
+        for one in found
+        if isinstance(one, dict) and isinstance(one.get("ipAddress"), str)
+    ]
+    return [endpoint for endpoint in endpoints if _ENDPOINT.fullmatch(endpoint)]
+
+
+def where(zone: str, project: str) -> str:
+    """The options by which gcloud finds a TPU."""
+    return f"--zone={zone} --project={project}"
+
+
+_SHOWN = 5
+
+
+def explain_silence(error: MetadataError, what: str, tried: list[str]) -> ConnectError:
+    """The error if neither the environment nor the metadata server has the zone or project."""
+    tried.append(f"the {what} from the metadata server: {error.reason}")
+    return ConnectError(
+        f"The {what} of the TPU is not known: this does not seem to be a machine of Google Cloud "
+        f"({error.reason}).",
+        fix=f"Give it with --{what}, as %tpu_connect NAME --zone ZONE --project PROJECT, or give "
+        f"an address: %tpu_connect grpc://HOST:8470. {SIMULATE}",
+        tried=tried,
+    )
+
+
+def explain_refusal(
+    answer: Answer, name: str, zone: str, project: str, tried: list[str]
+) -> ConnectError:
+    """The error for a request that the API refuses or does not answer."""
+    describe = f"gcloud compute tpus tpu-vm describe {name} {where(zone, project)}"
+    said = f" ({answer.reason})" if answer.reason else ""
+    if answer.is_disabled:
+        message = f"The Cloud TPU API is not enabled in the project {project}."
+        fix = f"Enable it: gcloud services enable tpu.googleapis.com --project={project}"
+    elif answer.status == 401:
+        message = f"The Cloud TPU API requires credentials to look up the TPU {name}{said}."
+        fix = (
+            "Log in with `gcloud auth application-default login`, install google-auth with "
+            '%pip install "google-auth[requests]", and connect again.'
+        )
+    elif answer.status == 403:
+        message = f"You may not look up the TPU {name}{said}."
+        fix = (
+            "Ask for the role roles/tpu.viewer in the project, or give the machine's service "
+            f"account the scope cloud-platform; try it with: {describe}"
+        )
+    elif answer.status < 400 and answer.status:
+        message = (
+            f"What answers as the Cloud TPU API is something else: {answer.host} sends no "
+            f"description of a TPU ({answer})."
+        )
+        fix = (
+            "Check the network for a proxy or a login page in the way, and the variables "
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU and TPU_API_DISCOVERY_URL; try it with: "
+            f"{describe}"
+        )
+    elif answer.status:
+        message = f"The Cloud TPU API fails: {answer.host} answers {answer}."
+        fix = f"Connect again in a while; try it with: {describe}"
+    else:
+        message = f"The Cloud TPU API cannot be reached: {answer.host}: {answer.reason}."
+        fix = (
+            "Check the network, and https_proxy if it is set; or give the worker's address: "
+            "%tpu_connect grpc://HOST:8470. "
+            f"{SIMULATE}"
+        )
+    return ConnectError(message, fix=fix, tried=tried)
+
+
+def not_found(
+    name: str,
+    zone: str,
+    project: str,
+    others: Sequence[str] | None,
+    tried: list[str],
+) -> ConnectError:
+    """The error if there is no TPU of that name."""
+    message = f"There is no TPU {name!r} in the zone {zone} of the project {project}."
+    fix = f"See which there are: gcloud compute tpus tpu-vm list {where(zone, project)}"
+    if others:
+        near = nearest(name, others, most=_SHOWN)
+        near += [other for other in sorted(others) if other not in near]
+        shown = ", ".join(near[:_SHOWN])
+        more = f" and {len(near) - _SHOWN} more" if len(near) > _SHOWN else ""
+        fix = f"Choose one of {shown}{more}, or give another --zone or --project."
+    elif others is not None:
+        fix = f"Give the TPU's --zone and --project: this zone has no TPU. {SIMULATE}"
+    if others is not None:
+        tried.append(f"the zone {zone} has {counted(len(others), 'TPU')}")
+    return ConnectError(message, fix=fix, tried=tried)
+
+
+_WAIT = ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "STOPPING", "UNHIDING")
+_GONE = ("PREEMPTED", "TERMINATED")
+_AGAIN = (
+    "create it again, as a queued resource (gcloud compute tpus queued-resources create) to wait "
+    "for one, with --spot if it may be taken back again."
+)
+
+
+def refuse_unusable(node: Node, tried: list[str]) -> None:
+    """Raises if a TPU cannot be used.
+
+    Raises:
+        ConnectError: It is not READY, is unhealthy or has no address.
+    """
+    state = node.state
+    if state == "READY" and node.is_healthy and node.endpoints:
+        return
+    message = f"The TPU {node.name} is {state}."
+    if state in _WAIT:
+        message = f"The TPU {node.name} is {state}: it cannot be connected to yet."
+        fix = f"Wait until it is READY, then connect again; see with: {node.command('describe')}"
+    elif state == "STOPPED":
+        fix = f"Start it: {node.command('start')}"
+    elif state in _GONE:
+        taken = "Google Cloud took it back" if state == "PREEMPTED" else "it is gone"
+        message = f"The TPU {node.name} is {state}: {taken}, with all that was on it."
+        fix = f"Delete it with `{node.command('delete')}` and {_AGAIN}"
+    elif state == "DELETING":
+        message = f"The TPU {node.name} is DELETING: it is gone, with all that was on it."
+        fix = f"See with `{node.command('describe')}` when it has gone, then {_AGAIN}"
+    elif state == "REPAIRING":
+        message = f"The TPU {node.name} is REPAIRING: Google Cloud is repairing it."
+        fix = f"Wait until it is READY; see with: {node.command('describe')}"
+    elif state != "READY":
+        fix = f"Check its state: {node.command('describe')}"
+    elif not node.is_healthy:
+        message, fix = _unhealthy(node)
+    else:
+        message = f"The TPU {node.name} is READY and has no network address."
+        fix = f"Check its state: {node.command('describe')}"
+    raise ConnectError(message, fix=fix, tried=tried)
+
+
+def _unhealthy(node: Node) -> tuple[str, str]:
+    why = f": {node.health_description}" if node.health_description else ""
+    last = f" Its last symptom is {node.symptoms[-1]}." if node.symptoms else ""
+    message = f"The TPU {node.name} is READY and not healthy: {node.health}{why}.{last}"
+    if node.health == "UNHEALTHY_MAINTENANCE":
+        return message, f"Wait for the end of the maintenance: {node.command('describe')}"
+    again = f"Stop it and start it again: {node.command('stop')} && {node.command('start')}"
+    if node.symptoms and "MEMORY" in node.symptoms[-1]:
+        again += (
+            ". Its memory ran out: drop dataset.cache(), and reduce buffers and the batch size."
+        )
+    return message, again
+
+
+_ROOT = "https://tpu.googleapis.com"
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_METADATA = 2.0  # seconds at most for each request to the metadata server
+_CREDENTIALS = 5.0  # google.auth queries it too, with retries
+
+
+class Asking:
+    """A lookup's deadline, environment and record of what was tried."""
+
+    def __init__(self, deadline: float, tried: list[str], environment: Mapping[str, str]) -> None:
+        self.deadline = deadline
+        self.tried = tried
+        self.environment = environment
+
+    def location(self, what: str, given: str | None) -> str:
+        """The zone or the project."""
+        for source, found in ((f"the {what} given", given), *self._locations(what)):
+            if not found:
+                continue
+            if not _PART.fullmatch(found):
+                source = f"{source[0].upper()}{source[1:]}"
+                raise ConnectError(
+                    f"{source} is not a {what} of Google Cloud: {mask(found)[:80]!r}.",
+                    fix=f"Give it with --{what}.",
+                    tried=self.tried,
+                )
+            if given is None:
+                self.tried.append(f"{what} {found}, from {source}")
+            return found
+        try:
+            path = "instance/zone" if what == "zone" else "project/project-id"
+            found = (self._metadata(path) or "").rpartition("/")[2]
+        except MetadataError as error:
+            raise explain_silence(error, what, self.tried) from None
+        if not _PART.fullmatch(found):
+            raise explain_silence(MetadataError(f"it knows no {what}"), what, self.tried)
+        self.tried.append(f"{what} {found}, from the metadata server")
+        return found
+
+    def _locations(self, what: str) -> list[tuple[str, str]]:
+        names = ["CLOUDSDK_COMPUTE_ZONE"]
+        if what == "project":
+            names = ["CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"]
+        found = [(name, self.environment.get(name, "").strip()) for name in names]
+        try:
+            config = json.loads(self.environment.get("TPU_CONFIG", "") or "{}")
+        except ValueError:
+            config = None
+        value = config.get(what) if isinstance(config, dict) else None
+        return [("TPU_CONFIG", value if isinstance(value, str) else ""), *found]
+
+    def _metadata(self, path: str) -> str | None:
+        left = max(0.05, min(_METADATA, self.deadline - time.monotonic()))
+        return metadata(path, timeout=left, environment=self.environment)
+
+    def token(self) -> Callable[[str], str | None]:
+        """Returns a function that gives a token for addresses that may receive it."""
+        kept: list[str | None] = []
+
+        def for_address(url: str) -> str | None:
+            # Credentials are sent only to Google, and only over TLS.
+            if not re.match(r"https://(?:[A-Za-z0-9-]+\.)*googleapis\.com(?::443)?/", url):
+                return None
+            if not kept:
+                kept.append(self._token())
+            return kept[0]
+
+        return for_address
+
+    def _token(self) -> str | None:
+        left = max(0.05, min(_METADATA, self.deadline - time.monotonic()))
+        try:
+            return access_token(timeout=left, environment=self.environment)
+        except MetadataError as error:
+            self.tried.append(f"a token from the metadata server: {error.reason}")
+        return self._default_token()
+
+    def _default_token(self) -> str | None:
+        """A token from google.auth's default credentials, if it is installed."""
+        try:
+            auth = importlib.import_module("google.auth")
+            transport = importlib.import_module("google.auth.transport.requests")
+        except ImportError:
+            self.tried.append("google.auth is not installed")
+            return None
+
+        def refresh() -> str | None:
+            found, _ = auth.default(["https://www.googleapis.com/auth/cloud-platform"])
+            found.refresh(transport.Request())
+            return found.token if isinstance(found.token, str) else None
+
+        try:
+            return bounded(refresh, min(self.deadline, time.monotonic() + _CREDENTIALS))
+        except Exception as error:  # google.auth's errors and its transports'
+            self.tried.append(f"google.auth: {type(error).__name__}")
+            return None
+
+    def urls(self, name: str, zone: str, project: str) -> list[tuple[str, str]]:
+        """The versions of the API and their URLs, in order."""
+        path = f"projects/{project}/locations/{zone}/nodes/{name}"
+        template = self._address("TPU_API_DISCOVERY_URL")
+        if template:
+            return [
+                (version, f"{self._described(template, version)}{path}") for version in ("v1", "v2")
+            ]
+        root = self._address("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU") or _ROOT
+        return [(version, f"{root.rstrip('/')}/{version}/{path}") for version in ("v2", "v1")]
+
+    def _address(self, variable: str) -> str:
+        """A URL from the environment; empty if the variable is not set."""
+        value = self.environment.get(variable, "").strip()
+        # urllib also reads file: URLs.
+        if value and not value.startswith(("https://", "http://")):
+            raise ConnectError(
+                f"{variable} is not an address of the form https://HOST.",
+                fix="Unset it, for Google's own.",
+                tried=self.tried,
+            )
+        return value
+
+    def _described(self, template: str, version: str) -> str:
+        """The URL before `projects/`, from a discovery document or from its own URL."""
+        url = template.replace("{apiVersion}", version).replace("{api}", "tpu")
+        document = ask(url, lambda _: None, self.deadline).json or {}
+        base = document.get("baseUrl")
+        if not isinstance(base, str):
+            base = f"{document.get('rootUrl', '')}{document.get('servicePath', '')}"
+        if not base.startswith(("https://", "http://")):
+            base = "/".join(url.split("/")[:3])
+        return f"{base.rstrip('/')}/{_prefix_of(document, version)}"
+
+    def names(
+        self, urls: Sequence[tuple[str, str]], token: Callable[[str], str | None]
+    ) -> list[str] | None:
+        """The names of the zone's TPUs, from all API versions; None if they cannot be listed."""
+        found: set[str] | None = None
+        for _, url in urls:
+            answer = ask(url.rpartition("/")[0], token, self.deadline)
+            nodes = (answer.json or {}).get("nodes", [])
+            if answer.status == 200 and isinstance(nodes, list):
+                found = found or set()
+                found |= {str(node.get("name", "")) for node in nodes if isinstance(node, dict)}
+        return None if found is None else sorted(name.rpartition("/")[2] for name in found if name)
+
+
+def _prefix_of(document: Mapping[str, Any], version: str) -> str:
+    """The part before the name in the path of the method that gets a node."""
+    found: Any = document.get("resources")
+    way = ("projects", "resources", "locations", "resources", "nodes", "methods", "get", "path")
+    for step in way:
+        found = found.get(step) if isinstance(found, dict) else None
+    match = re.fullmatch(r"([\w/.-]{0,80})\{\+name\}", found) if isinstance(found, str) else None
+    return match[1] if match else f"{version}/"
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ADDRESS = re.compile(r"[A-Za-z0-9._-]+:\d+|\d+(?:\.\d+){3}|localhost")
+_FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
+
+
+def look_up(
+    name: str,
+    *,
+    zone: str | None = None,
+    project: str | None = None,
+    timeout: float,
+    tried: list[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Node:
+    """Gets a TPU's description from the Cloud TPU API.
+
+    Args:
+        name: Its name, or the full one, `projects/P/locations/Z/nodes/N`.
+        zone: Its zone; by default from the environment or the metadata server.
+        project: Its project; by default from the same.
+        timeout: Seconds in total.
+        tried: Requests and answers are appended to it.
+        environment: Environment variables; by default the process's own.
+
+    Returns:
+        The TPU, in whatever state it is.
+
+    Raises:
+        ConnectError: There is no TPU of this name, or the API cannot be reached.
+    """
+    tried = [] if tried is None else tried
+    environment = os.environ if environment is None else environment
+    asking = Asking(time.monotonic() + timeout, tried, environment)
+    if full := _FULL_NAME.fullmatch(name.strip()):
+        project, zone, name = full.groups()
+    if not _NAME.fullmatch(name) or _ADDRESS.fullmatch(name):
+        raise _no_name(name, tried)
+    zone = asking.location("zone", zone)
+    project = asking.location("project", project)
+    token = asking.token()
+    urls = asking.urls(name, zone, project)
+    for version, url in urls:
+        answer = ask(url, token, asking.deadline)
+        tried.append(f"{answer.host}, {version}: {answer}")
+        if answer.status == 200 and answer.json is not None:
+            return node_of(answer.json, name, zone, project, version)
+        if answer.status != 404 or answer.is_disabled:
+            break
+    if answer.status != 404:
+        raise explain_refusal(answer, name, zone, project, tried)
+    others = asking.names(urls, token)
+    raise not_found(name, zone, project, others, tried)
+
+
+def _no_name(name: str, tried: list[str]) -> ConnectError:
+    shown = mask(name)[:80]
+    fix = "Give a TPU's name, local, or an address: %tpu_connect grpc://HOST:8470."
+    if _ADDRESS.fullmatch(name):
+        fix = f"Write an address with grpc:// before it: %tpu_connect grpc://{shown}."
+    return ConnectError(f"{shown!r} is not a name of a TPU.", fix=fix, tried=tried)
