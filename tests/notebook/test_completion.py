@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from IPython.core.completer import provisionalcompleter
 from support.shell import Notebook
@@ -106,6 +107,36 @@ def test_in_a_cell_of_several_lines(book: Notebook) -> None:
     assert lines == ["%%tpu_run --time\nx = 1\nx"]
     lines = completed(book, "y = 2\n%tpu_connect --sim|\nx = 1")
     assert lines == ["y = 2\n%tpu_connect --simulate\nx = 1"]
+
+
+CELL = "\nloss, accuracy = step(x)\nfor k in tf.range(3):\n    total += loss\nloss == total\nlast"
+NAMES = ["loss", "accuracy", "total"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("%%tpu_run -d ", ["batches", "images", "numbers"]),
+        ("%%tpu_check --data im", ["images"]),
+        ("%%tpu_compile -d images,n", ["images,numbers"]),
+        ("%%tpu_run -p ", NAMES),
+        ("%%tpu_run -p loss,t", ["loss,total"]),
+        ("%%tpu_run -g ", NAMES),
+        ("%%tpu_run -r l", ["loss"]),
+        ("%%tpu_run -r loss=", ["loss=mean", "loss=sum"]),
+        ("%%tpu_run -r loss=mean,total=s", ["loss=mean,total=sum"]),
+    ],
+)
+def test_names_of_the_notebook_and_of_the_cell(book: Notebook, line: str, words: list[str]) -> None:
+    class Dataset:
+        element_spec = None
+
+    book.shell.user_ns.update(
+        batches=Dataset(), images=np.zeros(3), numbers=iter([1]), text="a", _hidden=np.zeros(3)
+    )
+    start = line.rpartition(" ")[0] + " "
+    found = completed(book, f"{line}|{CELL}")
+    assert found == [f"{start}{word}{CELL}" for word in words]
 
 
 def test_types_are_in_their_natural_order(book: Notebook) -> None:

@@ -53,6 +53,21 @@ def test_lines_and_reasons(book: Notebook) -> None:
     assert "z" not in book.shell.user_ns
 
 
+def test_a_batch_of_data(book: Notebook) -> None:
+    book.good(
+        "images, labels = np.ones([8, 3], 'float32'), np.ones([8], 'int64')\n"
+        "data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)"
+    )
+    product = "tf.tensordot(labels, labels, 0) + tf.cast(images[0, 0], tf.int64)"
+    for line in ("-d data --as images,labels", "--data images,labels --as images,labels"):
+        report = book.good(f"%%tpu_check {line}\nassert images.shape[1:] == 3\n{product}").value
+        assert [(one.code, one.line) for one in report.errors] == [("x64-op", 3)]
+    assert book.good("%%tpu_check -d data\nimages, labels = batch\nimages + 1.0").value.ok
+    assert "there is no 'dta' in the notebook; did you mean 'data'?" in str(
+        book.run("%%tpu_check -d dta\nbatch").error
+    )
+
+
 def test_what_compiles(book: Notebook) -> None:
     report = checked(book, "y = x * 2\ny @ tf.transpose(y)")
     assert report == CheckReport()

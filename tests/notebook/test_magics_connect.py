@@ -336,6 +336,32 @@ def test_a_cell_magic_below_the_first_line(book: Notebook) -> None:
     refused(book, "x = 1\n%%tpu_run\ny = 2", UsageError, "the first line of its cell")
 
 
+@pytest.mark.parametrize(
+    ("cell", "meant"),
+    [
+        ("%tpu_conect --simulate 2", "Did you mean `%tpu_connect`?"),
+        ("%%tpu_rn\nx = 1", "Did you mean `%%tpu_run`?"),
+        ("%tpu_connect --simulat 2", "did you mean --simulate?"),
+        ("%%tpu_run --step 2\nx = 1", "did you mean --steps?"),
+    ],
+)
+def test_misspelled_words(book: Notebook, cell: str, meant: str) -> None:
+    ran = book.run(cell)
+    assert isinstance(ran.error, UsageError)
+    assert meant in ran.text
+    assert not book.names.keys() & MADE
+
+
+def test_other_magics_that_are_missing(book: Notebook) -> None:
+    assert "Did you mean" not in book.run("%timit 1").text
+
+
+def test_the_help_of_a_cell_magic_is_titled_as_it_is_written(book: Notebook) -> None:
+    tables = book.shell.magics_manager.magics
+    for kind, name, title in (("cell", "tpu_run", "%%tpu_run"), ("line", "tpu_status", "%tpu_")):
+        assert tables[kind][name].__doc__.split()[1].startswith(title)
+
+
 @dataclasses.dataclass
 class Fake:
     """Hardware that can be connected to, and what was done to it."""

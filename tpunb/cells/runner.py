@@ -136,19 +136,23 @@ class CellRunner:
             timings=Timings.of(started, ended, traced_at),
         )
 
-    def check(self, source: str, namespace: dict[str, Any]) -> CheckReport:
+    def check(self, source: str, namespace: dict[str, Any], **options: Any) -> CheckReport:
         """Checks whether a cell would compile for a TPU, and run well; runs nothing.
 
         Args:
             source: The body, as for `run`.
             namespace: Where the cell's names come from.
+            **options: `data` and `names`, as for `steps`.
 
         Raises:
             SyntaxError: The cell is not Python.
+            CellError: The settings contradict the cell or the data.
             CheckError: The strategy is not a virtual TPU's.
             Exception: What the cell raises when it is traced, as from `run`.
         """
-        return self.programs.check(self.parsed(source), namespace)
+        if options.get("data") is None:
+            return self.programs.check(self.parsed(source), namespace)
+        return self.steps(source, namespace, **options).check()
 
     def steps(
         self,

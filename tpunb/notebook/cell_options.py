@@ -10,7 +10,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument
 
-__all__ = ["arguments_of", "compile_options", "profile_options", "run_options"]
+from tpunb.errors import nearest
+
+__all__ = ["arguments_of", "check_options", "compile_options", "profile_options", "run_options"]
 
 _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 
@@ -105,11 +107,17 @@ _RUN = (
 )
 _COMPILE = (_FOR, _SPEED, _LARGEST, _TIMEOUT, _DATA, _AS, _OUT)
 _PROFILE = (_KEEP, _OUT)
+_CHECKED = (_DATA, _AS)
 
 
 def run_options(magic: _Magic) -> _Magic:
     """Gives a magic the options of `%%tpu_run`."""
     return _given(magic, _RUN)
+
+
+def check_options(magic: _Magic) -> _Magic:
+    """Gives a magic the options of `%%tpu_check`."""
+    return _given(magic, _CHECKED)
 
 
 def compile_options(magic: _Magic) -> _Magic:
@@ -134,4 +142,12 @@ def arguments_of(magic: Callable[..., Any], line: str) -> Any:
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{error} in: {line}") from None
-    return magic.parser.parse_args(words)  # type: ignore[attr-defined]
+    parser = magic.parser  # type: ignore[attr-defined]
+    parser.allow_abbrev = False
+    found, unknown = parser.parse_known_args(words)
+    if unknown:
+        options = [name for action in parser._actions for name in action.option_strings]
+        near = nearest(unknown[0].partition("=")[0], options, most=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    return found

@@ -1,9 +1,9 @@
-"""Tab completion of the magics' options and of TPU types."""
+"""Tab completion of the magics' options and of their values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
@@ -16,18 +16,24 @@ __all__ = ["magic_matcher"]
 
 _LINE = re.compile(r"\s*(?:\w+\s*=\s*)?%%?(\w+)\s(.*)")
 
-_VALUES: dict[object, Callable[[], Iterable[str]]] = {
+# A name on the left of `=`, or names; of `+=` as well, and not of `==`.
+_ASSIGNED = re.compile(r"^[ \t]*(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*[-+*/@]*=(?!=)", re.MULTILINE)
+
+_FIXED: dict[object, Callable[[], Iterable[str]]] = {
     "TYPE": accelerator_types,
     "ARITHMETIC": lambda: ARITHMETICS,
     "RULE": lambda: (rule.name for rule in RULES),
 }
 
 
-def magic_matcher(magics: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
+def magic_matcher(
+    magics: Mapping[str, Callable[..., Any]], namespace: Mapping[str, Any]
+) -> Callable[..., Any]:
     """Makes a matcher for IPython's completer.
 
     Args:
         magics: The magics by name; options are taken from their own parsers.
+        namespace: The notebook's names, for options that take data.
 
     Returns:
         A matcher (IPython's matcher API v2).
@@ -39,7 +45,7 @@ def magic_matcher(magics: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
         if line is None or line[1] not in magics:
             return {"completions": []}  # a new one each time: IPython writes into it
         *before, start = re.split(r"\s+", line[2])
-        choices = _choices(magics[line[1]], before, start)
+        choices = _choices(magics[line[1]], before, start, namespace, context.full_text)
         found = [word for word in choices if word.startswith(start)]
         # The completer replaces its own idea of a token, which starts after "-" and ".".
         skipped = len(start) - len(context.token) if start.endswith(context.token) else 0
@@ -50,15 +56,21 @@ def magic_matcher(magics: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
     return made
 
 
-def _choices(magic: Callable[..., Any], before: list[str], start: str) -> list[str]:
+def _choices(
+    magic: Callable[..., Any],
+    before: list[str],
+    start: str,
+    namespace: Mapping[str, Any],
+    cell: str,
+) -> list[str]:
     """What may follow the words before the cursor."""
     actions = magic.parser._actions  # type: ignore[attr-defined]
     previous = before[-1] if before else ""
     asked = [action for action in actions if previous in action.option_strings]
     if asked and asked[0].nargs != 0 and not (asked[0].nargs == "?" and start.startswith("-")):
-        values = _VALUES.get(asked[0].metavar, tuple)()
         # Of a list, what is typed last.
-        typed, comma, _ = start.rpartition(",")
+        typed, comma, last = start.rpartition(",")
+        values = _values(asked[0], last, namespace, cell)
         return [f"{typed}{comma}{value}" for value in values]
     options = [
         name for action in actions for name in action.option_strings if name.startswith("--")
@@ -67,3 +79,27 @@ def _choices(magic: Callable[..., Any], before: list[str], start: str) -> list[s
     if types and not start.startswith("-"):
         return list(accelerator_types())
     return [name for name in options if name not in before]
+
+
+def _values(option: Any, start: str, namespace: Mapping[str, Any], cell: str) -> Iterable[str]:
+    """The values that an option may have."""
+    if option.dest == "data":
+        return [name for name, value in namespace.items() if name[0] != "_" and _is_data(value)]
+    if option.dest == "reduce":
+        name, equals, _ = start.partition("=")
+        return [f"{name}={how}" for how in ("mean", "sum")] if equals else _assigned(cell)
+    if option.dest in {"gather", "plot"}:
+        return _assigned(cell)
+    return _FIXED.get(option.metavar, tuple)()
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value may give batches: a dataset, an iterator, an array."""
+    kind = type(value)
+    return any(hasattr(kind, name) for name in ("element_spec", "__next__", "__array__"))
+
+
+def _assigned(cell: str) -> list[str]:
+    """The names that a cell assigns, as far as it is written."""
+    found = (name for names in _ASSIGNED.findall(cell) for name in names.split(","))
+    return list(dict.fromkeys(name.strip() for name in found))

@@ -7,6 +7,7 @@ from typing import Any
 
 from tpunb.notebook.explain_hook import Explaining
 from tpunb.notebook.magics import TpuMagics
+from tpunb.notebook.missing_names import about_missing_magic
 from tpunb.notebook.plain_warnings import PlainWarnings
 from tpunb.notebook.stoppable_cells import StoppableCells
 from tpunb.virtual.import_tensorflow import QuietImport
@@ -25,7 +26,7 @@ class _Extension:
         self.magics = TpuMagics(shell)
         session = self.magics.session
         self.explaining = Explaining(
-            shell, session.remember, session.about_closed, session.about_missing
+            shell, session.remember, session.about_closed, self._about_missing
         )
         self.stoppable = StoppableCells(shell, self.magics.session.stoppable_calls)
         self.importing = QuietImport()
@@ -34,6 +35,11 @@ class _Extension:
         self.replaced: list[tuple[dict[str, Any], str, Any]] = []
         self.formatters: list[tuple[str, str, Any, Any]] = []
         self.printers: list[tuple[dict[Any, Any], type, Any, Any]] = []
+
+    def _about_missing(self, error: BaseException) -> str | None:
+        """Says what was meant by a name that is missing, a value's or a magic's."""
+        names = [name for named in self.magics.magics.values() for name in named]
+        return about_missing_magic(error, names) or self.magics.session.about_missing(error)
 
     def load(self) -> None:
         tables = self.shell.magics_manager.magics
@@ -77,7 +83,7 @@ class _Extension:
             from tpunb.notebook.completion import magic_matcher
         except ImportError:
             return  # IPython before 8.6, which Colab has, knows no such matchers
-        self.matcher = magic_matcher(magics)
+        self.matcher = magic_matcher(magics, self.shell.user_ns)
         self.shell.Completer.custom_matchers.append(self.matcher)
 
     def unload(self) -> None:

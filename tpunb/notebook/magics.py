@@ -20,12 +20,13 @@ from tpunb.errors import TpunbError, nearest
 from tpunb.notebook import cell_names, displays, reports
 from tpunb.notebook.cell_options import (
     arguments_of,
+    check_options,
     compile_options,
     profile_options,
     run_options,
 )
 from tpunb.notebook.connect_options import connect_options
-from tpunb.notebook.run_options import CompileOptions, RunOptions, is_name
+from tpunb.notebook.run_options import CompileOptions, RunOptions, data_options, is_name
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
 
@@ -87,7 +88,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         self.displays.introduce(connection, self.shell)
         return connection
 
-    @magic_arguments()
+    @magic_arguments("%tpu_run")
     @run_options
     @cell_magic
     def tpu_run(self, line: str, cell: str) -> Any:
@@ -176,7 +177,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
         options = self._run_options[line] = RunOptions.of(arguments_of(self.tpu_run, line))
         return options
 
-    @magic_arguments()
+    @magic_arguments("%tpu_check")
+    @check_options
     @cell_magic
     def tpu_check(self, line: str, cell: str) -> Any:
         """Check whether the cell would compile for a TPU and run well; runs nothing.
@@ -184,16 +186,19 @@ class TpuMagics(Magics):  # type: ignore[misc]
         Errors are what a TPU refuses, warnings what it is slow at, at the lines
         of the cell. The cell is traced, as for its first run.
 
-        Example::
+        Examples::
 
             %%tpu_check
             x = tf.random.normal([8, 128])
             tf.reshape(x, [tf.cast(x[0, 0], tf.int32), -1])
-        """
-        arguments_of(self.tpu_check, line)
-        return self.session.check(cell)
 
-    @magic_arguments()
+            %%tpu_check -d train_ds --as images,labels
+            loss = compute_loss(labels, model(images, training=True))
+        """
+        data, names = data_options(arguments_of(self.tpu_check, line))
+        return self.session.check(cell, self._data(data), names)
+
+    @magic_arguments("%tpu_compile")
     @compile_options
     @cell_magic
     def tpu_compile(self, line: str, cell: str) -> Any:

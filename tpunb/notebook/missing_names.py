@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["about_missing_name"]
+import re
+from collections.abc import Iterable
+
+from IPython.core.error import UsageError
+
+from tpunb.errors import nearest
+
+__all__ = ["about_missing_magic", "about_missing_name"]
+
+_NO_MAGIC = re.compile(r"magic (?:function )?`(%+)(\w+)` not found")
 
 _INSIDE = frozenset({"replica_id", "num_replicas", "ctx"})
 _OF_CONNECTING = frozenset({"strategy", "resolver", "topology", "connection"})
@@ -28,3 +37,17 @@ def about_missing_name(error: BaseException, *, connected: bool) -> str | None:
             "`tpunb.history`, also that of `fit` with LiveCurves."
         )
     return None
+
+
+def about_missing_magic(error: BaseException, magics: Iterable[str]) -> str | None:
+    """Says which of our magics was meant where none has the name; None for any other error.
+
+    Args:
+        error: What a cell has raised.
+        magics: The names of our magics.
+    """
+    missing = _NO_MAGIC.search(str(error)) if isinstance(error, UsageError) else None
+    if missing is None or not missing[2].startswith("tpu"):
+        return None
+    near = nearest(missing[2], magics, most=1)
+    return f"Did you mean `{missing[1]}{near[0]}`?" if near else None

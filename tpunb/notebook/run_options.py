@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 from tpunb.cells.settings import RunSettings
 from tpunb.tpu.types import accelerator
 
-__all__ = ["CompileOptions", "RunOptions", "is_name"]
+__all__ = ["CompileOptions", "RunOptions", "data_options", "is_name"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +50,9 @@ class RunOptions:
         Raises:
             UsageError: Something is no name, no number or no list of these.
         """
+        data, names = data_options(args)
         settings = RunSettings(
-            names=_names(args.names, "--as"),
+            names=names,
             steps=_count(args.steps, "-n"),
             steps_per_loop=_count(args.steps_per_loop, "-k"),
             plot=_names(",".join(args.plot), "-p"),
@@ -61,7 +62,7 @@ class RunOptions:
         )
         return cls(
             settings=settings,
-            data=_names(args.data or "", "-d", dotted=True),
+            data=data,
             out=_out(args.out),
             targets=_targets(args.targets),
             check=args.check,
@@ -102,7 +103,7 @@ class CompileOptions:
         """
         if args.timeout is not None and args.timeout <= 0:
             raise UsageError(f"--timeout takes seconds, not {args.timeout:g}")
-        data = _names(args.data or "", "-d", dotted=True)
+        data, names = data_options(args)
         if args.largest_batch and not data:
             raise UsageError(
                 "--largest-batch needs data whose batch it may change: name it with -d"
@@ -113,9 +114,14 @@ class CompileOptions:
             timeout=args.timeout,
             largest_batch=args.largest_batch,
             data=data,
-            names=_names(args.names, "--as"),
+            names=names,
             out=_out(args.out),
         )
+
+
+def data_options(args: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The notebook's names for the data, and what a batch is called in the cell."""
+    return _names(args.data or "", "-d", dotted=True), _names(args.names, "--as")
 
 
 def _out(name: str | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
@@ -237,8 +237,15 @@ class Session:
             run.history.name = f"run {self._runs + 1}"
         return run
 
-    def check(self, source: str) -> CheckReport:
+    def check(
+        self, source: str, data: Any = None, names: Sequence[str] = ("batch",)
+    ) -> CheckReport:
         """Checks whether a cell's body would compile for a TPU; runs nothing.
+
+        Args:
+            source: The cell's body.
+            data: Where the batch comes from that it is checked with.
+            names: What the batch is called in the cell; several for its parts.
 
         Raises:
             Stopped: An interrupt has ended it.
@@ -247,7 +254,7 @@ class Session:
 
         cells = self.connection.cells
         with self._short_errors(source), explained_check():
-            return cells.check(source, self.namespace)
+            return cells.check(source, self.namespace, data=data, names=names)
 
     def compile(
         self, source: str, options: CompileOptions, data: Any = None
