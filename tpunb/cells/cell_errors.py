@@ -394,7 +394,7 @@ def _valueless(
     if _AS_ARRAY.search(text):
         return (
             "NumPy needs the value of a tensor, which comes after the cell is traced.",
-            "Use TensorFlow's function: `tf.reduce_mean(x)` in place of `np.mean(x)`, ….",
+            "Use TensorFlow's functions, such as `tf.reduce_mean(x)` instead of `np.mean(x)`.",
         )
     if isinstance(error, TypeError) and _AS_NUMBER.search(text):
         return (

@@ -75,9 +75,11 @@ class TpuMagics(Magics):  # type: ignore[misc]
         name = options.pop("name")
         if not is_name(name):
             raise UsageError(f"--as takes a Python name, not {name!r}")
+        connected = self.session.open_connection is not None
+        failed = "Could not connect." if connected else "Not connected."
         try:
             plan = resolve(Request.of(**options))
-            with ConnectDisplay() as shown:
+            with ConnectDisplay(failed=failed) as shown:
                 connection, notice = self.session.connect(plan, name, shown.say)
         except TpunbError:
             if (kept := self.session.open_connection) is not None:
@@ -358,6 +360,6 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
 def _inspect(found: CheckReport) -> None:
     """Shows what a check has found, and raises where the cell would not compile."""
-    if found.errors or found.warnings:
-        display(found)
+    clean = not (found.errors or found.warnings)
+    display(reports.Sentence(found.headline) if clean else found)
     found.raise_if_refused()
