@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
 
-from tpunb.virtual import input_pipelines, input_rounds
+from tpunb.virtual import input_rounds, iterators
 
 CORES, SIZE, BATCHES = 4, 8, 3
 
@@ -38,7 +38,7 @@ def reshaped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(input_rounds._cut_batches(dataset, count) is not None)
         return input_rounds.in_rounds(dataset, count)
 
-    monkeypatch.setattr(input_pipelines, "in_rounds", rounds)
+    monkeypatch.setattr(iterators, "in_rounds", rounds)
     return found
 
 

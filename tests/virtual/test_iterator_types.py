@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
 
-from tpunb.virtual.input_pipelines import SharedIterator
+from tpunb.virtual.iterators import SharedIterator
 
 
 @pytest.fixture(scope="module")

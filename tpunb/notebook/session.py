@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
-from tpunb.cells.jax_cell import compile_jax_cell, is_jax_cell
 from tpunb.cells.source import CellSource, parse_cell
 from tpunb.compiler.program import CompileError
 from tpunb.connection.connect import make_connection
@@ -273,6 +272,8 @@ class Session:
 
         def compiled() -> TpuProgram | TpuPrograms:
             __tracebackhide__ = True
+            from tpunb.cells.jax_cell import is_jax_cell
+
             cell = parse_cell(source)
             if is_jax_cell(cell, self.namespace):
                 return self._compile_jax(cell, options, say)
@@ -315,6 +316,8 @@ class Session:
                 "It is not known what TPU type to compile for.",
                 fix="Name one, as %%tpu_compile --for v5e-8, or connect to one.",
             )
+        from tpunb.cells.jax_cell import compile_jax_cell
+
         return compile_jax_cell(
             cell,
             self.namespace,

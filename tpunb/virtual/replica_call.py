@@ -18,7 +18,7 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.compiled_around import settle_compilation_around
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.graph.collectives import check_all
-from tpunb.virtual.graph.effects import is_read
+from tpunb.virtual.graph.function_def import is_read
 from tpunb.virtual.graph.static_tensors import body_sizes, known_sizes
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.replicate.arguments import columns_of

@@ -31,9 +31,9 @@ from tpunb.virtual.dataset_clones import clone_for_each_host
 from tpunb.virtual.devices import VirtualDevices
 from tpunb.virtual.economy import checked, most_joined, processors_for_each
 from tpunb.virtual.graph.collectives import broadcast_from_first
-from tpunb.virtual.input_pipelines import leave_untuned
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
+from tpunb.virtual.iterators import leave_untuned
 from tpunb.virtual.replica_call import replicate
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
 from tpunb.virtual.replicate.gathering import of_one_shape

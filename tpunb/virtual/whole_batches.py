@@ -25,9 +25,8 @@ from tpunb.virtual._tensorflow import (
     tensor_util,
 )
 from tpunb.virtual.devices import is_elsewhere
-from tpunb.virtual.input_elements import copied
-from tpunb.virtual.input_rounds import WRAPPERS
-from tpunb.virtual.iterator_types import SettledIterator, SettledIteratorSpec
+from tpunb.virtual.input_rounds import WRAPPERS, copied
+from tpunb.virtual.iterators import SettledIterator, SettledIteratorSpec
 from tpunb.virtual.reading_once import divides_batches
 from tpunb.virtual.replicate.batch_parts import BatchParts, chosen
 

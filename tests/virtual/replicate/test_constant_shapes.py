@@ -12,7 +12,7 @@ from support.strategies import each, local, strategy_of
 
 from tpunb.virtual._tensorflow import tensor_util
 from tpunb.virtual.graph.static_tensors import known_sizes
-from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
+from tpunb.virtual.replicate.passes import with_constant_shapes
 
 
 def constants(function: Callable[..., Any], *shapes: list[int]) -> list[Any]:

@@ -1,11 +1,22 @@
-"""A function written anew from another one, with nodes replaced, added or left out."""
+"""A function written anew from another one: nodes replaced or left out, calls written out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef
-from tpunb.virtual.graph.function_def import control_inputs
+from tpunb.virtual.graph.function_def import (
+    CALLS,
+    OUTSIDE,
+    Library,
+    called_functions,
+    control_inputs,
+    data_inputs,
+    has_collectives,
+    has_outside,
+    reference,
+)
+from tpunb.virtual.graph.kernels import RESIZES, compiles
 
 
 class Rewrite:
@@ -87,3 +98,121 @@ class Rewrite:
                 else:
                     remaining[name] = None
         return list(remaining)
+
+
+_IDENTITIES = frozenset({"Identity", "IdentityN"})
+_MUST_COMPILE = "_XlaMustCompile"
+
+
+def inlined(function: FunctionDef, library: Library) -> FunctionDef:
+    """A function in which the bodies of the functions that it calls stand in place.
+
+    A call that must be compiled by XLA stays a call, unless its body contains
+    collectives or runs on the host in part, as it was asked to or because XLA cannot
+    compile it: then it has to be opened, and a TPU would compile the rest anyway. What a
+    call to the host calls is the host's too.
+
+    Args:
+        function: The function; it is not changed.
+        library: Finds the functions that it calls.
+
+    Returns:
+        A new function with the same signature.
+    """
+    flat = _one_level(function, library)
+    while any(_opens(node, library) for node in flat.node_def):
+        flat = _one_level(flat, library)
+    return flat
+
+
+def _opens(node: NodeDef, library: Library) -> bool:
+    """Whether a node is replaced by the body it calls, or by its inputs."""
+    if node.op in _IDENTITIES:
+        # IdentityN is left behind by custom gradients, all-reduce's among them: values
+        # that differ between replicas and values that do not pass it side by side.
+        return not control_inputs(node) and not node.device
+    if node.op not in CALLS:
+        return False
+    body = library(node.attr["f"].func.name)
+    compiled = (
+        node.attr[_MUST_COMPILE].b
+        if _MUST_COMPILE in node.attr
+        else _MUST_COMPILE in body.attr and body.attr[_MUST_COMPILE].b
+    )
+    return (
+        not compiled
+        or OUTSIDE in node.attr
+        or has_collectives(body, library)
+        or has_outside(body, library)
+        or _beyond_the_compiler(body, library)
+    )
+
+
+def _beyond_the_compiler(function: FunctionDef, library: Library) -> bool:
+    """Whether XLA has no kernel on a CPU for something in a function."""
+    return any(
+        node.op in RESIZES
+        or not compiles(node)
+        or any(_beyond_the_compiler(library(name), library) for name in called_functions(node))
+        for node in function.node_def
+    )
+
+
+def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
+    """Writes out the calls of a function, but not those within their bodies."""
+    rewrite = Rewrite(function)
+    for argument in function.signature.input_arg:
+        rewrite.drop(argument.name)  # it is there from the beginning: nothing waits for it
+    for node in function.node_def:
+        if not _opens(node, library):
+            rewrite.keep(node)
+        elif node.op in _IDENTITIES:
+            _bypass(node, rewrite)
+        else:
+            _write_body(node, library(node.attr["f"].func.name), rewrite)
+    return rewrite.finish()
+
+
+def _bypass(identity: NodeDef, rewrite: Rewrite) -> None:
+    """Replaces each output of an identity by its input."""
+    sources = data_inputs(identity)
+    for index, source in enumerate(sources):
+        rewrite.replace({f"{identity.name}:output:{index}": f"{source.source}{source.suffix}"})
+    rewrite.drop(identity.name, [source.source for source in sources if source.suffix])
+
+
+def _write_body(call: NodeDef, body: FunctionDef, rewrite: Rewrite) -> None:
+    """Writes a called function's nodes in place of the call."""
+    sources = data_inputs(call)
+    arguments = {}
+    for argument, source in zip(body.signature.input_arg, sources, strict=True):
+        arguments[argument.name] = f"{source.source}{source.suffix}"
+        # What waits for an argument waits for what gives it.
+        rewrite.drop(f"{call.name}/{argument.name}", [source.source] if source.suffix else [])
+    before = [f"^{name}" for name in control_inputs(call)]
+    names = {node.name for node in body.node_def}
+
+    def renamed(text: str) -> str:
+        if text.startswith("^"):
+            return f"^{call.name}/{text[1:]}"
+        source = reference(text)
+        if source.source in names:
+            return f"{call.name}/{text}"
+        return arguments[source.source]
+
+    for node in body.node_def:
+        copy = rewrite.keep(node)
+        copy.name = f"{call.name}/{node.name}"
+        copy.device = node.device or call.device
+        if OUTSIDE in call.attr:
+            copy.attr[OUTSIDE].CopyFrom(call.attr[OUTSIDE])
+        del copy.input[:]
+        copy.input.extend(renamed(text) for text in node.input)
+        copy.input.extend(before)
+    results = [renamed(body.ret[output.name]) for output in body.signature.output_arg]
+    rewrite.replace({f"{call.name}:output:{k}": text for k, text in enumerate(results)})
+    # What waits for the call waits for the body's effects; a body without any
+    # still makes them wait for what the call itself was waiting for.
+    effects = [f"{call.name}/{name}" for name in body.control_ret.values()]
+    effects += [item.source for item in map(reference, results) if item.suffix]
+    rewrite.drop(call.name, dict.fromkeys(effects) or control_inputs(call))

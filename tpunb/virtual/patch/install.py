@@ -191,8 +191,7 @@ def install_when_imported(
     if "tensorflow" in sys.modules:
         install(wanted.accelerator, **wanted.options())
         return
-    from tpunb.virtual.patch.environment import set_tpu_variables
-    from tpunb.virtual.patch.import_hook import Hook
+    from tpunb.virtual.patch.import_hook import Hook, set_tpu_variables
 
     def arrived() -> None:
         try:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual import tensorflow_strategies
 from tpunb.virtual.patch.device_names import translated_property
-from tpunb.virtual.patch.environment import set_tpu_variables
+from tpunb.virtual.patch.import_hook import set_tpu_variables
 from tpunb.virtual.patch.patch_tools import attribute, construct_as_subclass, contents, redirected
 from tpunb.virtual.patch.replacements import Replacements
 from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver

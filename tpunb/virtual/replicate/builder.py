@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
 from tpunb.virtual.devices import process_of
-from tpunb.virtual.graph.effects import READS
 from tpunb.virtual.graph.function_def import (
+    READS,
     Library,
     Reference,
     control_inputs,

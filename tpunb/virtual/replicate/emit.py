@@ -10,9 +10,11 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import (
     FuncGraph,
+    FunctionDef,
     atomic_function,
     auto_control_deps_utils,
     context,
+    function_def_to_graph_def,
     handle_data_util,
     ops,
 )
@@ -20,9 +22,6 @@ from tpunb.virtual.replicate.batch_parts import BatchParts, are_as_usual, chosen
 from tpunb.virtual.replicate.expand import Expansion
 from tpunb.virtual.replicate.passed import Passed
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
-from tpunb.virtual.replicate.write_graph import write_into_graph
-
-__all__ = ["Written", "call_either", "emit", "packed"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,3 +146,31 @@ def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]
         with ops.device(core[0]):
             placed.append(tf.identity(tensor))
     return placed
+
+
+def write_into_graph(function: FunctionDef, values: Sequence[Any]) -> list[Any]:
+    """Writes a function's nodes into the graph that is being built.
+
+    Args:
+        function: The function; the graph has those that it calls.
+        values: Its arguments.
+
+    Returns:
+        Its results, which wait for all that it does.
+    """
+    graph, names = function_def_to_graph_def(function)
+    given = dict(zip((one.name for one in function.signature.input_arg), values, strict=True))
+    for node in [node for node in graph.node if node.name in given]:
+        graph.node.remove(node)
+    results = [function.ret[output.name] for output in function.signature.output_arg]
+    made = [text for text in results if text not in given]
+    effects = [function.control_ret[name] for name in function.signature.control_output]
+    found = tf.graph_util.import_graph_def(
+        graph,
+        input_map={f"{name}:0": value for name, value in given.items()},
+        return_elements=[*(names[text] for text in made), *effects],
+        name=function.signature.name,
+    )
+    tensors = {**given, **dict(zip(made, found, strict=False))}
+    with tf.control_dependencies(found[len(made) :]):
+        return [tf.identity(tensors[text]) for text in results]

@@ -14,15 +14,14 @@ from collections.abc import Mapping, Sequence
 from tpunb._util.logs import logger, timed
 from tpunb.virtual._tensorflow import FunctionDef
 from tpunb.virtual.graph.function_def import Library, data_inputs, returned
-from tpunb.virtual.graph.inline import inlined
 from tpunb.virtual.graph.nodes import new_name
-from tpunb.virtual.replicate.analyze import analyze
+from tpunb.virtual.graph.rewrite import inlined
 from tpunb.virtual.replicate.builder import Builder, Setting
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.joining import Joining, join
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.replicate.passes import Known, simplified
-from tpunb.virtual.replicate.variance import Argument, mark_diverged
+from tpunb.virtual.replicate.variance import Argument, analyze, mark_diverged
 from tpunb.virtual.replicate.writer import write_function
 
 Arguments = Mapping[str, Argument]

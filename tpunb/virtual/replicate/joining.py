@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.devices import process_of
 from tpunb.virtual.graph.collectives import gives_one_value
-from tpunb.virtual.graph.effects import READS
 from tpunb.virtual.graph.function_def import (
     CONTROL_FLOW,
     LOOPS,
     OUTSIDE,
+    READS,
     Library,
     Reference,
     called_functions,
@@ -33,9 +33,6 @@ from tpunb.virtual.graph.static_tensors import (
     StaticTensors,
     output_types,
 )
-from tpunb.virtual.replicate.analyze import analyze
-from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
-from tpunb.virtual.replicate.handed_on import handed_on
 from tpunb.virtual.replicate.joined_forms import (
     FRESH,
     REAL,
@@ -48,7 +45,16 @@ from tpunb.virtual.replicate.joined_forms import (
     Take,
 )
 from tpunb.virtual.replicate.joining_rules import linear, rule_of
-from tpunb.virtual.replicate.variance import Analysis, Argument, Body, Passing, Role, Variance
+from tpunb.virtual.replicate.passes import handed_on, with_constant_shapes
+from tpunb.virtual.replicate.variance import (
+    Analysis,
+    Argument,
+    Body,
+    Passing,
+    Role,
+    Variance,
+    analyze,
+)
 
 # In nodes for each replica: what it costs to join the replicas' values or to part them again,
 # between devices, and for how many bytes of each the copying takes as long as a node.

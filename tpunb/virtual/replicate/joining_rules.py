@@ -6,10 +6,17 @@ need not be a batch: a value that has none is stacked along a new axis.
 
 from __future__ import annotations
 
+import string
+
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, dtypes
+from tpunb.virtual.graph.nodes import integer, type_of
+from tpunb.virtual.graph.static_tensors import Sizes
 from tpunb.virtual.replicate.joined_forms import (
+    INNER,
+    LISTED,
+    REAL,
     ROWS,
     SHARED,
     STACKED,
@@ -23,10 +30,355 @@ from tpunb.virtual.replicate.joined_forms import (
     Take,
     constant,
     holding,
+    listed_shape,
 )
-from tpunb.virtual.replicate.joining_lists import LISTS
-from tpunb.virtual.replicate.joining_products import POOLING, PRODUCTS
-from tpunb.virtual.replicate.joining_shapes import SHAPES
+
+_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
+
+def _reshape(seen: Seen) -> Plan | None:
+    """A change of shape, of which only the result matters."""
+    before, (after,) = seen.inputs[0].sizes, seen.outputs
+    if not seen.inputs[0].varies or any(one.varies for one in seen.inputs[1:]):
+        return None
+    attributes = {"T": seen.node.attr["T"], "Tshape": type_of(dtypes.int32)}
+    op = "Reshape"
+    if before and after and before[0] == after[0]:
+        return seen.plan([ROWS, constant(seen.rows(after))], Form.ROWS, op, attributes)
+    return seen.plan([STACKED, constant(seen.stacked(after))], Form.STACKED, op, attributes)
+
+
+def _transpose(seen: Seen) -> Plan | None:
+    order = _known(seen.inputs[1])
+    if order is None:
+        return None
+    if order and order[0] == 0:
+        return seen.plan([ROWS, SHARED], Form.ROWS)
+    moved = constant([0, *(axis + 1 for axis in order)], seen.inputs[1])
+    return seen.plan([STACKED, moved], Form.STACKED)
+
+
+def _concatenation(seen: Seen) -> Plan | None:
+    *values, along = seen.inputs
+    axis = along.integers()
+    if axis is None:
+        return None
+    at = _from_front(axis[0], len(seen.outputs[0]))
+    if at:
+        return seen.plan([ROWS] * len(values) + [constant(at, along)], Form.ROWS)
+    return seen.plan([STACKED] * len(values) + [constant(1, along)], Form.STACKED)
+
+
+def _pack(seen: Seen) -> Plan | None:
+    return _along_attribute(seen, len(seen.outputs[0]))
+
+
+def _unpack(seen: Seen) -> Plan | None:
+    return _along_attribute(seen, len(seen.inputs[0].sizes))
+
+
+def _along_attribute(seen: Seen, rank: int) -> Plan | None:
+    attributes = {"axis": integer(1 + _from_front(seen.node.attr["axis"].i, rank))}
+    return seen.plan([STACKED] * len(seen.inputs), Form.STACKED, attributes=attributes)
+
+
+def _from_front(axis: int, rank: int) -> int:
+    """An axis that may be counted from the end, counted from the front."""
+    return axis + rank if axis < 0 else axis
+
+
+def _split(seen: Seen) -> Plan | None:
+    """Parts along an axis, which is the first input, or after the sizes the third."""
+    by_sizes = seen.node.op == "SplitV"
+    value, along = (seen.inputs[0], seen.inputs[2]) if by_sizes else seen.inputs[::-1]
+    axis = along.integers()
+    if axis is None or not value.varies or (by_sizes and seen.inputs[1].varies):
+        return None
+    at = _from_front(axis[0], len(value.sizes))
+    take, place = (ROWS, constant(at, along)) if at else (STACKED, constant(1, along))
+    takes = [take, SHARED, place] if by_sizes else [place, take]
+    return seen.plan(takes, take.form)
+
+
+def _strided_slice(seen: Seen) -> Plan | None:
+    bounds = [_known(one) for one in seen.inputs[1:]]
+    if any(one is None for one in bounds) or not seen.inputs[0].varies:
+        return None
+    begin, end, strides = (one for one in bounds if one is not None)
+    moved = ([0, *begin], [0, *end], [1, *strides])
+    takes = [STACKED, *map(constant, moved, seen.inputs[1:])]
+    return seen.plan(takes, Form.STACKED, attributes=_moved_masks(seen))
+
+
+def _strided_slice_gradient(seen: Seen) -> Plan | None:
+    bounds = [_known(one) for one in seen.inputs[1:4]]
+    if any(one is None for one in bounds) or not seen.inputs[4].varies:
+        return None
+    begin, end, strides = (one for one in bounds if one is not None)
+    whole = seen.stacked(seen.outputs[0])
+    integers = (whole, [0, *begin], [0, *end], [1, *strides])
+    takes = [*map(constant, integers, seen.inputs), STACKED]
+    return seen.plan(takes, Form.STACKED, attributes=_moved_masks(seen))
+
+
+def _moved_masks(seen: Seen) -> dict[str, AttrValue]:
+    """The masks of a slice with an axis more in front, of which all is taken."""
+    return {
+        key: integer(2 * seen.node.attr[key].i + (key in {"begin_mask", "end_mask"}))
+        for key in _MASKS
+    }
+
+
+def _known(one: Input) -> list[int] | None:
+    return None if one.varies else one.integers()
+
+
+def _slice(seen: Seen) -> Plan | None:
+    begin = _known(seen.inputs[1])
+    if begin is None or seen.inputs[2].varies:
+        return None
+    integers = ([0, *begin], seen.stacked(seen.outputs[0]))
+    return seen.plan([STACKED, *map(constant, integers, seen.inputs[1:])], Form.STACKED)
+
+
+def _pad(seen: Seen) -> Plan | None:
+    margins = None if seen.inputs[1].varies else seen.inputs[1].value()
+    if margins is None or any(one.varies for one in seen.inputs[2:]):
+        return None
+    moved = constant(np.concatenate([np.zeros([1, 2], np.int64), margins]), seen.inputs[1])
+    return seen.plan([STACKED, moved, *[SHARED] * len(seen.inputs[2:])], Form.STACKED)
+
+
+def _tile(seen: Seen) -> Plan | None:
+    times = _known(seen.inputs[1])
+    if times is None:
+        return None
+    return seen.plan([STACKED, constant([1, *times], seen.inputs[1])], Form.STACKED)
+
+
+def _broadcast(seen: Seen) -> Plan | None:
+    value, (after,) = seen.inputs[0], seen.outputs
+    if not value.varies or seen.inputs[1].varies:
+        return None
+    sizes = (1,) * (len(after) - len(value.sizes)) + value.sizes
+    whole = constant(seen.stacked(after), seen.inputs[1])
+    return seen.plan([Take(Form.STACKED, sizes), whole], Form.STACKED)
+
+
+SHAPES: dict[str, Holding] = {
+    **holding(_broadcast, "BroadcastTo"),
+    **holding(_concatenation, "ConcatV2"),
+    **holding(_pack, "Pack", "axis"),
+    **holding(_pad, "MirrorPad Pad PadV2", "mode"),
+    **holding(_reshape, "ExpandDims Reshape Squeeze", "squeeze_dims"),
+    **holding(_slice, "Slice"),
+    **holding(_split, "Split SplitV"),
+    **holding(_strided_slice, "StridedSlice", " ".join(_MASKS)),
+    **holding(_strided_slice_gradient, "StridedSliceGrad", " ".join(_MASKS)),
+    **holding(_tile, "Tile"),
+    **holding(_transpose, "Transpose"),
+    **holding(_unpack, "Unpack", "axis"),
+}
+"""The rules for what moves elements."""
+
+
+_GAIN = 4.0
+"""A product of many rows takes less than as many products of few."""
+
+
+def _matrices(seen: Seen) -> Plan | None:
+    a, b = seen.inputs
+    turned_a, turned_b = (seen.node.attr[key].b for key in ("transpose_a", "transpose_b"))
+    if seen.summed and a.varies and b.varies and turned_a and not turned_b:
+        return seen.plan([ROWS, ROWS], Form.SUMMED, gain=_GAIN)
+    if a.varies and not b.varies and not turned_a:
+        return seen.plan([ROWS, SHARED], Form.ROWS, gain=_GAIN)
+    attributes = {
+        "T": seen.node.attr["T"],
+        "adj_x": AttrValue(b=turned_a),
+        "adj_y": AttrValue(b=turned_b),
+    }
+    takes = [STACKED if one.varies else SHARED for one in seen.inputs]
+    return seen.plan(takes, Form.STACKED, "BatchMatMulV2", attributes)
+
+
+def _batched_matrices(seen: Seen) -> Plan | None:
+    (result,) = seen.outputs
+    rank = len(result)
+
+    def is_row_wise(k: int) -> bool:
+        one = seen.inputs[k]
+        if one.varies:
+            return len(one.sizes) == rank and one.sizes[0] == result[0]
+        return len(one.sizes) < rank or one.sizes[0] == 1
+
+    both = all(one.varies for one in seen.inputs)
+    if not both and seen.node.op == "BatchMatMul":  # which does not broadcast
+        return None
+    if rank > 2 and is_row_wise(0) and is_row_wise(1):
+        takes = [ROWS if one.varies else SHARED for one in seen.inputs]
+        return seen.plan(takes, Form.ROWS, gain=_GAIN)
+    takes = [
+        Take(Form.STACKED, (1,) * (rank - len(one.sizes)) + one.sizes) if one.varies else SHARED
+        for one in seen.inputs
+    ]
+    return seen.plan(takes, Form.STACKED, gain=_GAIN)
+
+
+def _einsum(seen: Seen) -> Plan | None:
+    equation = seen.node.attr["equation"].s.decode().replace(" ", "")
+    given, arrow, result = equation.partition("->")
+    labels = given.split(",")
+    free = [letter for letter in string.ascii_letters if letter not in equation]
+    if not arrow or not free or len(labels) != len(seen.inputs):
+        return None
+    replica = free[0]
+    labels = [
+        replica + one if taken.varies else one
+        for one, taken in zip(labels, seen.inputs, strict=True)
+    ]
+    # Of a factor that all share it would multiply the sum: of infinities another number.
+    summed = seen.summed and all(one.varies for one in seen.inputs)
+    whole = result if summed else replica + result
+    attributes = {"equation": AttrValue(s=f"{','.join(labels)}->{whole}".encode())}
+    takes = [STACKED if one.varies else SHARED for one in seen.inputs]
+    gives = Form.SUMMED if summed else Form.STACKED
+    return seen.plan(takes, gives, attributes=attributes, gain=_GAIN)
+
+
+def _convolution(seen: Seen) -> Plan | None:
+    image, weights = seen.inputs
+    if not image.varies or weights.varies:
+        return None
+    return seen.plan([ROWS, SHARED], Form.ROWS, gain=_GAIN)
+
+
+def _image_gradient(seen: Seen) -> Plan | None:
+    _, weights, gradient = seen.inputs
+    if weights.varies or not gradient.varies:
+        return None
+    sizes = constant(seen.rows(seen.outputs[0]), seen.inputs[0])
+    return seen.plan([sizes, SHARED, ROWS], Form.ROWS, gain=_GAIN)
+
+
+def _weights_gradient(seen: Seen) -> Plan | None:
+    if not seen.summed or seen.inputs[1].varies:
+        return None
+    return seen.plan([ROWS, SHARED, ROWS], Form.SUMMED, gain=_GAIN)
+
+
+def _mean_pooling_gradient(seen: Seen) -> Plan | None:
+    sizes = constant(seen.rows(seen.outputs[0]), seen.inputs[0])
+    return seen.plan([sizes, ROWS], Form.ROWS, gain=2.0)
+
+
+POOLING = "ksize strides padding explicit_paddings data_format"
+_CONVOLUTION = "strides padding explicit_paddings data_format dilations use_cudnn_on_gpu"
+
+PRODUCTS: dict[str, Holding] = {
+    **holding(_matrices, "MatMul", "transpose_a transpose_b grad_a grad_b"),
+    **holding(_batched_matrices, "BatchMatMul BatchMatMulV2", "adj_x adj_y grad_x grad_y"),
+    **holding(_einsum, "Einsum", "equation"),
+    **holding(_convolution, "Conv2D Conv3D DepthwiseConv2dNative", _CONVOLUTION),
+    **holding(
+        _image_gradient,
+        "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput",
+        _CONVOLUTION,
+    ),
+    **holding(
+        _weights_gradient,
+        "Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter",
+        _CONVOLUTION,
+    ),
+    **holding(_mean_pooling_gradient, "AvgPoolGrad AvgPool3DGrad", POOLING),
+}
+"""The rules for what multiplies, and for the gradients of pooling, which are alike."""
+
+
+def _element(sizes: Sizes) -> Take:
+    """How an element of a list is taken and given."""
+    return ROWS if sizes else STACKED
+
+
+def _whole(seen: Seen, sizes: Sizes, like: Input) -> Take:
+    """The shape of all replicas' elements of a shape, in place of the shape of one."""
+    return constant(seen.rows(sizes) if sizes else seen.stacked(sizes), like)
+
+
+def _get(seen: Seen) -> Plan | None:
+    values, index, shape = seen.inputs
+    if not values.varies or index.varies:
+        return None
+    (sizes,) = seen.outputs
+    return seen.plan([LISTED, SHARED, _whole(seen, sizes, shape)], _element(sizes).form)
+
+
+def _set(seen: Seen) -> Plan | None:
+    _, index, item = seen.inputs
+    return None if index.varies else seen.plan([LISTED, SHARED, _element(item.sizes)], Form.LISTED)
+
+
+def _push(seen: Seen) -> Plan | None:
+    return seen.plan([LISTED, _element(seen.inputs[1].sizes)], Form.LISTED)
+
+
+def _pop(seen: Seen) -> Plan | None:
+    _, sizes = seen.outputs
+    if not seen.inputs[0].varies:
+        return None
+    takes = [LISTED, _whole(seen, sizes, seen.inputs[1])]
+    return Plan(takes, [Form.LISTED, _element(sizes).form])
+
+
+def _stack(seen: Seen) -> Plan | None:
+    (sizes,) = seen.outputs
+    return seen.plan([LISTED, _whole(seen, sizes[1:], seen.inputs[1])], Form.INNER)
+
+
+def _from_tensor(seen: Seen) -> Plan | None:
+    shape = _of_elements(seen, seen.inputs[1])
+    return seen.plan([INNER, shape], Form.LISTED) if seen.inputs[0].varies else None
+
+
+def _new(seen: Seen) -> Plan | None:
+    """A list whose shape, or length, is that of one that varies."""
+    if dtypes.as_dtype(seen.node.attr["element_dtype"].type) not in REAL:
+        return None
+    shape = LISTED if seen.inputs[0].varies else _of_elements(seen, seen.inputs[0])
+    return seen.plan([shape, SHARED], Form.LISTED)
+
+
+def _of_elements(seen: Seen, shape: Input) -> Take:
+    """The shape that the elements of a new list have, in place of that of a replica's."""
+    value = None if shape.varies else shape.value()
+    return constant(listed_shape(value, seen.replicas), shape)
+
+
+def _length(seen: Seen) -> Plan | None:
+    return seen.plan([LISTED], Form.SHARED)
+
+
+def _lists(seen: Seen) -> Plan | None:
+    """What does with each element what it does with a list, or tells their shape."""
+    return seen.plan([LISTED] * len(seen.inputs), Form.LISTED)
+
+
+LISTS: dict[str, Holding] = {
+    **holding(_get, "TensorListGetItem"),
+    **holding(_set, "TensorListSetItem"),
+    **holding(_push, "TensorListPushBack"),
+    **holding(_pop, "TensorListPopBack"),
+    **holding(_stack, "TensorListStack", "num_elements"),
+    **holding(_from_tensor, "TensorListFromTensor"),
+    **holding(_new, "EmptyTensorList TensorListReserve"),
+    **holding(_length, "TensorListLength"),
+    **holding(_lists, "AddN Identity TensorListElementShape ZerosLike"),
+}
+"""The rules for lists of tensors.
+
+Of lists that vary, the shape of an element is a list's too: it goes into new lists alone.
+"""
+
 
 _BROADCASTING = """
     Abs Acos Acosh Add AddV2 Asin Asinh Atan Atan2 Atanh BitwiseAnd

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, PrecisionConfig, dtypes, op_def_registry
 from tpunb.virtual.graph.function_def import OUTSIDE, Library, Reference, data_inputs
-from tpunb.virtual.graph.inline import inlined
 from tpunb.virtual.graph.nodes import add_node, type_of
+from tpunb.virtual.graph.rewrite import inlined
 
 __all__ = ["FACTORS", "MatrixUnit"]
 

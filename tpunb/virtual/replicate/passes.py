@@ -1,17 +1,34 @@
-"""What is done to a replica function before it is written for all replicas, in order."""
+"""The passes over a replica function before it is written for all replicas, in their order.
+
+`PASSES` is the list, with the reason for each pass and for its place. What each does stands above.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from tpunb.virtual._tensorflow import FunctionDef
-from tpunb.virtual.graph.function_def import Library, control_inputs, data_inputs, reference
+import numpy as np
+
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_registry
+from tpunb.virtual.graph.function_def import (
+    LOOPS,
+    READS,
+    Library,
+    Reference,
+    called_functions,
+    control_inputs,
+    data_inputs,
+    has_effects,
+    in_topological_order,
+    is_stateful,
+    reference,
+)
+from tpunb.virtual.graph.nodes import new_constant
 from tpunb.virtual.graph.rewrite import Rewrite
-from tpunb.virtual.graph.static_tensors import KnownSizes
-from tpunb.virtual.replicate.additions import with_additions
-from tpunb.virtual.replicate.constant_shapes import with_constant_shapes
-from tpunb.virtual.replicate.handed_on import handed_on
+from tpunb.virtual.graph.static_tensors import KnownSizes, Sizes, StaticTensors
 from tpunb.virtual.replicate.matrix_unit import MatrixUnit
 
 
@@ -45,6 +62,276 @@ class Pass:
     name: str
     reason: str
     rewrite: Callable[[FunctionDef, Known], FunctionDef]
+
+
+_ASK = frozenset({"Rank", "Shape", "ShapeN", "Size"})
+_SLICE = "StridedSlice"
+_BROADCAST = "BroadcastGradientArgs"
+_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+
+
+def with_constant_shapes(function: FunctionDef, known: KnownSizes) -> FunctionDef:
+    """A function that has the shapes it asks for as constants, where they are known.
+
+    What depends on a value that varies between replicas counts as varying, unless it
+    is seen that it does not. With the shapes it is known over which axes a gradient is summed.
+
+    Args:
+        function: The function, its calls inlined; it is not changed.
+        known: The shapes that are known.
+
+    Returns:
+        A new one, or the same if it asks for none.
+    """
+    constants = _Constants(function, known).found()
+    if not constants:
+        return function
+    rewrite = Rewrite(function)
+    for node in function.node_def:
+        if node.name in constants:
+            for constant, given in _constants(node, constants[node.name]):
+                rewrite.keep(constant)
+                rewrite.replace({given: f"{constant.name}:output:0"})
+        else:
+            rewrite.keep(node)
+    return rewrite.finish()
+
+
+class _Constants:
+    """What nodes give that ask for shapes, where these are known.
+
+    Args:
+        function: The function of these nodes.
+        known: The shapes that are known.
+    """
+
+    def __init__(self, function: FunctionDef, known: KnownSizes) -> None:
+        nodes = {node.name: node for node in function.node_def}
+        self._order = in_topological_order(function.node_def)
+        self._statics = StaticTensors(function, nodes, known)
+        self._found: dict[str, list[Any]] = {}
+
+    def found(self) -> Mapping[str, Sequence[Any]]:
+        """For each such node the value of each of its outputs."""
+        rules = {
+            **dict.fromkeys(_ASK, self._asked),
+            _SLICE: self._sliced,
+            _BROADCAST: self._summed,
+        }
+        for node in self._order:
+            values = rules[node.op](node) if node.op in rules else None
+            if values is not None:
+                self._found[node.name] = values
+        return self._found
+
+    def _asked(self, node: NodeDef) -> list[Any] | None:
+        """The shapes of a node's inputs, or what it asks of them; None if one is not known."""
+        shapes = [self._statics.sizes(source) for source in data_inputs(node)]
+        if None in shapes:
+            return None
+        known: list[Sizes] = [one for one in shapes if one is not None]
+        return [{"Rank": len(one), "Size": int(np.prod(one))}.get(node.op, one) for one in known]
+
+    def _sliced(self, node: NodeDef) -> list[Any] | None:
+        """Some sizes of a shape, or one."""
+        values = self._values(node)
+        masks = {key: node.attr[f"{key}_mask"].i for key in _MASKS}
+        if values is None or masks.pop("ellipsis") or masks.pop("new_axis"):
+            return None
+        if any(source.source in self._found for source in data_inputs(node)[1:]):
+            return None  # which sizes it takes may depend on sizes
+        sizes, *bounds = values
+        if sizes.dtype.kind != "i" or sizes.ndim != 1 or any(one.size != 1 for one in bounds):
+            return None
+        begin, end, stride = (int(one[0]) for one in bounds)
+        if masks["shrink_axis"]:
+            return [sizes[begin]]
+        some = slice(None if masks["begin"] else begin, None if masks["end"] else end, stride)
+        return [sizes[some]]
+
+    def _summed(self, node: NodeDef) -> list[Any] | None:
+        """The axes over which the gradients of two broadcast tensors are summed."""
+        known = self._values(node)
+        if known is None:
+            return None
+        rank = max(map(len, known))
+        padded = [np.concatenate([np.ones(rank - len(one), one.dtype), one]) for one in known]
+        return [np.flatnonzero(one == 1) for one in padded]
+
+    def _values(self, node: NodeDef) -> list[np.ndarray] | None:
+        """The values of a node's inputs; None if one is not known."""
+        values = [self._value(source) for source in data_inputs(node)]
+        known = [np.asarray(one) for one in values if one is not None]
+        return known if len(known) == len(values) else None
+
+    def _value(self, source: Reference) -> Any | None:
+        if source.source in self._found:
+            return self._found[source.source][self._statics.place(source)]
+        return self._statics.value(source)
+
+
+def _constants(node: NodeDef, values: Sequence[Any]) -> Iterator[tuple[NodeDef, str]]:
+    """Constants for what a node gives, each with the reference that it replaces."""
+    outputs = op_def_registry.get(node.op).output_arg
+    asked = "T" if node.op in {_SLICE, _BROADCAST} else "out_type"
+    kind = dtypes.as_dtype(node.attr[asked].type) if asked in node.attr else dtypes.int32
+    for index, one in enumerate(values):
+        # What waits for the node waits for its first constant.
+        name = f"{node.name}/known_{index}" if index else node.name
+        constant = new_constant(name, np.asarray(one, kind.as_numpy_dtype), kind, node.device)
+        constant.input.extend(f"^{name}" for name in control_inputs(node))
+        # Of several outputs each has a name of its own, or all are a list with one.
+        output = f"{outputs[index].name}:0" if len(outputs) > 1 else f"{outputs[0].name}:{index}"
+        yield constant, f"{node.name}:{output}"
+
+
+_IN_PLACE = {"AddV2": "AssignAddVariableOp", "Sub": "AssignSubVariableOp"}
+
+
+def with_additions(function: FunctionDef, known: KnownSizes) -> FunctionDef:
+    """A function that adds to variables in place where it assigns what they hold and more.
+
+    Args:
+        function: The function, its calls inlined; it is not changed.
+        known: The shapes that are known.
+
+    Returns:
+        A new one, or the same if it has none to change.
+    """
+    found = _Additions(function, known)
+    instead = {
+        node.name: addition
+        for node in function.node_def
+        if node.op == "AssignVariableOp" and (addition := found.addition(node)) is not None
+    }
+    if not instead:
+        return function
+    rewrite = Rewrite(function)
+    for node in function.node_def:
+        if node.name in found.replaced:
+            rewrite.drop(node.name)  # all that waits for it waits for the addition as well
+        else:
+            rewrite.keep(instead.get(node.name, node))
+    return rewrite.finish()
+
+
+class _Additions:
+    """Where a function assigns a variable a sum of what it holds and something else.
+
+    Attributes:
+        replaced: The names of the nodes that read and add, where one node does it all.
+    """
+
+    def __init__(self, function: FunctionDef, known: KnownSizes) -> None:
+        self.replaced: set[str] = set()
+        self._nodes: Mapping[str, NodeDef] = {node.name: node for node in function.node_def}
+        self._sizes = StaticTensors(function, self._nodes, known)
+        nodes = function.node_def
+        self._uses = Counter(source.source for node in nodes for source in data_inputs(node))
+        self._uses.update(reference(text).source for text in function.ret.values())
+        self._waiting: dict[str, list[NodeDef]] = defaultdict(list)
+        for node in nodes:
+            for name in control_inputs(node):
+                self._waiting[name].append(node)
+        self._ends = frozenset(function.control_ret.values())
+
+    def addition(self, node: NodeDef) -> NodeDef | None:
+        """The node that adds to a variable in place of one that assigns it the sum."""
+        handle, value = data_inputs(node)
+        total = self._nodes.get(value.source)
+        if total is None or total.op not in _IN_PLACE or not self._is_only_for(total, node):
+            return None
+        for read, added in self._ways(total, handle):
+            if self._is_only_for(read, node) and self._fits(read, added):
+                self.replaced.update((read.name, total.name))
+                return _added(node, total, read, handle, added)
+        return None
+
+    def _ways(self, total: NodeDef, handle: Reference) -> list[tuple[NodeDef, Reference]]:
+        """The reads of a variable among what is added, each with what is added to it."""
+        first, second = data_inputs(total)
+        pairs = [(first, second), (second, first)] if total.op == "AddV2" else [(first, second)]
+        nodes = [(self._nodes.get(one.source), other) for one, other in pairs]
+        return [
+            (node, other)
+            for node, other in nodes
+            if node is not None and node.op == "ReadVariableOp" and data_inputs(node) == [handle]
+        ]
+
+    def _is_only_for(self, node: NodeDef, end: NodeDef) -> bool:
+        """Whether nothing needs a node that does not need a later one as well.
+
+        What changes the variable between the two waits for the first, and not for the second.
+        """
+        waiting = [other for other in self._waiting[node.name] if other.name != end.name]
+        return (
+            self._uses[node.name] == 1
+            and all(end.name in control_inputs(other) for other in waiting)
+            and (node.name not in self._ends or end.name in self._ends)
+        )
+
+    def _fits(self, read: NodeDef, added: Reference) -> bool:
+        """Whether what is added has the variable's shape: nothing is broadcast in place."""
+        sizes = self._sizes.output_sizes(read.name, 0)
+        return sizes is not None and sizes == self._sizes.sizes(added)
+
+
+def _added(
+    node: NodeDef, total: NodeDef, read: NodeDef, handle: Reference, added: Reference
+) -> NodeDef:
+    result = NodeDef(op=_IN_PLACE[total.op], name=node.name, device=node.device)
+    result.attr["dtype"].CopyFrom(node.attr["dtype"])
+    result.experimental_debug_info.CopyFrom(node.experimental_debug_info)
+    waits = [*control_inputs(node), *control_inputs(total), *control_inputs(read)]
+    names = [name for name in dict.fromkeys(waits) if name != read.name]
+    data = [one.source + one.suffix for one in (handle, added)]
+    result.input.extend([*data, *(f"^{name}" for name in names)])
+    return result
+
+
+def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
+    """A function that reads what goes through its loops unchanged from before them.
+
+    A gradient asks for the shape of a variable whose handle the loop gave back.
+
+    Args:
+        function: The function, its calls inlined; it is not changed.
+        library: Finds the functions of control flow.
+
+    Returns:
+        A new one, or the same if it has no such loops.
+    """
+    instead: dict[str, str] = {}
+    for node in function.node_def:
+        bodies = map(library, called_functions(node)) if node.op in LOOPS else ()
+        if node.op not in LOOPS or any(has_effects(body, library) for body in bodies):
+            continue
+        body = library(node.attr["body"].func.name)
+        pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=True)
+        for place, (source, (taken, given)) in enumerate(
+            zip(data_inputs(node), pairs, strict=True)
+        ):
+            if body.ret[given.name] == taken.name:
+                instead[f"{node.name}:output:{place}"] = f"{source.source}{source.suffix}"
+    if not instead:
+        return function
+    result = FunctionDef()
+    result.CopyFrom(function)
+    for node in result.node_def:
+        if is_stateful(node) and node.op not in READS:
+            continue  # the loop has to be through before anything is written
+        for place, text in enumerate(node.input):
+            node.input[place] = _before(text, instead)
+    for name, text in function.ret.items():
+        result.ret[name] = _before(text, instead)
+    return result
+
+
+def _before(text: str, instead: dict[str, str]) -> str:
+    """What was handed on, by several loops maybe."""
+    while text in instead:
+        text = instead[text]
+    return text
 
 
 def _without_dead_reads(function: FunctionDef, _: Known) -> FunctionDef:

@@ -17,7 +17,7 @@ from tpunb.virtual._tensorflow import (
     in_save_context,
     pywrap_tf_session,
 )
-from tpunb.virtual.graph.origins import gathered_origins, nearest_trace
+from tpunb.virtual.graph.traced_function import gathered_origins, nearest_trace
 
 
 class Family(Protocol):

@@ -13,8 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from tpunb.virtual._tensorflow import NodeDef
-from tpunb.virtual.graph.effects import ASSIGNMENTS, READS
-from tpunb.virtual.graph.function_def import control_inputs, data_inputs, is_stateful
+from tpunb.virtual.graph.function_def import (
+    ASSIGNMENTS,
+    READS,
+    control_inputs,
+    data_inputs,
+    is_stateful,
+)
 from tpunb.virtual.graph.nodes import instance
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.variance import Role, Variance

@@ -2,19 +2,317 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef
-from tpunb.virtual.graph.function_def import Returned
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
+from tpunb.virtual.graph.function_def import (
+    LOOPS,
+    Reference,
+    Returned,
+    data_inputs,
+    reference,
+    returned,
+)
+from tpunb.virtual.graph.nodes import add_constant, instance, integer, set_types, type_of, types_of
 from tpunb.virtual.replicate.builder import Builder
+from tpunb.virtual.replicate.folding import keep_from_folding
+from tpunb.virtual.replicate.joined_forms import Plan
 from tpunb.virtual.replicate.turns import take_turns
-from tpunb.virtual.replicate.variance import Role, Variance
+from tpunb.virtual.replicate.variance import Body, Role, Variance, analyze, body_arguments
 from tpunb.virtual.replicate.write_collectives import write_collective
-from tpunb.virtual.replicate.write_control_flow import write_lifted
-from tpunb.virtual.replicate.write_copies import write_copies
-from tpunb.virtual.replicate.write_joined import write_joined
-from tpunb.virtual.replicate.write_results import write_effects, write_results
-from tpunb.virtual.replicate.write_updates import write_update
+from tpunb.virtual.replicate.write_nodes import write_copies, write_last_values, write_update
+
+
+def write_results(
+    builder: Builder, results: Sequence[Returned], variances: Sequence[Variance]
+) -> None:
+    """Writes what the function returns: once per replica what is `VARYING`."""
+    for index, (result, variance) in enumerate(zip(results, variances, strict=True)):
+        argument = builder.analysis.arguments.get(result.source.source)
+        component = argument is not None and argument.is_component
+        many = variance is Variance.VARYING or component
+        for replica in builder.handles.holders(result.source) if many else (0,):
+            added = builder.result.signature.output_arg.add()
+            added.name = f"output_{index}_{replica}"
+            added.type = result.type
+            builder.result.ret[added.name] = builder.tensor(result.source, replica)
+
+
+def write_effects(builder: Builder) -> None:
+    """Names what must run although its result is not read.
+
+    Reads are among it, even those that only the first core makes: once the call
+    is inlined, an update after the call waits for nothing else.
+    """
+    targets = dict.fromkeys(builder.function.control_ret.values())
+    effects = dict.fromkeys(name for target in targets for name in builder.ends(target, 0))
+    # What is returned from the first core alone may have waited for the others as well.
+    returned = {reference(text).source for text in builder.function.ret.values()}
+    targets.update(dict.fromkeys(sorted(returned & builder.once)))
+    for replica in builder.replicas[1:]:
+        ends = {name for target in targets for name in builder.ends(target, replica)}
+        effects.update(dict.fromkeys(_end(builder, replica, sorted(ends - effects.keys()))))
+    for name, argument in sorted(builder.analysis.arguments.items()):
+        if argument.copy_type is not None:
+            copied = write_last_values(builder, name, argument.copy_type)
+            effects.update(dict.fromkeys(copied))
+    for number, name in enumerate(effects):
+        builder.result.control_ret[f"effect_{number}"] = name
+        builder.result.signature.control_output.append(f"effect_{number}")
+
+
+def _end(builder: Builder, replica: int, ends: Sequence[str]) -> Sequence[str]:
+    """One node that waits for all on a replica: what follows the call waits for each of them."""
+    if len(ends) < 2:
+        return ends
+    name, device = f"tpunb_end/replica_{replica}", builder.cores[replica][0]
+    return [builder.add("NoOp", name, device, [f"^{end}" for end in ends])]
+
+
+def write_lifted(builder: Builder, node: NodeDef) -> None:
+    """Writes control flow containing collectives, widened to all replicas.
+
+    Args:
+        builder: Where it is written.
+        node: The loop or branch.
+    """
+    lifted = _Lifted(builder, node)
+    copy = builder.result.node_def.add()
+    copy.CopyFrom(node)
+    copy.name = instance(node.name, 0)
+    copy.device = builder.cores[0][0]
+    del copy.input[:]
+    if not lifted.is_loop:
+        copy.input.append(_agreed_predicate(builder, node))
+    types = lifted.widen_inputs(copy)
+    copy.input.extend(builder.all_waits(node, builder.replicas))
+    set_types(copy, types, lifted.output_types(types))
+    lifted.write_bodies(copy)
+    copy.attr["_lower_using_switch_merge"].b = True
+    lifted.name_outputs()
+
+
+class _Lifted:
+    """A loop or branch, and how its inputs and outputs are widened.
+
+    Attributes:
+        is_loop: Whether it is a loop.
+        sources: What reaches its bodies.
+        variances: How much each of these differs between replicas in the bodies.
+        outputs: How much each of its outputs differs.
+    """
+
+    def __init__(self, builder: Builder, node: NodeDef) -> None:
+        self._builder = builder
+        self._node = node
+        self.is_loop = node.op in LOOPS
+        self.sources = data_inputs(node) if self.is_loop else data_inputs(node)[1:]
+        self.outputs = builder.analysis.output_variances[node.name]
+        self.variances = (
+            self.outputs if self.is_loop else [*map(builder.analysis.variance, self.sources)]
+        )
+
+    def widen_inputs(self, copy: NodeDef) -> list[int]:
+        """Gives the node for all replicas its inputs; gives their types."""
+        types: list[int] = []
+        traced = self._node.attr["T" if self.is_loop else "Tin"].list.type
+        for source, variance, kind in zip(self.sources, self.variances, traced, strict=True):
+            argument = self._builder.analysis.arguments.get(source.source)
+            many = variance is Variance.VARYING or (argument is not None and argument.per_replica)
+            replicas = self._builder.handles.holders(source) if many else (0,)
+            copy.input.extend(self._builder.tensor(source, replica) for replica in replicas)
+            types.extend([kind] * len(replicas))
+        return types
+
+    def output_types(self, input_types: list[int]) -> list[int]:
+        """The types of the outputs for all replicas."""
+        if self.is_loop:
+            return input_types
+        return [
+            kind
+            for kind, variance in zip(self._node.attr["Tout"].list.type, self.outputs, strict=True)
+            for _ in (self._builder.replicas if variance is Variance.VARYING else (0,))
+        ]
+
+    def write_bodies(self, copy: NodeDef) -> None:
+        """Writes the functions of the node, and names them in it."""
+        for key in sorted(copy.attr):
+            value = copy.attr[key]
+            functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
+            for function in functions:
+                definition = self._body(function.name, is_condition=key == "cond")
+                function.name = definition.signature.name
+
+    def _body(self, name: str, *, is_condition: bool) -> FunctionDef:
+        library = self._builder.setting.library
+        body = library(name)
+        names = [argument.name for argument in body.signature.input_arg]
+        outer = self._builder.analysis.arguments
+        arguments = body_arguments(names, self.sources, self.variances, outer)
+        path = f"{self._builder.path}{self._node.name}/"
+        inside = self._builder.for_body(body, analyze(body, arguments, library), path)
+        write_nodes(inside)
+        if is_condition:
+            _write_condition(inside)
+        else:
+            write_results(inside, returned(body), self.outputs)
+            write_effects(inside)
+        self._builder.lifted += [*inside.lifted, inside.result]
+        return inside.result
+
+    def name_outputs(self) -> None:
+        """Records where each replica finds its part of each output."""
+        name, place = self._node.name, 0
+        for index, variance in enumerate(self.outputs):
+            many = variance is Variance.VARYING or self._is_component(index)
+            places = self._places(index) if many else dict.fromkeys(self._builder.replicas, 0)
+            for replica, part in places.items():
+                text = f"{instance(name, 0)}:output:{place + part}"
+                self._builder.tensors[name, f":output:{index}", replica] = text
+            place += max(places.values()) + 1
+        for replica in self._builder.replicas:
+            self._builder.controls[name][replica] = [instance(name, 0)]
+
+    def _places(self, index: int) -> dict[int, int]:
+        """Where, among the parts of an output, each replica's is."""
+        builder = self._builder
+        if not self.is_loop:
+            return {replica: replica for replica in builder.replicas}
+        handles, source = builder.handles, self.sources[index]
+        places = {holder: place for place, holder in enumerate(handles.holders(source))}
+        return {replica: places[handles.holder(source, replica)] for replica in builder.replicas}
+
+    def _is_component(self, index: int) -> bool:
+        """Whether an output of a loop is a variable's handle that went into it."""
+        if not self.is_loop:
+            return False
+        argument = self._builder.analysis.arguments.get(self.sources[index].source)
+        return argument is not None and argument.is_component
+
+
+def _agreed_predicate(builder: Builder, node: NodeDef) -> str:
+    """The condition of a branch, on which all replicas must agree."""
+    # An `If` takes any type for true or false; a `Case` takes an index.
+    kind = dtypes.as_dtype(node.attr["Tcond"].type) if "Tcond" in node.attr else dtypes.int32
+    return _agreed(builder, f"{node.name}/agreed", data_inputs(node)[0], kind)
+
+
+def _write_condition(builder: Builder) -> None:
+    """Writes the result of a loop's condition, on which all replicas must agree."""
+    output = builder.function.signature.output_arg[0]
+    source = reference(builder.function.ret[output.name])
+    builder.result.signature.output_arg.add().CopyFrom(output)
+    builder.result.ret[output.name] = _agreed(builder, "tpunb_agreed", source, dtypes.bool)
+
+
+def _agreed(builder: Builder, name: str, source: Reference, kind: dtypes.DType) -> str:
+    """A scalar, which at run time fails unless it is the same on every replica."""
+    if builder.analysis.variance(source) is not Variance.VARYING:
+        return builder.tensor(source, 0)
+    values = [builder.tensor(source, replica) for replica in builder.replicas]
+    device, attribute, first = builder.cores[0][0], type_of(kind), f"{name}/first"
+    builder.add("Identity", first, device, values[:1], T=attribute)
+    checks = [
+        _assert_equal(builder, name, [f"{first}:output:0", values[replica]], replica, kind)
+        for replica in builder.replicas[1:]
+    ]
+    builder.add("Identity", name, device, [f"{first}:output:0", *checks], T=attribute)
+    return f"{name}:output:0"
+
+
+def _assert_equal(
+    builder: Builder, name: str, pair: Sequence[str], replica: int, kind: dtypes.DType
+) -> str:
+    """Fails unless a replica's scalar equals the first one's; gives what to wait for."""
+    device = builder.cores[0][0]
+    check, end = f"{name}/equal_{replica}", f"{name}/assert_{replica}"
+    builder.add("Equal", check, device, pair, T=type_of(kind))
+    message = add_constant(
+        builder.add, f"{name}/message_{replica}", device, _disagreement(replica), dtypes.string
+    )
+    inputs = [f"{check}:z:0", message]
+    types = types_of([dtypes.string])
+    builder.add("Assert", end, device, inputs, T=types, summarize=integer(1))
+    return f"^{end}"
+
+
+def _disagreement(replica: int) -> str:
+    return (
+        f"Replica {replica} and replica 0 disagree about a condition around a cross-replica "
+        "operation. On a TPU this hangs: make the condition the same on every replica."
+    )
+
+
+_TYPES = {True: ("T", "T"), False: ("Tin", "Tout")}
+"""The attributes that are the types of what a loop, or a branch, takes and gives."""
+
+
+def write_joined(builder: Builder, node: NodeDef) -> None:
+    """Writes a node that stands for those of all replicas, as its plan says.
+
+    Args:
+        builder: Where it is written.
+        node: The node.
+    """
+    plan = builder.analysis.plans[node.name]
+    joined = builder.result.node_def.add()
+    joined.CopyFrom(node)
+    joined.name = instance(node.name, 0)
+    joined.device = builder.device(node, 0)
+    if plan.op:
+        joined.op = plan.op
+        joined.attr.clear()
+    joined.attr.pop("_class", None)
+    for key, value in plan.attributes.items():
+        joined.attr[key].CopyFrom(value)
+    if plan.bodies:
+        _write_bodies(builder, node, joined)
+    del joined.input[:]
+    joined.input.extend(_inputs(builder, node, plan))
+    joined.input.extend(builder.waits_of_one(node))
+    if builder.path:
+        builder.setting.function_copies.sign(joined, builder.path + joined.name)
+    if plan.bodies:
+        keep_from_folding(builder.add, joined)
+
+
+def _inputs(builder: Builder, node: NodeDef, plan: Plan) -> Iterator[str]:
+    sources = data_inputs(node)
+    for place, take in enumerate(plan.takes):
+        if take.constant is not None:
+            yield builder.joined.constant(take)
+        else:
+            yield builder.joined.input(sources[place], take)
+
+
+def _write_bodies(builder: Builder, node: NodeDef, joined: NodeDef) -> None:
+    """Writes the functions of a loop or a branch, and names them in it."""
+    plan = builder.analysis.plans[node.name]
+    names = {name: _written(builder, node, body) for name, body in plan.bodies.items()}
+    for value in joined.attr.values():
+        functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
+        for function in functions:
+            function.name = names[function.name]
+    kinds = [list(node.attr[key].list.type) for key in _TYPES[node.op in LOOPS]]
+    set_types(joined, *kinds)
+    # As a kernel it runs its functions as they are.
+    joined.attr["_lower_using_switch_merge"].b = False
+
+
+def _written(builder: Builder, node: NodeDef, body: Body) -> str:
+    """Writes a function for all replicas and gives its name."""
+    inside = builder.for_body(body.function, body.analysis, f"{builder.path}{node.name}/")
+    write_nodes(inside)
+    for index, (result, form) in enumerate(zip(returned(body.function), body.gives, strict=True)):
+        added = inside.result.signature.output_arg.add(name=f"output_{index}", type=result.type)
+        inside.result.ret[added.name] = inside.joined.taken(result.source, form)
+    write_effects(inside)
+    for one in list(inside.result.node_def):
+        if one.op == "Pack" and not one.input[0].endswith("/hidden:output:0"):
+            keep_from_folding(inside.add, one, in_body=True)
+    builder.lifted += [*inside.lifted, inside.result]
+    return str(inside.result.signature.name)
+
 
 _WIRED = frozenset({Role.COLLECTIVE, Role.LIFTED})
 """What is checked although nothing needs it, and so needs what it takes."""
@@ -47,8 +345,8 @@ def _write_node(builder: Builder, node: NodeDef) -> None:
     elif role is Role.UPDATE:
         write_update(builder, node)
     elif role is Role.LIFTED:
-        write_lifted(builder, node, write_nodes)
+        write_lifted(builder, node)
     elif role is Role.JOINED:
-        write_joined(builder, node, write_nodes)
+        write_joined(builder, node)
     else:
         write_copies(builder, node)

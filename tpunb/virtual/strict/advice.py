@@ -8,7 +8,7 @@ from typing import Any
 from tpunb.virtual._tensorflow import dtypes
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.examination import Examination, Located
-from tpunb.virtual.strict.tile_padding import LANES, ROWS, Product, products, wasted
+from tpunb.virtual.strict.memory import LANES, ROWS, Product, products, wasted
 
 __all__ = ["advice"]
 

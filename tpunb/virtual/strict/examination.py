@@ -16,13 +16,13 @@ import tensorflow as tf
 from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, refusal
 from tpunb.errors.explain import explain
-from tpunb.virtual.graph.inline import inlined
+from tpunb.virtual.graph.rewrite import inlined
 from tpunb.virtual.graph.static_tensors import body_sizes, known_sizes
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.arguments import foreign_types, out_of_scope_variables, parameters
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 from tpunb.virtual.strict.host import on_host
-from tpunb.virtual.strict.known_loops import KnownLoops
+from tpunb.virtual.strict.known_ops import KnownLoops
 from tpunb.virtual.strict.lint import lint
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_registry
 from tpunb.virtual.graph.function_def import OUTSIDE, Library, called_functions, has_outside
-from tpunb.virtual.graph.inline import inlined
+from tpunb.virtual.graph.rewrite import inlined
 from tpunb.virtual.graph.static_tensors import body_of, named_operations
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 

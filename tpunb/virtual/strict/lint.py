@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, tensor_util
-from tpunb.virtual.graph.function_def import (
-    OUTSIDE,
-    Library,
-    called_functions,
-    data_inputs,
-    needed,
-)
+from tpunb.virtual.graph.function_def import OUTSIDE, Library, called_functions, data_inputs, needed
 from tpunb.virtual.graph.kernels import compiles, why_not
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.known_ops import PRODUCTS, is_known

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpunb.errors.code_problems import SourceLine, is_library, is_of_this_package
 from tpunb.virtual._tensorflow import GraphDebugInfo, atomic_function
-from tpunb.virtual.graph.origins import gathered_origins, nearest_trace
+from tpunb.virtual.graph.traced_function import gathered_origins, nearest_trace
 
 __all__ = ["SourceLine", "SourceLines"]
 
