@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from tpunb.compiler.check import check
     from tpunb.compiler.compile import compile
     from tpunb.compiler.largest import LargestBatch, largest_batch
-    from tpunb.compiler.program import TpuProgram
-    from tpunb.compiler.table import TpuPrograms
+    from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.connection import Connection
     from tpunb.connection.doctor import DoctorReport, doctor
@@ -100,7 +99,7 @@ _HOMES = {
     "TPUStrategy": "connection.connect",
     "TopologyWidget": "display.widgets",
     "TpuProgram": "compiler.program",
-    "TpuPrograms": "compiler.table",
+    "TpuPrograms": "compiler.program",
     "TpunbError": "errors",
     "VerifyReport": "verification.report",
     "accelerator": "tpu.types",

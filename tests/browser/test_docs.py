@@ -22,7 +22,7 @@ from test_curves import by_hand, noise, trained
 from test_replicas import Values, distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, drawn, places
 
-from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.program import TpuPrograms
 from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget

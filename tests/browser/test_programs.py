@@ -10,7 +10,7 @@ from hosting import SCREENSHOTS, Hosted
 from playwright.sync_api import expect
 from support import programs as made
 
-from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.program import TpuPrograms
 from tpunb.display.widgets.programs import ProgramsWidget
 
 Host = Callable[[Callable[[], Any]], Hosted]

@@ -14,8 +14,7 @@ from support.strategies import strategy_of
 from support.tiers import THOROUGH
 
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.program import CompileError
-from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.program import CompileError, TpuPrograms
 from tpunb.errors import AcceleratorTypeError
 from tpunb.tpu.compiled_program import Share
 from tpunb.virtual.keras_models import model_step

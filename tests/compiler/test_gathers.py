@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tpunb.compiler.gathers import irregular
 from tpunb.compiler.hlo import parse
+from tpunb.compiler.step_time import irregular
 from tpunb.compiler.topologies import target
 
 pytestmark = pytest.mark.tensorflow  # the package's `__init__` has `compile`

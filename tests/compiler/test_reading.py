@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tpunb.compiler.collectives import collective_size, link_bytes, link_seconds
-from tpunb.compiler.hlo import Module, parse
-from tpunb.compiler.liveness import alive_at_peak
-from tpunb.compiler.loops import trips
-from tpunb.compiler.products import multiplications, products
-from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.compiler.hlo import Module, leaves, multiplications, parse, parsed, products, trips
+from tpunb.compiler.memory import alive_at_peak
+from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.refusals import needed_bytes, refusal
-from tpunb.compiler.shapes import leaves, parsed
-from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.step_time import collective_size, link_bytes, link_seconds
 from tpunb.compiler.topologies import target
 from tpunb.tpu.compiled_program import ProgramMemory, StepTime
 

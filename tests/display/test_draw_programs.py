@@ -10,8 +10,7 @@ import pytest
 from support import programs as made
 from support.patience import calls
 
-from tpunb.compiler.program import TpuProgram
-from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.display.draw.program_tables import file_title, tables
 from tpunb.display.draw.programs_html import programs_html
 from tpunb.display.draw.programs_text import programs_text

@@ -21,7 +21,7 @@ from tpunb.notebook.reports import StatusReport
 from tpunb.notebook.session import Status
 from tpunb.tpu.annotations import Annotation, Annotations
 from tpunb.training.history import History
-from tpunb.training.panels import MAX_PANELS
+from tpunb.training.metrics import MAX_PANELS
 
 # Comes from ipywidgets' own traits, of old versions.
 pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")

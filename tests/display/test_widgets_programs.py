@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support import programs as made
 
-from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.program import TpuPrograms
 from tpunb.display.describe.topology_description import describe_accelerator, with_program
 from tpunb.display.draw.topology_text import topology_text
 from tpunb.display.widgets.programs import ProgramsWidget

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.patience import PATIENCE, wait_until
 
-from tpunb.notebook.lasting_interrupts import LastingInterrupts
+from tpunb.notebook.interrupts import LastingInterrupts
 
 SWALLOW = """
 def swallow(function):
@@ -123,7 +123,7 @@ class Scope:
 
 @pytest.mark.parametrize("name", ["__enter__", "__exit__", "__del__"])
 def test_it_waits_until_it_can_be_raised(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.notebook.lasting_interrupts.PATIENCE", PATIENCE)
+    monkeypatch.setattr("tpunb.notebook.interrupts.PATIENCE", PATIENCE)
     scope = Scope(name)
     done = scope.done
 
@@ -144,7 +144,7 @@ def test_it_waits_until_it_can_be_raised(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_cannot_be_raised_for_long_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.notebook.lasting_interrupts.PATIENCE", 0.1)
+    monkeypatch.setattr("tpunb.notebook.interrupts.PATIENCE", 0.1)
 
     class Scope:
         def __enter__(self) -> None:
@@ -181,9 +181,7 @@ def test_caught_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_when_the_cell_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     came: list[bool] = []
-    monkeypatch.setattr(
-        "tpunb.notebook.lasting_interrupts.interrupt_main", lambda: came.append(True)
-    )
+    monkeypatch.setattr("tpunb.notebook.interrupts.interrupt_main", lambda: came.append(True))
     lasting = LastingInterrupts()
     with lasting:
         pass

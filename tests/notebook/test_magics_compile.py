@@ -14,8 +14,7 @@ from support.shell import Notebook
 from tpunb._util.child_process import ChildLostError
 from tpunb.compiler import libtpu
 from tpunb.compiler.libtpu import Compiled, Refused
-from tpunb.compiler.program import CompilerUnavailableError, TpuProgram
-from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.program import CompilerUnavailableError, TpuProgram, TpuPrograms
 from tpunb.training.stop_button import Stopped
 
 pytestmark = pytest.mark.usefixtures("tf")

@@ -9,7 +9,7 @@ import pytest
 from support.patience import calls
 from support.shell import Notebook
 
-from tpunb.notebook.short_interrupts import shorten
+from tpunb.notebook.interrupts import shorten
 
 LIBRARY = "def call(function):\n    return function()\n"
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpunb.training.profile import Operation, Profile, StepTimes
-from tpunb.training.spans import Spans
+from tpunb.training.profile_reader import Spans
 
 TICKS = st.integers(0, 40)
 INTERVALS = st.lists(st.tuples(TICKS, TICKS).map(lambda pair: (min(pair), max(pair))), max_size=8)

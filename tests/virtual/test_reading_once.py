@@ -12,7 +12,7 @@ import tensorflow as tf
 from support.strategies import strategy_of
 
 from tpunb.virtual import input_workers
-from tpunb.virtual.reading_once import can_be_read_once, replicas_of_parts
+from tpunb.virtual.host_datasets import can_be_read_once, replicas_of_parts
 
 STEPS = 4
 

@@ -12,10 +12,9 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
+from tpunb.compiler.largest import FINE, Tried, search
 from tpunb.compiler.prepare import compile_traced
-from tpunb.compiler.program import TpuProgram
-from tpunb.compiler.search import FINE, Tried, search
-from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Settings, deadline_for
 from tpunb.tpu.compiled_program import Buffer, CodeLine

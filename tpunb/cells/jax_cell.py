@@ -11,8 +11,7 @@ from typing import Any
 
 from tpunb.compiler import jax_functions
 from tpunb.compiler.compile import compile as compile_for_tpu
-from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.table import TpuPrograms
+from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 
 from .source import CellSource
 

@@ -21,8 +21,7 @@ from .timings import Timings
 from .trace_cache import Programs
 
 if TYPE_CHECKING:
-    from tpunb.compiler.program import TpuProgram
-    from tpunb.compiler.table import TpuPrograms
+    from tpunb.compiler.program import TpuProgram, TpuPrograms
 
     from .compiling import CompileSettings
 

@@ -10,9 +10,8 @@ from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.prepare import prepare
-from tpunb.compiler.program import CompileError, CompilerUnavailableError, TpuProgram
+from tpunb.compiler.program import CompileError, CompilerUnavailableError, TpuProgram, merged
 from tpunb.compiler.progress import told
-from tpunb.compiler.several import merged
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, program_for
 from tpunb.errors.code_problems import Problem

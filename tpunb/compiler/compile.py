@@ -7,9 +7,8 @@ from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_functions, libtpu
-from tpunb.compiler.program import TpuProgram
+from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.progress import told
-from tpunb.compiler.table import TpuPrograms
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, deadline_for
 from tpunb.virtual.import_tensorflow import needing_tensorflow

@@ -1,15 +1,96 @@
-"""A compiled program, read from the text of its optimised HLO."""
+"""A compiled program, read from the text of its optimised HLO: shapes, loops, products."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping
 
-from tpunb.compiler.shapes import Shape, leaves
+_BITS = {
+    "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16,
+    "s32": 32, "u32": 32, "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
+    "c64": 64, "c128": 128,
+}  # fmt: skip
+_ARRAY = re.compile(
+    r"(?P<dtype>[a-z]\w*)\[(?P<sizes>[^\]]*)\](?:\{(?P<order>[\d,]*)(?::(?P<layout>[^}]*))?\})?"
+)
+_TILE = re.compile(r"T((?:\([\d,*-]+\))+)")
+_SPACE = re.compile(r"S\((\d+)\)")
+_COMMENT = re.compile(r"/\*.*?\*/")
 
-__all__ = ["PRODUCTS", "Computation", "Instruction", "Module", "parse"]
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """An array in a program.
+
+    Attributes:
+        dtype: XLA's name of its type.
+        sizes: Its sizes; bounds where a size depends on data.
+        order: Its axes, the one whose neighbours lie side by side first.
+        tiles: The tiles into which it is cut, the outermost first.
+        space: The memory space: 0 is HBM.
+        text: The layout's text.
+    """
+
+    dtype: str
+    sizes: tuple[int, ...]
+    order: tuple[int, ...] = ()
+    tiles: tuple[tuple[int, ...], ...] = ()
+    space: int = 0
+    text: str = ""
+
+    @property
+    def unpadded(self) -> int:
+        """What its numbers take, in bytes."""
+        return math.ceil(math.prod(self.sizes) * _BITS.get(self.dtype, 0) / 8)
+
+    @property
+    def padded(self) -> int:
+        """What it takes with its outermost tile filled up, in bytes."""
+        sizes = [self.sizes[axis] for axis in reversed(self.order)] or list(self.sizes)
+        if self.tiles:
+            tile = self.tiles[0]
+            sizes = [1] * (len(tile) - len(sizes)) + sizes
+            first = len(sizes) - len(tile)
+            for place, size in enumerate(tile, start=first):
+                sizes[place] = -(-sizes[place] // size) * size
+        return math.ceil(math.prod(sizes) * _BITS.get(self.dtype, 0) / 8)
+
+
+@functools.lru_cache(maxsize=4096)
+def leaves(text: str) -> tuple[Shape, ...]:
+    """The arrays of a shape, which may be a tuple of tuples, in order."""
+    return tuple(map(_shape, _ARRAY.finditer(_COMMENT.sub("", text))))
+
+
+def parsed(text: str) -> Shape | None:
+    """The only array of a shape, or None for a tuple or a token."""
+    found = leaves(text)
+    return found[0] if len(found) == 1 and not text.startswith("(") else None
+
+
+def _shape(match: re.Match[str]) -> Shape:
+    sizes = tuple(int(size.strip("<= ?") or 0) for size in match["sizes"].split(",") if size)
+    order = tuple(int(axis) for axis in (match["order"] or "").split(",") if axis)
+    layout = match["layout"] or ""
+    tiles = _TILE.search(layout)
+    space = _SPACE.search(layout)
+    return Shape(
+        match["dtype"],
+        sizes,
+        order,
+        tuple(map(_tile, tiles[1][1:-1].split(")("))) if tiles else (),
+        int(space[1]) if space else 0,
+        match[0].partition("]")[2],
+    )
+
+
+def _tile(text: str) -> tuple[int, ...]:
+    # `*` joins an axis to the next one.
+    return tuple(1 if size in ("*", "-1") else int(size) for size in text.split(","))
+
 
 _HEAD = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\{$")
 _NAME = re.compile(r"\s*(ROOT )?%?([^\s=]+) = ")
@@ -256,3 +337,118 @@ def _closing(line: str, opened: int) -> int:
         if not depth:
             return found.start()
     return len(line) - 1
+
+
+_NUMBER = re.compile(r"-?\d+")
+
+
+def trips(loop: Instruction, around: Computation, module: Module) -> int | None:
+    """The trips of a `while`: noted by the compiler, or from a counter and its constant limit.
+
+    Args:
+        loop: The instruction.
+        around: The computation that it is in.
+        module: The program.
+    """
+    if loop.known_trips is not None:
+        return loop.known_trips
+    condition = module.computations.get(loop.called.get("condition", ""))
+    body = module.computations.get(loop.called.get("body", ""))
+    if condition is None or body is None:
+        return None
+    compared = _compared(condition)
+    if compared is None:
+        return None
+    index, limit, inclusive = compared
+    begin = _initial(loop, around, index)
+    step = _step(body, index)
+    if begin is None or not step or step < 0:
+        return None
+    return max(-(-(limit + inclusive - begin) // step), 0)
+
+
+def _compared(condition: Computation) -> tuple[int, int, bool] | None:
+    """Which element of the loop's state is compared, with what, and whether equality counts."""
+    root = condition.root
+    if root.opcode == "fusion" or len(root.operands) != 2:
+        return None
+    direction = re.search(r"direction=(\w+)", root.rest)
+    counter, limit = (condition.by_name.get(name) for name in root.operands)
+    if counter is None or limit is None or direction is None:
+        return None
+    value = _constant(limit)
+    if counter.opcode != "get-tuple-element" or value is None or direction[1] not in {"LT", "LE"}:
+        return None
+    return counter.index, value, direction[1] == "LE"
+
+
+def _initial(loop: Instruction, around: Computation, index: int) -> int | None:
+    state = around.by_name.get(loop.operands[0])
+    if state is None or state.opcode != "tuple" or index >= len(state.operands):
+        return None
+    return _value(state.operands[index], around)
+
+
+def _step(body: Computation, index: int) -> int | None:
+    root = body.root
+    if root.opcode != "tuple" or index >= len(root.operands):
+        return None
+    added = body.by_name.get(root.operands[index])
+    if added is None or added.opcode != "add":
+        return None
+    values = [_value(name, body) for name in added.operands]
+    return next((value for value in values if value is not None), None)
+
+
+def _value(name: str, computation: Computation) -> int | None:
+    """The number that an instruction gives, through copies."""
+    found = computation.by_name.get(name)
+    while found is not None and found.opcode in {"copy", "bitcast"} and found.operands:
+        found = computation.by_name.get(found.operands[0])
+    return _constant(found) if found is not None else None
+
+
+def _constant(instruction: Instruction) -> int | None:
+    if instruction.opcode != "constant" or not _NUMBER.fullmatch(instruction.argument):
+        return None
+    return int(instruction.argument)
+
+
+_LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
+_CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+
+
+def products(
+    instruction: Instruction, module: Module, around: Computation | None = None
+) -> Iterator[tuple[Instruction, Computation]]:
+    """The products that an instruction consists of, in fusions within it too.
+
+    Args:
+        instruction: The instruction.
+        module: The program.
+        around: The computation that it is in, by default the program's entry.
+    """
+    if instruction.opcode in PRODUCTS:
+        yield instruction, around or module.entry
+    elif instruction.opcode == "fusion":
+        inner = module.computations.get(instruction.called.get("calls", ""))
+        for one in inner.instructions if inner else ():
+            yield from products(one, module, inner)
+
+
+def multiplications(product: Instruction, inside: Computation) -> float:
+    """How many multiplications a product takes; 0 where the text does not tell."""
+    shapes = [_shape_of(inside.by_name.get(name)) for name in product.operands[:2]]
+    if len(shapes) < 2 or None in shapes:
+        return 0.0
+    left, right = (shape.sizes for shape in shapes if shape is not None)
+    result = math.prod(product.results[0].sizes)
+    if found := _LABELS.search(product.rest):
+        return result * math.prod(right) / max(right[found[1].index("o")], 1)
+    found = _CONTRACTED.search(product.rest)
+    axes = [int(axis) for axis in found[1].split(",") if axis] if found else []
+    return float(result * math.prod(left[axis] for axis in axes))
+
+
+def _shape_of(instruction: Instruction | None) -> Shape | None:
+    return instruction.results[0] if instruction is not None and instruction.results else None

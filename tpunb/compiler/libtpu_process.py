@@ -24,7 +24,7 @@ _OF_THIS_PROGRAM = (AttributeError, ImportError, LookupError, NameError, TypeErr
 """Errors that are no verdict: this program and the libraries do not fit each other."""
 
 _MARK = re.compile(r"/(CrossReplicaSum|CollectivePermute|AllToAll|Resize\w+)/(all|[\d_-]+)\"")
-"""How `virtual/strict/marks.py` names a barrier that stands for another operation."""
+"""How `virtual/strict/stand_ins.py` names a barrier that stands for another operation."""
 
 _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 

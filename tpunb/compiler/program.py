@@ -1,13 +1,16 @@
-"""A compiled program as `tpunb.compile` returns it, and the errors of compiling."""
+"""Compiled programs as `tpunb.compile` returns them, alone or side by side, and its errors."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from typing import Any
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
 
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError
-from tpunb.tpu.compiled_program import Program
+from tpunb.tpu.compiled_program import Program, Share, StepTime, TpuRow
 
 
 class CompileError(TpunbError, ValueError):
@@ -85,3 +88,136 @@ def _plain(value: Any) -> Any:
             field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
         }
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
+    """The programs of one call: memory of the largest, the sum of their times."""
+    if len(programs) == 1:
+        return programs[0]
+    largest = max(programs, key=lambda one: one.memory.peak if one.memory else 0)
+    times = [one.time for one in programs if one.time is not None]
+    note = f"It calls strategy.run {len(programs)} times: memory is that of the largest program."
+    return dataclasses.replace(
+        largest,
+        errors=tuple(dict.fromkeys(error for one in programs for error in one.errors)),
+        unknown=next((one.unknown for one in programs if one.unknown), ""),
+        crashed=any(one.crashed for one in programs),
+        time=_sum(times) if len(times) == len(programs) else None,
+        lines=tuple(dict.fromkeys(line for one in programs for line in one.lines)),
+        text="\n\n".join(one.text for one in programs if one.text),
+        compile_seconds=sum(one.compile_seconds for one in programs),
+        notes=tuple(dict.fromkeys([note, *(text for one in programs for text in one.notes)])),
+    )
+
+
+def _sum(times: Sequence[StepTime]) -> StepTime:
+    total = sum(one.estimate for one in times) or 1.0
+    weights = [one.estimate / total for one in times]
+
+    def mean(name: str) -> float:
+        return float(sum(w * getattr(one, name) for w, one in zip(weights, times, strict=True)))
+
+    def shares(name: str) -> tuple[Share, ...]:
+        return tuple(_added((share for one in times for share in getattr(one, name)), total))
+
+    return StepTime(
+        sum(one.low for one in times),
+        sum(one.high for one in times),
+        mean("matmul"),
+        mean("memory_bound"),
+        mean("collectives_fraction"),
+        shares("by_line"),
+        shares("by_layer"),
+        shares("by_operation"),
+        shares("collectives"),
+        tuple(dict.fromkeys(text for one in times for text in one.not_counted)),
+    )
+
+
+def _added(shares: Iterable[Share], total: float) -> list[Share]:
+    seconds: collections.defaultdict[tuple[object, str], float] = collections.defaultdict(float)
+    first: dict[tuple[object, str], Share] = {}
+    for share in shares:
+        key = share.line, share.name
+        seconds[key] += share.seconds or 0.0
+        first.setdefault(key, share)
+    ordered = sorted(seconds, key=seconds.__getitem__, reverse=True)
+    return [
+        dataclasses.replace(first[key], seconds=seconds[key], fraction=seconds[key] / total)
+        for key in ordered
+    ]
+
+
+class TpuPrograms(Sequence[TpuProgram]):
+    """A function compiled for several TPU types.
+
+    Args:
+        programs: One for each type, in the order in which they were asked for.
+    """
+
+    def __init__(self, programs: Sequence[TpuProgram]) -> None:
+        self._programs = tuple(programs)
+
+    @overload
+    def __getitem__(self, index: int | str) -> TpuProgram: ...
+    @overload
+    def __getitem__(self, index: slice) -> TpuPrograms: ...
+    def __getitem__(self, index: int | str | slice) -> TpuProgram | TpuPrograms:
+        """A program by its place or by its TPU type."""
+        if isinstance(index, slice):
+            return TpuPrograms(self._programs[index])
+        if isinstance(index, str):
+            return self._named(index)
+        return self._programs[index]
+
+    def _named(self, tpu: str) -> TpuProgram:
+        for program in self:
+            if program.tpu == tpu:
+                return program
+        raise KeyError(f"{tpu}: it was compiled for {', '.join(one.tpu for one in self)}")
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it compiles and fits on all of them."""
+        return all(program.ok for program in self)
+
+    def rows(self) -> tuple[TpuRow, ...]:
+        """The table "which TPU do I need"."""
+        return tuple(program.row for program in self)
+
+    def raise_if_refused(self) -> None:
+        """Fails where one of them does not compile.
+
+        Raises:
+            CompileError: For the first that does not.
+        """
+        for program in self:
+            program.raise_if_refused()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The programs' dicts by TPU type."""
+        return {program.tpu: program.as_dict() for program in self}
+
+    def to_pandas(self) -> Any:
+        """The table as a `pandas.DataFrame`, indexed by TPU type."""
+        pd = importlib.import_module("pandas")
+        frame = pd.DataFrame([dataclasses.asdict(row) for row in self.rows()])
+        return frame.set_index("tpu")
+
+    def __str__(self) -> str:
+        return str(self._repr_mimebundle_()["text/plain"])
+
+    def __repr__(self) -> str:
+        return f"TpuPrograms({', '.join(program.tpu for program in self)})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from tpunb.display.draw.programs_html import programs_bundle
+
+        del include, exclude
+        return programs_bundle(self)
+
+    def _repr_html_(self) -> str:
+        return str(self._repr_mimebundle_()["text/html"])

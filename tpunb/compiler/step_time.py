@@ -1,31 +1,237 @@
-"""How long a program would take: two estimates, and what is in neither.
-
-The higher one is mostly the compiler's cycles at the core's clock, the lower one its "optimal
-seconds", a roofline of its own: on the steps that were published, the two were below and above
-what was measured. Loops are multiplied by their trips; what goes over the links, gathers,
-scatters and sorts are modelled: docs/compiler.md has the formulas.
-"""
+"""How long a program would take: two estimates, and what is in neither."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from tpunb._util.units import byte_count
-from tpunb.compiler.collectives import KINDS, collective_size, link_bytes, link_seconds
-from tpunb.compiler.gathers import irregular
-from tpunb.compiler.hlo import Computation, Instruction, Module
+from tpunb.compiler.hlo import (
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+    multiplications,
+    products,
+    trips,
+)
 from tpunb.compiler.libtpu import Compiled
-from tpunb.compiler.loops import trips
 from tpunb.compiler.lowered import Origins
 from tpunb.compiler.memory import line_name
-from tpunb.compiler.products import multiplications, products
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Share, StepTime
 
-__all__ = ["step_time"]
+KINDS = frozenset(
+    {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
+)
+_START = 3e-6
+_HOP = 1e-6
+"""Seconds to start one, and of each hop: permutations of some kilobytes were measured to take 5 µs
+on a v5p-8 and 6 µs on a v6e-8 (marin-community/marin, issue 6736)."""
+
+
+def collective_size(instruction: Instruction) -> int:
+    """Bytes of a collective's results."""
+    results = list(instruction.results)
+    if instruction.opcode.endswith("-start") and not instruction.opcode.startswith("all-reduce"):
+        results = results[len(instruction.operands) :][: len(instruction.operands)]
+    return sum(shape.unpadded for shape in results)
+
+
+def link_bytes(kind: str, size: int, cores: int) -> float:
+    """Bytes that a core sends.
+
+    Args:
+        kind: Of `KINDS`.
+        size: Of its result, in bytes.
+        cores: How many take part.
+    """
+    if cores < 2:
+        return 0.0
+    part = (cores - 1) / cores
+    if kind == "all-reduce":
+        return 2 * part * size
+    if kind == "reduce-scatter":
+        return part * size * cores
+    return size if kind == "collective-permute" else part * size
+
+
+def link_seconds(kind: str, size: int, group: int | None, target: Target) -> float:
+    """Seconds that a collective takes on the links.
+
+    Args:
+        kind: Of `KINDS`.
+        size: Of its result, in bytes.
+        group: How many cores take part; None for all.
+        target: The TPU.
+    """
+    cores = group or target.replicas
+    tpu = target.tpu
+    if tpu.chips == 1 or cores < 2:
+        return _START
+    # The cores of a chip share its links, and reduce within the chip first.
+    chips = max(cores // tpu.devices_per_chip, 2)
+    links = sum(
+        2 if wraps else 1 for side, wraps in zip(tpu.mesh, tpu.wraps, strict=True) if side > 1
+    )
+    if kind == "collective-permute":
+        links = 1
+    bandwidth = max(links, 1) * target.hardware.link
+    hops = sum(side // 2 for side in tpu.mesh)
+    return link_bytes(kind, size, chips) / bandwidth + _START + hops * _HOP
+
+
+_WINDOW = re.compile(r"slice_sizes=\{([\d,]*)\}")
+_UPDATED = re.compile(r"update_window_dims=\{([\d,]*)\}")
+_SORTED = re.compile(r"dimensions=\{(\d+)\}")
+_KINDS = frozenset({"gather", "scatter", "sort"})
+
+_PIECE = 512
+"""Bytes of HBM that are read or written at least: 128 lanes of four bytes."""
+_REGISTER = 4096
+"""Bytes of a vector register."""
+_SORT_CYCLES = 14.0
+"""Of a register in a step of the network, for each array that is sorted along."""
+_SORT_ERROR = 1.25
+"""By how much it may be wrong: it comes from one program."""
+
+
+_Figures = tuple[float, float, int]
+"""Cycles at least, and at most, and bytes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Row:
+    """Cycles of a row: of its first piece, of each further one, and of a single number."""
+
+    first: float
+    further: float
+    number: float
+
+
+_OLD = frozenset({"v2", "v3"})
+_GATHERED = {True: _Row(8.7, 0.4, 12.6), False: _Row(4.6, 1.3, 9.3)}
+_SCATTERED = {True: _Row(5.9, 2.0, 4.4), False: _Row(6.6, 1.5, 4.7)}
+"""Whether the core is an old one → cycles."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Irregular:
+    """What an instruction with gathers, scatters or sorts takes.
+
+    Attributes:
+        kinds: Which of them.
+        least: Cycles of the core, at least.
+        most: The same, at most.
+        bytes: Read from HBM and written to it.
+    """
+
+    kinds: frozenset[str]
+    least: float
+    most: float
+    bytes: int
+
+    def seconds(self, target: Target) -> tuple[float, float]:
+        """The least and the most that it takes: cycles and copies at once, or one after another."""
+        clock, memory = target.hardware.clock or 1.0, self.bytes / target.hardware.hbm
+        return max(self.least / clock, memory), self.most / clock + memory
+
+
+def irregular(
+    instruction: Instruction, around: Computation, module: Module, target: Target
+) -> Irregular | None:
+    """The cost of an instruction that gathers, scatters or sorts, by itself or fused; else None.
+
+    Args:
+        instruction: The instruction.
+        around: The computation that it is in.
+        module: The program.
+        target: What it was compiled for.
+    """
+    found = list(_parts(instruction, around, module))
+    if not found:
+        return None
+    old = target.tpu.family in _OLD
+    costs = [_COSTS[one.opcode](one, inside, old) for one, inside in found]
+    return Irregular(
+        frozenset(one.opcode for one, _ in found),
+        sum(least for least, _, _ in costs),
+        sum(most for _, most, _ in costs),
+        sum(moved for _, _, moved in costs),
+    )
+
+
+def _parts(
+    instruction: Instruction, around: Computation, module: Module
+) -> Iterator[tuple[Instruction, Computation]]:
+    if instruction.opcode in _KINDS:
+        yield instruction, around
+    if instruction.opcode != "fusion":
+        return
+    inner = module.computations.get(instruction.called.get("calls", ""))
+    for one in inner.instructions if inner else ():
+        yield from _parts(one, inner, module)  # type: ignore[arg-type]
+
+
+def _gather(one: Instruction, _: Computation, old: bool) -> _Figures:
+    result = one.results[0]
+    found = _WINDOW.search(one.rest)
+    window = math.prod(_numbers(found[1])) if found else 1
+    rows = math.prod(result.sizes) / max(window, 1)
+    cycles, pieces = _rows(rows, window, _GATHERED[old])
+    return cycles, cycles, pieces * _PIECE + result.padded
+
+
+def _scatter(one: Instruction, inside: Computation, old: bool) -> _Figures:
+    shapes = [_shape(name, inside) for name in one.operands]
+    arrays = (len(shapes) - 1) // 2
+    found = _UPDATED.search(one.rest)
+    updated = _numbers(found[1]) if found else ()
+    cycles, moved = 0.0, 0
+    for table, updates in zip(shapes[:arrays], shapes[arrays + 1 :], strict=True):
+        if table is None or updates is None:
+            continue
+        window = math.prod(updates.sizes[axis] for axis in updated)
+        own, _ = _rows(math.prod(updates.sizes) / max(window, 1), window, _SCATTERED[old])
+        cycles += own
+        moved += 2 * table.padded + updates.padded
+    return cycles, cycles, moved
+
+
+def _sort(one: Instruction, _: Computation, __: bool) -> _Figures:
+    found = _SORTED.search(one.rest)
+    first = one.results[0]
+    length = first.sizes[int(found[1])] if found and first.sizes else 1
+    doublings = math.ceil(math.log2(max(length, 2)))
+    steps = doublings * (doublings + 1) // 2
+    size = sum(shape.padded for shape in one.results)
+    registers = size / _REGISTER * 2**doublings / max(length, 1)
+    cycles = _SORT_CYCLES * steps * registers
+    return cycles / _SORT_ERROR, cycles * _SORT_ERROR, 2 * size
+
+
+_COSTS = {"gather": _gather, "scatter": _scatter, "sort": _sort}
+
+
+def _rows(rows: float, window: int, row: _Row) -> tuple[float, int]:
+    """Cycles of rows of so many numbers, and the pieces of memory that they lie in."""
+    pieces = max(math.ceil(window * 4 / _PIECE), 1)
+    each = row.number if window == 1 else row.first + row.further * (pieces - 1)
+    return rows * each, round(rows * pieces)
+
+
+def _shape(name: str, inside: Computation) -> Shape | None:
+    found = inside.by_name.get(name)
+    return found.results[0] if found is not None and found.results else None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
 
 # They name, group or wait for what others do, and take no time of their own.
 _FREE = frozenset(

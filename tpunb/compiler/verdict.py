@@ -13,9 +13,8 @@ from tpunb.compiler.hlo import Module, parse
 from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
 from tpunb.compiler.lowered import Prepared, unmarked
 from tpunb.compiler.memory import described, line_name
-from tpunb.compiler.program import TpuProgram
+from tpunb.compiler.program import TpuProgram, merged
 from tpunb.compiler.refusals import memory_refusal, needed_bytes, refusal
-from tpunb.compiler.several import merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine

@@ -18,8 +18,7 @@ from tpunb.virtual.patch.state import Installation
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner, LoopTimings, Steps
-    from tpunb.compiler.program import TpuProgram
-    from tpunb.compiler.table import TpuPrograms
+    from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.cluster.pod import Pod
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.tpu.annotations import Annotations

@@ -51,7 +51,7 @@ class CurvesDisplay:
         if frontend.shows_widgets():
             _kept.drop_former()
             from tpunb.display.widgets.curves import CurvesWidget
-            from tpunb.training.panels import MAX_PANELS, panels_of
+            from tpunb.training.metrics import MAX_PANELS, panels_of
 
             panels = min(len(panels_of(awaited)), MAX_PANELS)
             self._widget = CurvesWidget(

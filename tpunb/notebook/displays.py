@@ -128,8 +128,7 @@ def _is_history(value: Any) -> bool:
 
 
 def _is_compiled(value: Any) -> bool:
-    from tpunb.compiler.program import TpuProgram
-    from tpunb.compiler.table import TpuPrograms
+    from tpunb.compiler.program import TpuProgram, TpuPrograms
 
     return isinstance(value, TpuProgram | TpuPrograms)
 
@@ -192,7 +191,7 @@ class Displays:
             ("tpunb.notebook.displays", "Described", self.of_described),
             ("tpunb.training.history", "History", self.of_history),
             ("tpunb.compiler.program", "TpuProgram", self.of_programs),
-            ("tpunb.compiler.table", "TpuPrograms", self.of_programs),
+            ("tpunb.compiler.program", "TpuPrograms", self.of_programs),
             # A description already, and a tuple, which IPython would show as one.
             ("tpunb.tpu.annotations", "Annotations", lambda value, **_: _static(value)),
             *(("builtins", kind, self.of_nest) for kind in ("tuple", "list", "dict")),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import known_error, refusal_in_short
-from tpunb.notebook.short_interrupts import shorten
+from tpunb.notebook.interrupts import shorten
 from tpunb.training.stop_button import Stopped
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tpunb.notebook.error_hints import about_missing_magic
 from tpunb.notebook.explain_hook import Explaining
+from tpunb.notebook.interrupts import StoppableCells
 from tpunb.notebook.magics import TpuMagics
-from tpunb.notebook.missing_names import about_missing_magic
 from tpunb.notebook.plain_warnings import PlainWarnings
-from tpunb.notebook.stoppable_cells import StoppableCells
 from tpunb.virtual.import_tensorflow import QuietImport
 from tpunb.virtual.tensorflow_log import restore_log, silence_log
 

@@ -18,15 +18,18 @@ from tpunb.connection.request import Request
 from tpunb.display.live_progress import ConnectDisplay, show_in_passing
 from tpunb.errors import TpunbError, nearest
 from tpunb.notebook import cell_names, displays, reports
-from tpunb.notebook.cell_options import (
+from tpunb.notebook.connect_options import connect_options
+from tpunb.notebook.magic_options import (
+    CompileOptions,
+    RunOptions,
     arguments_of,
     check_options,
     compile_options,
+    data_options,
+    is_name,
     profile_options,
     run_options,
 )
-from tpunb.notebook.connect_options import connect_options
-from tpunb.notebook.run_options import CompileOptions, RunOptions, data_options, is_name
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
 

@@ -16,16 +16,14 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
 from tpunb.display.live_progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
-from tpunb.notebook.closed_values import ClosedConnections, gone, replaced
-from tpunb.notebook.missing_names import about_missing_name
+from tpunb.notebook.error_hints import ClosedConnections, about_missing_name, gone, replaced
 from tpunb.training.stop_button import StopButton, Stopped
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner, RunSettings, Steps
-    from tpunb.compiler.program import TpuProgram
-    from tpunb.compiler.table import TpuPrograms
+    from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.errors.explain import Explanation
-    from tpunb.notebook.run_options import CompileOptions
+    from tpunb.notebook.magic_options import CompileOptions
     from tpunb.virtual.check import CheckReport
     from tpunb.virtual.stoppable import StoppableCalls
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpunb._util.units import grouped
 from tpunb.training.columns import Columns
-from tpunb.training.panels import MAX_PANELS, panels_of, within_reach
+from tpunb.training.metrics import MAX_PANELS, panels_of, within_reach
 
 __all__ = ["curves_figure"]
 

@@ -1,4 +1,4 @@
-"""What a metric's name implies, and its values as numbers."""
+"""What a metric's name implies, its values as numbers, and which metrics are drawn together."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["best_row", "checked", "goal_of", "mean_of", "panel_of", "summary", "whole"]
+from tpunb.training.columns import Floats
 
 _LOW = frozenset(
     [
@@ -206,3 +206,57 @@ def _array_of(value: Any) -> Any:
     """An array of what may be a tensor, in whatever dtype it has."""
     # NumPy cannot convert a tensor of bfloat16 by itself.
     return np.asarray(value.numpy() if callable(getattr(value, "numpy", None)) else value)
+
+
+MAX_PANELS = 12
+"""Panels that are drawn; a picture of a thousand takes minutes and is unreadable."""
+
+# Matplotlib's axes compute with ranges and their multiples: near the ends of what a float
+# holds these overflow. What is beyond is drawn at the edge; the legend has the value itself.
+_LARGEST = 1e300
+_LARGEST_LOG = 1e130  # such an axis goes on by whole strides of its ticks
+
+
+class PanelLine(NamedTuple):
+    """One metric's line on its panel.
+
+    Attributes:
+        metric: The metric's full name.
+        role: `train` or `validation` where the panel has both, else the metric's name.
+        validation: Whether it is a validation metric.
+    """
+
+    metric: str
+    role: str
+    validation: bool
+
+
+def panels_of(names: Iterable[str]) -> dict[str, list[PanelLine]]:
+    """The panels on which metrics are drawn, in the order in which they come.
+
+    Args:
+        names: The metrics' names; a repeated one has one line.
+
+    Returns:
+        Each panel's lines, by its title.
+    """
+    names = list(dict.fromkeys(names))
+    shared = {panel_of(name)[0] for name in names if panel_of(name)[1]}
+    panels: dict[str, list[PanelLine]] = {}
+    for name in names:
+        title, validation = panel_of(name)
+        role = ("validation" if validation else "train") if title in shared else name
+        panels.setdefault(title, []).append(PanelLine(name, role, validation))
+    return panels
+
+
+def within_reach(values: Floats, *, log: bool = False) -> Floats:
+    """Values that an axis can be made for, NaN for what is not drawn.
+
+    Args:
+        values: Any values.
+        log: Whether the axis is logarithmic.
+    """
+    shown = np.isfinite(values) & ((values > 0) | (not log))
+    low, high = (1 / _LARGEST_LOG, _LARGEST_LOG) if log else (-_LARGEST, _LARGEST)
+    return np.where(shown, np.clip(values, low, high), np.nan)

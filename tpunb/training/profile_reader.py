@@ -1,11 +1,4 @@
-"""Reads a recording of TensorFlow's profiler: an `XSpace`, in the file `*.xplane.pb`.
-
-xprof (formerly tensorboard-plugin-profile), which makes pages of these files, pins TensorFlow and
-brings a server along. This reader follows its analysis of input pipelines: a moment belongs to the
-device if it computes, else to input wait if the step is in an iterator's `GetNext`, else to
-collectives, else to the host. Time in which the input pipeline prefetches while the step does not
-wait for it belongs to none of these.
-"""
+"""Reads a recording of TensorFlow's profiler: an `XSpace`, in the file `*.xplane.pb`."""
 
 from __future__ import annotations
 
@@ -13,11 +6,51 @@ import enum
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from tpunb._util.units import duration, grouped
 from tpunb.training.profile import Operation, Profile, StepTimes
-from tpunb.training.spans import Spans
+
+Ticks: TypeAlias = npt.NDArray[np.int64]
+
+
+class Spans:
+    """The union of intervals of time, in whole ticks of any unit.
+
+    Args:
+        intervals: Starts and ends, in any order; they may overlap.
+    """
+
+    def __init__(self, intervals: Iterable[tuple[int, int]] = ()) -> None:
+        pairs = np.array(sorted(intervals), np.int64).reshape(-1, 2)
+        # An interval begins a span of its own where none before it reaches.
+        reached = np.maximum.accumulate(pairs[:, 1])
+        first = np.append(True, pairs[1:, 0] > reached[:-1])[: len(pairs)]
+        self.starts: Ticks = pairs[first, 0]
+        self.ends: Ticks = reached[np.append(first[1:], True)[: len(pairs)]]
+        self._before: Ticks = np.append(0, np.cumsum(self.ends - self.starts))
+
+    def __or__(self, other: Spans) -> Spans:
+        return Spans([*self, *other])
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
+
+    def within(self, start: int, end: int) -> int:
+        """How many ticks from a start to an end are in the set."""
+        return self._until(end) - self._until(start)
+
+    def _until(self, tick: int) -> int:
+        """How many ticks before a tick are in the set."""
+        place = int(np.searchsorted(self.starts, tick))
+        if not place:
+            return 0
+        beyond = max(0, int(self.ends[place - 1]) - tick)
+        return int(self._before[place]) - beyond
+
 
 MOST_EVENTS = 3_000_000
 """Events that are read of a plane: some seconds, and some hundred megabytes."""

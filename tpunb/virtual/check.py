@@ -16,7 +16,6 @@ from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Problem, SourceLine, innermost
 from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
-from tpunb.virtual.embedding_tables import no_embedding_tables
 from tpunb.virtual.fit_notes import empty_share
 from tpunb.virtual.graph.traced_function import TracedFunction, traced_function_of
 from tpunb.virtual.interface import VirtualTPU
@@ -27,17 +26,27 @@ from tpunb.virtual.strict.examination import Examination, examine, observing
 from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.untouched import untouched
 
-__all__ = [
-    "CheckError",
-    "CheckReport",
-    "Problem",
-    "check",
-    "current",
-    "examined",
-    "refuse_other_strategies",
-    "report",
-    "trace_for",
-]
+_CODE = "48"  # in the catalogue
+
+
+def no_embedding_tables(error: Exception, place: tuple[str, int] | None) -> Problem:
+    """The finding that a function needs embedding tables of a TPU.
+
+    TensorFlow asks for their kernels already while it traces.
+
+    Args:
+        error: What tracing raised.
+        place: The file and the line of the function.
+
+    Raises:
+        Exception: The error, if it is another one.
+    """
+    known = explain(error)
+    if known is None or known.code != _CODE:
+        raise error
+    file, line = place or ("", None)
+    return Problem("unsupported-op", line, file, known.cause, known.fix, known.code)
+
 
 _WIDTH = 92
 _MANY_TRACES = 5

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tpunb.virtual._tensorflow import TPUExtended, input_lib, input_util
 from tpunb.virtual.devices import VirtualDevices, is_elsewhere
 from tpunb.virtual.fit_notes import data_arrives
+from tpunb.virtual.host_datasets import can_be_read_once, cut_for, replicas_of_parts
 from tpunb.virtual.iterators import SettledIterator, without_tuning
-from tpunb.virtual.reading_once import can_be_read_once, cut_for, replicas_of_parts
 from tpunb.virtual.whole_batches import iterator_of_whole_batches
 
 

@@ -27,17 +27,20 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
-from tpunb.virtual.dataset_clones import clone_for_each_host
 from tpunb.virtual.devices import VirtualDevices
-from tpunb.virtual.economy import checked, most_joined, processors_for_each
 from tpunb.virtual.graph.collectives import broadcast_from_first
+from tpunb.virtual.host_datasets import clone_for_each_host
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
 from tpunb.virtual.iterators import leave_untuned
 from tpunb.virtual.replica_call import replicate
-from tpunb.virtual.replicate.arguments import check_ranks, checked_result, padded
-from tpunb.virtual.replicate.gathering import of_one_shape
-from tpunb.virtual.replicate.options import ReplicateOptions
+from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
+from tpunb.virtual.replicate.options import (
+    ReplicateOptions,
+    checked,
+    most_joined,
+    processors_for_each,
+)
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.v1_steps import run_steps, values_outside

@@ -25,9 +25,9 @@ from tpunb.virtual._tensorflow import (
     tensor_util,
 )
 from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.host_datasets import divides_batches
 from tpunb.virtual.input_rounds import WRAPPERS, copied
 from tpunb.virtual.iterators import SettledIterator, SettledIteratorSpec
-from tpunb.virtual.reading_once import divides_batches
 from tpunb.virtual.replicate.batch_parts import BatchParts, chosen
 
 __all__ = ["Cut", "iterator_of_whole_batches", "parts_of"]

@@ -20,7 +20,7 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.replicate.batch_parts import BatchParts, are_as_usual, chosen
 from tpunb.virtual.replicate.expand import Expansion
-from tpunb.virtual.replicate.passed import Passed
+from tpunb.virtual.replicate.passed_values import Passed
 from tpunb.virtual.replicate.replicated_function import ReplicatedFunction
 
 

@@ -1,0 +1,234 @@
+"""Interrupts of cells: ending TensorFlow's calls, raising lost ones again, short tracebacks."""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import linecache
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import CodeType, FrameType
+from typing import Any
+
+from tpunb._util.plain_text import plain, shortened
+from tpunb._util.units import grouped
+from tpunb._util.user_code import is_users_code
+from tpunb.training.stop_button import PATIENCE, can_unwind, interrupt_main
+
+_DELAY = 0.05
+"""Seconds until it comes again: who has swallowed it has gone on by then."""
+
+_SHORTLY = 0.002
+"""Seconds until it is looked again whether it can be raised."""
+
+_SWALLOWING = frozenset({"keras", "tensorflow", "tf_keras"})
+
+
+class _Interrupt(KeyboardInterrupt):
+    """An interrupt that knows when nobody has it any more.
+
+    Args:
+        again: Called once if it was lost.
+    """
+
+    def __init__(self, again: Callable[[], object]) -> None:
+        super().__init__()
+        self._again: Callable[[], object] | None = again
+
+    def is_lost(self) -> None:
+        """Neither ends what it has interrupted nor was caught by the user's code."""
+        again, self._again = self._again, None
+        if again is not None:
+            again()
+
+    def __del__(self) -> None:
+        # The outermost frame that it went through is the one that caught it.
+        trace = self.__traceback__
+        if trace is not None and (trace.tb_next is None or _swallows(trace.tb_frame)):
+            self.is_lost()  # without any frame but the handler's it was lost in C
+
+
+# Everybody is to see an ordinary one.
+_Interrupt.__name__ = _Interrupt.__qualname__ = KeyboardInterrupt.__name__
+_Interrupt.__module__ = KeyboardInterrupt.__module__
+
+
+def _swallows(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _SWALLOWING
+
+
+def _unraisable(former: Callable[[Any], object], what: Any) -> None:
+    """Stands for the hook that reports an exception which cannot be raised."""
+    if isinstance(what.exc_value, _Interrupt):
+        what.exc_value.is_lost()
+    else:
+        former(what)
+
+
+class LastingInterrupts:
+    """Raises an interrupt again while a cell runs on that was to be ended by it.
+
+    What the user's own code catches is the user's. It takes the place of Python's own
+    handler alone: where another one is set it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._entries = 0
+        self._entered = False
+        self._waits_since: float | None = None
+        self._hook: Callable[[Any], object] | None = None
+        self._former_hook: Callable[[Any], object] = sys.__unraisablehook__
+
+    def __enter__(self) -> LastingInterrupts:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._handle)
+            self._former_hook = sys.unraisablehook
+            # One for each cell: a hook set above it calls that one.
+            self._hook = sys.unraisablehook = functools.partial(_unraisable, self._former_hook)
+            self._entries += 1
+            self._entered = True
+            self._waits_since = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered = False
+        if sys.unraisablehook is self._hook:
+            sys.unraisablehook = self._former_hook
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGINT) == self._handle:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        entry, now = self._entries, time.monotonic()
+        if can_unwind(frame):
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since = now
+        # No `threading.Thread`: see `StopButton`.
+        if self._waits_since is not None and now < self._waits_since + PATIENCE:
+            _thread.start_new_thread(self._again, (entry, _SHORTLY))
+            return
+        self._waits_since = None
+        raise _Interrupt(lambda: _thread.start_new_thread(self._again, (entry, _DELAY)))
+
+    def _again(self, entry: int, delay: float) -> None:
+        time.sleep(delay)
+        if self._entered and self._entries == entry:
+            interrupt_main()
+
+
+_LIBRARIES = frozenset({"keras", "tensorflow", "tf_keras", "tpunb"})
+_GENERATED = "__autograph_generated_file"
+_ENDS = 4
+"""Frames that are shown of either end, where there are many."""
+_WIDTH = 200
+
+
+def shorten(error: BaseException, shell: Any) -> None:
+    """Makes IPython show an interrupt by the lines of the user's code that led to it.
+
+    One that was not inside a library of ours is shown as IPython shows it, and so is one that
+    knows itself how it is shown.
+
+    Args:
+        error: What a cell has raised.
+        shell: The shell.
+    """
+    if not isinstance(error, KeyboardInterrupt) or hasattr(error, "_render_traceback_"):
+        return
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not any(_is_of_library(frame) for frame, _ in frames):
+        return
+    own = [(frame.f_code, line) for frame, line in frames if _is_users(frame)]
+    shown = _text(error, own, shell)
+    error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
+
+
+def _is_of_library(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES
+
+
+def _is_users(frame: FrameType) -> bool:
+    code = frame.f_code
+    return _GENERATED not in code.co_filename and is_users_code(code) and not _is_of_library(frame)
+
+
+def _text(error: BaseException, own: list[tuple[CodeType, int]], shell: Any) -> list[str]:
+    lines = ["Traceback (most recent call last; your code alone):"]
+    if len(own) > 2 * _ENDS:
+        left_out = f"  … {grouped(len(own) - 2 * _ENDS)} more …"
+        shown = [_frame(*one, shell) for one in (*own[:_ENDS], *own[-_ENDS:])]
+        lines += [*shown[:_ENDS], left_out, *shown[_ENDS:]]
+    else:
+        lines += [_frame(*one, shell) for one in own]
+    lines += traceback.format_exception_only(type(error), error)
+    return [plain(line.rstrip("\n")) for line in lines]
+
+
+def _frame(code: CodeType, line: int, shell: Any) -> str:
+    # IPython before 8.4 has no names for cells.
+    name_of = getattr(shell.compile, "format_code_name", lambda _: None)
+    label = name_of(code.co_filename)
+    where = " ".join(label) if label else f'File "{code.co_filename}"'
+    text = shortened(linecache.getline(code.co_filename, line).strip(), _WIDTH)
+    return f"  {where}, line {line}, in {code.co_name}\n    {text}"
+
+
+class StoppableCells:
+    """Makes the functions that a shell's cells call stoppable, while there is a connection.
+
+    An interrupt that is lost comes again with and without one. `%%tpu_run` sees to its own. A
+    training step in an ordinary cell, or Keras's `fit`, would keep an interrupt waiting until
+    TensorFlow returns.
+
+    Args:
+        shell: An IPython shell.
+        calls: Returns what makes the calls of functions stoppable; None without a connection.
+    """
+
+    def __init__(self, shell: Any, calls: Callable[[], AbstractContextManager[Any] | None]) -> None:
+        self._events = shell.events
+        self._calls = calls
+        self._entered: AbstractContextManager[Any] | None = None
+        self._lasting = LastingInterrupts()
+        self._depth = 0
+
+    def install(self) -> None:
+        """Begins with the next cell."""
+        self._events.register("pre_run_cell", self._cell_begins)
+        self._events.register("post_run_cell", self._cell_ends)
+
+    def remove(self) -> None:
+        """Ends at once."""
+        self._events.unregister("pre_run_cell", self._cell_begins)
+        self._events.unregister("post_run_cell", self._cell_ends)
+        self._leave()
+
+    def _cell_begins(self, _: Any = None) -> None:
+        self._depth += 1  # a cell may run another one
+        if self._depth > 1:
+            return
+        self._lasting.__enter__()
+        if (calls := self._calls()) is not None:
+            calls.__enter__()
+            self._entered = calls
+
+    def _cell_ends(self, _: Any = None) -> None:
+        # The cell that loads the extension only ends.
+        self._depth = max(0, self._depth - 1)
+        if self._depth == 0:
+            self._leave()
+
+    def _leave(self) -> None:
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.__exit__(None, None, None)
+        self._lasting.__exit__()
