@@ -11,8 +11,6 @@ import stat
 import sys
 from pathlib import Path
 
-__all__ = ["check_writable", "is_stream", "own_stream", "write_file"]
-
 # A process's own streams. Opened by name, a redirected one would be truncated, or written
 # from its start, over what the process has printed before.
 _OWN_STREAM = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["attribute", "has_attributes"]
-
 _MISSING = object()
 
 

@@ -22,9 +22,6 @@ from typing import Any
 from tpunb._util.deadline import Deadline, bounded
 from tpunb._util.units import byte_count
 
-__all__ = ["ChildLostError", "ChildProcess", "started"]
-
-
 _COUNTS_OF_KILLS = (
     "/sys/fs/cgroup/memory.events",
     "/sys/fs/cgroup/memory/memory.oom_control",

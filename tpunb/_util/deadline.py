@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Deadline", "Running", "bounded"]
-
 # A signal that another thread gets interrupts no wait: it is seen between two.
 _SECONDS_BETWEEN_LOOKS = 0.5
 

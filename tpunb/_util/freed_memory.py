@@ -9,8 +9,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["giving_back", "resident"]
-
 _MUCH = 64 * 2**20
 
 

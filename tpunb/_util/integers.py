@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numbers
 
-__all__ = ["is_whole"]
-
 
 def is_whole(number: object) -> bool:
     """Whether something is an integer, Python's or NumPy's, and no bool."""

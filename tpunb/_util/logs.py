@@ -17,8 +17,6 @@ from typing import ParamSpec, TypeVar
 
 from tpunb._util.secret_masking import mask
 
-__all__ = ["VARIABLE", "configure", "logger", "timed"]
-
 VARIABLE = "TPUNB_LOG"
 """The environment variable with the level."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import textwrap
 
-__all__ = ["drawable", "hanging", "plain", "shortened", "shortened_between"]
-
 # Escape sequences move the cursor, set the window's title or hide what was printed; C1 has
 # one-character forms of them, and overrides of the direction show text in another order.
 _KEPT = "\n\t"

@@ -6,8 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["HIDDEN", "mask", "secrets_in"]
-
 HIDDEN = "***"
 """What replaces a secret."""
 

@@ -10,21 +10,6 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "GREEN",
-    "LINED",
-    "ORANGE",
-    "PLAIN",
-    "REPORT",
-    "Markup",
-    "TableStyle",
-    "badge",
-    "block",
-    "escaped",
-    "lines",
-    "table",
-]
-
 GREEN = "rgba(0,158,115,.35)"
 ORANGE = "rgba(230,159,0,.35)"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["byte_count", "counted", "duration", "grouped"]
-
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

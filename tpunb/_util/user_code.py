@@ -9,8 +9,6 @@ import sysconfig
 from pathlib import PurePath
 from types import CodeType, ModuleType
 
-__all__ = ["is_users_class", "is_users_code", "is_users_module"]
-
 _INSTALLED = ("site-packages", "dist-packages")
 # Also when they are installed editable, or built in a folder of their own.
 _LIBRARIES = frozenset({"IPython", "keras", "numpy", "tensorflow", "tf_keras", "tpunb"})

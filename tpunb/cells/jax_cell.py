@@ -15,8 +15,6 @@ from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 
 from .source import CellSource
 
-__all__ = ["compile_jax_cell", "is_jax_cell"]
-
 _CALL = "__tpunb_call__"
 
 

@@ -13,8 +13,6 @@ from tpunb.cli.streams import OutputError, ReaderGone, safe_streams
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
-__all__ = ["main"]
-
 _READER_GONE = 141  # 128 + SIGPIPE, as shells have it
 _COMMANDS = (run, kernel, topology, worker, compiler, doctor, verify, errors)
 _EPILOG = """\

@@ -7,8 +7,6 @@ from typing import Any
 
 from tpunb.cli.outcome import Failed
 
-__all__ = ["add_to"]
-
 _EPILOG = """\
 examples:
   tpunb compiler install

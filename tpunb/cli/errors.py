@@ -8,8 +8,6 @@ from typing import Any, TextIO
 
 from tpunb.cli.outcome import Failed
 
-__all__ = ["add_to"]
-
 _EPILOG = """\
 examples:
   tpunb explain < training.log

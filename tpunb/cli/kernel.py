@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_to"]
-
 _EPILOG = """\
 examples:
   tpunb kernel install v5e-8                for you, in every Jupyter of yours

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Failed", "Interrupted"]
-
 
 class Failed(Exception):
     """The command ran and the result is negative; the message says why. Exit code 1."""

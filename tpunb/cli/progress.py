@@ -10,8 +10,6 @@ from typing import Any, TextIO
 from tpunb._util.units import counted
 from tpunb.cli.streams import OutputError, ReaderGone
 
-__all__ = ["FailedCell", "Progress", "explained"]
-
 _WIDTH = 60
 _ERROR_LINES = 4
 _AGAIN = "\r\x1b[K"  # to the line's start, and clear it

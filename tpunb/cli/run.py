@@ -22,8 +22,6 @@ from tpunb.cli.progress import Progress, explained
 from tpunb.cli.signals import Stopped, StopSignals
 from tpunb.notebook.files import NotebookError, read_notebook, write_notebook
 
-__all__ = ["add_to"]
-
 _TIMEOUT = 600
 _EPILOG = """\
 examples:

@@ -11,8 +11,6 @@ from typing import Any, TextIO
 from tpunb._util.plain_text import drawable, plain
 from tpunb.errors import TpunbError
 
-__all__ = ["OutputError", "ReaderGone", "Stream", "safe_streams"]
-
 
 class OutputError(TpunbError):
     """What is printed cannot be written."""

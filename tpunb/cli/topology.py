@@ -7,8 +7,6 @@ from typing import Any
 
 from tpunb.tpu.defaults import DEFAULT_TPU
 
-__all__ = ["add_to"]
-
 _EPILOG = """\
 examples:
   tpunb topology           the default virtual TPU, v5e-8

@@ -13,8 +13,6 @@ from tpunb.cli.streams import OutputError
 from tpunb.connection.cluster.worker import MOST_CORES, serve
 from tpunb.tpu.defaults import WORKER_PORT
 
-__all__ = ["add_to"]
-
 _EPILOG = """\
 examples:
   tpunb worker --cores 8                 a host of a virtual v3-32, on port 8470

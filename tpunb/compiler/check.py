@@ -21,8 +21,6 @@ from tpunb.virtual.strict.diagnostics import Choose, chooser
 from tpunb.virtual.strict.examination import Examination
 from tpunb.virtual.untouched import untouched
 
-__all__ = ["check", "with_verdict"]
-
 _SECONDS = 60.0
 _BETTER_KNOWN = frozenset({"memory", "x64-op", "compile"})
 """What the compiler knows better than a rule does."""

@@ -14,8 +14,6 @@ from tpunb.compiler.verdict import Settings, deadline_for
 from tpunb.virtual.import_tensorflow import needing_tensorflow
 from tpunb.virtual.strict.diagnostics import chooser
 
-__all__ = ["compile", "lowering"]
-
 
 @overload
 def compile(

@@ -19,17 +19,6 @@ from pathlib import Path
 
 from tpunb.compiler.program import CompilerUnavailableError
 
-__all__ = [
-    "PACKAGES",
-    "Environment",
-    "find",
-    "folder",
-    "install",
-    "listed",
-    "remove",
-    "why_not_here",
-]
-
 PACKAGES: Mapping[str, str] = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.52"}
 """Releases that fit each other, the same as `tpunb[compiler]`'s."""
 

@@ -28,16 +28,6 @@ from tpunb.errors.code_problems import SourceLine, is_library, is_of_this_packag
 from tpunb.virtual.keras_layers import is_model, layer_names
 from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, problem_of
 
-__all__ = [
-    "JaxFunction",
-    "any_batch",
-    "devices_of",
-    "function_for",
-    "is_keras_model",
-    "lines_of",
-    "takes",
-]
-
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 _CALLS = frozenset({"jit", "pjit"})
 _CONTROL = re.compile(

@@ -28,18 +28,6 @@ from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
 from tpunb.machine import resources
 
-__all__ = [
-    "Compiled",
-    "Refused",
-    "ask",
-    "available",
-    "described",
-    "read_exported",
-    "require",
-    "start",
-    "why_unavailable",
-]
-
 LOW_EFFORT = "EFFORT_O0"
 """libtpu's name of a compilation that takes a tenth of the time: the verdict is the same, the
 peak of memory within some percent, and its cycles say nothing."""

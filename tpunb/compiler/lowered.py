@@ -9,8 +9,6 @@ from typing import Protocol
 
 from tpunb.errors.code_problems import Problem, SourceLine
 
-__all__ = ["MARK", "Origins", "Parameters", "Prepared", "unmarked"]
-
 Parameters = Sequence[tuple[str, bool]]
 """Of each argument of the program its name, and whether it is a variable."""
 

@@ -13,8 +13,6 @@ from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.diagnostics import Choose
 from tpunb.virtual.strict.source_lines import SourceLines
 
-__all__ = ["GraphOrigins"]
-
 _TAPES = frozenset({"gradient_tape", "gradients"})
 _KERNEL = re.compile(r"Grad(?=V\d|$)|Backprop\w*")
 """What an operation's gradient has in its name, beside the operation's own."""

@@ -28,8 +28,6 @@ from tpunb.virtual.strict.host import on_host
 from tpunb.virtual.strict.lowering import Lowered, lower_for_tpu
 from tpunb.virtual.strict.stand_ins import ANY_SIZE
 
-__all__ = ["compile_traced", "function_for", "prepare"]
-
 # What TensorFlow refuses before its compiler is asked. Of memory, sizes that depend on data
 # and 64-bit types libtpu says more.
 _BEFORE = frozenset({"unsupported-op", "unsupported-type", "list-size", "scope"})

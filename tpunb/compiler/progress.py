@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 
 from tpunb.display.live_progress import CellDisplay
 
-__all__ = ["LOWERING", "TRACING", "told"]
-
 TRACING = "tracing the function"
 LOWERING = "lowering the function to HLO"
 

@@ -9,8 +9,6 @@ from tpunb.compiler.lowered import unmarked
 from tpunb.tpu.compiled_program import Buffer
 from tpunb.virtual.strict.diagnostics import Diagnostic
 
-__all__ = ["memory_refusal", "needed_bytes", "refusal"]
-
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)B?"
 _NEEDED = (

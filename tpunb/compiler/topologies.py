@@ -10,8 +10,6 @@ from tpunb.compiler.program import CompileError
 from tpunb.tpu.core_figures import HARDWARE, Hardware
 from tpunb.tpu.types import Accelerator, accelerator
 
-__all__ = ["Target", "cores_of", "target", "targets"]
-
 # Both TensorCores of a chip as one device, as TensorFlow has them.
 _CHIPS = {"v4": "megacore"}
 

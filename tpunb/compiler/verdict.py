@@ -21,8 +21,6 @@ from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
 from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, problem_of
 
-__all__ = ["Function", "Settings", "deadline_for", "program_for"]
-
 _SECONDS = 300.0
 """How long compiling for one type may take where nothing else is said."""
 # So close to the limit, low effort may come to another verdict than all of it.

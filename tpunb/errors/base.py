@@ -12,21 +12,6 @@ from collections.abc import Iterable, Sequence
 
 from tpunb._util.plain_text import plain
 
-__all__ = [
-    "AcceleratorTypeError",
-    "CellError",
-    "ComputationShapeError",
-    "ConnectError",
-    "HistoryError",
-    "KernelError",
-    "MemoryLimitError",
-    "NotConnectedError",
-    "TpuWarning",
-    "TpunbError",
-    "VirtualDevicesError",
-    "WorkerError",
-]
-
 
 class TpunbError(Exception):
     """An error that names its fix.

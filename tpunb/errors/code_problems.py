@@ -13,18 +13,6 @@ from typing import Any
 
 from tpunb.errors.base import hint
 
-__all__ = [
-    "Problem",
-    "SourceLine",
-    "definition",
-    "innermost",
-    "is_library",
-    "is_of_this_package",
-    "known_error",
-    "refusal",
-    "refusal_in_short",
-]
-
 _GENERATED = re.compile(r"__autograph_generated_file|^<frozen|^<string>")
 
 # AutoGraph indents it, and blank lines with it.

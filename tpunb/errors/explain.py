@@ -14,8 +14,6 @@ from tpunb._util.plain_text import hanging
 from tpunb._util.tables import PLAIN, Markup, escaped, table
 from tpunb.errors.catalogue import ENTRIES, Clue, Entry, link
 
-__all__ = ["Explanation", "explain", "explanation"]
-
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = "Traceback (most recent call last)"
 _REACH = 20_000  # characters before a message in which its traceback is looked for

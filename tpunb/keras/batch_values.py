@@ -13,8 +13,6 @@ import numpy as np
 
 from tpunb.keras.jax_state import is_of_jax, value_of
 
-__all__ = ["BatchValues"]
-
 Row = tuple[int, Mapping[str, float]]
 """The last step of an execution, and what it has logged."""
 

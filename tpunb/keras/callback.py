@@ -15,8 +15,6 @@ from tpunb.keras.stopping import TrainingGuard, callback_list
 from tpunb.training.history import History, remember_history
 from tpunb.training.stop_button import Stopped
 
-__all__ = ["LiveCurves"]
-
 _PER = ("auto", "batch", "epoch")
 
 

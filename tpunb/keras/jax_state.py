@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["is_of_jax", "value_of"]
-
 
 def is_of_jax(model: Any) -> bool:
     """Whether a model is Keras's with the JAX backend."""

@@ -9,8 +9,6 @@ import numpy as np
 from tpunb.keras.jax_state import is_of_jax, value_of
 from tpunb.training.history import History
 
-__all__ = ["RATE", "RATE_NAMES", "LearningRates"]
-
 RATE = "learning_rate"
 RATE_NAMES = (RATE, "lr")
 """The names under which callbacks of Keras log the rate; ours is exact to the step."""

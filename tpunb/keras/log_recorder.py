@@ -16,8 +16,6 @@ from tpunb.keras.batch_values import BatchValues
 from tpunb.keras.learning_rates import RATE_NAMES, LearningRates
 from tpunb.training.history import History
 
-__all__ = ["LogRecorder"]
-
 _INTERVAL = 0.1
 _WAIT_SECONDS = 5.0
 _ADVICE = "a smaller learning rate or clipped gradients may help"

@@ -11,8 +11,6 @@ from typing import Any
 
 from tpunb.training.stop_button import StopButton
 
-__all__ = ["TrainingGuard", "callback_list"]
-
 _NEAR = 5
 _GRACE = 0.8
 """Seconds from an interrupt to the end of a batch that does not end by itself."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["register"]
-
 
 def register(shell: Any, source: str) -> None:
     """Tells IPython which cell the code of a cell's functions belongs to.

@@ -12,8 +12,6 @@ from tpunb.tpu.types import accelerator_types
 from tpunb.virtual.arithmetic import ARITHMETICS
 from tpunb.virtual.strictness import RULES
 
-__all__ = ["magic_matcher"]
-
 _LINE = re.compile(r"\s*(?:\w+\s*=\s*)?%%?(\w+)\s(.*)")
 
 # A name on the left of `=`, or names; of `+=` as well, and not of `==`.

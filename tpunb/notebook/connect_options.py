@@ -9,8 +9,6 @@ from IPython.core.magic_arguments import argument
 
 from tpunb.connection.request import argument_of, options
 
-__all__ = ["connect_options"]
-
 _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 
 

@@ -14,13 +14,6 @@ if TYPE_CHECKING:
     from tpunb.connection.connection import Connection
     from tpunb.display.widgets.live_widget import AutoDisplays, LiveWidget
 
-__all__ = [
-    "Described",
-    "Displays",
-    "chosen_replicas",
-    "show",
-]
-
 Bundle = dict[str, Any]
 Forms = Bundle | tuple[Bundle, Bundle]
 """Forms by MIME type, alone or with their metadata."""

@@ -16,8 +16,6 @@ from tpunb.training.stop_button import Stopped
 if TYPE_CHECKING:
     from tpunb.errors.explain import Explanation
 
-__all__ = ["Explaining"]
-
 _MARK = "_tpunb_explained"
 _RUNNING = "run_code"  # IPython's function that executes cells, in all its versions
 

@@ -13,8 +13,6 @@ from tpunb.notebook.plain_warnings import PlainWarnings
 from tpunb.virtual.import_tensorflow import QuietImport
 from tpunb.virtual.tensorflow_log import restore_log, silence_log
 
-__all__ = ["load", "unload"]
-
 _ATTRIBUTE = "_tpunb_extension"
 
 

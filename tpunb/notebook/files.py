@@ -11,8 +11,6 @@ from typing import Any
 from tpunb._util.atomic_files import write_file
 from tpunb.errors import TpunbError
 
-__all__ = ["NotebookError", "check_notebook", "read_notebook", "write_notebook"]
-
 
 class NotebookError(TpunbError):
     """A notebook that cannot be read, or nothing to execute it with."""

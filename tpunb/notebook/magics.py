@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from tpunb.training.profile import Profile
     from tpunb.virtual.check import CheckReport
 
-__all__ = ["TpuMagics"]
-
 
 @magics_class
 class TpuMagics(Magics):  # type: ignore[misc]

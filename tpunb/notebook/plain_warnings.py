@@ -11,8 +11,6 @@ from typing import Any
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpuWarning
 
-__all__ = ["PlainWarnings"]
-
 _OURS = str(Path(__file__).parents[1])
 _A_RUN = "%%tpu_run"
 

@@ -18,8 +18,6 @@ from tpunb.connection.connection import Connection
 from tpunb.training.profile import Profile
 from tpunb.virtual.devices import is_elsewhere
 
-__all__ = ["compiler_estimates", "run_profiled", "split_line", "unrecorded_cores"]
-
 _OPTIONS = re.compile(r"""\s*(?:(?:-o|--out|--keep)(?:=|\s+)(?:'[^']*'|"[^"]*"|\S+)(?:\s+|$))*""")
 
 

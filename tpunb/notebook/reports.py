@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from tpunb.cells import CellResult, RunSettings, Steps
     from tpunb.notebook.session import Status
 
-__all__ = ["CellReport", "Sentence", "StatusReport", "StepsReport", "ran_line"]
-
 Bundle = dict[str, Any]
 _MAX_ERROR = 300
 

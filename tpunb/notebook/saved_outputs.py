@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["comparable", "compare_without_logs"]
-
 _LOGS = re.compile(
     # What TensorFlow logs through Python's logging, with its deprecations' second and
     # third line, ...

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tpunb.virtual.check import CheckReport
     from tpunb.virtual.stoppable import StoppableCalls
 
-__all__ = ["Session", "Status"]
-
 _AGAIN = "Already connected: the connection is used again."
 
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Annotation", "Annotations"]
-
 Placement = Literal["assigned", "split", "replicated"]
 
 

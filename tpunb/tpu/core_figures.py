@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["HARDWARE", "Hardware"]
-
 _GIB = 2**30
 
 

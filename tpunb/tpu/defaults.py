@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_TPU", "WORKER_PORT"]
-
 DEFAULT_TPU = "v5e-8"
 """The TPU type that is simulated unless another is given."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["BY_PREFIX", "FAMILIES", "Family", "Shape"]
-
 Shape = tuple[int, int, int]
 
 # Chips of a slice -> its mesh. The smaller side comes first, as in "2x4".

@@ -11,15 +11,6 @@ from tpunb.errors import AcceleratorTypeError, nearest
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.families import BY_PREFIX, FAMILIES, Family, Shape
 
-__all__ = [
-    "MAX_GENERIC_CORES",
-    "Accelerator",
-    "accelerator",
-    "accelerator_types",
-    "generic_accelerator",
-    "largest_memory",
-]
-
 MAX_GENERIC_CORES = 1024
 """The largest number of cores without a TPU type."""
 

@@ -10,8 +10,6 @@ from tpunb._util.units import grouped
 from tpunb.training.columns import Columns
 from tpunb.training.metrics import MAX_PANELS, panels_of, within_reach
 
-__all__ = ["curves_figure"]
-
 
 def curves_figure(metrics: Mapping[str, Columns]) -> Any:
     """Draws panels side by side, in the style that matplotlib is set to.

@@ -10,8 +10,6 @@ from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import LINED, block, table
 from tpunb._util.units import counted, duration, grouped
 
-__all__ = ["Operation", "Profile", "StepTimes"]
-
 _MOST_STEPS = 12
 _MOST_OPERATIONS = 20
 _LONGEST_NAME = 70

@@ -7,8 +7,6 @@ from typing import Literal
 
 from tpunb.errors import TpunbError, nearest
 
-__all__ = ["ARITHMETICS", "Arithmetic", "ArithmeticNameError", "arithmetic_of"]
-
 _VARIABLE = "TPUNB_ARITHMETIC"
 
 Arithmetic = Literal["cpu", "tpu"]

@@ -24,19 +24,6 @@ from tpunb.virtual.input_rounds import WRAPPERS
 from tpunb.virtual.keras_layers import is_model
 from tpunb.virtual.whole_batches import parts_of
 
-__all__ = [
-    "EMPTY",
-    "LOST",
-    "OUTSIDE",
-    "closed",
-    "data_arrives",
-    "empty_share",
-    "lost_variables",
-    "notes_of",
-    "opened",
-    "watch_shares",
-]
-
 EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
 """The kinds of notes."""
 

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["is_model", "layer_names"]
-
 
 def is_model(value: object) -> bool:
     """Whether this is a Keras model, of Keras 3 or tf_keras."""

@@ -12,8 +12,6 @@ from tpunb.errors import TpunbError
 from tpunb.virtual._tensorflow import distribute_lib
 from tpunb.virtual.keras_layers import is_model
 
-__all__ = ["ModelStep", "model_step"]
-
 _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 _OF_A_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
 

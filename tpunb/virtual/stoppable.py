@@ -18,8 +18,6 @@ from tpunb.errors import CellError
 from tpunb.training.stop_button import Overdue
 from tpunb.virtual._tensorflow import cancellation, pywrap_tfe
 
-__all__ = ["COMPILING", "RUNNING", "TRACING", "WAITING", "Job", "StoppableCalls", "is_entered"]
-
 TRACING, COMPILING, RUNNING = "tracing", "compiling and running", "running"
 WAITING = "waiting for the call that was stopped to end"
 

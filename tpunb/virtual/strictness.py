@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from tpunb.errors import TpunbError, nearest
 
-__all__ = ["RULES", "STRICT", "Rule", "RuleError", "Strictness"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:

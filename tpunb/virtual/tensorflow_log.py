@@ -16,8 +16,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["quiet_start", "restore_log", "silence_log"]
-
 _VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 _FATAL = 3
 _INFO = 0

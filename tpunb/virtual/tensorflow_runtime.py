@@ -11,8 +11,6 @@ import sys
 import types
 from typing import Any, NamedTuple
 
-__all__ = ["ServerRuntime", "leave_out_python_api", "server_runtime"]
-
 _PACKAGE = "tensorflow"
 
 

@@ -17,8 +17,6 @@ from tpunb.virtual.interface import NumpyDatasets, VirtualTPU
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strategy import VirtualTPUExtended, VirtualTPUStrategy
 
-__all__ = ["TPUStrategy", "TPUStrategyV1", "TPUStrategyV2"]
-
 
 class TPUStrategyV2(VirtualTPUStrategy):
     """`tf.distribute.TPUStrategy`, on a virtual TPU.

@@ -24,8 +24,6 @@ import tensorflow as tf
 from tpunb._util.user_code import is_users_class
 from tpunb.virtual._tensorflow import Trackable, context, distribute_values
 
-__all__ = ["untouched"]
-
 _HELD = (Trackable, weakref.WeakKeyDictionary, weakref.WeakSet, threading.local)
 _VARIABLES = (tf.Variable, distribute_values.DistributedValues)
 _NEVER = (type, types.ModuleType, tf.distribute.Strategy, tf.data.Dataset, *_VARIABLES)

@@ -30,8 +30,6 @@ from tpunb.virtual.input_rounds import WRAPPERS, copied
 from tpunb.virtual.iterators import SettledIterator, SettledIteratorSpec
 from tpunb.virtual.replicate.batch_parts import BatchParts, chosen
 
-__all__ = ["Cut", "iterator_of_whole_batches", "parts_of"]
-
 
 def iterator_of_whole_batches(distributed: Any) -> Any | None:
     """An iterator over a distributed dataset that is cut into parts of unknown size.

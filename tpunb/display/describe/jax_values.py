@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["items_of", "parts_of", "type_and_shape", "type_name"]
-
 
 def _jax() -> Any:
     """JAX if it is imported, else `None`."""

@@ -16,19 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "PIECE",
-    "ArraySummary",
-    "Statistics",
-    "Tally",
-    "array_summary",
-    "combined_deviation",
-    "decoded",
-    "limits_of",
-    "pieces",
-    "statistics_of",
-]
-
 PIECE = 2**18
 """Elements of a piece: 1 MiB of float32; smaller ones make threads wait for each other."""
 

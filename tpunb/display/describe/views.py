@@ -33,8 +33,6 @@ from tpunb.display.describe.values import (
     replica_value,
 )
 
-__all__ = ["BINS", "MODES", "Mode", "ReplicaView", "ViewRequest", "replica_view"]
-
 BINS = 48
 """Bins of a histogram."""
 

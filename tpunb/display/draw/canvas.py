@@ -13,18 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = [
-    "FRAME",
-    "GRID",
-    "HOST_COLOURS",
-    "INK",
-    "ON_LIGHT",
-    "POINTS",
-    "Canvas",
-    "ascii_text",
-    "new_canvas",
-]
-
 DPI = 100
 
 # A picture has no ground of its own, and lies on whatever the page's theme has. Its grey is

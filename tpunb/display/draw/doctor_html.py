@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tpunb._util.tables import GREEN, ORANGE, REPORT, badge, block, escaped, lines, table
 
-__all__ = ["doctor_html"]
-
 _CODE = (
     "padding:6px 10px;border:1px solid rgba(128,128,128,.6);border-radius:4px;"
     "font-family:monospace;font-size:13px;display:inline-block;user-select:all"

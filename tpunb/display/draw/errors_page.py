@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tpunb.errors.catalogue import CHAPTERS, Clue, Entry, link
 
-__all__ = ["errors_page"]
-
 _HEAD = """\
 # Known errors
 

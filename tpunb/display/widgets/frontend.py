@@ -10,22 +10,6 @@ import os
 import sys
 from typing import Any
 
-__all__ = [
-    "VARIABLE",
-    "can_pass",
-    "cell_id",
-    "clear",
-    "encoded",
-    "execution",
-    "in_marimo",
-    "is_program",
-    "passing",
-    "publish",
-    "saves_static_forms",
-    "shows_widgets",
-    "widget_opened",
-]
-
 VARIABLE = "TPUNB_WIDGETS"
 """The environment variable that sets whether displays are live: `always` or `never`."""
 

@@ -31,8 +31,6 @@ from tpunb.display.widgets.live_widget import LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack
 from tpunb.tpu.types import Accelerator, accelerator
 
-__all__ = ["TopologyWidget"]
-
 Memory = Callable[[], Sequence[int]]
 
 

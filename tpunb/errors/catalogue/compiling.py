@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tpunb.errors.catalogue.entry import Entry
 
-__all__ = ["COMPILING"]
-
 _OF_DATA_SIZE = r"No registered '(?:Unique\w{0,12}|ListDiff|DynamicPartition|NonMaxSuppressionV\d)'"
 _KNOWN_ISSUES = "https://www.tensorflow.org/xla/known_issues"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tpunb.errors.catalogue.entry import Clue, Entry
 
-__all__ = ["CONNECTING"]
-
 # Cloud TPUs name their workers so. Elsewhere a missing operation is a package's that
 # has not been imported.
 _WORKER = r"(?:t1v-)?n-[0-9a-f]{1,20}-w-\d+"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 
-__all__ = ["Clue", "Entry", "link"]
-
 _ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 
 

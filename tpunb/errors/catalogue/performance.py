@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tpunb.errors.catalogue.entry import Entry
 
-__all__ = ["PERFORMANCE"]
-
 _GUIDE = "https://cloud.google.com/tpu/docs/performance-guide"
 
 PERFORMANCE = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tpunb.errors.catalogue.entry import Clue, Entry
 
-__all__ = ["STRATEGY"]
-
 _TPU_STRATEGY = "tensorflow: tpu_strategy.py"
 _DISTRIBUTE_LIB = "tensorflow: distribute_lib.py"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tpunb.errors.catalogue.entry import Clue, Entry
 
-__all__ = ["WORKERS"]
-
 _REMOTE = r"Additional GRPC error information|root error\(s\) found|\[Op:"
 _UNAVAILABLE = r"\b(?:UnavailableError|Unavailable|UNAVAILABLE|INTERNAL): "
 _TARGET = r"\nAdditional GRPC error information from remote target /job:worker"

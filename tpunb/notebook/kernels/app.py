@@ -16,8 +16,6 @@ from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
 from tpunb.notebook.kernels.importing import Gate
 from tpunb.tpu.types import accelerator
 
-__all__ = ["main", "prepare", "watch"]
-
 _OPTION = "--tpu="
 _VARIABLE = "TPUNB_TPU"
 

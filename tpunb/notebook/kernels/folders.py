@@ -11,8 +11,6 @@ from pathlib import Path
 from tpunb._util.atomic_files import write_file
 from tpunb.errors import KernelError
 
-__all__ = ["LAUNCHER", "MARK", "checked_name", "delete", "folder_for", "tpu_of", "write"]
-
 LAUNCHER = "tpunb.kernel_launcher"
 MARK = "tpunb"
 _SPEC = "kernel.json"

@@ -9,8 +9,6 @@ from importlib.machinery import ModuleSpec
 from tpunb.errors import TpunbError
 from tpunb.virtual.import_tensorflow import QuietImport
 
-__all__ = ["Gate"]
-
 
 class Gate(QuietImport):
     """If TensorFlow comes without its virtual TPU, it does not come, also not at a second try.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 
-__all__ = ["logos"]
-
 # In units of the picture's side, 64: left, top, right, bottom, corner radius, colour.
 _Block = tuple[int, int, int, int, int, str]
 _BOARD: _Block = (2, 2, 62, 62, 10, "#1d3557")

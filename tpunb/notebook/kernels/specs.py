@@ -27,14 +27,6 @@ from tpunb.notebook.kernels.folders import (
 from tpunb.notebook.kernels.logo import logos
 from tpunb.tpu.types import Accelerator, accelerator
 
-__all__ = [
-    "InstalledKernel",
-    "install_kernel",
-    "installed_kernels",
-    "remove_kernel",
-    "temporary_kernel",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstalledKernel:

@@ -19,8 +19,6 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.devices import full_name
 from tpunb.virtual.tensorflow_log import quiet_start
 
-__all__ = ["RESIZES", "compiles", "why_not"]
-
 RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
 """Gradients of resizing images, for which TPUs have kernels of their own and XLA has none.
 

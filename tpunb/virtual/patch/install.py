@@ -18,16 +18,6 @@ from tpunb.virtual.import_tensorflow import require_tensorflow
 from tpunb.virtual.patch.state import Installation, current, set_current, set_failure
 from tpunb.virtual.strictness import Strictness
 
-__all__ = [
-    "give_back",
-    "install",
-    "install_when_imported",
-    "installed",
-    "lend",
-    "restore",
-    "uninstall",
-]
-
 _lock = threading.RLock()
 
 

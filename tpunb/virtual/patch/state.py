@@ -14,8 +14,6 @@ from tpunb.virtual.strictness import Strictness
 if TYPE_CHECKING:
     from tpunb.virtual.patch.device_names import TPUNames
 
-__all__ = ["ADDRESS", "Installation", "current", "failure", "set_current", "set_failure"]
-
 ADDRESS = f"10.0.0.2:{WORKER_PORT}"
 """The virtual TPU's worker, at the address that Colab's and Kaggle's TPU had."""
 

@@ -21,8 +21,6 @@ from tpunb.virtual._tensorflow import (
     handle_data_util,
 )
 
-__all__ = ["BatchParts", "are_as_usual", "chosen", "cut_batches", "of_usual_size"]
-
 
 class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
     """A `PerReplica` of parts of a batch.

@@ -20,8 +20,6 @@ from tpunb.virtual.graph.function_def import OUTSIDE, Library, Reference, data_i
 from tpunb.virtual.graph.nodes import add_node, type_of
 from tpunb.virtual.graph.rewrite import inlined
 
-__all__ = ["FACTORS", "MatrixUnit"]
-
 FACTORS: dict[str, tuple[str, ...]] = {
     "BatchMatMul": ("x", "y"),
     "BatchMatMulV2": ("x", "y"),

@@ -10,8 +10,6 @@ from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.examination import Examination, Located
 from tpunb.virtual.strict.memory import LANES, ROWS, Product, products, wasted
 
-__all__ = ["advice"]
-
 # Below this many multiply-adds there is nothing to gain: a core makes them in no time.
 _WORTH_WHILE = 1 << 18
 _MUCH_WASTE = 0.3

@@ -10,8 +10,6 @@ from tpunb.errors.code_problems import Problem, SourceLine, definition, innermos
 from tpunb.errors.explain import explain
 from tpunb.virtual.keras_layers import is_model
 
-__all__ = ["UNCHECKED", "Choose", "Diagnostic", "Unknown", "chooser", "problem_of"]
-
 Choose = Callable[[Sequence[SourceLine]], "tuple[str, int] | None"]
 """Which of the lines that led to a node is shown."""
 

@@ -29,20 +29,6 @@ from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.source_lines import SourceLines
 from tpunb.virtual.strictness import RULES, Strictness
 
-__all__ = [
-    "Examination",
-    "Located",
-    "enforce",
-    "examine",
-    "is_observed",
-    "is_written",
-    "observed",
-    "observing",
-    "once_a_line",
-    "spare_the_machine",
-    "statically_found",
-]
-
 _REFUSES = {rule.name: rule.refuses for rule in RULES}
 _observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = contextvars.ContextVar(
     "tpunb_observer", default=None

@@ -15,8 +15,6 @@ from tpunb.virtual.graph.rewrite import inlined
 from tpunb.virtual.graph.static_tensors import body_of, named_operations
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 
-__all__ = ["NO_TENSORS", "Host", "on_host"]
-
 NO_TENSORS = frozenset({dtypes.resource, dtypes.variant})
 """What the host cannot send to a core."""
 

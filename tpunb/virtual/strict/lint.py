@@ -10,8 +10,6 @@ from tpunb.virtual.graph.kernels import compiles, why_not
 from tpunb.virtual.strict.diagnostics import Diagnostic
 from tpunb.virtual.strict.known_ops import PRODUCTS, is_known
 
-__all__ = ["FRAGILE", "lint"]
-
 FRAGILE = (
     "a TPU pads it to its bound and computes all of it, and its compiler refuses some of what may "
     "follow."

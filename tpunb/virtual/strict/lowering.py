@@ -25,8 +25,6 @@ from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Paramete
 from tpunb.virtual.strict.xla import ask
 from tpunb.virtual.strict.xla_process import Answer, Request
 
-__all__ = ["Lowered", "lower", "lower_for_tpu"]
-
 _NODE = re.compile(r"{{node ([^}]+)}}")
 _BOUNDED = re.compile(r"<=\d+")
 # What it reports to its own developers.

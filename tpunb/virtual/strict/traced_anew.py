@@ -11,8 +11,6 @@ from typing import Any
 
 from tpunb.virtual._tensorflow import XLAControlFlowContext, ops, tpu_replication
 
-__all__ = ["traced_anew"]
-
 _looked_at: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_looked_at", default=False)
 
 _CLUSTERS = types.SimpleNamespace(_outside_compilation_counter=0)

@@ -10,8 +10,6 @@ import sys
 
 from tpunb._util.child_process import ChildProcess, started
 
-__all__ = ["ask", "start"]
-
 SECONDS = 60.0
 """How long a function may take that is about to run; whole models take a few seconds."""
 

@@ -17,8 +17,6 @@ from typing import Any, BinaryIO
 
 from tpunb.virtual.tensorflow_runtime import leave_out_python_api
 
-__all__ = ["Answer", "Request", "serve"]
-
 Spec = tuple[tuple[int, ...], int]
 """A shape and a type, as TensorFlow's enumeration has it."""
 
