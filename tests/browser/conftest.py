@@ -197,6 +197,32 @@ def screenshot(page: Any, request: pytest.FixtureRequest) -> Callable[..., Path]
     return keep
 
 
+AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+AXE = """async (tags) => {
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const found = await axe.run(document.body, { runOnly: { type: "tag", values: tags } });
+  return found.violations.flatMap((rule) => rule.nodes.map((node) =>
+    `${rule.id}: ${node.html.slice(0, 160)}: ${node.failureSummary.split("\\n")[1].trim()}`));
+}"""
+
+
+@pytest.fixture
+def axe(page: Any) -> Callable[[], list[str]]:
+    """Lists where the page breaks WCAG 2.2 AA, as axe-core finds it."""
+    try:
+        import axe_playwright_python
+    except ImportError:
+        pytest.skip(missing("axe-playwright-python"))
+    script = Path(axe_playwright_python.__file__).with_name("axe.min.js")
+
+    def violations() -> list[str]:
+        if not page.evaluate("'axe' in window"):
+            page.evaluate(script.read_text())
+        return list(page.evaluate(AXE, AXE_RULES))
+
+    return violations
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A Jupyter server with JupyterLab and Notebook 7."""

@@ -52,7 +52,7 @@ _CODE = TableStyle(
     _CELL,
     "padding:6px 10px 1px 0;text-align:left;font-weight:600",
 )
-_TITLE = "font-size:13px;font-weight:600;cursor:pointer;margin:4px 0"
+_TITLE = "font-size:13px;line-height:24px;font-weight:600;cursor:pointer"
 _BADGES = {"compiles": GREEN, "refused": RED, "unknown": ORANGE}
 
 

@@ -1,0 +1,132 @@
+"""Every widget and static form against axe-core's rules of WCAG 2.2 AA, in both themes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hosting import Hosted
+from support import programs as made
+from support.tiers import THOROUGH
+from test_curves import by_hand, noise, trained
+from test_programs import several
+from test_replicas import GALLERY, Values, distributed  # noqa: F401
+
+from tpunb.display import live_progress
+from tpunb.display.describe.replicas import describe_replica_values
+from tpunb.display.draw.connection_text import annotations_html, facts_html
+from tpunb.display.draw.doctor_html import doctor_html
+from tpunb.display.draw.programs_html import programs_html
+from tpunb.display.draw.static_forms import mimebundle
+from tpunb.display.widgets.curves import CurvesWidget
+from tpunb.display.widgets.programs import ProgramsWidget
+from tpunb.display.widgets.replicas import ReplicasWidget
+from tpunb.display.widgets.topology import TopologyWidget
+from tpunb.errors.explain import explain
+from tpunb.tpu.annotations import Annotations
+from tpunb.training.history import History
+from tpunb.training.profile import Operation, Profile, StepTimes
+
+pytestmark = THOROUGH
+
+UNREAD = """() => [...document.querySelectorAll("canvas")].filter((canvas) => {
+  const named = canvas.closest("[aria-label], [aria-labelledby]");
+  return canvas.closest("[aria-hidden=true]") === null
+    && (named === null || named.matches("section, [role=group]"));
+}).map((canvas) => canvas.parentElement.outerHTML.slice(0, 200))"""
+"""Pictures that a screen reader has no words for."""
+
+Host = Callable[[Callable[[], Any]], Hosted]
+Axe = Callable[[], list[str]]
+
+
+def spread() -> History:
+    history = History("8 replicas")
+    for step in range(60):
+        history.append(step, loss=[1 + 0.35 * noise(step, core) for core in range(8)])
+    history.finish(stopped=True)
+    return history
+
+
+def broken() -> History:
+    history = trained(steps=200, total=500)
+    history.append(201, loss=float("nan"), accuracy=0.1)
+    return history
+
+
+def runs() -> list[History]:
+    return [trained("baseline"), trained("lr 3e-4", speed=1.4), trained("dropout", speed=0.7)]
+
+
+WIDGETS: dict[str, Callable[[], Any]] = {
+    "waiting": lambda: by_hand(CurvesWidget(History("mnist", total_steps=200))),
+    "spread": lambda: by_hand(CurvesWidget(spread())),
+    "broken": lambda: by_hand(CurvesWidget(broken())),
+    "runs": lambda: by_hand(CurvesWidget(runs(), smoothing=60)),
+    "planes": lambda: TopologyWidget("v4-128"),
+    "space": lambda: TopologyWidget("v4-128", mode="3d"),
+    "pod": lambda: TopologyWidget("v5e-256", selected=[3]),
+    "program": lambda: ProgramsWidget(made.FITS),
+    "too large": lambda: ProgramsWidget(several(), chosen=1),
+    "refused": lambda: ProgramsWidget(several(), chosen=2),
+    **{
+        name: lambda make=make, state=state: ReplicasWidget(make(), **state)
+        for name, (make, state) in GALLERY.items()
+    },
+}
+
+
+def profile() -> Profile:
+    steps = tuple(StepTimes(f"train {n}", 0.0148, 0.001, 0.009, 0.001) for n in range(4))
+    return Profile(
+        whole=StepTimes("whole", 0.5, 0.1, 0.3),
+        steps=steps,
+        operations=(Operation("sequential_1/dense_1/MatMul", "MatMul", 32, 0.1, 0.178),),
+        notes=("On a virtual TPU the device is the CPU.",),
+    )
+
+
+ANNOTATIONS = Annotations((), logical_devices=2)
+REPORTED = [("Python", [("version", "3.12"), ("", "/usr/bin/python3")])]
+FORMS: dict[str, Callable[[], str]] = {
+    "replicas": lambda: str(
+        mimebundle(
+            describe_replica_values(
+                Values(*[np.array([k % 3, np.nan, np.inf, 1.0]) for k in range(8)])
+            )
+        )["text/html"]
+    ),
+    "program": lambda: programs_html([made.TOO_LARGE]),
+    "programs": lambda: programs_html(several()),
+    "profile": lambda: profile()._repr_html_(),
+    "doctor": lambda: doctor_html("No TPU here.", REPORTED, ("Next", "pip install x"), ok=False),
+    "facts": lambda: facts_html("Connected", [("TPU", "v3-8")]),
+    "annotations": lambda: annotations_html(ANNOTATIONS),
+    "explanation": lambda: explain("24")._repr_html_(),  # type: ignore[union-attr]
+    "passing": lambda: live_progress._html("300 steps in 2 s"),
+}
+
+
+def coloured(page: Any, theme: str) -> None:
+    """In the colours of one of JupyterLab's themes, as host.html has them, or of no theme."""
+    page.evaluate("(theme) => { document.body.className = theme; }", theme)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "none"])
+@pytest.mark.parametrize("name", WIDGETS)
+def test_widgets(name: str, theme: str, host: Host, page: Any, axe: Axe) -> None:
+    coloured(page, theme)
+    host(WIDGETS[name])
+    page.locator(".tpunb").wait_for()
+    assert axe() == []
+    assert page.evaluate(UNREAD) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark", "none"])
+@pytest.mark.parametrize("name", FORMS)
+def test_static_forms(name: str, theme: str, host: Host, page: Any, axe: Axe) -> None:
+    coloured(page, theme)
+    page.evaluate("(html) => { document.body.innerHTML = html; }", FORMS[name]())
+    assert axe() == []
