@@ -253,6 +253,8 @@ def test_completion_shows_what_is_public(
     completer = book.shell.Completer
     monkeypatch.setattr(completer, "use_jedi", use_jedi)
     with provisionalcompleter():
-        found = {one.text.rpartition(".")[2] for one in completer.completions("tpunb.", len("tpunb."))}
+        found = {
+            one.text.rpartition(".")[2] for one in completer.completions("tpunb.", len("tpunb."))
+        }
     assert found == {name for name in tpunb.__all__ if name != "__version__"} | modules
     assert all(hasattr(tpunb, name) for name in found)

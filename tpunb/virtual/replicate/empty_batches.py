@@ -172,7 +172,7 @@ def _or_zeros(add: Add, node: NodeDef) -> str:
 def _without_onednn(add: Add, node: NodeDef) -> None:
     """Makes a max-pooling's gradient its second version, for which oneDNN has no kernel."""
     windows = [
-        add_constant(add, f"{node.name}/{key}", node.device, node.attr[key].list.i)
+        add_constant(add, f"{node.name}/{key}", node.device, list(node.attr[key].list.i))
         for key in ("ksize", "strides")
     ]
     waits = [f"^{name}" for name in control_inputs(node)]
