@@ -22,7 +22,7 @@ from support.tiers import THOROUGH
 
 from tpunb.virtual._tensorflow import xla_data_pb2
 from tpunb.virtual.arithmetic import ArithmeticNameError
-from tpunb.virtual.replicate.matrix_unit import FACTORS, MatrixUnit
+from tpunb.virtual.replicate.passes import FACTORS, MatrixUnit
 
 
 class Ops:

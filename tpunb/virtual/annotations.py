@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tpunb.tpu.annotations import Annotation, Annotations
 from tpunb.virtual._tensorflow import FuncGraph, ops
-from tpunb.virtual.replicate.sharding import LOGICAL_CORE
+from tpunb.virtual.replicate.function_copies import LOGICAL_CORE
 from tpunb.virtual.replicate.trace import TracingGraph
 
 _GENERATED = "__autograph_generated_file"

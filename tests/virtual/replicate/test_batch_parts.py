@@ -15,9 +15,9 @@ from support.keras_models import keras
 from support.strategies import local, strategy_of
 
 from tpunb.virtual import replica_call
+from tpunb.virtual.replica_call import Written
 from tpunb.virtual.replicate import joining
 from tpunb.virtual.replicate.batch_parts import BatchParts
-from tpunb.virtual.replicate.emit import Written
 
 REPLICAS, FEATURES, USUAL = 4, 5, 7
 SUM = tf.distribute.ReduceOp.SUM

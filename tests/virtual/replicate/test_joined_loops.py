@@ -12,8 +12,8 @@ from support.keras_models import keras
 from support.strategies import each, replica_id, run, strategy_of
 from support.tiers import THOROUGH
 
-from tpunb.virtual.replicate import expand as expanding
 from tpunb.virtual.replicate import joining
+from tpunb.virtual.replicate import writer as expanding
 from tpunb.virtual.replicate.variance import Analysis
 
 REPLICAS, SUM = 4, tf.distribute.ReduceOp.SUM

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import each, local, replica_id, strategy_of
 
-from tpunb.virtual.replicate import passed_values
+from tpunb.virtual.replicate import arguments as passed_arguments
 
 REPLICAS = 4
 SUM = tf.distribute.ReduceOp.SUM
@@ -73,7 +73,7 @@ def test_values_of_any_kind(values: list[Any]) -> None:
 
 
 def test_large_values_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passed_values, "_MOST_BYTES", 4 * 200 * REPLICAS)
+    monkeypatch.setattr(passed_arguments, "_MOST_BYTES", 4 * 200 * REPLICAS)
     small, large = (each(strategy(), [[1.0] * count] * 4) for count in (200, 201))
     step = calling(lambda a, b: (tf.reduce_sum(a), tf.reduce_sum(b)), small, large)
     assert arguments(step) == [1, 2, 1, 1, 1, 1]

@@ -31,11 +31,11 @@ from tpunb.virtual.graph.function_def import (
     CALLS,
     OUTSIDE,
     Library,
+    body_of,
     called_functions,
     needed,
 )
 from tpunb.virtual.graph.rewrite import inlined
-from tpunb.virtual.graph.static_tensors import body_of
 
 _NO_TENSORS = frozenset({dtypes.resource, dtypes.variant, dtypes.string})
 # They ask for a shape, which is known: TensorFlow's optimizer does not make the tensor for them.

@@ -13,12 +13,44 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef
-from tpunb.virtual.graph.function_def import CALLS, Library, called_functions, needed
-from tpunb.virtual.graph.nodes import add_node, make_identity
-from tpunb.virtual.replicate.empty_batches import guard_all
-from tpunb.virtual.replicate.folding import keep_from_folding
-from tpunb.virtual.replicate.sharding import logical_core
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, OpSharding
+from tpunb.virtual.graph.function_def import (
+    CALLS,
+    Library,
+    add_node,
+    called_functions,
+    make_identity,
+    needed,
+)
+from tpunb.virtual.replicate.workarounds import guard_all, keep_from_folding
+
+LOGICAL_CORE = "TPU_REPLICATED_CORE:"
+"""How `tf.tpu.core` writes a logical device into a device's name."""
+
+
+def logical_core(device: str) -> int | None:
+    """The logical device that a device's name asks for; None if it asks for none."""
+    if LOGICAL_CORE not in device:
+        return None
+    return int(device.rpartition(LOGICAL_CORE)[2])
+
+
+def assigned_device(node: NodeDef) -> int | None:
+    """The logical device to which an annotation assigns its tensor.
+
+    Args:
+        node: Any node.
+
+    Returns:
+        The number; None for a tensor that is split or replicated, and for a
+        node that is no annotation.
+    """
+    if node.op != "XlaSharding" or not node.attr["sharding"].s:
+        return None
+    sharding = OpSharding.FromString(node.attr["sharding"].s)
+    if sharding.type != OpSharding.MAXIMAL:
+        return None
+    return int(sharding.tile_assignment_devices[0])
 
 
 class FunctionCopies:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, NodeDef, dtypes, op_def_registry
-from tpunb.virtual.graph.static_tensors import Sizes
+from tpunb.virtual.graph.function_def import Sizes
 
 
 class Form(enum.Enum):

@@ -20,18 +20,16 @@ from tpunb.virtual.graph.function_def import (
     LOOPS,
     OUTSIDE,
     READS,
+    KnownSizes,
     Library,
     Reference,
+    StaticTensors,
     called_functions,
     data_inputs,
     is_stateful,
     needed,
-    returned,
-)
-from tpunb.virtual.graph.static_tensors import (
-    KnownSizes,
-    StaticTensors,
     output_types,
+    returned,
 )
 from tpunb.virtual.replicate.joined_forms import (
     FRESH,

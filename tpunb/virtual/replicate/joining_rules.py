@@ -11,8 +11,7 @@ import string
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, dtypes
-from tpunb.virtual.graph.nodes import integer, type_of
-from tpunb.virtual.graph.static_tensors import Sizes
+from tpunb.virtual.graph.function_def import Sizes, integer, type_of
 from tpunb.virtual.replicate.joined_forms import (
     INNER,
     LISTED,

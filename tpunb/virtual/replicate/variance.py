@@ -27,6 +27,7 @@ from tpunb.virtual.graph.function_def import (
     READS,
     Library,
     Reference,
+    StaticTensors,
     called_functions,
     control_inputs,
     data_inputs,
@@ -35,10 +36,11 @@ from tpunb.virtual.graph.function_def import (
     in_topological_order,
     is_stateful,
     only_updates,
+    output_place,
+    output_types,
     reference,
     writes_variables,
 )
-from tpunb.virtual.graph.static_tensors import StaticTensors, output_place, output_types
 from tpunb.virtual.replicate.joined_forms import Form, Plan
 from tpunb.virtual.variable_copies import Resource
 

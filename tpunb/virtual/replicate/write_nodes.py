@@ -19,14 +19,17 @@ from tpunb.virtual.graph.function_def import (
     CONTROL_FLOW,
     READS,
     Reference,
+    add_constant,
+    argument_name,
     called_functions,
     data_inputs,
+    instance,
+    integer,
+    type_of,
 )
-from tpunb.virtual.graph.nodes import add_constant, argument_name, instance, integer, type_of
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.empty_batches import guard
-from tpunb.virtual.replicate.folding import keep_from_folding
 from tpunb.virtual.replicate.joined_forms import Form
+from tpunb.virtual.replicate.workarounds import guard, keep_from_folding
 
 _FIRST_DEVICE = full_name("/device:CPU:0")
 

@@ -16,8 +16,8 @@ import tensorflow as tf
 from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, refusal
 from tpunb.errors.explain import explain
+from tpunb.virtual.graph.function_def import body_sizes, known_sizes
 from tpunb.virtual.graph.rewrite import inlined
-from tpunb.virtual.graph.static_tensors import body_sizes, known_sizes
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.arguments import foreign_types, out_of_scope_variables, parameters
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown

@@ -10,9 +10,15 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_registry
-from tpunb.virtual.graph.function_def import OUTSIDE, Library, called_functions, has_outside
+from tpunb.virtual.graph.function_def import (
+    OUTSIDE,
+    Library,
+    body_of,
+    called_functions,
+    has_outside,
+    named_operations,
+)
 from tpunb.virtual.graph.rewrite import inlined
-from tpunb.virtual.graph.static_tensors import body_of, named_operations
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 
 NO_TENSORS = frozenset({dtypes.resource, dtypes.variant})

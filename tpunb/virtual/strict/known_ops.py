@@ -16,15 +16,17 @@ import numpy as np
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
 from tpunb.virtual.graph.function_def import (
     LOOPS,
+    KnownSizes,
     Library,
     Reference,
+    Sizes,
+    StaticTensors,
     data_inputs,
     has_collectives,
     has_effects,
     needed,
     returned,
 )
-from tpunb.virtual.graph.static_tensors import KnownSizes, Sizes, StaticTensors
 
 _ELEMENTWISE = """
     Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh Cast Ceil ClipByValue

@@ -25,9 +25,13 @@ from tpunb.virtual.graph.function_def import (
     Library,
     called_functions,
     has_collectives,
+    integer,
+    make_identity,
     needed,
+    new_constant,
+    new_node,
+    type_of,
 )
-from tpunb.virtual.graph.nodes import integer, make_identity, new_constant, new_node, type_of
 from tpunb.virtual.graph.rewrite import Rewrite, inlined
 from tpunb.virtual.strict.diagnostics import Unknown
 from tpunb.virtual.strict.host import Host
