@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import reprlib
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.integers import is_whole
 from tpunb._util.logs import logger
+from tpunb.errors import TpunbError
+from tpunb.machine.resources import measure, processors
+from tpunb.tpu.types import largest_memory
 from tpunb.virtual._tensorflow import (
     FuncGraph,
     FunctionDef,
@@ -23,11 +30,12 @@ from tpunb.virtual._tensorflow import (
     ops,
     variable_utils,
 )
-from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.arithmetic import Arithmetic
+from tpunb.virtual.devices import VirtualDevices, is_elsewhere, process_of
 from tpunb.virtual.graph.collectives import check_all
 from tpunb.virtual.graph.function_def import body_sizes, is_read, known_sizes
 from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.replicate.arguments import Passed, columns_of, passed_to
+from tpunb.virtual.replicate.arguments import columns_of, passed_to
 from tpunb.virtual.replicate.batch_parts import (
     BatchParts,
     are_as_usual,
@@ -35,21 +43,116 @@ from tpunb.virtual.replicate.batch_parts import (
     cut_batches,
     of_usual_size,
 )
-from tpunb.virtual.replicate.joining import Joining
-from tpunb.virtual.replicate.options import ReplicateOptions
-from tpunb.virtual.replicate.passes import MatrixUnit
-from tpunb.virtual.replicate.stale_traces import ReplicatedFunction
-from tpunb.virtual.replicate.trace import trace
+from tpunb.virtual.replicate.passes import MatrixUnit, ReplicaFunction
+from tpunb.virtual.replicate.stale_traces import Divergence, ReplicatedFunction
+from tpunb.virtual.replicate.trace import TracingGraph, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
 from tpunb.virtual.replicate.workarounds import unknown_sizes
-from tpunb.virtual.replicate.writer import Expansion, ReplicaFunction
+from tpunb.virtual.replicate.writer import Expansion
 from tpunb.virtual.strict.examination import (
     enforce,
     is_observed,
     is_written,
     spare_the_machine,
 )
+from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.variable_copies import outermost, replica_of
+
+_USUAL_MEMORY = 2**33  # of a machine that does not say what it has
+_JOINED_PART = 8
+
+
+class AtOnceError(TpunbError, ValueError):
+    """What says how many replicas run at a time is no positive whole number."""
+
+
+def checked(at_once: int | None) -> int | None:
+    """How many replicas run at a time, as it was given.
+
+    Raises:
+        AtOnceError: It is no positive whole number, nor None.
+    """
+    if at_once is None or (is_whole(at_once) and at_once >= 1):
+        return at_once
+    raise AtOnceError(
+        f"{reprlib.repr(at_once)} replicas cannot run at a time.",
+        fix="Give a whole number from 1, or nothing for as many as there are processors.",
+    )
+
+
+def processors_for_each(devices: VirtualDevices) -> int:
+    """How many of this machine's processors there are for each of the hosts' processes."""
+    processes = {process_of(host) for host in devices.hosts}
+    return max(1, processors() // len(processes))
+
+
+def most_joined(joined: bool | None, at_once: int | None) -> float:
+    """How many bytes the joined values of a step may take together.
+
+    Fewer live at once: each ends with the last that reads it.
+
+    Args:
+        joined: Whether values are joined; None for where they take a small part of the
+            machine's memory.
+        at_once: How many replicas run at a time, as it was given: whoever gives a number
+            wants no operation of all.
+    """
+    if joined is not None:
+        return math.inf if joined else 0
+    if at_once is not None:
+        return 0
+    return (measure().total or _USUAL_MEMORY) / _JOINED_PART
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicateOptions:
+    """What replicating needs to know of the strategy.
+
+    Attributes:
+        cores: The devices of each replica, its logical devices in order.
+        assigned: Whether a device assignment says which cores form a replica.
+        divergence: The variables whose copies may differ, and the functions that use them.
+        strictness: What is refused because a TPU refuses it.
+        memory: Of a replica's cores, in bytes.
+        called: What these are called in a sentence.
+        at_once: How many replicas of a process run at a time; None for all.
+        joined: How many bytes the values of all replicas that are one tensor may take
+            together; 0 to leave each replica its own.
+        arithmetic: How they multiply.
+    """
+
+    cores: Sequence[Sequence[str]]
+    assigned: bool = False
+    divergence: Divergence = dataclasses.field(default_factory=Divergence)
+    strictness: Strictness = dataclasses.field(default_factory=Strictness)
+    memory: int = dataclasses.field(default_factory=largest_memory)
+    called: str = "a core of the largest TPU"
+    at_once: int | None = None
+    joined: float = 0
+    arithmetic: Arithmetic = "cpu"
+
+    @functools.cached_property
+    def places(self) -> Sequence[Sequence[str]]:
+        """The devices that compute for each replica, and hold its copies of variables."""
+        return [list(map(self.place_of, logical)) for logical in self.cores]
+
+    @functools.cached_property
+    def places_of_cores(self) -> Mapping[str, str]:
+        """Where variables are kept that are on a core, by the core's device."""
+        pairs = zip(self.cores, self.places, strict=True)
+        return {core: place for pair in pairs for core, place in zip(*pair, strict=True)}
+
+    def place_of(self, device: str) -> str:
+        """Where what is on a core or a host is computed and kept: on its process's first device.
+
+        TensorFlow runs each device's part of a function by an executor of its own and hands
+        tensors from one to the next by a rendezvous, which for small layers takes longer than
+        what they compute. On the first are datasets too, and all that asks for no device.
+        """
+        if len(self.cores[0]) > 1:
+            return device  # what is on which logical device is of interest
+        return f"{process_of(device)}/device:CPU:0"
+
 
 _COMPILES = "_XlaMustCompile"
 
@@ -115,12 +218,19 @@ def replicate(
         settle_compilation_around()
     inputs = [variable_utils.convert_variables_to_tensors(list(one)) for one in inputs]
     columns = columns_of(inputs)
-    graph = trace(function, inputs[0], columns, options)
-    return _call(graph, columns, options)
+    graph = trace(
+        function,
+        inputs[0],
+        columns,
+        options.cores,
+        assigned=options.assigned,
+        watcher=options.divergence,
+    )
+    return _call(graph, [column for column in columns if column[0] is not None], options)
 
 
 def _call(
-    graph: FuncGraph, columns: Sequence[Sequence[Any]], options: ReplicateOptions
+    graph: TracingGraph, columns: Sequence[Sequence[Any]], options: ReplicateOptions
 ) -> list[Any]:
     """Writes the traced function out for all replicas and calls it."""
     atomic = atomic_function.from_func_graph(graph.name, graph, {})
@@ -128,7 +238,7 @@ def _call(
     traced = TracedFunction(
         graph,
         atomic,
-        {key: variable.parts.handles[0] for key, variable in variables.items()},
+        {key: variable.handles[0] for key, variable in variables.items()},
         options.cores[0][0],
         memory=options.memory,
         cores=options.called,
@@ -137,8 +247,7 @@ def _call(
     _refuse_single_copies(traced)
     if not is_written():
         check_all(traced.definition, traced.library, len(options.cores))
-        return packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
-    columns = [column for column in columns if column[0] is not None]
+        return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
     function = ReplicaFunction(
         traced.definition,
         traced.library,
@@ -146,51 +255,62 @@ def _call(
         unknown_sizes(graph),
         MatrixUnit.as_set() if options.arithmetic == "tpu" else None,
         options.at_once,
-        Joining(
-            known_sizes(graph, traced.definition),
-            options.joined,
-            body_sizes=body_sizes(graph, traced.library),
-        )
-        if options.joined
-        else None,
+        known_sizes(graph, traced.definition) if options.joined else None,
+        body_sizes(graph, traced.library) if options.joined else None,
+        options.joined,
     )
-    written = _written(function, traced, columns)
+    written = _written(function, traced, columns, options)
     if _runs_here(options):
         spare_the_machine(traced, len(options.cores), written.expansion.repeated)
     batches = _batches(function, columns, options)
+    replicas = len(options.cores)
     try:
-        joined = _of_usual_size(function, traced, columns, batches)
+        joined = _of_usual_size(function, traced, columns, batches, options)
         if joined is not None:
-            return packed(graph, *call_either(graph, written, joined, batches), options.cores)
+            outputs, places = _call_either(graph, written, joined, batches, replicas)
+            return _packed(graph, outputs, places, options.cores)
     except Exception:
         # Whatever goes wrong with what is joined goes well with what is not, or fails there too.
         logger("replicate").debug("Batches of the usual size are not joined.", exc_info=True)
-    return packed(graph, emit(graph, written), written.expansion.places, options.cores)
+    outputs = _emit(graph, written, replicas)
+    return _packed(graph, outputs, written.expansion.places, options.cores)
+
+
+def _runs_here(options: ReplicateOptions) -> bool:
+    """Whether this process makes the tensors, and is to look after its memory."""
+    return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """A function for all replicas.
+
+    Attributes:
+        values: What is passed for each of the replica function's arguments, by its name.
+        expansion: The function.
+        functions: The same as it is registered, after those that it calls.
+    """
+
+    values: Mapping[str, Sequence[Any]]
+    expansion: Expansion
+    functions: Sequence[ReplicatedFunction]
 
 
 def _written(
     function: ReplicaFunction,
     traced: TracedFunction,
     columns: Sequence[Sequence[Any]],
+    options: ReplicateOptions,
     batches: Collection[int] = (),
 ) -> Written:
-    """A function written out for all replicas, with what is passed to it.
-
-    Args:
-        function: The function.
-        traced: The same as it was traced.
-        columns: The arguments of the call, each with its value on every replica.
-        batches: Those that are passed stacked.
-    """
+    """Writes a function for all replicas; the arguments of some places are passed stacked."""
     while True:
-        inputs = passed_to(traced, columns)
-        for place in batches:
-            inputs[place] = Passed(inputs[place].name, Argument(Passing.STACKED), [])
-        arguments = {one.name: one.argument for one in inputs}
-        divergence = traced.graph.tracing.options.divergence
-        written = divergence.write(function, arguments, traced.atomic)
+        arguments, values = passed_to(traced, columns, options.places)
+        names = list(arguments)
+        arguments.update((names[place], Argument(Passing.STACKED)) for place in batches)
+        written = options.divergence.write(function, arguments, traced.atomic)
         if written is not None:
-            return Written(inputs, *written)
+            return Written(values, *written)
 
 
 def _batches(
@@ -209,21 +329,15 @@ def _of_usual_size(
     traced: TracedFunction,
     columns: Sequence[Sequence[Any]],
     batches: Mapping[int, BatchParts],
+    options: ReplicateOptions,
 ) -> Written | None:
-    """A function written out for parts of the usual size, with what replicas do joined.
-
-    Args:
-        function: The function.
-        traced: The same as it was traced.
-        columns: The arguments of the call, each with its value on every replica.
-        batches: Those that are parts of batches.
-    """
+    """Writes a function for parts of the usual size, if what replicas do is joined then."""
     graph = of_usual_size(traced.graph, traced.definition, batches) if batches else None
-    if graph is None or function.joining is None:
+    if graph is None:
         return None
-    joining = dataclasses.replace(function.joining, sizes=known_sizes(graph, traced.definition))
-    usual = dataclasses.replace(function, shapes=unknown_sizes(graph), joining=joining)
-    written = _written(usual, traced, columns, batches)
+    sizes = known_sizes(graph, traced.definition)
+    usual = dataclasses.replace(function, shapes=unknown_sizes(graph), sizes=sizes)
+    written = _written(usual, traced, columns, options, batches)
     return written if written.expansion.joined else None
 
 
@@ -260,28 +374,12 @@ def _refuse_single_copies(traced: TracedFunction) -> None:
             )
 
 
-def _runs_here(options: ReplicateOptions) -> bool:
-    """Whether this process makes the tensors, and is to look after its memory."""
-    return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
-
-
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """A function for all replicas, and its arguments.
-
-    Attributes:
-        inputs: Its arguments.
-        expansion: The function.
-        functions: The same as it is registered, after those that it calls.
-    """
-
-    inputs: Sequence[Passed]
-    expansion: Expansion
-    functions: Sequence[ReplicatedFunction]
-
-
-def call_either(
-    graph: FuncGraph, apart: Written, joined: Written, batches: Mapping[int, BatchParts]
+def _call_either(
+    graph: FuncGraph,
+    apart: Written,
+    joined: Written,
+    batches: Mapping[int, BatchParts],
+    replicas: int,
 ) -> tuple[Sequence[Any], Sequence[int]]:
     """Calls one of two functions: what is joined, if the replicas' parts are of the usual size.
 
@@ -291,16 +389,14 @@ def call_either(
     """
     pairs = list(zip(apart.expansion.places, joined.expansion.places, strict=True))
     order = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
-    replicas = len(graph.tracing.options.cores)
 
     def call(written: Written, which: int) -> list[Any]:
-        names = written.inputs
-        stacked = written is joined
+        names = list(written.values)
         values = {
-            names[place].name: [batch.stacked()] if stacked else batch.parts()
+            names[place]: [batch.stacked()] if written is joined else batch.parts()
             for place, batch in batches.items()
         }
-        outputs = emit(graph, written, values)
+        outputs = _emit(graph, written, replicas, values)
         columns = [outputs[pair[which] * replicas :][:replicas] for pair in order]
         return [tensor for column in columns for tensor in column]
 
@@ -309,8 +405,11 @@ def call_either(
     return outputs, [order[pair] for pair in pairs]
 
 
-def emit(
-    graph: FuncGraph, written: Written, values: Mapping[str, Sequence[Any]] | None = None
+def _emit(
+    graph: FuncGraph,
+    written: Written,
+    replicas: int,
+    instead: Mapping[str, Sequence[Any]] | None = None,
 ) -> Sequence[Any]:
     """Adds the function for all replicas to the graph being built, and its call.
 
@@ -320,10 +419,8 @@ def emit(
     Args:
         graph: The replica function as it was traced.
         written: The function for all replicas.
-        values: What is passed in place of its inputs' own values, by their names.
-
-    Returns:
-        Its outputs.
+        replicas: How many there are.
+        instead: What is passed in place of some of its values, by their names.
     """
     expansion = written.expansion
     outer = ops.get_default_graph()
@@ -331,10 +428,10 @@ def emit(
         outer._add_function_recursive(function)
     for function in written.functions:
         function.add_to(outer)
-    given = {one.name: one.values for one in written.inputs} | dict(values or {})
+    given = {**written.values, **(instead or {})}
     flat = [value for column in given.values() for value in column]
-    if not outer.building_function and len(graph.tracing.options.cores) == 1:
-        return write_into_graph(expansion.definition, flat)
+    if not outer.building_function and replicas == 1:
+        return _write_into_graph(expansion.definition, flat)
     call = atomic_function.partitioned_call_op(
         name=expansion.definition.signature.name.encode(),
         args=flat,
@@ -342,18 +439,14 @@ def emit(
         tout=[output.type for output in expansion.definition.signature.output_arg],
         config=context.context().function_call_options.config_proto_serialized,
     )
-    _mark_reads(call, expansion, given)
-    return call.outputs  # type: ignore[no-any-return]
-
-
-def _mark_reads(call: Any, expansion: Expansion, given: Mapping[str, Sequence[Any]]) -> None:
-    """Reports to automatic control dependencies which variables are only read."""
+    # Automatic control dependencies ask which variables are only read.
     only_read = [name in expansion.reads for name, column in given.items() for _ in column]
     places = [place for place, read in enumerate(only_read) if read]
     ops.set_int_list_attr(call, auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR, places)
+    return call.outputs  # type: ignore[no-any-return]
 
 
-def packed(
+def _packed(
     graph: FuncGraph,
     outputs: Sequence[Any],
     places: Sequence[int],
@@ -389,16 +482,8 @@ def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]
     return placed
 
 
-def write_into_graph(function: FunctionDef, values: Sequence[Any]) -> list[Any]:
-    """Writes a function's nodes into the graph that is being built.
-
-    Args:
-        function: The function; the graph has those that it calls.
-        values: Its arguments.
-
-    Returns:
-        Its results, which wait for all that it does.
-    """
+def _write_into_graph(function: FunctionDef, values: Sequence[Any]) -> list[Any]:
+    """Writes a function's nodes into the graph that is being built; gives its results."""
     graph, names = function_def_to_graph_def(function)
     given = dict(zip((one.name for one in function.signature.input_arg), values, strict=True))
     for node in [node for node in graph.node if node.name in given]:

@@ -33,14 +33,14 @@ from tpunb.virtual.host_datasets import clone_for_each_host
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
 from tpunb.virtual.iterators import leave_untuned
-from tpunb.virtual.replica_call import replicate
-from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
-from tpunb.virtual.replicate.options import (
+from tpunb.virtual.replica_call import (
     ReplicateOptions,
     checked,
     most_joined,
     processors_for_each,
+    replicate,
 )
+from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.v1_steps import run_steps, values_outside

@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import _set_last_step_outputs, distribute_utils, input_lib
-from tpunb.virtual.replica_call import replicate
-from tpunb.virtual.replicate.options import ReplicateOptions
+from tpunb.virtual.replica_call import ReplicateOptions, replicate
 
 
 def run_steps(

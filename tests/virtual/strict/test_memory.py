@@ -16,8 +16,7 @@ from tpunb.errors import MemoryLimitError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
 from tpunb.virtual.check import check
-from tpunb.virtual.replica_call import _runs_here
-from tpunb.virtual.replicate.options import ReplicateOptions
+from tpunb.virtual.replica_call import ReplicateOptions, _runs_here
 from tpunb.virtual.strict import memory
 
 EXHAUSTED = tf.errors.ResourceExhaustedError

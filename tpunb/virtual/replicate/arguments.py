@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -233,27 +232,17 @@ _MOST_BYTES = 2**26
 """Of values that exist already, and are kept once more."""
 
 
-def stacked(column: Sequence[Any], places: Sequence[Sequence[str]]) -> Any | None:
+def _stacked(column: Sequence[Any], places: Sequence[Sequence[str]]) -> Any | None:
     """The values of all replicas along a new axis 0, where that costs no step anything.
 
     So it is with values that never change: what a function closes over, numbers such as
     the replica's own. And with parts of one tensor, as an input pipeline gives them.
-
-    Args:
-        column: The value for each replica.
-        places: The devices that compute for each.
-
-    Returns:
-        One tensor, or None to pass one for each.
     """
     if len({place for logical in places for place in logical}) > 1 or len(column) < 2:
         return None
-    if column[0].dtype in {tf.resource, tf.variant}:
+    if column[0].dtype in {tf.resource, tf.variant} or not isinstance(column[0], tf.Tensor):
         return None
-    return _whole(column, places[0][0]) if isinstance(column[0], tf.Tensor) else None
-
-
-def _whole(column: Sequence[Any], place: str) -> Any | None:
+    place = places[0][0]
     if all(isinstance(value, EagerTensor) for value in column):
         return _of_eager(column, place)
     if any(isinstance(value, EagerTensor) for value in column):
@@ -294,59 +283,57 @@ def _unstacked(column: Sequence[Any]) -> Any | None:
     return tf.gather(unpack.inputs[0], order)
 
 
-@dataclasses.dataclass(frozen=True)
-class Passed:
-    """An argument of the traced function, and what is passed for it.
+def passed_to(
+    traced: TracedFunction, columns: Sequence[Sequence[Any]], places: Sequence[Sequence[str]]
+) -> tuple[dict[str, Argument], dict[str, Sequence[Any]]]:
+    """The arguments of a traced function: those of the call, then what it captures.
 
-    Attributes:
-        name: Its name.
-        argument: How it reaches the replicas.
-        values: One value for all replicas, or one for each; of a variable its handles.
+    Args:
+        traced: The function.
+        columns: The arguments of the call, each with its value on every replica.
+        places: The devices that compute for each replica.
+
+    Returns:
+        How each reaches the replicas, by its name, and what is passed for it: one value for all
+        replicas, or one for each; of a variable its handles.
     """
-
-    name: str
-    argument: Argument
-    values: Sequence[Any]
-
-
-def passed_to(traced: TracedFunction, columns: Sequence[Sequence[Any]]) -> list[Passed]:
-    """The arguments of the traced function: those of the call, then what it captures."""
     graph = traced.graph
     external = {id(inner): outer for outer, inner in graph.captures}
     names = [argument.name for argument in traced.definition.signature.input_arg]
-    places = graph.tracing.options.places
-    inputs = [_of_column(*pair, places) for pair in zip(names, columns, strict=False)]
+    passed = {name: _of_column(one, places) for name, one in zip(names, columns, strict=False)}
     captured = graph.inputs[len(columns) :]
     for name, placeholder in zip(names[len(columns) :], captured, strict=True):
         variable = graph.tracing.variables.get(id(placeholder))
         if variable is None:
-            inputs.append(Passed(name, Argument(Passing.SHARED), [external[id(placeholder)]]))
+            passed[name] = Argument(Passing.SHARED), [external[id(placeholder)]]
         else:
-            inputs.append(_of_variable(name, variable))
-    return inputs
+            passed[name] = _of_variable(variable)
+    arguments = {name: argument for name, (argument, _) in passed.items()}
+    return arguments, {name: values for name, (_, values) in passed.items()}
 
 
-def _of_column(name: str, column: Sequence[Any], places: Sequence[Sequence[str]]) -> Passed:
+def _of_column(
+    column: Sequence[Any], places: Sequence[Sequence[str]]
+) -> tuple[Argument, Sequence[Any]]:
     if len(column) > 1 and all(value is column[0] for value in column):
-        return Passed(name, Argument(Passing.SHARED), column[:1])
-    whole = stacked(column, places)
+        return Argument(Passing.SHARED), column[:1]
+    whole = _stacked(column, places)
     if whole is not None:
-        return Passed(name, Argument(Passing.STACKED), [whole])
-    return Passed(name, Argument(Passing.VARYING), column)
+        return Argument(Passing.STACKED), [whole]
+    return Argument(Passing.VARYING), column
 
 
-def _of_variable(name: str, variable: TracedVariable) -> Passed:
-    parts, merged = variable.parts, variable.merged
+def _of_variable(variable: TracedVariable) -> tuple[Argument, Sequence[Any]]:
+    merged = variable.merged
     if merged is not None:
         # Its copies may have been split since it was traced.
         handles, are_merged = merged.handles(), merged.are_merged
         merged.used |= are_merged
-        argument = Argument(Passing.MIRRORED, key=variable.key, merged=are_merged)
-        return Passed(name, argument, handles)
+        return Argument(Passing.MIRRORED, key=variable.key, merged=are_merged), handles
     argument = Argument(
         Passing.MIRRORED if variable.mirrored else Passing.LOCAL,
         key=variable.key if variable.mirrored else "",
-        home=parts.home,
-        copy_type=parts.dtype if parts.copies else None,
+        home=variable.home,
+        copy_type=variable.dtype,
     )
-    return Passed(name, argument, [*parts.handles, *parts.copies])
+    return argument, [*variable.handles, *variable.copies]

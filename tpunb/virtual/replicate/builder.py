@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections import defaultdict
@@ -15,7 +14,6 @@ from tpunb.virtual.devices import process_of
 from tpunb.virtual.graph.function_def import (
     READS,
     Add,
-    Library,
     Reference,
     Sizes,
     StaticTensors,
@@ -33,7 +31,7 @@ from tpunb.virtual.graph.function_def import (
 )
 from tpunb.virtual.replicate.function_copies import FunctionCopies, assigned_device, logical_core
 from tpunb.virtual.replicate.joined_forms import FRESH, Form, Take, listed_shape
-from tpunb.virtual.replicate.variance import Analysis, Argument, Role, Variance
+from tpunb.virtual.replicate.variance import Analysis, Argument, Arguments, Role, Variance
 from tpunb.virtual.variable_copies import Resource, leads
 
 _INT32 = type_of(dtypes.int32)
@@ -281,9 +279,7 @@ class Handles:
         add: Writes a node.
     """
 
-    def __init__(
-        self, arguments: Mapping[str, Argument], devices: Sequence[str], add: AddNode
-    ) -> None:
+    def __init__(self, arguments: Arguments, devices: Sequence[str], add: AddNode) -> None:
         self._arguments = arguments
         self._add = add
         self._leads = leads(devices)
@@ -345,31 +341,16 @@ class Handles:
 _RESOURCE = dtypes.resource.as_datatype_enum
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """What a function for all replicas shares with the bodies lifted out of it.
-
-    Attributes:
-        cores: The devices of each replica, its logical devices in order.
-        library: Finds the functions of control flow, their calls inlined.
-        function_copies: Makes the per-replica copies of called functions.
-        at_once: How many replicas of a process run at a time; None for all.
-    """
-
-    cores: Sequence[Sequence[str]]
-    library: Library
-    function_copies: FunctionCopies
-    at_once: int | None = None
-
-
 class Builder:
     """A function for all replicas while it is written.
 
     Args:
         function: The function of one replica, its calls inlined.
         analysis: What of it varies between the replicas.
-        setting: What it shares with the bodies lifted out of it.
+        cores: The devices of each replica, its logical devices in order.
+        copies: Makes the per-replica copies of called functions.
         name: The name of the function for all replicas.
+        at_once: How many replicas of a process run at a time; None for all.
         path: The names of the nodes around a body, as a prefix.
         shapes: The shapes of convolutions of unknown batches; None if all sizes are known.
 
@@ -388,19 +369,22 @@ class Builder:
         self,
         function: FunctionDef,
         analysis: Analysis,
-        setting: Setting,
+        cores: Sequence[Sequence[str]],
+        copies: FunctionCopies,
         name: str,
+        at_once: int | None,
         *,
         path: str = "",
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.function = function
         self.analysis = analysis
-        self.setting = setting
+        self.cores = cores
+        self.copies = copies
+        self.at_once = at_once
         self.path = path
         self.shapes = shapes
-        self.cores = setting.cores
-        self.replicas = range(len(setting.cores))
+        self.replicas = range(len(cores))
         self.nodes = {node.name: node for node in analysis.order}
         self._needed = needed(function)
         self.result = FunctionDef()
@@ -412,7 +396,7 @@ class Builder:
         # Replicas that take turns would hold what is computed once from the first to the last.
         once = bool(analysis.plans) and len({core[0] for core in self.cores}) == 1
         self._everywhere = set() if once else _computed_everywhere(function, analysis)
-        self.processes = [process_of(core[0]) for core in setting.cores]
+        self.processes = [process_of(core[0]) for core in cores]
         self.handles = Handles(analysis.arguments, [core[0] for core in self.cores], self.add)
         self._broadcast: dict[tuple[str, str], str] = {}
         self._parts: dict[str, str] = {}
@@ -420,10 +404,12 @@ class Builder:
 
     def for_body(self, body: FunctionDef, analysis: Analysis, path: str) -> Builder:
         """A builder for a body that is lifted out of this function's control flow."""
-        name = self.setting.function_copies.new_name()
+        name = self.copies.new_name()
         # The shapes within a body are not known; it is guarded all the same.
         shapes: dict[str, Sequence[int]] | None = None if self.shapes is None else {}
-        return Builder(body, analysis, self.setting, name, path=path, shapes=shapes)
+        return Builder(
+            body, analysis, self.cores, self.copies, name, self.at_once, path=path, shapes=shapes
+        )
 
     @functools.cached_property
     def joined(self) -> JoinedTensors:

@@ -70,7 +70,7 @@ class FunctionCopies:
     def __init__(self, library: Library, owner: str, prefix: str, *, guarded: bool = False) -> None:
         self._guarded = guarded
         self.made: list[FunctionDef] = []
-        self._library = library
+        self.library = library
         self._owner = owner
         self._names = (f"{prefix}_body_{number}" for number in itertools.count())
         self._known: dict[tuple[str, int, str, int], str] = {}
@@ -90,8 +90,8 @@ class FunctionCopies:
             seed2 = node.attr["seed2"]
             seed2.i = (seed2.i + 0x9E3779B1 * replica) % (2**31 - 1)
         for place, function in enumerate(_functions_of(node)):
-            body = self._library(function.name)
-            own = replica if _draws(body, self._library) else 0
+            body = self.library(function.name)
+            own = replica if _draws(body, self.library) else 0
             # Both branches of a common condition may have a node of this path.
             key = (path, place, function.name, own)
             if key not in self._known:

@@ -43,10 +43,11 @@ from tpunb.virtual.replicate.joined_forms import (
     Take,
 )
 from tpunb.virtual.replicate.joining_rules import linear, rule_of
-from tpunb.virtual.replicate.passes import handed_on, with_constant_shapes
+from tpunb.virtual.replicate.passes import ReplicaFunction, handed_on, with_constant_shapes
 from tpunb.virtual.replicate.variance import (
     Analysis,
     Argument,
+    Arguments,
     Body,
     Passing,
     Role,
@@ -63,57 +64,29 @@ _TURNS = 16
 """As many turns a loop counts as having."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Joining:
-    """What is known for joining, beyond the function itself.
-
-    Attributes:
-        sizes: The shapes of the replica function's tensors.
-        most: How many bytes all joined values may take together.
-        body_sizes: Finds the shapes of the tensors of a function of control flow; None to
-            leave control flow to each replica.
-    """
-
-    sizes: KnownSizes
-    most: float
-    body_sizes: Callable[[str], KnownSizes] | None = None
-
-
-def join(
-    function: FunctionDef,
-    analysis: Analysis,
-    cores: Sequence[Sequence[str]],
-    joining: Joining,
-    library: Library,
-) -> Analysis:
+def join(flat: FunctionDef, analysis: Analysis, function: ReplicaFunction) -> Analysis:
     """Finds which nodes of a replica function one node does for all replicas.
 
     Args:
-        function: The function of one replica, its calls inlined.
+        flat: The function as replicas compute it.
         analysis: What of it varies between the replicas.
-        cores: The devices of each replica, its logical devices in order.
-        joining: What is known for it.
-        library: Finds the functions of control flow.
+        function: What else is known of it.
 
     Returns:
         The analysis with the plans of these nodes, whose role is `Role.JOINED`.
     """
-    if not _is_one_machine(cores):
+    cores = function.cores
+    processes = {process_of(core) for logical in cores for core in logical}
+    if function.sizes is None or len(cores) < 2 or len(cores[0]) > 1 or len(processes) > 1:
         return analysis
     # Loops may take more memory than there is; what is around them need not.
-    for sizes in dict.fromkeys([joining.body_sizes, None]):
-        bodies = _Bodies(library, sizes, len(cores)) if sizes is not None else None
-        candidates = _Candidates(function, analysis, joining.sizes, len(cores), bodies)
+    for sizes in dict.fromkeys([function.body_sizes, None]):
+        bodies = None if sizes is None else _Bodies(function.inlined_library, sizes, len(cores))
+        candidates = _Candidates(flat, analysis, function.sizes, len(cores), bodies)
         plans = candidates.worthwhile()
-        if plans and candidates.bytes_of(plans) * len(cores) <= joining.most:
+        if plans and candidates.bytes_of(plans) * len(cores) <= function.most_joined:
             return candidates.joined(plans)
     return analysis
-
-
-def _is_one_machine(cores: Sequence[Sequence[str]]) -> bool:
-    """Whether there are several replicas of one core each, all in one process."""
-    processes = {process_of(core) for logical in cores for core in logical}
-    return len(cores) > 1 and len(cores[0]) == 1 and len(processes) == 1
 
 
 class _Candidates:
@@ -492,7 +465,7 @@ class _Bodies:
     def _body(
         self,
         name: str,
-        arguments: Mapping[str, Argument],
+        arguments: Arguments,
         sizes: KnownSizes,
         gives: Sequence[Form],
     ) -> tuple[Body, set[int]] | None:
@@ -529,7 +502,7 @@ class _Bodies:
         return Body(function, candidates.joined(plans), gives), not_summed
 
 
-def _same(arguments: Mapping[str, Argument], sizes: KnownSizes, around: KnownSizes) -> bool:
+def _same(arguments: Arguments, sizes: KnownSizes, around: KnownSizes) -> bool:
     """Whether what varies has one shape in a function and around it."""
     keys = [(one, 0) for one, argument in arguments.items() if argument.is_stacked]
     return all(key in sizes and sizes[key] == around.get(key) for key in keys)

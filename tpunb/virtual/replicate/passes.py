@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -69,10 +70,17 @@ _FLOAT32, _BFLOAT16 = type_of(dtypes.float32), type_of(dtypes.bfloat16)
 
 @dataclasses.dataclass(frozen=True)
 class MatrixUnit:
-    """Which products take bfloat16 numbers.
+    """The arithmetic of a TPU's matrix unit: products of bfloat16, sums in float32.
+
+    By default a TPU rounds the factors of float32 matrix products and convolutions to
+    bfloat16. The product of two bfloat16 numbers fits a float32, so that rounding the factors
+    and computing as before gives what the chip gives, up to the order in which it adds.
+
+    XLA calls it the default precision. TensorFlow's compiler asks for it in the operations
+    of `FACTORS`, and for the highest in decompositions and solvers; the tests compare.
 
     Attributes:
-        by_default: Whether those do of which the user does not give the precision.
+        by_default: Whether products whose precision the user does not give are rounded.
     """
 
     by_default: bool
@@ -87,14 +95,9 @@ class MatrixUnit:
         return cls(bool(tf.config.experimental.tensor_float_32_execution_enabled()))
 
     def rounded(self, function: FunctionDef) -> FunctionDef:
-        """A function whose float32 matrix products and convolutions take bfloat16 numbers.
+        """Has a function's float32 matrix products and convolutions take bfloat16 numbers.
 
-        Args:
-            function: The function; it is not changed.
-
-        Returns:
-            A new one, or the same if it has none. Of the functions that it calls those that run
-            on the host have other names, by which `body` knows them.
+        The functions that it calls on the host get other names, by which `body` knows them.
         """
         if not any(self._multiplies(node) or OUTSIDE in node.attr for node in function.node_def):
             return function
@@ -175,19 +178,51 @@ def _write_rounding(function: FunctionDef, name: str, source: Reference, device:
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
-    """What the passes are told.
+class ReplicaFunction:
+    """A traced replica function, and the cores that it is written out for.
 
     Attributes:
-        sizes: The shapes of the function's tensors; None where nothing is joined, and
-            shapes are left as they are.
-        library: Finds the functions of loops, their calls inlined; None where loops are not joined.
+        definition: The function, its calls inlined; it is not changed.
+        library: Finds the functions that it calls.
+        cores: The devices of each replica, its logical devices in order.
+        shapes: The convolutions of batches of unknown size, as `unknown_sizes` finds
+            them; None if all sizes are known.
         unit: Rounds what a TPU's matrix unit would; None for nothing.
+        at_once: How many replicas of a process run at a time; None for all.
+        sizes: The shapes of the function's tensors; None to leave each replica its own values.
+        body_sizes: Finds the shapes of the tensors of a function of control flow; None to
+            leave control flow to each replica.
+        most_joined: How many bytes all joined values may take together.
     """
 
-    sizes: KnownSizes | None = None
-    library: Library | None = None
+    definition: FunctionDef
+    library: Library
+    cores: Sequence[Sequence[str]]
+    shapes: Mapping[str, Sequence[int]] | None = None
     unit: MatrixUnit | None = None
+    at_once: int | None = None
+    sizes: KnownSizes | None = None
+    body_sizes: Callable[[str], KnownSizes] | None = None
+    most_joined: float = 0
+
+    @functools.cached_property
+    def computed(self) -> FunctionDef:
+        """The function as the replicas compute it: after all passes."""
+        function = self.definition
+        for one in PASSES:
+            function = one.rewrite(function, self)
+        return function
+
+    @functools.cached_property
+    def inlined_library(self) -> Library:
+        """Finds the functions that it calls as replicas compute them, the calls in them inlined."""
+
+        def found(name: str) -> FunctionDef:
+            if self.unit:
+                return self.unit.body(name, self.library)
+            return inlined(self.library(name), self.library)
+
+        return functools.cache(found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +238,7 @@ class Pass:
 
     name: str
     reason: str
-    rewrite: Callable[[FunctionDef, Known], FunctionDef]
+    rewrite: Callable[[FunctionDef, ReplicaFunction], FunctionDef]
 
 
 _ASK = frozenset({"Rank", "Shape", "ShapeN", "Size"})
@@ -212,20 +247,13 @@ _BROADCAST = "BroadcastGradientArgs"
 _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
-def with_constant_shapes(function: FunctionDef, known: KnownSizes) -> FunctionDef:
-    """A function that has the shapes it asks for as constants, where they are known.
+def with_constant_shapes(function: FunctionDef, known: KnownSizes | None) -> FunctionDef:
+    """Makes the shapes that a function asks for constants, where they are known.
 
     What depends on a value that varies between replicas counts as varying, unless it
     is seen that it does not. With the shapes it is known over which axes a gradient is summed.
-
-    Args:
-        function: The function, its calls inlined; it is not changed.
-        known: The shapes that are known.
-
-    Returns:
-        A new one, or the same if it asks for none.
     """
-    constants = _Constants(function, known).found()
+    constants = {} if known is None else _Constants(function, known).found()
     if not constants:
         return function
     rewrite = Rewrite(function)
@@ -240,12 +268,7 @@ def with_constant_shapes(function: FunctionDef, known: KnownSizes) -> FunctionDe
 
 
 class _Constants:
-    """What nodes give that ask for shapes, where these are known.
-
-    Args:
-        function: The function of these nodes.
-        known: The shapes that are known.
-    """
+    """The values of nodes that ask for shapes, where these are known."""
 
     def __init__(self, function: FunctionDef, known: KnownSizes) -> None:
         nodes = {node.name: node for node in function.node_def}
@@ -330,16 +353,10 @@ def _constants(node: NodeDef, values: Sequence[Any]) -> Iterator[tuple[NodeDef, 
 _IN_PLACE = {"AddV2": "AssignAddVariableOp", "Sub": "AssignSubVariableOp"}
 
 
-def with_additions(function: FunctionDef, known: KnownSizes) -> FunctionDef:
-    """A function that adds to variables in place where it assigns what they hold and more.
-
-    Args:
-        function: The function, its calls inlined; it is not changed.
-        known: The shapes that are known.
-
-    Returns:
-        A new one, or the same if it has none to change.
-    """
+def _with_additions(function: FunctionDef, known: KnownSizes | None) -> FunctionDef:
+    """Adds to variables in place where a function assigns what they hold and more."""
+    if known is None:
+        return function
     found = _Additions(function, known)
     instead = {
         node.name: addition
@@ -432,16 +449,9 @@ def _added(
 
 
 def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
-    """A function that reads what goes through its loops unchanged from before them.
+    """Reads what goes through a function's loops unchanged from before them.
 
     A gradient asks for the shape of a variable whose handle the loop gave back.
-
-    Args:
-        function: The function, its calls inlined; it is not changed.
-        library: Finds the functions of control flow.
-
-    Returns:
-        A new one, or the same if it has no such loops.
     """
     instead: dict[str, str] = {}
     for node in function.node_def:
@@ -476,8 +486,8 @@ def _before(text: str, instead: dict[str, str]) -> str:
     return text
 
 
-def _without_dead_reads(function: FunctionDef, _: Known) -> FunctionDef:
-    """A function without the reads of variables whose values nothing takes.
+def _without_dead_reads(function: FunctionDef) -> FunctionDef:
+    """Drops a function's reads of variables whose values nothing takes.
 
     What assigns a variable gives its new value too, by a read that few use. What waits
     for such a read waits for what it was waiting for.
@@ -500,59 +510,33 @@ def _without_dead_reads(function: FunctionDef, _: Known) -> FunctionDef:
     return rewrite.finish()
 
 
-def _handed_on(function: FunctionDef, known: Known) -> FunctionDef:
-    return function if known.library is None else handed_on(function, known.library)
-
-
-def _with_constant_shapes(function: FunctionDef, known: Known) -> FunctionDef:
-    return function if known.sizes is None else with_constant_shapes(function, known.sizes)
-
-
-def _with_additions(function: FunctionDef, known: Known) -> FunctionDef:
-    return function if known.sizes is None else with_additions(function, known.sizes)
-
-
-def _rounded(function: FunctionDef, known: Known) -> FunctionDef:
-    return function if known.unit is None else known.unit.rounded(function)
-
-
 PASSES = (
     Pass(
         "drop dead reads",
         "Each would be repeated on every replica. First: fewer nodes for the others.",
-        _without_dead_reads,
+        lambda function, _: _without_dead_reads(function),
     ),
     Pass(
         "read what loops hand on from before them",
         "Its shape is then known, though the loop's is not. Before the shapes, which need it.",
-        _handed_on,
+        lambda function, known: (
+            function if known.body_sizes is None else handed_on(function, known.inlined_library)
+        ),
     ),
     Pass(
         "make known shapes constant",
         "A shape is the same on every replica, though the value that is asked for it varies.",
-        _with_constant_shapes,
+        lambda function, known: with_constant_shapes(function, known.sizes),
     ),
     Pass(
         "add in place",
         "`v.assign(v + x)` is one node in place of three. After dead reads, which read `v` too.",
-        _with_additions,
+        lambda function, known: _with_additions(function, known.sizes),
     ),
     Pass(
         "round to bfloat16",
         "What a TPU's matrix unit does. Last: no other pass has to know the casts.",
-        _rounded,
+        lambda function, known: known.unit.rounded(function) if known.unit else function,
     ),
 )
 """All passes, in their order. Inlining comes before them: the strict check needs it as well."""
-
-
-def simplified(function: FunctionDef, known: Known) -> FunctionDef:
-    """A replica function after all passes.
-
-    Args:
-        function: The function, its calls inlined; it is not changed.
-        known: What the passes are told.
-    """
-    for one in PASSES:
-        function = one.rewrite(function, known)
-    return function

@@ -31,8 +31,9 @@ from tpunb.virtual._tensorflow import (
     pywrap_tf_session,
 )
 from tpunb.virtual.graph.traced_function import gathered_origins, nearest_trace
-from tpunb.virtual.replicate.variance import Argument, mark_diverged
-from tpunb.virtual.replicate.writer import Arguments, Expansion, ReplicaFunction, expand
+from tpunb.virtual.replicate.passes import ReplicaFunction
+from tpunb.virtual.replicate.variance import Argument, Arguments, mark_diverged
+from tpunb.virtual.replicate.writer import Expansion, expand
 from tpunb.virtual.variable_copies import Copies
 
 

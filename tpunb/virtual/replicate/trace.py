@@ -22,56 +22,33 @@ from tpunb.virtual._tensorflow import (
     variable_utils,
 )
 from tpunb.virtual.graph.function_def import OUTSIDE
-from tpunb.virtual.replicate.options import ReplicateOptions
-from tpunb.virtual.variable_copies import Copies, copies_of, handle_of
-
-Cores = Sequence[Sequence[str]]
+from tpunb.virtual.variable_copies import Copies, Watcher, copies_of, handle_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Components:
-    """A variable's components on the replicas.
+class TracedVariable:
+    """A variable with a component on each replica.
 
     Attributes:
-        handles: The handle on each replica.
+        handles: The handle on each replica, or on each process while the copies are merged.
+        mirrored: Whether the components are kept in sync.
+        key: What stays the same for as long as the variable lives.
+        name: Its name.
+        merged: Its components, if those of a process share a resource or have done so.
+        home: The logical device that holds the variable.
         copies: Where every logical device holds the variable: the handles on
             those after the first, replica by replica. Else empty.
-        home: The logical device that holds the variable.
-        dtype: The type of its value, as protocol buffers number it.
+        dtype: The type of these, as protocol buffers number it.
     """
 
-    handles: list[Any]
-    copies: list[Any]
-    home: int
-    dtype: int
-
-
-def components(variables: Sequence[Any], cores: Cores, *, assigned: bool) -> Components:
-    """Finds a variable's components.
-
-    Args:
-        variables: The variable's parts, one for each replica, or their handles.
-        cores: The devices of each replica, its logical devices in order.
-        assigned: Whether a device assignment says which cores form a replica;
-            then each replica takes the part that is on one of its cores.
-
-    Raises:
-        ValueError: A replica has no part of the variable.
-    """
-    home = _home(variables, cores)
-    if home is None and assigned:
-        variables = _on_cores(variables, cores)
-        home = _home(variables, cores)
-    handles = [_handle(variable) for variable in variables]
-    copies = [
-        handle_of(part)
-        for variable in variables
-        if isinstance(variable, TPUReplicatedVariable)
-        for part in variable.variables[1:]
-    ]
-    # Only copies are written by the engine itself, which has to know the type.
-    dtype = variables[0].dtype.as_datatype_enum if copies else 0
-    return Components(handles, copies, home or 0, dtype)
+    handles: Sequence[Any]
+    mirrored: bool
+    key: str
+    name: str
+    merged: Copies | None = None
+    home: int = 0
+    copies: Sequence[Any] = ()
+    dtype: int | None = None
 
 
 def _handle(variable: Any) -> Any:
@@ -81,7 +58,7 @@ def _handle(variable: Any) -> Any:
     return variable if isinstance(variable, tf.Tensor) else handle_of(variable)
 
 
-def _home(variables: Sequence[Any], cores: Cores) -> int | None:
+def _home(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> int | None:
     """The logical device that holds a part on every replica; None if there is none."""
     if len(variables) != len(cores):
         return None
@@ -94,7 +71,7 @@ def _home(variables: Sequence[Any], cores: Cores) -> int | None:
     return None
 
 
-def _on_cores(variables: Sequence[Any], cores: Cores) -> list[Any]:
+def _on_cores(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[Any]:
     """For each replica the part that is on one of its cores."""
     by_device = {device_util.canonicalize(variable.device): variable for variable in variables}
     found = []
@@ -112,25 +89,6 @@ def _on_cores(variables: Sequence[Any], cores: Cores) -> list[Any]:
 _names = itertools.count()
 
 
-@dataclasses.dataclass(frozen=True)
-class TracedVariable:
-    """A variable with a component on each replica.
-
-    Attributes:
-        parts: Its components and where they are.
-        mirrored: Whether the components are kept in sync.
-        key: What stays the same for as long as the variable lives.
-        name: Its name.
-        merged: Its components, if those of a process share a resource or have done so.
-    """
-
-    parts: Components
-    mirrored: bool
-    key: str
-    name: str = ""
-    merged: Copies | None = None
-
-
 class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     """Answers "inside a TPU computation" while the replica function is traced.
 
@@ -138,10 +96,14 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     one input of the replica function.
     """
 
-    def __init__(self, graph: FuncGraph, options: ReplicateOptions) -> None:
-        super().__init__(name="virtual_tpu", num_replicas=len(options.cores), pivot=None)
+    def __init__(
+        self, graph: FuncGraph, cores: Sequence[Sequence[str]], assigned: bool, watcher: Watcher
+    ) -> None:
+        super().__init__(name="virtual_tpu", num_replicas=len(cores), pivot=None)
         self._traced = graph
-        self.options = options
+        self._cores = cores
+        self._assigned = assigned
+        self._watcher = watcher
         # What TensorFlow keeps when it enters the context, and takes in `outside_compilation`.
         self._outer_device_function_stack = graph._device_function_stack.copy()
         self.variables: dict[int, TracedVariable] = {}
@@ -160,29 +122,53 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             return known
         if is_packed:
             vars_ = vars_[0]._distributed_variables
-        if len(vars_) != len(self.options.cores) and not self.options.assigned:
+        if len(vars_) != len(self._cores) and not self._assigned:
             raise ValueError(
                 f"The variable {name} has {len(vars_)} copies, and the strategy that uses it has "
-                f"{len(self.options.cores)} replicas. Create it in the scope of that strategy."
+                f"{len(self._cores)} replicas. Create it in the scope of that strategy."
             )
-        copies, divergence = copies_of(vars_[0]), self.options.divergence
-        if is_mirrored and (copies is None or copies.watcher is not divergence):
+        copies = copies_of(vars_[0])
+        if is_mirrored and (copies is None or copies.watcher is not self._watcher):
             # Nobody sees here who writes its copies: another strategy's, or one of a deep copy.
-            divergence.diverge({handle_id})
+            self._watcher.diverge({handle_id})
             if copies is not None:
                 copies.watcher.diverge({copies.key})
                 copies = None
-        merged = copies if copies is not None and copies.shared else None
-        if merged is not None:
-            parts = Components(merged.handles(), copies=[], home=0, dtype=0)
+        label = str(name).partition(":")[0]
+        if copies is not None and copies.shared:
+            handles = copies.handles()
+            variable = TracedVariable(handles, is_mirrored, handle_id, label, copies)
         else:
-            parts = components(vars_, self.options.cores, assigned=self.options.assigned)
-        placeholder = self._traced.capture(parts.handles[0])
-        self.variables[id(placeholder)] = TracedVariable(
-            parts, is_mirrored, handle_id, str(name).partition(":")[0], merged
-        )
+            variable = self._of_components(vars_, is_mirrored, handle_id, label)
+        placeholder = self._traced.capture(variable.handles[0])
+        self.variables[id(placeholder)] = variable
         self._replicated_vars[handle_id] = placeholder
         return placeholder
+
+    def _of_components(
+        self, variables: Sequence[Any], mirrored: bool, key: str, name: str
+    ) -> TracedVariable:
+        """A variable whose parts, or their handles, are given: one for each replica.
+
+        Where a device assignment says which cores form a replica, each replica takes the part
+        that is on one of its cores.
+        """
+        home = _home(variables, self._cores)
+        if home is None and self._assigned:
+            variables = _on_cores(variables, self._cores)
+            home = _home(variables, self._cores)
+        copies = [
+            handle_of(part)
+            for variable in variables
+            if isinstance(variable, TPUReplicatedVariable)
+            for part in variable.variables[1:]
+        ]
+        # Only copies are written by the engine itself, which has to know the type.
+        dtype = variables[0].dtype.as_datatype_enum if copies else None
+        handles = [*map(_handle, variables)]
+        return TracedVariable(
+            handles, mirrored, key, name, home=home or 0, copies=copies, dtype=dtype
+        )
 
     def AddOp(self, op: Any) -> None:
         """Marks what belongs to the host: gradients of what runs there; nothing else."""
@@ -199,11 +185,11 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
 
 
 class TracingGraph(FuncGraph):  # type: ignore[misc]
-    """The graph into which a replica function is traced."""
+    """The graph into which a replica function is traced; `tracing` knows its variables."""
 
-    def __init__(self, options: ReplicateOptions) -> None:
+    def __init__(self, cores: Sequence[Sequence[str]], assigned: bool, watcher: Watcher) -> None:
         super().__init__(f"tpu_replica_{next(_names)}")
-        self.tracing = ReplicaTracingContext(self, options)
+        self.tracing = ReplicaTracingContext(self, cores, assigned, watcher)
         self._set_control_flow_context(self.tracing)
 
 
@@ -212,18 +198,20 @@ def trace(
     function: Callable[..., Any],
     structure: Any,
     columns: Sequence[Sequence[Any]],
-    options: ReplicateOptions,
-) -> FuncGraph:
+    cores: Sequence[Sequence[str]],
+    *,
+    assigned: bool,
+    watcher: Watcher,
+) -> TracingGraph:
     """Traces a replica function with a placeholder for each argument.
 
     Args:
         function: Takes the arguments of one replica.
         structure: The nest of these.
         columns: Each tensor of the arguments with its value on every replica.
-        options: The strategy's side of it.
-
-    Returns:
-        The graph; its `tracing` knows the variables that the function uses.
+        cores: The devices of each replica, its logical devices in order.
+        assigned: Whether a device assignment says which cores form a replica.
+        watcher: The strategy's, which is told of copies that may differ.
     """
     specs = [
         tf.TensorSpec(_common_shape(column), column[0].dtype)
@@ -235,15 +223,14 @@ def trace(
         values = iter(placeholders)
         flat = [None if column[0] is None else next(values) for column in columns]
         arguments = tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
-        with tpu_shard_context(len(options.cores)):
+        with tpu_shard_context(len(cores)):
             return variable_utils.convert_variables_to_tensors(function(*arguments))
 
-    graph = TracingGraph(options)
+    graph = TracingGraph(cores, assigned, watcher)
     # The replica function's nodes belong to a core, whatever stands around the call.
     with ops.device(None):
-        return func_graph_from_py_func(
-            graph.name, call, args=tuple(specs), kwargs={}, func_graph=graph
-        )
+        func_graph_from_py_func(graph.name, call, args=tuple(specs), kwargs={}, func_graph=graph)
+    return graph
 
 
 def _common_shape(column: Sequence[Any]) -> tf.TensorShape:

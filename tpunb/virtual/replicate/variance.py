@@ -156,6 +156,10 @@ class Argument:
         return Variance.VARYING if self.diverged else _VARIANCES[self.passing]
 
 
+Arguments = Mapping[str, Argument]
+"""The arguments of a function, by their names."""
+
+
 def mark_diverged(argument: Argument) -> Argument:
     """A mirrored variable whose copies may differ."""
     return dataclasses.replace(argument, diverged=True)
@@ -165,7 +169,7 @@ def body_arguments(
     names: Sequence[str],
     sources: Sequence[Reference],
     variances: Sequence[Variance],
-    arguments: Mapping[str, Argument],
+    arguments: Arguments,
 ) -> dict[str, Argument]:
     """How the inputs of lifted control flow reach its body.
 
@@ -231,7 +235,7 @@ class Analysis:
     variances: Mapping[str, Variance]
     output_variances: Mapping[str, Sequence[Variance]]
     roles: Mapping[str, Role]
-    arguments: Mapping[str, Argument]
+    arguments: Arguments
     plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
     statics: StaticTensors | None = None
     apart: AbstractSet[str] = frozenset()
@@ -280,7 +284,7 @@ class Body:
 _LARGE_CONSTANT = 4096
 
 
-def analyze(function: FunctionDef, arguments: Mapping[str, Argument], library: Library) -> Analysis:
+def analyze(function: FunctionDef, arguments: Arguments, library: Library) -> Analysis:
     """Finds what of a replica function varies between replicas.
 
     Args:
@@ -308,7 +312,7 @@ class _Pass:
         self,
         function: FunctionDef,
         order: Sequence[NodeDef],
-        arguments: Mapping[str, Argument],
+        arguments: Arguments,
         library: Library,
     ) -> None:
         self.function = function

@@ -59,7 +59,7 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
         copy.attr["_lower_using_switch_merge"].b = lowered
     if builder.runs(node):
         keep_from_folding(builder.add, copy, in_body=bool(builder.path))
-    functions = builder.setting.function_copies
+    functions = builder.copies
     functions.specialize(copy, replica, builder.path + node.name)
     if builder.path:
         functions.sign(copy, builder.path + copy.name)
@@ -84,7 +84,7 @@ def _is_assertion(builder: Builder, node: NodeDef, device: str) -> bool:
     """
     if node.op not in BRANCHES or device != _FIRST_DEVICE:
         return False
-    bodies = map(builder.setting.library, called_functions(node))
+    bodies = map(builder.copies.library, called_functions(node))
     return any(inner.op == "Assert" for body in bodies for inner in body.node_def)
 
 

@@ -8,10 +8,9 @@ would take seconds.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from tpunb._util.logs import logger, timed
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
@@ -19,7 +18,6 @@ from tpunb.virtual.graph.function_def import (
     ASSIGNMENTS,
     LOOPS,
     READS,
-    Library,
     Reference,
     Returned,
     add_constant,
@@ -35,14 +33,13 @@ from tpunb.virtual.graph.function_def import (
     type_of,
     types_of,
 )
-from tpunb.virtual.graph.rewrite import inlined
-from tpunb.virtual.replicate.builder import Builder, Setting
+from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.function_copies import FunctionCopies
 from tpunb.virtual.replicate.joined_forms import Plan
-from tpunb.virtual.replicate.joining import Joining, join
-from tpunb.virtual.replicate.passes import Known, MatrixUnit, simplified
+from tpunb.virtual.replicate.joining import join
+from tpunb.virtual.replicate.passes import ReplicaFunction
 from tpunb.virtual.replicate.variance import (
-    Argument,
+    Arguments,
     Body,
     Role,
     Variance,
@@ -71,7 +68,7 @@ def take_turns(builder: Builder) -> None:
     Args:
         builder: Has written the nodes of a function, or of a body.
     """
-    pairs = list(_followers(builder.processes, builder.setting.at_once))
+    pairs = list(_followers(builder.processes, builder.at_once))
     if not pairs:
         return
     parts = _Parts(builder)
@@ -289,7 +286,7 @@ class _Lifted:
                 function.name = definition.signature.name
 
     def _body(self, name: str, *, is_condition: bool) -> FunctionDef:
-        library = self._builder.setting.library
+        library = self._builder.copies.library
         body = library(name)
         names = [argument.name for argument in body.signature.input_arg]
         outer = self._builder.analysis.arguments
@@ -416,7 +413,7 @@ def write_joined(builder: Builder, node: NodeDef) -> None:
     joined.input.extend(_inputs(builder, node, plan))
     joined.input.extend(builder.waits_of_one(node))
     if builder.path:
-        builder.setting.function_copies.sign(joined, builder.path + joined.name)
+        builder.copies.sign(joined, builder.path + joined.name)
     if plan.bodies:
         keep_from_folding(builder.add, joined)
 
@@ -497,54 +494,6 @@ def _write_node(builder: Builder, node: NodeDef) -> None:
         write_copies(builder, node)
 
 
-Arguments = Mapping[str, Argument]
-"""The arguments of a replica function, by name."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplicaFunction:
-    """A traced replica function, and the cores that it is written out for.
-
-    Attributes:
-        definition: The function, its calls inlined; it is not changed.
-        library: Finds the functions that it calls.
-        cores: The devices of each replica, its logical devices in order.
-        shapes: The convolutions of batches of unknown size, as `unknown_sizes` finds
-            them; None if all sizes are known.
-        unit: Rounds what a TPU's matrix unit would; None for nothing.
-        at_once: How many replicas of a process run at a time; None for all.
-        joining: What is known for computing all replicas' values in one node; None to
-            leave each replica its own.
-    """
-
-    definition: FunctionDef
-    library: Library
-    cores: Sequence[Sequence[str]]
-    shapes: Mapping[str, Sequence[int]] | None = None
-    unit: MatrixUnit | None = None
-    at_once: int | None = None
-    joining: Joining | None = None
-
-    @functools.cached_property
-    def computed(self) -> FunctionDef:
-        """The function as the replicas compute it."""
-        if self.joining is None:
-            return simplified(self.definition, Known(unit=self.unit))
-        loops = self.inlined_library if self.joining.body_sizes is not None else None
-        return simplified(self.definition, Known(self.joining.sizes, loops, self.unit))
-
-    @functools.cached_property
-    def inlined_library(self) -> Library:
-        """Finds the functions that it calls as replicas compute them, the calls in them inlined."""
-
-        def found(name: str) -> FunctionDef:
-            if self.unit:
-                return self.unit.body(name, self.library)
-            return inlined(self.library(name), self.library)
-
-        return functools.cache(found)
-
-
 @dataclasses.dataclass(frozen=True)
 class Expansion:
     """A function for all replicas.
@@ -598,43 +547,46 @@ def expand(
         function in their order, once or once per replica as `arguments` says;
         its outputs are those of the replica function, each once per replica.
     """
-    found = functools.partial(_expanded, arguments, name, prefix, assume_equal)
     try:
-        return found(function)
+        return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
     except Exception:
-        joining = function.joining
-        if joining is None or joining.body_sizes is None:
+        if function.body_sizes is None:
             raise
         # Whatever goes wrong with joined loops goes well with those of each replica, or fails too.
         logger("replicate").debug("Loops and branches are not joined.", exc_info=True)
-    joining = dataclasses.replace(joining, body_sizes=None)
-    return found(dataclasses.replace(function, joining=joining))
+    function = dataclasses.replace(function, body_sizes=None)
+    return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
 
 
 def _expanded(
+    function: ReplicaFunction,
     arguments: Arguments,
     name: str | None,
     prefix: str | None,
+    *,
     assume_equal: bool,
-    function: ReplicaFunction,
 ) -> Expansion:
-    """Writes a replica function out for all replicas, as `expand` says."""
     flat, library = function.computed, function.inlined_library
     analysis = found = analyze(flat, arguments, library)
     if not assume_equal:
-        analysis = analyze(flat, _all_diverged(arguments), library)
+        diverged = {
+            name: mark_diverged(argument) if argument.is_mirrored else argument
+            for name, argument in arguments.items()
+        }
+        analysis = analyze(flat, diverged, library)
     name = name or new_name(flat, function.cores)
     guarded = function.shapes is not None
-    functions = FunctionCopies(library, name, prefix or name, guarded=guarded)
-    if function.joining is not None and not guarded:
-        analysis = join(flat, analysis, function.cores, function.joining, library)
-    setting = Setting(function.cores, library, functions, function.at_once)
-    builder = Builder(flat, analysis, setting, name, shapes=function.shapes)
+    copies = FunctionCopies(library, name, prefix or name, guarded=guarded)
+    if not guarded:
+        analysis = join(flat, analysis, function)
+    builder = Builder(
+        flat, analysis, function.cores, copies, name, function.at_once, shapes=function.shapes
+    )
     outputs = returned(flat)
     places = {output: place for place, output in enumerate(dict.fromkeys(outputs))}
     return Expansion(
         definition=write_function(builder, list(places)),
-        bodies=(*functions.made, *builder.lifted),
+        bodies=(*copies.made, *builder.lifted),
         reads=_only_read(flat, arguments),
         diverged=found.diverged,
         split=found.split,
@@ -642,13 +594,6 @@ def _expanded(
         repeated=builder.repeated(),
         joined=frozenset(analysis.plans),
     )
-
-
-def _all_diverged(arguments: Arguments) -> Arguments:
-    return {
-        name: mark_diverged(argument) if argument.is_mirrored else argument
-        for name, argument in arguments.items()
-    }
 
 
 def _only_read(function: FunctionDef, arguments: Arguments) -> frozenset[str]:
