@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from support.cells import KINDS, Notebook
 
 from tpunb.cells import CellNameError, cell_lines
-from tpunb.cells.trace_cache import Programs
 from tpunb.errors import CellError
 
 
@@ -291,7 +290,7 @@ def test_any_value_can_be_captured(value: Any) -> None:
 def test_second_run_takes_the_short_way(one: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     one.plain("x = tf.ones([2])\nrate = 0.1\nk = 2\ndef f(v): return v * k")
     one.cell("y = f(x) * rate")
-    monkeypatch.setattr(Programs, "_reason", None)
+    monkeypatch.setattr("tpunb.cells.trace_cache.why_new_program", None)
     monkeypatch.setattr("tpunb.cells.capture.Capturer.capture", None)
     one.names["x"] = tf.zeros([2])
     assert one.cell("y = f(x) * rate").assigned["y"].numpy().tolist() == [0.0, 0.0]

@@ -13,7 +13,7 @@ import pytest
 from support.tiers import thorough
 
 import tpunb
-from tpunb.cells.timings import StepsPerLoop
+from tpunb.cells.step_loop import StepsPerLoop
 from tpunb.errors import CellError, TpuWarning
 
 STEP = """
@@ -404,7 +404,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a name that is not assigned": ({"steps": 2, "plot": ["lose"]}, "Did you mean `loss`"),
     "a name that is no number": ({"steps": 2, "plot": ["batch2"]}, r"its shape is \[2\]"),
     "single examples": ({"data": "single"}, "single examples"),
-    "batches that do not divide": ({"data": "indivisible"}, "Batches of 6"),
+    "batches that do not divide": ({"data": "indivisible"}, "A batch of 6"),
     "batches that turn out not to": ({"data": "uneven"}, "A batch of 6"),
     "no data": ({"data": 5}, "holds no batches"),
     "arrays of two lengths": ({"data": "unequal"}, "one example for each index"),

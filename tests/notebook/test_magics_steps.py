@@ -85,7 +85,7 @@ def test_times(book: Notebook) -> None:
     [
         ("%%tpu_run -n 0\n1", UsageError, "-n takes a number of at least 1, not 0"),
         ("%%tpu_run -n 5 -k -1\n1", UsageError, "-k takes a number of at least 1"),
-        ("%%tpu_run -n x\n1", UsageError, "invalid int value"),
+        ("%%tpu_run -n x\n1", UsageError, "-n takes a number of at least 1, not x"),
         ("%%tpu_run -n 3 -k 5\nx = 1", CellError, "longer than the 3 steps"),
         ("%%tpu_run -d dss\n1", UsageError, "there is no 'dss' in the notebook"),
         ("%%tpu_run -d ds --as 1,2\n1", UsageError, "--as takes names"),

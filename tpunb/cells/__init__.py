@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .capture import CellNameError
     from .cell_errors import cell_lines
-    from .runner import CellResult, CellRunner, bind
+    from .runner import CellResult, CellRunner, Timings, bind
     from .settings import RunSettings
-    from .steps import Steps
-    from .timings import LoopTimings, Timings
+    from .steps import LoopTimings, Steps
 
 __all__ = [
     "CellNameError",
@@ -33,10 +32,10 @@ _HOMES = {
     "CellNameError": "capture",
     "CellResult": "runner",
     "CellRunner": "runner",
-    "LoopTimings": "timings",
+    "LoopTimings": "steps",
     "RunSettings": "settings",
     "Steps": "steps",
-    "Timings": "timings",
+    "Timings": "runner",
     "bind": "runner",
     "cell_lines": "cell_errors",
 }

@@ -1,4 +1,4 @@
-"""What a run takes its batches from: a place in data, and how much is left of it."""
+"""The batches of a run: opened from any kind of data, read one by one, divided."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from ..virtual.stoppable import Job, StoppableCalls
 from .nests import leaves
 
 BATCH_PER_REPLICA = 32
-"""Examples of a replica's batch where plain arrays are fed, which have no batches."""
-
-_INFINITE, _UNKNOWN = -1, -2
+"""Examples in a replica's batch of plain arrays, which have no batches of their own."""
 
 
 @dataclass
@@ -26,18 +24,16 @@ class BatchSource:
     """A place in data.
 
     Attributes:
-        source: What it was opened from; held, so that the same data is known again.
+        source: The data itself; held, so that the same data is known again.
         iterator: A `DistributedIterator`, or a Python iterator over global batches.
         distributed: Whether it is the former, which a loop of several steps can read.
         left: How many batches are left; None if unknown, infinity without an end.
-        examples: Examples in the last global batch, where they can be counted.
     """
 
     source: Any
     iterator: Any
     distributed: bool
     left: float | None
-    examples: int | None = None
 
     def took(self, count: int) -> None:
         """Notes that batches have been read."""
@@ -59,43 +55,56 @@ def open_batches(strategy: Any, source: Any, *, repeat: bool = False) -> BatchSo
     Raises:
         CellError: It is none of these, or cannot be divided among the replicas.
     """
-    if isinstance(source, (tf.distribute.DistributedIterator, tf.distribute.DistributedDataset)):
-        return _distributed(source)
+    if isinstance(source, tf.distribute.DistributedDataset):
+        return BatchSource(source, iter(source), True, _left(source.cardinality))
+    if isinstance(source, tf.distribute.DistributedIterator):
+        # How far an iterator has come is not known, only whether it ever ends.
+        left = _left(getattr(source, "_cardinality", tf.data.UNKNOWN_CARDINALITY))
+        return BatchSource(source, source, True, left if left == float("inf") else None)
     if isinstance(source, tf.data.Dataset):
         return _of_dataset(strategy, source, source)
     if _is_arrays(source):
         return _of_dataset(strategy, _batched(strategy, source, repeat=repeat), source)
     if isinstance(source, Iterator):
-        return BatchSource(source, source, distributed=False, left=None)
+        return BatchSource(source, source, False, None)
     if callable(source):
         return _of_function(strategy, source)
     if isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
-        return BatchSource(source, iter(source), distributed=False, left=None)
+        return BatchSource(source, iter(source), False, None)
     raise CellError(
         f"A {type(source).__name__} holds no batches.",
         fix="Give a tf.data.Dataset, an iterator, a dataset function, or arrays.",
     )
 
 
-def _distributed(source: Any) -> BatchSource:
-    """From a distributed dataset or an iterator over one."""
-    if isinstance(source, tf.distribute.DistributedDataset):
-        return BatchSource(source, iter(source), distributed=True, left=_left(source.cardinality))
-    # How far an iterator has come is not known, only whether it ever ends.
-    endless = getattr(source, "_cardinality", _UNKNOWN) == _INFINITE
-    return BatchSource(source, source, distributed=True, left=float("inf") if endless else None)
-
-
 def _of_dataset(strategy: Any, dataset: Any, source: Any) -> BatchSource:
-    _refuse_indivisible(strategy, dataset)
+    replicas = strategy.num_replicas_in_sync
+    for spec in tf.nest.flatten(dataset.element_spec):
+        shape = getattr(spec, "shape", None)
+        if shape is None or shape.rank is None:
+            continue
+        if shape.rank == 0:
+            raise CellError(
+                "The dataset's elements are single examples, not batches.",
+                fix=f"Batch it: `.batch({BATCH_PER_REPLICA * replicas}, drop_remainder=True)`.",
+            )
+        if shape[0] is not None and shape[0] % replicas:
+            raise _indivisible(shape[0], replicas)
     distributed = strategy.experimental_distribute_dataset(dataset)
-    watch_shares(strategy.num_replicas_in_sync, dataset, distributed, _warn)
-    left = _left(int(dataset.cardinality()))
-    return BatchSource(source, iter(distributed), distributed=True, left=left)
+
+    def warn(text: str) -> None:
+        warnings.warn_explicit(text, TpuWarning, "%%tpu_run", 1)
+
+    watch_shares(replicas, dataset, distributed, warn)
+    return BatchSource(source, iter(distributed), True, _left(dataset.cardinality()))
 
 
-def _warn(text: str) -> None:
-    warnings.warn_explicit(text, TpuWarning, "%%tpu_run", 1)
+def _indivisible(size: int, replicas: int) -> CellError:
+    return CellError(
+        f"A batch of {size} cannot be divided among {replicas} replicas.",
+        fix="Choose a global batch that is a multiple of the number of replicas, such as "
+        f"{max(1, round(size / replicas)) * replicas}.",
+    )
 
 
 def _of_function(strategy: Any, function: Any) -> BatchSource:
@@ -106,18 +115,19 @@ def _of_function(strategy: Any, function: Any) -> BatchSource:
             f"The dataset function cannot be called with an input context: {error}",
             fix="Take one argument, a tf.distribute.InputContext, and return a Dataset.",
         ) from error
-    left = _left(int(getattr(distributed, "cardinality", _UNKNOWN)))
+    left = _left(getattr(distributed, "cardinality", tf.data.UNKNOWN_CARDINALITY))
     if left not in (None, float("inf")):
         # Each host's dataset is counted in batches of one replica.
         per_host = strategy.num_replicas_in_sync // strategy.extended.num_hosts
         left = left // per_host if left % per_host == 0 else None
-    return BatchSource(function, iter(distributed), distributed=True, left=left)
+    return BatchSource(function, iter(distributed), True, left)
 
 
-def _left(cardinality: int) -> float | None:
-    if int(cardinality) == _UNKNOWN:
+def _left(cardinality: Any) -> float | None:
+    count = int(cardinality)
+    if count == tf.data.UNKNOWN_CARDINALITY:
         return None
-    return float("inf") if int(cardinality) == _INFINITE else int(cardinality)
+    return float("inf") if count == tf.data.INFINITE_CARDINALITY else count
 
 
 def _is_arrays(source: Any) -> bool:
@@ -148,29 +158,9 @@ def _batched(strategy: Any, arrays: Any, *, repeat: bool) -> Any:
         )
     batch = min(BATCH_PER_REPLICA * replicas, size // replicas * replicas)
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
-    # Nothing of what is fed once is left out: the last batch may be smaller.
+    # Data that is fed once is fed whole: the last batch may be smaller.
     dataset = dataset.batch(batch, drop_remainder=repeat)
     return dataset.repeat() if repeat else dataset
-
-
-def _refuse_indivisible(strategy: Any, dataset: Any) -> None:
-    """Refuses what is no dataset of batches, or of batches that do not divide."""
-    replicas = strategy.num_replicas_in_sync
-    for spec in tf.nest.flatten(dataset.element_spec):
-        shape = getattr(spec, "shape", None)
-        if shape is None or shape.rank is None:
-            continue
-        if shape.rank == 0:
-            raise CellError(
-                "The dataset's elements are single examples, not batches.",
-                fix=f"Batch it: `.batch({BATCH_PER_REPLICA * replicas}, drop_remainder=True)`.",
-            )
-        if shape[0] is not None and shape[0] % replicas:
-            raise CellError(
-                f"Batches of {shape[0]} cannot be divided among {replicas} replicas.",
-                fix="Choose a global batch that is a multiple of the number of replicas, "
-                f"such as {max(1, round(shape[0] / replicas)) * replicas}.",
-            )
 
 
 @dataclass(frozen=True)
@@ -231,12 +221,21 @@ class BatchReader:
         except (StopIteration, tf.errors.OutOfRangeError):
             return None
         if not self._source.distributed:
-            self._refuse_other_structure(value)
-            value = self._divided(value)
+            structure = tf.nest.map_structure(lambda leaf: None, value)
+            if self._first:
+                self._structure = structure
+            if structure != self._structure:
+                raise CellError(
+                    f"The batch is {_outline(value)}, unlike the batches before.",
+                    fix="Give every batch the structure of the first.",
+                )
+            value = tf.nest.map_structure(self._divided, value)
         self._last = value
         self._source.took(1)
         batch = self._given = Batch(value, _sizes(value))
-        self._refuse_uneven(batch)
+        # Only the last batch may divide unevenly.
+        if self._first and self._source.left != 0 and len(set(batch.sizes)) > 1:
+            raise _indivisible(sum(batch.sizes), len(batch.sizes))
         self.examples = sum(batch.sizes) or None
         self._first = False
         return batch
@@ -277,33 +276,9 @@ class BatchReader:
         parts = ",".join("xyz"[: len(self._last)])
         return f"({text}), a tuple: `--as {parts}` names its parts"
 
-    def _refuse_uneven(self, batch: Batch) -> None:
-        """Refuses a first batch that does not divide evenly; only the last may be smaller."""
-        alone = self._source.left == 0
-        if self._first and not alone and len(set(batch.sizes)) > 1:
-            count = len(batch.sizes)
-            raise CellError(
-                f"A batch of {sum(batch.sizes)} cannot be divided among {count} replicas.",
-                fix="Choose a global batch that is a multiple of the number of replicas, such as "
-                f"{max(1, round(sum(batch.sizes) / count)) * count}.",
-            )
-
-    def _refuse_other_structure(self, value: Any) -> None:
-        structure = tf.nest.map_structure(lambda leaf: None, value)
-        if self._first:
-            self._structure = structure
-        if structure != self._structure:
-            raise CellError(
-                f"The batch is {_outline(value)}, unlike the batches before.",
-                fix="Give every batch the structure of the first.",
-            )
-
-    def _divided(self, value: Any) -> Any:
-        """A global batch as per-replica values: equal parts along the first axis."""
+    def _divided(self, leaf: Any) -> Any:
+        """A tensor of a global batch as per-replica values: equal parts along the first axis."""
         count = self._strategy.num_replicas_in_sync
-        return tf.nest.map_structure(lambda leaf: self._parts(leaf, count), value)
-
-    def _parts(self, leaf: Any, count: int) -> Any:
         tensor = tf.convert_to_tensor(leaf)
         if tensor.shape.rank == 0 or tensor.shape[0] % count:
             single = "text" if tensor.dtype == tf.string else "number"

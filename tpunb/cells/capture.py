@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..errors import CellError
+from ..errors import CellError, nearest
 from .code_names import globals_read
-from .names import meant
+from .guards import PLAIN
 from .nests import is_composite, leaves
 from .source import PROVIDED, StepSource
 
 _MISSING = object()
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 _LARGE = 1000  # leaves: beyond, a list without tensors counts as one object
-_PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...), range)
 
 
 class CellNameError(CellError, NameError):
@@ -97,7 +96,7 @@ class Capturer:
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
-        self._kinds: dict[type, CaptureKind] = dict.fromkeys(_PLAIN, CaptureKind.PLAIN)
+        self._kinds: dict[type, CaptureKind] = dict.fromkeys(PLAIN, CaptureKind.PLAIN)
         self._take: dict[CaptureKind, Callable[[Captured, str, Any], Hashable]] = {
             CaptureKind.TENSOR: self._tensor,
             CaptureKind.ARRAY: self._array,
@@ -127,8 +126,20 @@ class Capturer:
             if name in PROVIDED:
                 continue
             value = bound[name] if name in bound else namespace.get(name, _MISSING)
-            if value is _MISSING:
-                value = self._not_in_notebook(cell, name, namespace, bound)
+            if value is _MISSING and hasattr(builtins, name):
+                # A builtin is captured where an assignment of the cell hides it.
+                if name in cell.names.assigned:
+                    value = getattr(builtins, name)
+            elif value is _MISSING and name in cell.names.certain:
+                shown = [word for word in namespace if not word.startswith("_")]
+                near = nearest(name, [*shown, *cell.names.assigned, *PROVIDED])
+                fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
+                if "batch" in bound:
+                    named = f"A step's batch is `batch`; `--as {name},...` names its parts."
+                    fix = f"{named} {fix}".rstrip()
+                raise CellNameError(
+                    f"Line {cell.names.reads[name]}: name `{name}` is not defined.", fix=fix
+                )
             if value is not _MISSING:
                 captured.values[name] = value
                 captured.key[name] = self._taken(captured, name, value, namespace)
@@ -198,21 +209,6 @@ class Capturer:
         if kind is CaptureKind.ARRAY:
             return _converts(leaf.dtype)
         return kind in (CaptureKind.TENSOR, CaptureKind.COMPOSITE, CaptureKind.DISTRIBUTED)
-
-    def _not_in_notebook(
-        self, cell: StepSource, name: str, namespace: dict[str, Any], bound: Mapping[str, Any]
-    ) -> Any:
-        """A builtin that the cell hides by an assignment; an error if there is no such name."""
-        builtin = getattr(builtins, name, _MISSING)
-        if builtin is not _MISSING:
-            return builtin if name in cell.names.assigned else _MISSING
-        if name in cell.names.certain:
-            shown = (word for word in namespace if not word.startswith("_"))
-            fix = meant(name, [*shown, *cell.names.assigned, *PROVIDED], bound)
-            raise CellNameError(
-                f"Line {cell.names.reads[name]}: name `{name}` is not defined.", fix=fix
-            )
-        return _MISSING
 
     def _taken(
         self, captured: Captured, name: str, value: Any, namespace: dict[str, Any]

@@ -7,6 +7,7 @@ import re
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +16,7 @@ from tpunb.errors.code_problems import refusal_in_short
 
 from ..errors import CellError
 from ..errors.code_problems import SourceLine, innermost
-from .source import CellSource, StepSource, is_cell_filename
+from .source import CellSource, StepSource, blocks, is_cell_filename
 
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
 _REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
@@ -85,45 +86,34 @@ def mark_step(error: BaseException, done: int, batch: str) -> None:
 
 def _places(error: BaseException) -> Iterator[tuple[str, int]]:
     """The places in the code that an error refers to, best source first."""
-    for found in _sources(error):
-        if found:
-            yield from found
-    if error.__cause__ is not None:
-        yield from _places(error.__cause__)
-
-
-def _sources(error: BaseException) -> Iterator[list[tuple[str, int]]]:
     # AutoGraph's frames belong to generated files; it keeps where they came from,
     # innermost first.
     metadata = getattr(error, "ag_error_metadata", None)
     stack = getattr(metadata, "translated_stack", ())
-    yield [(frame.filename, frame.lineno) for frame in reversed(stack)]
+    yield from ((frame.filename, frame.lineno) for frame in reversed(stack))
     frames = traceback.extract_tb(error.__traceback__)
-    yield [(frame.filename, frame.lineno or 0) for frame in frames]
+    yield from ((frame.filename, frame.lineno or 0) for frame in frames)
     # Errors of graphs carry the traceback of the op, and repeat it in their message.
     op = getattr(error, "op", None)
-    yield [(frame.filename, frame.lineno) for frame in getattr(op, "traceback", None) or ()]
-    yield [(name, int(line)) for name, line in _FRAME.findall(str(error))]
+    yield from ((frame.filename, frame.lineno) for frame in getattr(op, "traceback", None) or ())
+    yield from ((name, int(line)) for name, line in _FRAME.findall(str(error)))
+    if error.__cause__ is not None:
+        yield from _places(error.__cause__)
 
 
 def _node_lines(error: BaseException, graph: Any, filename: str) -> list[int]:
     """The lines of the nodes that an error's message names."""
     lines: list[int] = []
     for name in dict.fromkeys(_NODE.findall(str(error))) if graph is not None else ():
-        operation = _operation(graph, name)
-        frames = operation.traceback if operation is not None else ()
-        lines += [frame.lineno for frame in frames or () if frame.filename == filename]
+        while name:
+            try:
+                frames = graph.get_operation_by_name(name).traceback or ()
+            except (KeyError, ValueError):
+                name = name.rpartition("/")[0]  # the loop or branch that it is inside of
+                continue
+            lines += [frame.lineno for frame in frames if frame.filename == filename]
+            break
     return lines
-
-
-def _operation(graph: Any, name: str) -> Any:
-    """A graph's operation; for one inside of a loop or a branch, that loop or branch."""
-    while name:
-        try:
-            return graph.get_operation_by_name(name)
-        except (KeyError, ValueError):
-            name = name.rpartition("/")[0]
-    return None
 
 
 def line_in(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] | None:
@@ -164,20 +154,15 @@ def essence(error: BaseException) -> str:
         message = textwrap.dedent(text.rpartition("\n\n")[2]).strip()
         return message.removeprefix(f"{type(error).__name__}:").strip()
     if text.startswith(_GRAPH_ERROR):
-        return _runtime_message(text)
+        lines = text.split("\n")
+        begin = next((i for i, line in enumerate(lines) if line and not _HEAD.match(line)), 0)
+        message = "\n".join(lines[begin:])
+        # Where one replica fails, others are cancelled: of several, the first that is a cause.
+        roots = [part for part in _ROOT.split(message)[1:] if not part.startswith("CANCELLED:")]
+        if roots:
+            message = roots[0].partition(":")[2]
+        return _TAIL.split(message, maxsplit=1)[0].strip()
     return text
-
-
-def _runtime_message(text: str) -> str:
-    """The message of an error at run time; of several, the first that is a cause."""
-    lines = text.split("\n")
-    begin = next((i for i, line in enumerate(lines) if line and not _HEAD.match(line)), 0)
-    message = "\n".join(lines[begin:])
-    # Where one replica fails, others are cancelled.
-    roots = [part for part in _ROOT.split(message)[1:] if not part.startswith("CANCELLED:")]
-    if roots:
-        message = roots[0].partition(":")[2]
-    return _TAIL.split(message, maxsplit=1)[0].strip()
 
 
 def show_shortly(error: BaseException, source: str) -> None:
@@ -191,19 +176,21 @@ def show_shortly(error: BaseException, source: str) -> None:
     lines = getattr(error, "tpunb_lines", None)
     if not lines:
         return
-    where = [_on(getattr(error, "tpunb_replicas", ())), getattr(error, "tpunb_where", "")]
+    replicas = list(getattr(error, "tpunb_replicas", ()))
+    where = [
+        f"On {replicas_text(replicas)}." if replicas else "",
+        getattr(error, "tpunb_where", ""),
+    ]
     text = [*_excerpt(lines[-1], source), "", *_message(error), *filter(None, where)]
     shown = [plain(line) for line in text]
     error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
 
 
-def _on(replicas: Sequence[int]) -> str:
-    """The replicas that failed, at most four of them by name."""
-    if not replicas:
-        return ""
+def replicas_text(replicas: Sequence[int]) -> str:
+    """Replicas as text, at most four of them by number."""
     named = ", ".join(map(str, replicas[:4]))
     more = f" and {len(replicas) - 4} more" if len(replicas) > 4 else ""
-    return f"On replica{'s' if len(replicas) > 1 else ''} {named}{more}."
+    return f"replica{'s' if len(replicas) > 1 else ''} {named}{more}"
 
 
 def syntax_error(error: SyntaxError) -> CellError:
@@ -231,16 +218,12 @@ def _excerpt(number: int, source: str) -> list[str]:
 
 
 _AUTOGRAPH = re.compile(r"tensorflow/python/autograph/operators/control_flow\.py$")
-_SYMBOLIC = re.compile(r"'(?:Symbolic|Eager)?Tensor' object has no attribute 'numpy'")
-_AS_BOOL = re.compile(r"symbolic `?tf\.Tensor`? as a Python `?bool`?")
-_ITERATED = re.compile(r"Iterating over a symbolic `?tf\.Tensor`?")
-_AS_ARRAY = re.compile(r"Cannot convert a symbolic (?:tf\.)?Tensor[^\n]{0,200} to a numpy array")
-_MIXED = re.compile(
+_AS_BOOL = r"symbolic `?tf\.Tensor`? as a Python `?bool`?"
+_MIXED = (
     r"parameter '[xy]' of op '\w+', got |\bExpected \w+, but got \S+ of type "
     r"|does not match type \w+ of argument '[xy]'|`x` and `y` must have the same dtype"
 )
-_CHANGED = re.compile(r"'(?:Symbolic|Eager)?Tensor' object does not support item assignment")
-_AS_NUMBER = re.compile(
+_AS_NUMBER = (
     r"\b(?:list|tuple|string|bytes|range) ind(?:ices|ex) must be [^\n]*, not \w*Tensor"
     r"|\bTensor is unhashable\b"
     r"|unsupported format string passed to \w*Tensor\."
@@ -250,8 +233,6 @@ _AS_NUMBER = re.compile(
     r"|multiply sequence by non-int of type '\w*Tensor|cannot convert '\w*Tensor' object to bytes"
     r"|argument must be [^\n]*, not '?\w*Tensor"
 )
-_NO_REDUCTION = re.compile(r"is not a valid ReduceOp")
-_NO_METHOD = re.compile(r"\w*Tensor'? object has no attribute '(\w+)'")
 _OF_NUMPY = {
     **dict.fromkeys(("mean", "sum", "max", "min", "prod", "any", "all"), "tf.reduce_{}(x)"),
     **dict.fromkeys(("reshape", "round", "argmax", "argmin"), "tf.{}(x, …)"),
@@ -268,19 +249,119 @@ _OF_NUMPY = {
     "copy": "tf.identity(x)",
     "clip": "tf.clip_by_value(x, 0, 1)",
 }
-_NESTED_INPUT = "should be called from outside of replica_fn"
+_NEEDS_VALUE = "Python needs the value of a tensor here, which comes after the cell is traced."
 _KERAS_LOOPS = ("fit", "evaluate", "predict")
-_OUTSIDE_ONLY = re.compile(r"requires (?:being in )?cross-replica context")
-_COMBINED = (
-    "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and `ctx.all_gather(x, axis=0)` "
-    "combine the replicas' values, and so do `-r NAME=mean` and `-g NAME`."
-)
-_WITHOUT_VALUE = (
-    "Look it up with `tf.gather([10, 20, 30], replica_id)`, show it with `print('x', x)`, or use "
-    "TensorFlow's function."
-)
 _LONGEST = 60
-_BLOCKS = ("body", "orelse", "finalbody")
+
+
+def _calls_method(*names: str) -> Callable[[list[ast.AST]], bool]:
+    """Whether a statement mentions a method of one of these names."""
+    return lambda nodes: any(isinstance(n, ast.Attribute) and n.attr in names for n in nodes)
+
+
+def _is_arithmetic(nodes: list[ast.AST]) -> bool:
+    return any(isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare) for node in nodes)
+
+
+@dataclass(frozen=True)
+class _Lesson:
+    """A mistake that an error shows, and what to write instead.
+
+    Attributes:
+        kinds: The error's types.
+        pattern: What its message has.
+        cause: What is wrong; fields in braces are filled by `_words`.
+        fix: What to write.
+        applies: Whether the nodes of the statement fit.
+    """
+
+    kinds: type[BaseException] | tuple[type[BaseException], ...]
+    pattern: str
+    cause: str
+    fix: str
+    applies: Callable[[list[ast.AST]], bool] = lambda _: True
+
+
+_LESSONS = (
+    _Lesson(
+        Exception,
+        r"'(?:Symbolic|Eager)?Tensor' object has no attribute 'numpy'",
+        "A tensor gets its value after the cell is traced: `.numpy()` cannot be used inside it.",
+        "Leave it out here, and write `{in_the_next_cell}` in the next cell.",
+    ),
+    _Lesson(
+        Exception,
+        _AS_BOOL,
+        _NEEDS_VALUE,
+        "Use an operation of TensorFlow: `tf.where`, `tf.maximum`, `tf.reduce_any`, ….",
+    ),
+    _Lesson(
+        Exception,
+        r"Iterating over a symbolic `?tf\.Tensor`?",
+        "Python needs the number of a tensor's rows here, and the cell is only traced.",
+        "Use `tf.unstack(x)`, a `for` statement, or an operation on the whole tensor.",
+    ),
+    _Lesson(
+        Exception,
+        r"Cannot convert a symbolic (?:tf\.)?Tensor[^\n]{0,200} to a numpy array",
+        "NumPy needs the value of a tensor, which comes after the cell is traced.",
+        "Use TensorFlow's functions, such as `tf.reduce_mean(x)` instead of `np.mean(x)`.",
+    ),
+    _Lesson(
+        TypeError,
+        _AS_NUMBER,
+        _NEEDS_VALUE,
+        "Look it up with `tf.gather([10, 20, 30], replica_id)`, show it with `print('x', x)`, or "
+        "use TensorFlow's function.",
+    ),
+    _Lesson(
+        TypeError,
+        _MIXED,
+        "TensorFlow does not mix types in arithmetic: integers do not become floats.",
+        "Cast to one type first, as in `tf.cast({integer}, tf.float32)`.",
+        _is_arithmetic,
+    ),
+    _Lesson(
+        TypeError,
+        r"'(?:Symbolic|Eager)?Tensor' object does not support item assignment",
+        "A tensor cannot be changed in place.",
+        "Make another: `tf.tensor_scatter_nd_update(x, [[0]], [5])`, or one with `tf.where`.",
+    ),
+    _Lesson(
+        (TypeError, ValueError),
+        _MIXED,
+        "The mean of integers is not an integer.",
+        "Write `ctx.all_reduce('mean', tf.cast(x, tf.float32))`.",
+        _calls_method("all_reduce"),
+    ),
+    _Lesson(
+        (TypeError, ValueError),
+        r"is not a valid ReduceOp",
+        "`all_reduce` takes 'sum' or 'mean'.",
+        "For the largest of all: `tf.reduce_max(ctx.all_gather([x], axis=0))`.",
+        _calls_method("all_reduce"),
+    ),
+    _Lesson(
+        AttributeError,
+        rf"\w*Tensor'? object has no attribute '(?:{'|'.join(_OF_NUMPY)})'",
+        "`{attribute}` is NumPy's, and a tensor has no such attribute.",
+        "Write `{tensorflow}`.",
+    ),
+    _Lesson(
+        Exception,
+        r"should be called from outside of replica_fn",
+        "Keras's `{loop}` runs on all replicas by itself, and the cell runs on each of them.",
+        "Call `{loop}` in a cell without a magic. `tpunb.check(model, x, y)` checks its step.",
+        _calls_method(*_KERAS_LOOPS),
+    ),
+    _Lesson(
+        RuntimeError,
+        r"requires (?:being in )?cross-replica context",
+        "The cell itself runs on every replica, and the strategy's methods are for outside.",
+        "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and `ctx.all_gather(x, axis=0)` "
+        "combine the replicas' values, and so do `-r NAME=mean` and `-g NAME`.",
+    ),
+)
 
 
 def is_traced_in_branch(frames: TracebackType | None) -> bool:
@@ -297,7 +378,7 @@ def is_traced_in_branch(frames: TracebackType | None) -> bool:
 def lesson(
     error: BaseException, cell: StepSource, *, in_branch: bool, replicas: int
 ) -> CellError | None:
-    """Says what is to be written in place of what has raised an error, in a sentence or two.
+    """Explains in a sentence or two what to write in place of what has raised an error.
 
     Args:
         error: What the cell raised, with `tpunb_lines`.
@@ -312,34 +393,41 @@ def lesson(
     if not isinstance(cell, CellSource) or not lines:
         return None
     path = _path(cell.body, lines[-1])
-    statement = path[-1] if path else None
-    told = (
-        _traced_raise(error, path, in_branch, replicas)
-        if isinstance(statement, ast.Raise | ast.Assert)
-        else None
-    )
-    told = (
-        told
-        or _asserted(error, statement, replicas)
-        or _valueless(error, statement, replicas)
-        or _misunderstood(error, statement)
-    )
+    nodes = list(ast.walk(path[-1])) if path else []
+    told = _checked(error, path, in_branch, replicas) if path else None
     if told is None:
-        return None
-    found = CellError(told[0], fix=told[1])
+        fits = (
+            each
+            for each in _LESSONS
+            if isinstance(error, each.kinds)
+            and re.search(each.pattern, str(error))
+            and each.applies(nodes)
+        )
+        if (found := next(fits, None)) is None:
+            return None
+        words = _words(error, nodes, replicas)
+        told = found.cause.format_map(words), found.fix.format_map(words)
+    explained = CellError(told[0], fix=told[1])
     for name in ("tpunb_lines", "tpunb_replicas"):
-        setattr(found, name, getattr(error, name, ()))
-    return found
+        setattr(explained, name, getattr(error, name, ()))
+    return explained
 
 
-def _traced_raise(
+def _checked(
     error: BaseException, path: list[ast.stmt], in_branch: bool, replicas: int
 ) -> tuple[str, str] | None:
-    """`if replica_id == 3: raise ValueError`."""
-    is_assertion = isinstance(path[-1], ast.Assert)
-    if not in_branch or (is_assertion and not isinstance(error, AssertionError)):
+    """The cause and the fix for `if replica_id == 3: raise ValueError` and `assert x > 0`."""
+    statement = path[-1]
+    if isinstance(statement, ast.Assert) and re.search(_AS_BOOL, str(error)):
+        every = "all(ok.values)" if replicas > 1 else "ok"
+        return (
+            "`assert` needs a value, and a tensor gets its value after the cell is traced.",
+            f"Write `ok = {_shown(statement.test)}`, and in the next cell `assert {every}`.",
+        )
+    asserted = isinstance(statement, ast.Assert) and isinstance(error, AssertionError)
+    if not in_branch or not (asserted or isinstance(statement, ast.Raise)):
         return None
-    word = "assert" if is_assertion else "raise"
+    word = "assert" if asserted else "raise"
     around = next((outer for outer in reversed(path[:-1]) if isinstance(outer, ast.If)), None)
     if around is None:
         return (
@@ -347,124 +435,15 @@ def _traced_raise(
             "Assign what is to be checked, and look at it in the next cell.",
         )
     test = _shown(around.test)
-    if not any(inner is path[-1] for block in around.body for inner in ast.walk(block)):
-        test = f"not ({test})"
-    both = f"Both branches of `if {_shown(around.test)}` are traced"
+    failed = test
+    if not any(inner is statement for block in around.body for inner in ast.walk(block)):
+        failed = f"not ({test})"
+    anywhere = "any(failed.values)" if replicas > 1 else "failed"
+    cause = f"Both branches of `if {test}` are traced, so `{word}` runs at once, whatever the value"
     return (
-        f"{both}, so `{word}` runs at once, whatever the value is.",
-        f"Write `failed = {test}`, and in the next cell `if {_any('failed', replicas)}: raise …`.",
+        f"{cause} is.",
+        f"Write `failed = {failed}`, and in the next cell `if {anywhere}: raise …`.",
     )
-
-
-def _asserted(
-    error: BaseException, statement: ast.stmt | None, replicas: int
-) -> tuple[str, str] | None:
-    """`assert replica_id < 3`."""
-    if not isinstance(statement, ast.Assert) or not _AS_BOOL.search(str(error)):
-        return None
-    every = "all(ok.values)" if replicas > 1 else "ok"
-    return (
-        "`assert` needs a value, and a tensor gets its value after the cell is traced.",
-        f"Write `ok = {_shown(statement.test)}`, and in the next cell `assert {every}`.",
-    )
-
-
-def _valueless(
-    error: BaseException, statement: ast.stmt | None, replicas: int
-) -> tuple[str, str] | None:
-    """What needs a tensor's value: `.numpy()`, `bool()`, NumPy's functions."""
-    text = str(error)
-    if _SYMBOLIC.search(text):
-        name = _owner_of_numpy(statement)
-        after = f"{name}.values[0].numpy()" if replicas > 1 else f"{name}.numpy()"
-        return (
-            "A tensor gets its value after the cell is traced, so `.numpy()` is not for inside.",
-            f"Leave it out here, and write `{after}` in the next cell.",
-        )
-    if _AS_BOOL.search(text):
-        return (
-            "Python needs the value of a tensor here, which comes after the cell is traced.",
-            "Use an operation of TensorFlow: `tf.where`, `tf.maximum`, `tf.reduce_any`, ….",
-        )
-    if _ITERATED.search(text):
-        return (
-            "Python needs the number of a tensor's rows here, and the cell is only traced.",
-            "Use `tf.unstack(x)`, a `for` statement, or an operation on the whole tensor.",
-        )
-    if _AS_ARRAY.search(text):
-        return (
-            "NumPy needs the value of a tensor, which comes after the cell is traced.",
-            "Use TensorFlow's functions, such as `tf.reduce_mean(x)` instead of `np.mean(x)`.",
-        )
-    if isinstance(error, TypeError) and _AS_NUMBER.search(text):
-        return (
-            "Python needs the value of a tensor here, which comes after the cell is traced.",
-            _WITHOUT_VALUE,
-        )
-    return None
-
-
-def _misunderstood(error: BaseException, statement: ast.stmt | None) -> tuple[str, str] | None:
-    """What NumPy allows and TensorFlow does not, and what belongs outside of the replicas."""
-    text = str(error)
-    nodes = list(ast.walk(statement)) if statement is not None else []
-    if _is_arithmetic(nodes) and isinstance(error, TypeError) and _MIXED.search(text):
-        named = "replica_id" if _mentions(nodes, "replica_id") else "x"
-        return (
-            "TensorFlow does not compute with different types: integers do not become floats.",
-            f"Cast to one type first, as in `tf.cast({named}, tf.float32)`.",
-        )
-    if isinstance(error, TypeError) and _CHANGED.search(text):
-        return (
-            "A tensor cannot be changed in place.",
-            "Make another: `tf.tensor_scatter_nd_update(x, [[0]], [5])`, or one with `tf.where`.",
-        )
-    if isinstance(error, TypeError | ValueError) and _mentions_method(nodes, "all_reduce"):
-        if _MIXED.search(text):
-            return (
-                "A mean of integers is no integer.",
-                "Write `ctx.all_reduce('mean', tf.cast(x, tf.float32))`.",
-            )
-        if _NO_REDUCTION.search(text):
-            return (
-                "`all_reduce` takes 'sum' or 'mean'.",
-                "For the largest of all: `tf.reduce_max(ctx.all_gather([x], axis=0))`.",
-            )
-    missing = _NO_METHOD.search(text) if isinstance(error, AttributeError) else None
-    if missing and missing[1] in _OF_NUMPY:
-        name = missing[1]
-        return (
-            f"`{name}` is NumPy's, and a tensor has no such attribute.",
-            f"Write `{_OF_NUMPY[name].format(name)}`.",
-        )
-    loop = next((name for name in _KERAS_LOOPS if _mentions_method(nodes, name)), None)
-    if loop and _NESTED_INPUT in text:
-        return (
-            f"Keras's `{loop}` runs on all replicas by itself, and the cell runs on each of them.",
-            f"Call `{loop}` in a cell without a magic. `tpunb.check(model, x, y)` checks its step.",
-        )
-    if isinstance(error, RuntimeError) and _OUTSIDE_ONLY.search(text):
-        return (
-            "The cell itself runs on every replica, and the strategy's methods are for outside.",
-            _COMBINED,
-        )
-    return None
-
-
-def _is_arithmetic(nodes: list[ast.AST]) -> bool:
-    return any(isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare) for node in nodes)
-
-
-def _mentions_method(nodes: list[ast.AST], name: str) -> bool:
-    return any(isinstance(node, ast.Attribute) and node.attr == name for node in nodes)
-
-
-def _mentions(nodes: list[ast.AST], name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
-
-
-def _any(name: str, replicas: int) -> str:
-    return f"any({name}.values)" if replicas > 1 else name
 
 
 def _shown(test: ast.expr) -> str:
@@ -472,25 +451,27 @@ def _shown(test: ast.expr) -> str:
     return text if len(text) <= _LONGEST else "…"
 
 
-def _owner_of_numpy(statement: ast.stmt | None) -> str:
-    """What `.numpy` is asked of, where that is a name."""
-    for node in ast.walk(statement) if statement is not None else ():
-        if isinstance(node, ast.Attribute) and node.attr == "numpy":
-            return node.value.id if isinstance(node.value, ast.Name) else "result"
-    return "result"
+def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[str, str]:
+    """The cell's own names, for the fields of a lesson."""
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    asked = next((node.value for node in attributes if node.attr == "numpy"), None)
+    owner = asked.id if isinstance(asked, ast.Name) else "result"
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    missing = re.search(r"has no attribute '(\w+)'", str(error))
+    attribute = missing[1] if missing else ""
+    return {
+        "in_the_next_cell": f"{owner}.values[0].numpy()" if replicas > 1 else f"{owner}.numpy()",
+        "integer": "replica_id" if "replica_id" in names else "x",
+        "attribute": attribute,
+        "tensorflow": _OF_NUMPY.get(attribute, "").format(attribute),
+        "loop": next((n.attr for n in attributes if n.attr in _KERAS_LOOPS), ""),
+    }
 
 
 def _path(body: list[ast.stmt], line: int) -> list[ast.stmt]:
     """The statements around a line, outermost first."""
     for statement in body:
         if statement.lineno <= line <= (statement.end_lineno or statement.lineno):
-            inner = (found for block in _blocks(statement) if (found := _path(block, line)))
+            inner = (found for block in blocks(statement) if (found := _path(block, line)))
             return [statement, *next(inner, [])]
     return []
-
-
-def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    parts: list[Any] = [*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
-    for owner in (statement, *parts):
-        for field in _BLOCKS:
-            yield getattr(owner, field, None) or []

@@ -1,4 +1,4 @@
-"""What a piece of code mentions: the globals, attributes and modules that it may read."""
+"""The globals, attributes and modules that a piece of code may read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,23 @@ from typing import Any
 
 from tpunb._util.user_code import is_users_module
 
+_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 # Only what is read: to retrace because of what the code itself stores would never end.
 _ATTRIBUTES = frozenset(
     {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD", "IMPORT_FROM"}
 )
 _EVALUATED = frozenset({"eval", "exec"})
+_BY_STRING = _EVALUATED | {"globals", "locals", "vars"}  # read globals by names that are strings
+_ASKED = frozenset({"getattr", "hasattr"})
+_ALL_OF = frozenset({"__dict__", "__getattribute__", "asdict", "astuple", "attrgetter",
+                     "_asdict", "getmembers", "getmembers_static"})  # fmt: skip
+_ALL = _ALL_OF | {"dir", "vars"}
+_MODULES = frozenset({"__import__", "import_module", "modules"})  # `sys.modules["cfg"]`
+
+_CALLS = frozenset({"CALL", "CALL_FUNCTION", "PRECALL"})
+_BEFORE_A_NAME = _CALLS | {"CACHE", "CALL_METHOD", "LOAD_ATTR", "LOAD_METHOD", "PUSH_NULL"}
+_USES = _CALLS | {"BINARY_SUBSCR", "CALL_METHOD", "LOAD_CONST"}
+
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WORD = re.compile(r"[^\W\d]\w*")
 _LONGEST = 200  # characters: longer strings are text
@@ -27,62 +39,75 @@ _LONGEST = 200  # characters: longer strings are text
 
 @dataclass(frozen=True)
 class Mentions:
-    """What a code object, with all that are inside of it, may read by name.
+    """What a code object, and the code objects inside it, may read by name.
 
     Attributes:
-        globals: Names of globals, in the order of their first use; those too that only
-            a string names, where there is `globals()`, `eval` or the like.
+        globals: Names of globals, in the order of their first use.
+        by_string: Further globals that only a string names, where there is `globals()`, `eval`
+            or the like; not what the code assigns as well.
         attributes: Names of attributes, and strings that might be (`getattr(x, "rate")`).
         imports: Names of modules that it imports.
-        by_string: The globals that only a string names; not what it assigns as well.
         stored: The globals that it assigns.
-        any_attribute: Whether it reads attributes by names that are computed.
-        any_global: Whether it reads globals by names that are computed.
+        any_attribute: Whether it reads attributes by computed names.
+        any_global: Whether it reads globals by computed names.
         any_module: Whether it reads modules otherwise than by `import`.
     """
 
     globals: tuple[str, ...]
+    by_string: tuple[str, ...]
     attributes: frozenset[str]
     imports: tuple[str, ...]
-    by_string: tuple[str, ...]
-    stored: frozenset[str] = frozenset()
-    any_attribute: bool = False
-    any_global: bool = False
-    any_module: bool = False
+    stored: frozenset[str]
+    any_attribute: bool
+    any_global: bool
+    any_module: bool
 
 
 @functools.lru_cache(maxsize=2048)
 def mentions(code: CodeType) -> Mentions:
     """What a code object mentions."""
     names: dict[str, None] = {}
-    attributes: set[str] = set()
     imports: dict[str, None] = {}
-    strings: list[str] = []
+    attributes: set[str] = set()
     stored: set[str] = set()
+    strings: list[str] = []
+    any_attribute = any_global = any_module = False
     for inner in _nested(code):
-        for instruction in dis.get_instructions(inner):
-            if instruction.opname in READS_OF_NAMES:
-                names[instruction.argval] = None
-            elif instruction.opname in _ATTRIBUTES:
-                attributes.add(instruction.argval)
-            elif instruction.opname == "IMPORT_NAME":
-                imports[instruction.argval] = None
-            elif instruction.opname == "STORE_NAME":
-                stored.add(instruction.argval)
         strings += _strings(inner)
-    words = set(_words(strings, evaluated=not _EVALUATED.isdisjoint(names)))
-    by_string = sorted(words - stored) if not BY_STRING.isdisjoint(names) else ()
-    names.update(dict.fromkeys(by_string))
-    any_global = any(map(reads_any_global, _nested(code)))
+        any_module |= not _MODULES.isdisjoint(inner.co_names)
+        instructions = list(dis.get_instructions(inner))
+        for number, instruction in enumerate(instructions, start=1):
+            kind, name = instruction.opname, instruction.argval
+            if kind in _READS:
+                names[name] = None
+                following = instructions[number:]
+                any_global |= name in _BY_STRING and _name_is_computed(name, following)
+                any_attribute |= name in _ALL
+                any_attribute |= name in _ASKED and not _second_is_constant(following)
+            elif kind in _ATTRIBUTES:
+                attributes.add(name)
+                any_attribute |= name in _ALL_OF and kind in {"LOAD_ATTR", "LOAD_METHOD"}
+            elif kind == "IMPORT_NAME":
+                imports[name] = None
+            elif kind == "STORE_NAME":
+                stored.add(name)
+    evaluated = not _EVALUATED.isdisjoint(names)
+    words = {
+        word
+        for text in strings
+        if evaluated or _DOTTED.fullmatch(text)  # also for `operator.attrgetter("a.b")`
+        for word in _WORD.findall(text)
+    }
+    by_string = () if _BY_STRING.isdisjoint(names) else sorted(words - stored - names.keys())
     return Mentions(
-        tuple(names),
-        frozenset(attributes | words),
-        tuple(imports),
-        tuple(by_string),
-        frozenset(stored),
-        any_global or any(map(reads_any_attribute, _nested(code))),
-        any_global,
-        any(map(reads_any_module, _nested(code))),
+        globals=tuple(names),
+        by_string=tuple(by_string),
+        attributes=frozenset(attributes | words),
+        imports=tuple(imports),
+        stored=frozenset(stored),
+        any_attribute=any_attribute or any_global,
+        any_global=any_global,
+        any_module=any_module,
     )
 
 
@@ -101,10 +126,46 @@ def _strings(code: CodeType) -> Iterator[str]:
                 yield text
 
 
-def _words(strings: list[str], *, evaluated: bool) -> Iterator[str]:
-    for text in strings:
-        if evaluated or _DOTTED.fullmatch(text):  # also for `operator.attrgetter("a.b")`
-            yield from _WORD.findall(text)
+def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool:
+    """Whether what reads globals (`globals()[name]`) is given a name that is not a constant.
+
+    Args:
+        reader: One of `_BY_STRING`.
+        following: The instructions after it.
+    """
+    if (
+        reader == "vars"
+        and next(each for each in following if each.opname not in {"CACHE", "PUSH_NULL"}).opname
+        not in _CALLS
+    ):
+        return False  # of an object
+    given = itertools.dropwhile(lambda each: each.opname in _BEFORE_A_NAME, following)
+    names = [each.opname for each in given if each.opname not in {"CACHE", "PUSH_NULL"}][:2]
+    return names[0] != "LOAD_CONST" or names[1] not in _USES
+
+
+def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
+    """Whether the second argument of a call (`getattr(x, "rate")`) is written as a constant.
+
+    Args:
+        following: The instructions after the name of the function.
+    """
+    constant: list[bool] = []  # of what lies on the stack, above the function
+    for instruction in following:
+        if instruction.opname == "PUSH_NULL" and not constant:
+            continue
+        if instruction.opname in _CALLS and instruction.arg == len(constant):
+            return len(constant) > 1 and constant[1]
+        if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
+            return len(constant) > 2 and constant[1]  # with a part of the third above it
+        effect = dis.stack_effect(instruction.opcode, instruction.arg)
+        if effect > 0:
+            constant += [instruction.opname == "LOAD_CONST"] * effect
+            continue
+        del constant[len(constant) + effect :]
+        if constant and instruction.opname not in {"CACHE", "RESUME", "EXTENDED_ARG"}:
+            constant[-1] = False
+    return False
 
 
 def users_modules() -> Iterator[tuple[str, ModuleType]]:
@@ -135,121 +196,22 @@ def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[st
                 yield each, module
 
 
-READS_OF_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-"""The instructions that read a global by its name."""
-
-BY_STRING = frozenset({"eval", "exec", "globals", "locals", "vars"})
-"""What reads globals by names that are strings."""
-
-_ASKED = frozenset({"getattr", "hasattr"})
-_ALL = frozenset({"dir", "vars"})
-_ALL_OF = frozenset({"__dict__", "__getattribute__", "asdict", "astuple", "attrgetter",
-                     "_asdict", "getmembers", "getmembers_static"})  # fmt: skip
-_CALLS = frozenset({"CALL", "CALL_FUNCTION", "PRECALL"})
-_NOTHING = frozenset({"CACHE", "PUSH_NULL"})
-_BEFORE_A_NAME = _CALLS | {"CALL_METHOD", "LOAD_ATTR", "LOAD_METHOD"}
-_USES = _CALLS | {"BINARY_SUBSCR", "CALL_METHOD", "LOAD_CONST"}
-_MODULES = frozenset({"__import__", "import_module", "modules"})
-
-
-def reads_any_attribute(code: CodeType) -> bool:
-    """Whether code may read attributes whose names cannot be seen: `getattr(x, name)`.
-
-    Args:
-        code: A code object; those inside it are not looked into.
-    """
-    instructions = list(dis.get_instructions(code))
-    for number, instruction in enumerate(instructions):
-        name = instruction.argval
-        if instruction.opname in READS_OF_NAMES and name in _ALL | _ALL_OF:
-            return True
-        if instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"} and name in _ALL_OF:
-            return True
-        asked = instruction.opname in READS_OF_NAMES and name in _ASKED
-        if asked and not _second_is_constant(instructions[number + 1 :]):
-            return True
-    return False
-
-
-def reads_any_global(code: CodeType) -> bool:
-    """Whether code may read globals whose names cannot be seen: `globals()[name]`, `eval(text)`.
-
-    Args:
-        code: A code object; those inside it are not looked into.
-    """
-    instructions = [i for i in dis.get_instructions(code) if i.opname not in _NOTHING]
-    return any(
-        instruction.argval in BY_STRING
-        and instruction.opname in READS_OF_NAMES
-        and _name_is_computed(instruction.argval, instructions[number + 1 :])
-        for number, instruction in enumerate(instructions)
-    )
-
-
-def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool:
-    """Whether what reads globals is given a name that is not a constant.
-
-    Args:
-        reader: One of `BY_STRING`.
-        following: What comes after it.
-    """
-    if reader == "vars" and following[0].opname not in _CALLS:
-        return False  # of an object
-    given = itertools.dropwhile(lambda each: each.opname in _BEFORE_A_NAME, following)
-    names = [each.opname for each in itertools.islice(given, 2)]
-    return names[0] != "LOAD_CONST" or names[1] not in _USES
-
-
-def reads_any_module(code: CodeType) -> bool:
-    """Whether code may read a module without an `import` of it: `sys.modules["cfg"]`."""
-    return not _MODULES.isdisjoint(code.co_names)
-
-
-def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
-    """Whether the second argument of a call is written as a constant.
-
-    Args:
-        following: What comes after the name of the function.
-    """
-    constant: list[bool] = []  # of what lies on the stack, above the function
-    for instruction in following:
-        if instruction.opname == "PUSH_NULL" and not constant:
+def closed_over(function: FunctionType) -> dict[str, Any]:
+    """The variables that a function closes over, as far as they are bound."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not bound yet
             continue
-        if instruction.opname in _CALLS and instruction.arg == len(constant):
-            return len(constant) > 1 and constant[1]
-        if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
-            return len(constant) > 2 and constant[1]  # with a part of the third above it
-        effect = dis.stack_effect(instruction.opcode, instruction.arg)
-        if effect > 0:
-            constant += [instruction.opname == "LOAD_CONST"] * effect
-            continue
-        del constant[len(constant) + effect :]
-        if constant and instruction.opname not in {"CACHE", "RESUME", "EXTENDED_ARG"}:
-            constant[-1] = False
-    return False
+    return found
 
 
-_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-
-
-@functools.lru_cache(maxsize=1024)
-def read_globals(code: CodeType) -> tuple[str, ...]:
-    """The global names that a code object and those inside it read."""
-    names = {ins.argval: None for ins in dis.get_instructions(code) if ins.opname in _READS}
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            names.update(dict.fromkeys(read_globals(const)))
-    return tuple(names)
-
-
-def functions_of(value: Any) -> Iterator[FunctionType]:
-    """The plain functions that calling `value` would run, as far as is cheap to find out."""
-    if isinstance(value, functools.partial):
-        yield from functions_of(value.func)
-    elif isinstance(value, MethodType):
-        yield from functions_of(value.__func__)
-    elif isinstance(value, FunctionType):
-        yield value
+def function_of(value: Any) -> FunctionType | None:
+    """The plain function that calling `value` would run, as far as is cheap to find out."""
+    while isinstance(value, functools.partial | MethodType):
+        value = value.func if isinstance(value, functools.partial) else value.__func__
+    return value if isinstance(value, FunctionType) else None
 
 
 def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,35 +219,24 @@ def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         function: A function, a method or a `functools.partial`.
-        namespace: The notebook's namespace; functions of other modules are
-            not looked into.
+        namespace: The notebook's namespace; the globals of other modules are not looked into.
 
     Returns:
         The names that are bound, with their values.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
-    waiting = list(functions_of(function))
+    waiting = [function]
     while waiting:
-        current = waiting.pop()
-        if id(current) in seen:
+        current = function_of(waiting.pop())
+        if current is None or id(current) in seen:
             continue
         seen.add(id(current))
-        waiting.extend(_enclosed(current))
+        waiting.extend(closed_over(current).values())  # what decorators keep
         if current.__globals__ is not namespace:
             continue
-        for name in read_globals(current.__code__):
+        for name in mentions(current.__code__).globals:
             if name in namespace and name not in found:
                 found[name] = namespace[name]
-                waiting.extend(functions_of(namespace[name]))
+                waiting.append(namespace[name])
     return found
-
-
-def _enclosed(function: FunctionType) -> Iterator[FunctionType]:
-    """The functions in a function's closure: what decorators keep."""
-    for cell in function.__closure__ or ():
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-        yield from functions_of(value)

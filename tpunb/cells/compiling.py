@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -26,30 +26,11 @@ from .batches import Batch
 from .capture import Captured
 from .cell_errors import line_in
 from .nests import leaves
-from .source import StepSource
+from .settings import CompileSettings
 from .steps import Steps
 from .trace_cache import TracedCell
 
 _MUCH = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class CompileSettings:
-    """How to compile a cell.
-
-    Attributes:
-        tpus: TPU types; empty for the strategy's.
-        speed: Whether to estimate the time, which takes the compiler ten times as long.
-        timeout: Seconds that compiling may take; by default 300 for each type.
-        say: Receives what is done next.
-        largest_batch: Whether to look for the largest global batch that fits.
-    """
-
-    tpus: Sequence[str] = ()
-    speed: bool = False
-    timeout: float | None = None
-    say: Callable[[str], None] = lambda _: None
-    largest_batch: bool = False
 
 
 @giving_back()
@@ -61,11 +42,11 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
         settings: How.
 
     Returns:
-        What became of it; for several types a table of that.
+        The program; for several types a table of programs.
 
     Raises:
         CompilerUnavailableError: The compiler is not installed, or not for this machine.
-        CompileError: It is not known which TPU type is meant.
+        CompileError: The TPU type is not known.
         CheckError: The strategy is not a virtual TPU's.
         Exception: What the cell raises when it is traced.
     """
@@ -76,21 +57,19 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     settings.say("tracing the cell")
     batch = steps.bind_first_batch()
     traced = steps.programs.traced(steps.cell, steps.namespace, steps.bound)
+    closed = traced.captured.closed.values()
+    layers = {name for value in closed for leaf in leaves(value) for name in layer_names(leaf)}
     programs = compile_traced(
         traced.functions,
         kinds,
         _how(traced, kinds, settings),
-        layers=_layers(traced),
+        layers=frozenset(layers),
         examples=sum(batch.sizes) or None if batch is not None else None,
         strategy=strategy,
     )
     if settings.largest_batch and batch is not None:
         programs = [_with_largest(program, steps, settings, batch) for program in programs]
-    names = _argument_names(traced)
-    shown = [
-        _noting_results(_with_names(_with_code(program, traced.cell), names))
-        for program in programs
-    ]
+    shown = [_of_cell(program, traced) for program in programs]
     return shown[0] if len(shown) == 1 else TpuPrograms(shown)
 
 
@@ -137,50 +116,51 @@ def _with_largest(
 
 def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:
     """The arguments, those of the batch as shapes of another size."""
+
+    def resized(argument: Any) -> Any:
+        part = getattr(argument, "values", (argument,))[0]
+        return tf.TensorSpec([size, *part.shape[1:]], part.dtype) if part.shape.rank else argument
+
     return [
-        _spec(argument, size) if owner in names else argument
+        resized(argument) if owner in names else argument
         for argument, owner in zip(captured.arguments, captured.owners, strict=True)
     ]
 
 
-def _spec(argument: Any, size: int) -> Any:
-    part = getattr(argument, "values", (argument,))[0]
-    return tf.TensorSpec([size, *part.shape[1:]], part.dtype) if part.shape.rank else argument
-
-
-def _layers(traced: TracedCell) -> frozenset[str]:
-    """The names of the layers of the models that a cell uses."""
-    closed = traced.captured.closed.values()
-    return frozenset(
-        name for value in closed for leaf in leaves(value) for name in layer_names(leaf)
-    )
-
-
-def _with_code(program: TpuProgram, cell: StepSource) -> TpuProgram:
-    """The program with all lines of the cell, not only those that have a share of it."""
+def _of_cell(program: TpuProgram, traced: TracedCell) -> TpuProgram:
+    """The program in the cell's terms: its lines, and the notebook's names."""
+    # All lines of the cell, not only those that have a share of the program.
+    text = "\n".join(traced.cell.lines[1:]).rstrip().splitlines()
+    code = [CodeLine(SourceLine("", number), line) for number, line in enumerate(text, start=2)]
     others = (line for line in program.lines if line.place.file)
-    return dataclasses.replace(program, lines=(*_code(cell), *others))
-
-
-def _noting_results(program: TpuProgram) -> TpuProgram:
-    """The program, with a note where what the cell assigns takes much of the memory."""
+    program = dataclasses.replace(program, lines=(*code, *others))
     memory = program.memory
-    if memory is None or memory.outputs < _MUCH * memory.peak:
+    if memory is None:
         return program
-    note = (
-        f"Names that the cell assigns are its results, {byte_count(memory.outputs)} a core: what "
-        "is only needed inside can be computed in a function."
+    names = _argument_names(traced)
+
+    def named(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
+        return tuple(
+            dataclasses.replace(buffer, node=names.get(buffer.node, buffer.node))
+            if buffer.kind == "argument"
+            else buffer
+            for buffer in buffers
+        )
+
+    notes = program.notes
+    if memory.outputs >= _MUCH * memory.peak:
+        note = (
+            f"Names that the cell assigns are its results, {byte_count(memory.outputs)} a core: "
+            "compute what is only needed inside in a function."
+        )
+        notes = (*notes, note)
+    memory = dataclasses.replace(
+        memory, largest=named(memory.largest), padding=named(memory.padding)
     )
-    return dataclasses.replace(program, notes=(*program.notes, note))
+    return dataclasses.replace(program, memory=memory, notes=notes)
 
 
-def _code(cell: StepSource) -> Iterator[CodeLine]:
-    text = "\n".join(cell.lines[1:]).rstrip()
-    for number, line in enumerate(text.splitlines(), start=2):
-        yield CodeLine(SourceLine("", number), line)
-
-
-def _argument_names(traced: TracedCell) -> dict[str, str]:
+def _argument_names(traced: TracedCell) -> Mapping[str, str]:
     """The notebook's names of the replica function's arguments, by what TensorFlow calls them."""
     found: dict[str, str] = {}
     for function in traced.functions:
@@ -190,23 +170,3 @@ def _argument_names(traced: TracedCell) -> dict[str, str]:
             names = (tensor.name.partition(":")[0] for tensor in inputs)
             found |= zip(names, owners, strict=True)
     return found
-
-
-def _with_names(program: TpuProgram, names: Mapping[str, str]) -> TpuProgram:
-    """The program with the notebook's names for its arguments."""
-    if program.memory is None:
-        return program
-
-    def named(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
-        return tuple(
-            dataclasses.replace(one, node=names.get(one.node, one.node))
-            if one.kind == "argument"
-            else one
-            for one in buffers
-        )
-
-    memory = program.memory
-    memory = dataclasses.replace(
-        memory, largest=named(memory.largest), padding=named(memory.padding)
-    )
-    return dataclasses.replace(program, memory=memory)

@@ -22,9 +22,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tpunb._util.attributes import attribute, has_attributes
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
 
-from .code_names import Mentions, imported, mentions, users_modules
+from .code_names import Mentions, closed_over, imported, mentions, users_modules
 from .guards import (
     MISSING,
     ArrayGuard,
@@ -36,7 +37,6 @@ from .guards import (
     is_plain,
     items_entry,
     open_names,
-    slots_of,
 )
 
 
@@ -175,7 +175,9 @@ class _Walk:
         elif isinstance(value, np.ndarray):
             self._array(path, value)
         elif isinstance(value, contextvars.ContextVar):
-            self._guard(value, _value_of, lambda _: f"`{path}`", ("value",))
+            self._guard(
+                value, lambda it: {"value": it.get(MISSING)}, lambda _: f"`{path}`", ("value",)
+            )
             self._waiting.append((path, value.get(None)))
         elif (inner := _wrapped(value)) is not None:
             self._waiting += [(path, each) for each in inner]
@@ -186,27 +188,33 @@ class _Walk:
 
     def _function(self, path: str, function: types.FunctionType) -> None:
         name = function.__name__
-        closed = _closure(function)  # a library's too: what it wraps may be the user's
-        self._waiting += closed.items()
+        self._waiting += closed_over(function).items()  # a library may wrap what is the user's
         self._add_wrapped(name, function)
         if not is_users_code(function.__code__):
             return
         self._guard(
-            function, _closure, lambda read: f"`{read}`, which `{name}` closes over,", tuple(closed)
+            function,
+            closed_over,
+            lambda read: f"`{read}`, which `{name}` closes over,",
+            function.__code__.co_freevars,
         )
         self._guard(function, _function_parts, lambda part: _part(path, part), _FUNCTION)
         found = mentions(function.__code__)
         self.attributes |= found.attributes
         self.any_name |= found.any_attribute
         namespace = function.__globals__
-        self._globals(f"`{name}`", found.globals + _any_global(found, namespace), namespace)
-        self._waiting += [(f"{path}()", each) for each in function.__defaults__ or ()]
-        self._waiting += [(f"{path}()", each) for each in (function.__kwdefaults__ or {}).values()]
+        self._globals(
+            f"`{name}`", found.globals + found.by_string + _any_global(found, namespace), namespace
+        )
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        self._waiting += [(f"{path}()", each) for each in defaults]
         self._add_imports(function.__code__, namespace)
         self._add_environment(function.__code__)
 
     def _globals(self, reader: str, names: tuple[str, ...], namespace: dict[str, Any]) -> None:
-        self._guard(namespace, _itself, lambda name: f"`{name}`, which {reader} reads,", names)
+        self._guard(
+            namespace, lambda it: it, lambda name: f"`{name}`, which {reader} reads,", names
+        )
         self._waiting += [(name, namespace[name]) for name in names if name in namespace]
 
     def _add_wrapped(self, path: str, value: Any) -> None:
@@ -222,9 +230,13 @@ class _Walk:
 
     def _add_environment(self, code: types.CodeType) -> None:
         if {"environ", "getenv"} & {*mentions(code).attributes, *mentions(code).globals}:
-            names = tuple(os.environ)
-            self._guard(os.environ, _environment, lambda name: f"`os.environ[{name!r}]`", names,
-                        wanted=mentions(code).attributes)  # fmt: skip
+            self._guard(
+                os.environ,
+                os._Environ.copy,
+                lambda name: f"`os.environ[{name!r}]`",
+                tuple(os.environ),
+                wanted=mentions(code).attributes,
+            )
 
     # Objects
 
@@ -260,13 +272,18 @@ class _Walk:
     def _instance(self, path: str, value: Any) -> None:
         kind = type(value)
         if is_users_class(kind):
-            self._guard(value, _kind_of, lambda _: f"the class of `{path}`", ("class",))
+            self._guard(
+                value,
+                lambda it: {"class": type(it)},
+                lambda _: f"the class of `{path}`",
+                ("class",),
+            )
             self._waiting.append((kind.__name__, kind))
         slots = set(_slots(kind))
         if names := tuple(sorted(slots if self._wants_any else slots & self._wanted)):
-            self._guard(value, slots_of(names), lambda name: f"`{path}.{name}`", names)
-            has = slots_of(names)(value)
-            self._waiting += [(f"{path}.{n}", has[n]) for n in names]
+            read = functools.partial(_slots_of, names)
+            self._guard(value, read, lambda name: f"`{path}.{name}`", names)
+            self._waiting += [(f"{path}.{n}", each) for n, each in read(value).items()]
         self._attributes(path, value, read_by_library(value))
         self._add_wrapped(path, value)
         for number, layer in enumerate(layers_of(value)):
@@ -318,18 +335,6 @@ def _any_global(found: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...
     return tuple(sorted(names - {"In", "Out"} - found.stored))
 
 
-def _itself(namespace: Mapping[str, Any]) -> Mapping[str, Any]:
-    return namespace
-
-
-def _kind_of(value: Any) -> Mapping[str, Any]:
-    return {"class": type(value)}
-
-
-def _value_of(variable: contextvars.ContextVar[Any]) -> Mapping[str, Any]:
-    return {"value": variable.get(MISSING)}
-
-
 def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:
     defaults = function.__kwdefaults__
     return {
@@ -341,22 +346,6 @@ def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:
 
 def _part(path: str, name: str) -> str:
     return f"`{path}`" if name == "__code__" else f"a default of `{path}`"
-
-
-def _closure(function: types.FunctionType) -> dict[str, Any]:
-    names, cells = function.__code__.co_freevars, function.__closure__ or ()
-    return {name: _contents(cell) for name, cell in zip(names, cells, strict=True)}
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not bound yet
-        return MISSING
-
-
-def _environment(environ: os._Environ[str]) -> Mapping[str, Any]:
-    return environ.copy()
 
 
 def _wrapped(value: Any) -> tuple[Any, ...] | None:
@@ -380,6 +369,10 @@ def _is_traced_by_itself(value: Any) -> bool:
     """Whether this is a `tf.function`, which keeps its own trace in an ordinary cell too."""
     kind = type(value)  # to ask the object might run the user's `__getattr__`
     return hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")
+
+
+def _slots_of(names: tuple[str, ...], owner: Any) -> Mapping[str, Any]:
+    return {name: attribute(owner, name) for name in names if has_attributes(owner, name)}
 
 
 def _slots(kind: type) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tpunb._util.attributes import attribute, has_attributes
+from tpunb._util.attributes import attribute
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "missing"})()
 PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...), range)
@@ -226,12 +225,3 @@ def attributes_of(owner: Any) -> Mapping[str, Any]:
     """The attributes that an object, a class or a module has itself."""
     found: Mapping[str, Any] = attribute(owner, "__dict__", {})
     return found
-
-
-def slots_of(names: tuple[str, ...]) -> Callable[[Any], Mapping[str, Any]]:
-    """Reads attributes that have slots."""
-    return functools.partial(_slots, names)
-
-
-def _slots(names: tuple[str, ...], owner: Any) -> Mapping[str, Any]:
-    return {name: attribute(owner, name) for name in names if has_attributes(owner, name)}

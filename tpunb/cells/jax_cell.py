@@ -13,6 +13,7 @@ from tpunb.compiler import jax_functions
 from tpunb.compiler.compile import compile as compile_for_tpu
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 
+from .settings import CompileSettings
 from .source import CellSource
 
 _CALL = "__tpunb_call__"
@@ -36,7 +37,7 @@ def is_jax_cell(cell: CellSource, namespace: dict[str, Any]) -> bool:
 
 
 def compile_jax_cell(
-    cell: CellSource, namespace: dict[str, Any], tpu: str | Sequence[str], **options: Any
+    cell: CellSource, namespace: dict[str, Any], settings: CompileSettings
 ) -> TpuProgram | TpuPrograms:
     """Compiles the call that is a cell's last expression.
 
@@ -45,17 +46,29 @@ def compile_jax_cell(
     Args:
         cell: The cell.
         namespace: The notebook's names, which stay as they are.
-        tpu: TPU types.
-        **options: As for `tpunb.compile`.
+        settings: How to compile, and for which TPU types.
 
     Raises:
-        CompileError: The arguments cannot be given by position.
+        CompileError: No TPU type is given, or the arguments cannot be given by position.
         Exception: What the statements raise, and what `tpunb.compile` does.
     """
     __tracebackhide__ = True
+    if not settings.tpus:
+        raise CompileError(
+            "The TPU type to compile for is not known.",
+            fix="Name one, as in %%tpu_compile --for v5e-8, or connect to one.",
+        )
+    several = len(settings.tpus) > 1
     try:
         fn, arguments = _last_call(cell, namespace)
-        return compile_for_tpu(fn, *arguments, tpu=tpu, **options)
+        return compile_for_tpu(
+            fn,
+            *arguments,
+            tpu=settings.tpus if several else settings.tpus[0],
+            speed=settings.speed,
+            timeout=settings.timeout,
+            progress=settings.say,
+        )
     except Exception as error:
         places = jax_functions.lines_of(error)
         if places and places[0].file == cell.filename:
@@ -85,7 +98,7 @@ def _last_call(cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, Sequen
     bound = inspect.signature(fn).bind(*arguments, **named)
     if bound.kwargs or jax_functions.is_keras_model(fn):
         raise CompileError(
-            f"What is compiled takes no argument by name: {', '.join(bound.kwargs or named)}.",
+            f"The compiled call takes no argument by name: {', '.join(bound.kwargs or named)}.",
             fix="Pass a model its batch alone, and a function its arguments by position.",
         )
     return fn, bound.args

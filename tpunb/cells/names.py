@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-from ..errors import nearest
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _SUPPRESSING = ("suppress", "raises", "assertRaises")
@@ -126,23 +124,11 @@ def _own_names(node: ast.AST) -> list[str]:
     return [name for name in carried if isinstance(name, str)]
 
 
-def type_parameters(node: ast.FunctionDef | ast.ClassDef) -> frozenset[str]:
-    """The type parameters of a definition (Python 3.12), which its head may read."""
-    return frozenset(parameter.name for parameter in getattr(node, "type_params", ()))
-
-
-def suppresses(manager: ast.expr) -> bool:
+def _suppresses(manager: ast.expr) -> bool:
     """Whether a context manager is known to let its body end early."""
     function = manager.func if isinstance(manager, ast.Call) else manager
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     return name in _SUPPRESSING
-
-
-def walk(statements: list[ast.stmt]) -> _Walker:
-    """Follows statements from the first to the last."""
-    walker = _Walker()
-    walker.run(statements)
-    return walker
 
 
 class _Walker(ast.NodeVisitor):
@@ -263,24 +249,27 @@ class _Walker(ast.NodeVisitor):
     # Definitions
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._each(*node.decorator_list)
-        self._defaults(node.args)
+        self._each(*node.decorator_list, *node.args.defaults, *node.args.kw_defaults)
         every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
         annotations = [arg.annotation for arg in (*every, node.args.vararg, node.args.kwarg) if arg]
-        hidden, self._hidden = self._hidden, self._hidden | type_parameters(node)
+        hidden = self._hide_type_parameters(node)
         self._perhaps(lambda: self._each(*annotations, node.returns))
         self._hidden = hidden
         self._bind(node.name)
 
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._defaults(node.args)
+    def _hide_type_parameters(self, node: ast.FunctionDef | ast.ClassDef) -> frozenset[str]:
+        """Hides those of a definition (Python 3.12), which its head may read."""
+        hidden = self._hidden
+        names = {parameter.name for parameter in getattr(node, "type_params", ())}
+        self._hidden = hidden | names
+        return hidden
 
-    def _defaults(self, arguments: ast.arguments) -> None:
-        self._each(*arguments.defaults, *arguments.kw_defaults)
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._each(*node.args.defaults, *node.args.kw_defaults)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._each(*node.decorator_list)
-        hidden, self._hidden = self._hidden, self._hidden | type_parameters(node)
+        hidden = self._hide_type_parameters(node)
         self._each(*node.bases, *node.keywords)
         inside = _Walker(in_class=True)
         inside.run(node.body)
@@ -360,14 +349,10 @@ class _Walker(ast.NodeVisitor):
             self._bind_passing(item.optional_vars)
         start = self.flow
         self.run(node.body)
-        if any(suppresses(item.context_expr) for item in node.items):
+        if any(_suppresses(item.context_expr) for item in node.items):
             # As after `try` with handlers that do nothing.
             left = start.unsure(unbound_in(node.body), bound_in(node.body))
             self.flow = join(self.flow, left)
-
-    def _loop_start(self, body: list[ast.stmt]) -> Flow:
-        """What is bound at the top of a loop, in any of its rounds."""
-        return self.flow.unsure(unbound_in(body), bound_in(body))
 
     def _loop_end(self, node: ast.For | ast.While, done: list[Flow]) -> None:
         """Visits a loop's body and `else`, and joins the ways out.
@@ -384,20 +369,21 @@ class _Walker(ast.NodeVisitor):
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
         before = self.flow
-        self.flow = self._loop_start(node.body)
+        self.flow = self.flow.unsure(unbound_in(node.body), bound_in(node.body))
         self._perhaps(lambda: self._bind_passing(node.target))
         self._loop_end(node, [before])
 
     def visit_While(self, node: ast.While) -> None:
-        self.flow = self._loop_start(node.body)
+        self.flow = self.flow.unsure(unbound_in(node.body), bound_in(node.body))
         self.visit(node.test)
         endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
         self._loop_end(node, [] if endless else [self.flow])
 
     def visit_Try(self, node: ast.Try) -> None:
         start = self.flow
-        guarded = bool(node.handlers)
-        body = self._branch(start, lambda: self.run(node.body)) if guarded else self._go(node.body)
+        certain, self._certain = self._certain, self._certain and not node.handlers
+        self.run(node.body)
+        body, self._certain = self.flow, certain
         caught = start.unsure(unbound_in(node.body), bound_in(node.body))
         ends = [self._branch(body, lambda: self.run(node.orelse))]
         for handler in node.handlers:
@@ -409,10 +395,6 @@ class _Walker(ast.NodeVisitor):
 
     def visit_TryStar(self, node: Any) -> None:
         self.visit_Try(node)
-
-    def _go(self, body: list[ast.stmt]) -> Flow:
-        self.run(body)
-        return self.flow
 
     def _handler(self, handler: ast.ExceptHandler) -> None:
         self._each(handler.type)
@@ -484,7 +466,8 @@ def analyse(body: list[ast.stmt]) -> Names:
     when everything is assigned that ever will be. What is asynchronous has
     been refused before.
     """
-    walker = walk(body)
+    walker = _Walker()
+    walker.run(body)
     end = walker.flow
     left = tuple(name for name in walker.bound if name in end.may)
     definite = frozenset() if end.dead else end.must & frozenset(left)
@@ -497,18 +480,3 @@ def analyse(body: list[ast.stmt]) -> Names:
         bindings=walker.bound,
         unbound=frozenset(unbound_in(body)),
     )
-
-
-def meant(name: str, known: Iterable[str], bound: Container[str]) -> str:
-    """What to write for a name that does not exist; empty where nothing is like it.
-
-    Args:
-        name: The name.
-        known: Names that do exist.
-        bound: Names that a step has of its own: its batch.
-    """
-    near = nearest(name, known)
-    fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
-    if "batch" not in bound:
-        return fix
-    return f"A step's batch is `batch`; `--as {name},...` names its parts. {fix}".rstrip()

@@ -16,6 +16,8 @@ import tensorflow as tf
 
 from tpunb._util.attributes import attribute, has_attributes
 
+from .code_names import closed_over
+
 _DEEPEST = 50
 
 
@@ -115,25 +117,13 @@ def _inside(value: Any) -> Iterator[Any]:
     elif isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, FunctionType):
-        yield from _enclosed(value)
+        yield from value.__defaults__ or ()
+        yield from (value.__kwdefaults__ or {}).values()
+        yield from closed_over(value).values()
     else:
-        yield from _attributes(value)
-
-
-def _enclosed(function: FunctionType) -> Iterator[Any]:
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-
-
-def _attributes(value: Any) -> Iterator[Any]:
-    yield from attribute(value, "__dict__", {}).values()
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            if has_attributes(value, slot):
-                yield attribute(value, slot)
+        yield from attribute(value, "__dict__", {}).values()
+        for kind in type(value).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if has_attributes(value, slot):
+                    yield attribute(value, slot)

@@ -1,7 +1,7 @@
-"""What a cell leaves behind, recorded while it is traced.
+"""Records, while a cell is traced, what it leaves behind.
 
 The traced function returns tensors only. What they are to the notebook, and
-the Python values beside them, is kept in a `OutputRecord`.
+the Python values beside them, is kept in an `OutputRecord`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import CellError
-from .code_names import read_globals
+from .code_names import mentions
 from .nests import holds_symbolic, is_composite, is_nest, leaves, stays_inside, substitute
 from .source import PROVIDED, StepSource
 
@@ -98,7 +98,10 @@ class OutputRecorder:
     def _finish(self, direct: Mapping[str, Any], last: Any) -> tuple[Any, ...]:
         self._check()
         self.record.graph = tf.compat.v1.get_default_graph()
-        values = {**self._reachable(), **direct}
+        # Of the notes, those made outside of loops and branches over tensors.
+        here = self.record.graph
+        noted = {name: value for name, (value, graph) in self._noted.items() if graph is here}
+        values = {**noted, **direct}
         for name in self._cell.names.assigned:
             if name in self._cell.definitions:
                 continue
@@ -106,20 +109,23 @@ class OutputRecorder:
                 self._keep(name, values[name])
             else:
                 self.record.withheld.append(name)
-        self._keep_last(last)
+        if isinstance(last, tf.Variable) or is_nest(last):
+            last = substitute(
+                last, lambda it: tf.convert_to_tensor(it) if isinstance(it, tf.Variable) else it
+            )
+        self._keep(LAST, last)
         self._define()
         return tuple(self._tensors)
 
-    def _reachable(self) -> dict[str, Any]:
-        """The notes made outside of loops and branches over tensors."""
-        here = tf.compat.v1.get_default_graph()
-        return {name: value for name, (value, graph) in self._noted.items() if graph is here}
-
     def _keep(self, name: str, value: Any) -> None:
-        value = substitute(value, _settled) if _unsettled(value) else value
+        if any(_settled(leaf) is not leaf for leaf in leaves(value)):
+            value = substitute(value, _settled)
         if name in self._wanted:
             value = substitute(value, functools.partial(_number, name))
-        if name in self._cell.names.passing and not _is_plain(value):
+        plain = (*_NUMBERS, str, bytes, type(None))
+        if name in self._cell.names.passing and not all(
+            isinstance(leaf, plain) for leaf in leaves(value)
+        ):
             self.record.withheld.append(name)
         elif any(_is_dynamic(leaf) for leaf in leaves(value)):
             self.record.nests[name] = substitute(value, functools.partial(self._slot, name))
@@ -127,11 +133,6 @@ class OutputRecorder:
             self.record.withheld.append(name)
         else:
             self.record.plain[name] = _without_symbols(name, value)
-
-    def _keep_last(self, value: Any) -> None:
-        if isinstance(value, tf.Variable) or is_nest(value):
-            value = substitute(value, _read_variable)
-        self._keep(LAST, value)
 
     def _slot(self, name: str, leaf: Any) -> Any:
         if not _is_dynamic(leaf):
@@ -147,22 +148,17 @@ class OutputRecorder:
         The ones in the trace are AutoGraph's; the notebook gets Python's own, whose
         globals are the notebook's.
         """
-        unbound = self._unbound_for_functions()
-        wanted = {n: code for n, code in self._cell.definitions.items() if n not in unbound}
-        made = _executed(wanted, self._namespace, self.record.plain)
-        self.record.plain.update(made)
-        self.record.withheld.extend(n for n in self._cell.definitions if n not in made)
-
-    def _unbound_for_functions(self) -> set[str]:
-        """Names that a function must not read if it is to work in the notebook."""
-        definitions = self._cell.definitions
-        assigned = set(self._cell.names.assigned)
+        definitions, assigned = self._cell.definitions, set(self._cell.names.assigned)
+        # Names that a function must not read if it is to work in the notebook.
         unbound = (assigned | set(PROVIDED)) - self.record.plain.keys() - definitions.keys()
         before = -1
         while before != len(unbound):
             before = len(unbound)
-            unbound |= {n for n, code in definitions.items() if unbound & {*read_globals(code)}}
-        return unbound
+            unbound |= {n for n, code in definitions.items() if unbound & {*mentions(code).globals}}
+        wanted = {n: code for n, code in definitions.items() if n not in unbound}
+        made = _executed(wanted, self._namespace, self.record.plain)
+        self.record.plain.update(made)
+        self.record.withheld.extend(n for n in definitions if n not in made)
 
 
 def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
@@ -224,14 +220,6 @@ def _is_dynamic(leaf: Any) -> bool:
     return isinstance(leaf, tf.Tensor) or is_composite(leaf)
 
 
-def _is_plain(value: Any) -> bool:
-    return all(isinstance(leaf, (*_NUMBERS, str, bytes, type(None))) for leaf in leaves(value))
-
-
-def _unsettled(value: Any) -> bool:
-    return any(_settled(leaf) is not leaf for leaf in leaves(value))
-
-
 def _settled(leaf: Any) -> Any:
     """What an operation's handle stands for: nothing, or the value just written."""
     if isinstance(leaf, tf.Operation):
@@ -241,19 +229,16 @@ def _settled(leaf: Any) -> Any:
     return leaf
 
 
-def _read_variable(leaf: Any) -> Any:
-    return tf.convert_to_tensor(leaf) if isinstance(leaf, tf.Variable) else leaf
+def _label(name: str) -> str:
+    return f"`{name}`" if name else "The last line"
 
 
 def _number(name: str, leaf: Any) -> Any:
     """A leaf as a tensor, for names that are reduced or gathered."""
-    if _is_dynamic(leaf):
-        return leaf
-    if isinstance(leaf, (*_NUMBERS, tf.Variable)):
-        return tf.convert_to_tensor(leaf)
-    label = f"`{name}`" if name else "The last line"
+    if _is_dynamic(leaf) or isinstance(leaf, (*_NUMBERS, tf.Variable)):
+        return leaf if _is_dynamic(leaf) else tf.convert_to_tensor(leaf)
     raise CellError(
-        f"{label} holds a {type(leaf).__name__}, which cannot be reduced or gathered.",
+        f"{_label(name)} holds a {type(leaf).__name__}, which cannot be reduced or gathered.",
         fix="Combine only tensors and numbers across replicas.",
     )
 
@@ -261,9 +246,8 @@ def _number(name: str, leaf: Any) -> Any:
 def _without_symbols(name: str, value: Any) -> Any:
     if not any(holds_symbolic(leaf) for leaf in leaves(value)):
         return value
-    label = f"`{name}`" if name else "The last line"
     raise CellError(
-        f"{label} is a {type(value).__name__} that holds tensors of the replicas: "
+        f"{_label(name)} is a {type(value).__name__} that holds tensors of the replicas: "
         "it means nothing outside of the cell.",
         fix=f"Assign the tensors to names, and `del {name}`." if name else "End with its tensors.",
     )

@@ -1,4 +1,4 @@
-"""What the replicas print: each prints in its own time, and what is shown is in their order.
+"""Collects what the replicas print, and shows it replica by replica.
 
 A tensor has no value while a cell is traced, so that Python's `print` would show its name
 once. On a virtual TPU `print` and `tf.print` write the values of every replica instead,
@@ -54,9 +54,10 @@ class Printer:
 
     def __init__(self, strategy: Any, lines: Lines | None = None) -> None:
         is_virtual = isinstance(strategy, VirtualTPU)
-        is_elsewhere = is_virtual and _is_elsewhere(strategy)
-        self._elsewhere = Elsewhere(lines) if is_elsewhere and lines else None
-        self._is_out_of_reach = is_elsewhere and self._elsewhere is None
+        # The virtual TPU's hosts may be other processes.
+        on_others = is_virtual and any(map(is_elsewhere, strategy.extended.worker_devices[:1]))
+        self._elsewhere = Elsewhere(lines) if on_others and lines else None
+        self._is_out_of_reach = on_others and self._elsewhere is None
         self._collects = is_virtual and not self._is_out_of_reach
         self._lock = threading.Lock()
         self._texts: dict[int, list[str]] = {}
@@ -104,12 +105,8 @@ class Printer:
             mine = options.get("file") in (None, sys.stdout, sys.stderr) and _in_a_replica()
             if mine and any(map(_has_no_value, tf.nest.flatten(values))):
                 sep, end = options.get("sep"), options.get("end")
-                self._add(
-                    values,
-                    " " if sep is None else sep,
-                    "\n" if end is None else end,
-                    Extent.of_numpy(),
-                )
+                sep, end = " " if sep is None else sep, "\n" if end is None else end
+                self._add(values, sep, end, Extent.of_numpy())
             elif mine and any(isinstance(v, str) and _SYMBOLIC.search(v) for v in values):
                 sys.stdout.write(f"{_F_STRING}\n")
             else:
@@ -143,9 +140,15 @@ class Printer:
             filled = list(flat_values)
             sizes = sizes or [None] * len(arrays)
             for place, array, size in zip(places, arrays, sizes, strict=True):
-                filled[place] = _Shown(extent.text(_readable(array), size))
+                if isinstance(array, bytes):
+                    array = array.decode("utf-8", "replace")
+                filled[place] = _Shown(extent.text(array, size))
             found = tf.nest.pack_sequence_as(values_shape, filled)
-            self._collect(int(replica), sep.join(map(str, found)) + end)
+            text = sep.join(map(str, found)) + end
+            with self._lock:
+                room = _MOST_LETTERS - self._letters
+                self._letters += len(text)
+                self._texts.setdefault(int(replica), []).append(text[: max(0, room)])
 
         # Without the tensors: the graph is not to live as long as the operation's function.
         flat_values = [None if place in places else value for place, value in enumerate(flat)]
@@ -165,12 +168,6 @@ class Printer:
             self._has_said = True
             sys.stdout.write(f"{_ON_A_POD}\n")
 
-    def _collect(self, replica: int, text: str) -> None:
-        with self._lock:
-            room = _MOST_LETTERS - self._letters
-            self._letters += len(text)
-            self._texts.setdefault(replica, []).append(text[: max(0, room)])
-
 
 class _Shown(str):
     """Text that shows as it is inside of lists as well."""
@@ -188,19 +185,12 @@ def _in_order(graph: Any) -> None:
     """
     before = None
     for operation in graph.get_operations():
-        if _is_print(operation) or _may_print(operation):
+        # What it calls may print, as far as can be seen.
+        prints = OUTSIDE in operation.node_def.attr or operation.type in CONTROL_FLOW | CALLS
+        if prints and operation._is_stateful:
             if before is not None:
                 operation._add_control_input(before)
             before = operation
-
-
-def _is_print(operation: Any) -> bool:
-    return OUTSIDE in operation.node_def.attr and bool(operation._is_stateful)
-
-
-def _may_print(operation: Any) -> bool:
-    """Whether an operation prints inside of what it calls, as far as it can be seen."""
-    return operation.type in CONTROL_FLOW | CALLS and bool(operation._is_stateful)
 
 
 def _of_replica(replica: int, texts: list[str], most: int) -> Iterator[str]:
@@ -209,13 +199,6 @@ def _of_replica(replica: int, texts: list[str], most: int) -> Iterator[str]:
         lines[most:] = [f"… and {counted(len(lines) - most, 'more line')}"]
     for line in lines:
         yield f"[replica {replica}] {plain(line)}"
-
-
-def _readable(array: Any) -> Any:
-    """An array with text in place of bytes."""
-    if isinstance(array, bytes):
-        return array.decode("utf-8", "replace")
-    return array
 
 
 def _has_no_value(leaf: Any) -> bool:
@@ -227,11 +210,6 @@ def _in_a_replica() -> bool:
     return tf.distribute.in_cross_replica_context() is False and not tf.executing_eagerly()
 
 
-def _is_elsewhere(strategy: Any) -> bool:
-    """Whether the virtual TPU's hosts are other processes."""
-    return any(map(is_elsewhere, strategy.extended.worker_devices[:1]))
-
-
 Lines = Callable[[], Iterable[str]]
 """Gives the lines that the workers have written since it was last called."""
 
@@ -240,7 +218,7 @@ _MARK = "tpunb-print"
 
 @dataclasses.dataclass(frozen=True)
 class Extent:
-    """How much of an array is shown, as NumPy counts it.
+    """The part of an array that is shown, as NumPy counts it.
 
     Attributes:
         threshold: Up to how many elements all are.

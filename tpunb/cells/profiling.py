@@ -7,13 +7,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 from tpunb.errors import TpunbError
 from tpunb.training.profile import Profile
 from tpunb.training.profile_reader import read_profile
+
+_RECORDINGS = "plugins/profile/*/*.xplane.pb"
 
 
 class ProfileError(TpunbError, RuntimeError):
@@ -51,8 +52,14 @@ def profile(keep: str | Path | None = None) -> Iterator[Profile]:
             folder = Path(cleaning.enter_context(temporary))
         else:
             folder = Path(keep).expanduser()
-        before = set(_recordings(folder))
-        _start(folder)
+        before = set(folder.glob(_RECORDINGS))
+        try:
+            tf.profiler.experimental.start(str(folder))
+        except tf.errors.AlreadyExistsError:
+            raise ProfileError(
+                "A profiler is running already, and TensorFlow has one.",
+                fix="Let it end, or run tf.profiler.experimental.stop().",
+            ) from None
         began = time.perf_counter()
         try:
             yield found
@@ -61,40 +68,17 @@ def profile(keep: str | Path | None = None) -> Iterator[Profile]:
                 tf.profiler.experimental.stop(save=keep is not None)
             raise
         seconds = time.perf_counter() - began
-        _stop()
-        made = sorted(set(_recordings(folder)) - before)
-        vars(found).update(vars(read_profile(_space(made), seconds)))
+        try:
+            tf.profiler.experimental.stop()
+        except tf.errors.UnavailableError:
+            raise ProfileError(
+                "The profiler was stopped before the end.",
+                fix="Take out what stops it, such as TensorBoard(profile_batch=...): it records "
+                "too.",
+            ) from None
+        from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
-
-def _start(folder: Path) -> None:
-    try:
-        tf.profiler.experimental.start(str(folder))
-    except tf.errors.AlreadyExistsError:
-        raise ProfileError(
-            "A profiler is running already, and TensorFlow has one.",
-            fix="Let it end, or run tf.profiler.experimental.stop().",
-        ) from None
-
-
-def _stop() -> None:
-    try:
-        tf.profiler.experimental.stop()
-    except tf.errors.UnavailableError:
-        raise ProfileError(
-            "The profiler was stopped before the end.",
-            fix="Take out what stops it, such as TensorBoard(profile_batch=...): it records too.",
-        ) from None
-
-
-def _recordings(folder: Path) -> Iterator[Path]:
-    return folder.glob("plugins/profile/*/*.xplane.pb")
-
-
-def _space(files: list[Path]) -> Any:
-    """What was recorded; the planes of all hosts that wrote a file."""
-    from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
-
-    space = XSpace()
-    for file in files:
-        space.MergeFromString(file.read_bytes())
-    return space
+        space = XSpace()  # the planes of all hosts that wrote a file
+        for file in sorted(set(folder.glob(_RECORDINGS)) - before):
+            space.MergeFromString(file.read_bytes())
+        vars(found).update(vars(read_profile(space, seconds)))

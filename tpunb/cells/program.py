@@ -8,10 +8,10 @@ import itertools
 import random
 import time
 import warnings
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
 from types import FunctionType, ModuleType, TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -40,7 +40,7 @@ from .source import CellSource, StepSource
 
 _log = logger("cells")
 
-_L = TypeVar("_L")
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _REDUCTIONS = {"mean": tf.distribute.ReduceOp.MEAN, "sum": tf.distribute.ReduceOp.SUM}
 
 
@@ -87,6 +87,7 @@ class Program:
         counted: How many of the records somebody has counted.
         strategy: Where it runs.
         attempt: The last trace of the replica function, and what the cell raised in it.
+        loops: By layout of the arguments, loops of many steps.
         replica: What each replica runs, with the captured arguments: a tuple of the
             tensors that `traced_record` describes.
         traced_at: When the last trace was complete.
@@ -117,7 +118,7 @@ class Program:
         self.attempt = ReplicaTrace(printer)
         self.traced_at = 0.0
         self.strategy = strategy
-        self._loops: dict[Hashable, Any] = {}
+        self.loops: dict[Hashable, Any] = {}
         self._recorders: list[OutputRecorder] = []
         self._fresh: OutputRecord | None = None
         roots = capturer.roots(captured)
@@ -166,13 +167,6 @@ class Program:
             self._fresh = None
             self._restore(before)
 
-    def loop(self, captured: Captured, key: Hashable, make: Callable[..., _L]) -> tuple[_L, bool]:
-        """The loop form for a layout of arguments, and whether it was there before."""
-        known = key in self._loops
-        if not known:
-            self._loops[key] = make(self, captured, key)
-        return self._loops[key], known
-
     def graph(self, captured: Captured) -> Any:
         """The replica function's graph for these arguments, if it has been traced."""
         record = self.records.get(tuple(captured.signature))
@@ -182,7 +176,7 @@ class Program:
         """What the `tf.function` traces: the code one would write by hand."""
         unconverted = tf.autograph.experimental.do_not_convert
         strategy, cell, begin = self.strategy, self._replica_function(), unconverted(self._begin)
-        start, combine = unconverted(self._start), unconverted(self._combine)
+        start, combine = unconverted(self._recorders.clear), unconverted(self._combine)
         watch = self.attempt
 
         def replica(*arguments: Any) -> Any:
@@ -206,19 +200,14 @@ class Program:
         assert isinstance(self.cell, CellSource)
         parameters = [*self._inputs, *self.cell.provided]
         passed = set(parameters)
-        direct = [name for name in self.cell.names.assigned if self._is_direct(name, passed)]
+        names, wanted = self.cell.names, self._wanted()
+        # Names that can be read at the cell's end.
+        sure = names.definite | wanted | {n for n in passed if n not in names.unbound}
+        direct = [n for n in names.assigned if n in sure and n not in self.cell.definitions]
         text = function_text(self.cell, parameters, direct)
         self.attempt.registers(text, self.cell)
         code = compile_function(text, self.cell.filename)
         return FunctionType(code, self.namespace, code.co_name)
-
-    def _is_direct(self, name: str, passed: Collection[str]) -> bool:
-        """Whether a name can be read at the cell's end."""
-        if name in self.cell.definitions:
-            return False
-        names, wanted = self.cell.names, self._wanted()
-        kept = name in passed and name not in names.unbound
-        return name in names.definite or kept or name in wanted
 
     def _wanted(self) -> set[str]:
         named = {name for name, _ in (*self.options.reduce, *self.options.gather)}
@@ -233,9 +222,6 @@ class Program:
         self._recorders.clear()
         return record
 
-    def _start(self) -> None:
-        self._recorders.clear()
-
     def _begin(self, arguments: tuple[Any, ...]) -> dict[str, Any]:
         """The keyword arguments of one replica's call."""
 
@@ -243,7 +229,13 @@ class Program:
             return arguments[leaf.index] if type(leaf) is Slot else leaf
 
         values = {name: substitute(nest, fill) for name, nest in self._inputs.items()}
-        provided = {name: v for name, v in self._provided().items() if name in self.cell.provided}
+        context = tf.distribute.get_replica_context()
+        provided = {
+            "ctx": context,
+            "num_replicas": self.strategy.num_replicas_in_sync,
+            "replica_id": tf.cast(context.replica_id_in_sync_group, tf.int32),
+        }
+        provided = {name: v for name, v in provided.items() if name in self.cell.provided}
         initial = {name: list(leaves(value)) for name, value in values.items()}
 
         def check() -> None:
@@ -256,15 +248,9 @@ class Program:
         self._recorders.append(recorder)
         return {**values, **provided, RECORDER: recorder}
 
-    def _provided(self) -> dict[str, Any]:
-        context = tf.distribute.get_replica_context()
-        replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
-        count = self.strategy.num_replicas_in_sync
-        return {"ctx": context, "num_replicas": count, "replica_id": replica}
-
     def _combine(self, outputs: Any) -> list[Any]:
         """Reduces and gathers; the trace is complete with it."""
-        warn_of_frozen_numbers(self.cell, self.namespace)
+        _warn_of_frozen_numbers(self.cell, self.namespace)
         record = self.traced_record()
         combined = list(outputs or ())
         for name, operation in self.options.reduce:
@@ -282,24 +268,26 @@ class Program:
         dtype = getattr(value, "values", (value,))[0].dtype
         several = self.strategy.num_replicas_in_sync > 1
         if several and operation == "mean" and (dtype.is_integer or dtype.is_bool):
-            # Kept, because AutoGraph raises another one in its place.
-            self.attempt.failure = CellError(
+            raise self._failed(
                 f"`{name}` is {dtype.name}, and its mean is not.",
-                fix=f"Write `{name} = tf.cast({name}, tf.float32)`, or `-r {name}=sum`.",
+                f"Write `{name} = tf.cast({name}, tf.float32)`, or `-r {name}=sum`.",
             )
-            raise self.attempt.failure
         return self.strategy.reduce(_REDUCTIONS[operation], value, axis=None)
 
     def _gathered(self, name: str, value: Any, axis: int) -> Any:
         try:
             return self.strategy.gather(value, axis=axis)
         except ValueError:
-            # Kept, because AutoGraph raises another one in its place.
-            self.attempt.failure = CellError(
-                f"`{name}` cannot be gathered along axis {axis}: its shape is {_shape(value)}.",
-                fix="Name an axis that it has (scalars have none), or stack it first.",
-            )
-            raise self.attempt.failure from None
+            shape = getattr(value, "values", (value,))[0].shape
+            raise self._failed(
+                f"`{name}` cannot be gathered along axis {axis}: its shape is {shape}.",
+                "Name an axis that it has (scalars have none), or stack it first.",
+            ) from None
+
+    def _failed(self, message: str, fix: str) -> BaseException:
+        # Kept, because AutoGraph raises another one in its place.
+        self.attempt.failure = CellError(message, fix=fix)
+        return self.attempt.failure
 
     def _contents(self) -> dict[str, Any]:
         """What the notebook's lists and dicts hold; users' own kinds may not let be copied."""
@@ -315,11 +303,6 @@ class Program:
             if list(leaves(container)) != list(leaves(contents)):
                 container.clear()
                 (container.update if isinstance(container, dict) else container.extend)(contents)
-
-
-def _shape(value: Any) -> Any:
-    """The shape of a tensor, or of the first of several replicas' tensors."""
-    return getattr(value, "values", (value,))[0].shape
 
 
 def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[str, Any]:
@@ -381,19 +364,15 @@ class ReplicaTrace:
         self._around.close()
 
 
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
-
-
-def warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> None:
-    """Warns of calls that draw a random number by Python or NumPy, once for each line.
-
-    Args:
-        cell: The cell that is being traced.
-        namespace: The notebook's.
-    """
+def _warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> None:
+    """Warns of calls that draw a random number by Python or NumPy, once for each line."""
     registry: dict[Any, Any] = {}  # of this trace: the next one draws other numbers
     for node in (inner for statement in cell.body for inner in ast.walk(statement)):
-        if isinstance(node, ast.Call) and _draws(_value(node.func, namespace)):
+        if not isinstance(node, ast.Call):
+            continue
+        function = _value(node.func, namespace)
+        owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        if isinstance(owner, _GENERATORS) and name != "seed":
             warnings.warn_explicit(
                 f"`{ast.unparse(node.func)}` draws while the cell is traced: all replicas and all "
                 "runs get the same numbers. Use `tf.random.normal` or `tf.random.uniform`.",
@@ -402,11 +381,6 @@ def warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> No
                 node.lineno,
                 registry=registry,
             )
-
-
-def _draws(function: Any) -> bool:
-    owner = getattr(function, "__self__", None)
-    return isinstance(owner, _GENERATORS) and getattr(function, "__name__", "") != "seed"
 
 
 def _value(node: ast.expr, namespace: Mapping[str, Any]) -> Any:

@@ -21,10 +21,10 @@ from typing import Any
 import tensorflow as tf
 
 from ..errors import CellError, nearest
-from .code_names import functions_of
+from .code_names import function_of
 from .names import Names, assignment_expressions, bound_by, pattern_names, target_names
 from .settings import RunSettings
-from .source import CellSource, StepSource
+from .source import DEFINITIONS, CellSource, StepSource, blocks
 
 NAME = "tpu_cell"
 RECORDER = "__tpu__"
@@ -32,7 +32,6 @@ RECORDER = "__tpu__"
 _RESET = re.compile(r"^[ \t\f]*\f")
 
 _LAST = "__tpu_last__"
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 _Edit = tuple[int, int, int, str]  # line, columns in UTF-8, what to put between them
 
@@ -50,7 +49,12 @@ def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[
     Returns:
         Text that defines one function, whose line n is the cell's line n.
     """
-    lines = _edited(cell)
+    raw = [line.encode("utf-8") for line in cell.lines]
+    # From the end, so that positions stay true.
+    for number, start, end, insert in sorted(_edits(cell), reverse=True):
+        line = raw[number - 1]
+        raw[number - 1] = line[:start] + insert.encode("utf-8") + line[end:]
+    lines = [line.decode("utf-8") for line in raw]
     kept = _inside_strings(cell.body)
     header = f"def {NAME}(*, {', '.join([*parameters, RECORDER])}):"
     body = [
@@ -85,15 +89,6 @@ def _register(text: str, filename: str) -> None:
     linecache.cache[filename] = (len(text), None, lines, filename)
 
 
-def _edited(cell: CellSource) -> list[str]:
-    raw = [line.encode("utf-8") for line in cell.lines]
-    # From the end, so that positions stay true.
-    for number, start, end, insert in sorted(_edits(cell), reverse=True):
-        line = raw[number - 1]
-        raw[number - 1] = line[:start] + insert.encode("utf-8") + line[end:]
-    return [line.decode("utf-8") for line in raw]
-
-
 def _edits(cell: CellSource) -> Iterator[_Edit]:
     if cell.last:
         yield _insertion(cell.last.lineno, cell.last.col_offset, f"{_LAST} = ")
@@ -125,31 +120,22 @@ def _notes(body: list[ast.stmt], unsure: set[str]) -> Iterator[_Edit]:
     while waiting:
         statement = waiting.pop()
         for block, names in _entries(statement):
-            yield from _entry_notes(block, names, unsure)
-        blocks = list(_blocks(statement))
-        if not blocks and not isinstance(statement, _DEFINITIONS):
-            yield from _after(statement, unsure)
-        waiting += [inner for block in blocks for inner in block]
-
-
-def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The suites of a compound statement; nothing for definitions."""
-    if isinstance(statement, _DEFINITIONS):
-        return
-    for field in ("body", "orelse", "finalbody"):
-        if block := getattr(statement, field, None):
-            yield block
-    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-        yield part.body
-
-
-def _after(statement: ast.stmt, unsure: set[str]) -> Iterator[_Edit]:
-    """Notes behind a simple statement."""
-    assert statement.end_lineno is not None
-    assert statement.end_col_offset is not None
-    for name in dict.fromkeys(bound_by(statement)):
-        if name in unsure:
-            yield _insertion(statement.end_lineno, statement.end_col_offset, f"; {_note(name)}")
+            # What a suite's head binds, before the first simple statement inside.
+            first = _first_simple(block) if block else None
+            for name in names:
+                if name in unsure and first:
+                    yield _insertion(first.lineno, first.col_offset, f"{_note(name)}; ")
+        if isinstance(statement, DEFINITIONS):
+            continue
+        inside = list(blocks(statement))
+        if not inside:
+            assert statement.end_lineno is not None
+            assert statement.end_col_offset is not None
+            for name in dict.fromkeys(bound_by(statement)):
+                if name in unsure:
+                    line, column = statement.end_lineno, statement.end_col_offset
+                    yield _insertion(line, column, f"; {_note(name)}")
+        waiting += [inner for block in inside for inner in block]
 
 
 def _entries(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], list[str]]]:
@@ -169,19 +155,11 @@ def _entries(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], list[str]]]:
             yield case.body, [*pattern_names(case.pattern), *guard]
 
 
-def _entry_notes(body: list[ast.stmt], names: list[str], unsure: set[str]) -> Iterator[_Edit]:
-    """Notes of what a suite's head binds, before the first simple statement inside."""
-    first = _first_simple(body) if body else None
-    for name in names:
-        if name in unsure and first:
-            yield _insertion(first.lineno, first.col_offset, f"{_note(name)}; ")
-
-
 def _first_simple(body: list[ast.stmt]) -> ast.stmt | None:
     first = body[0]
-    while blocks := list(_blocks(first)):
-        first = blocks[0][0]
-    return None if isinstance(first, _DEFINITIONS) else first
+    while not isinstance(first, DEFINITIONS) and (inside := list(blocks(first))):
+        first = inside[0][0]
+    return None if isinstance(first, DEFINITIONS) else first
 
 
 def _note(name: str) -> str:
@@ -272,32 +250,29 @@ def function_source(function: Callable[..., Any], settings: RunSettings) -> Func
 def globals_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The namespace that a function reads."""
     plain = getattr(function, "python_function", function)  # of a tf.function
-    inner = next(functions_of(plain), None)
+    inner = function_of(plain)
     return inner.__globals__ if inner is not None else _NO_GLOBALS
 
 
 @functools.lru_cache(maxsize=64)
 def _source(parameters: tuple[str, ...], results: tuple[str, ...]) -> FunctionSource:
+    reads = [FUNCTION, *parameters]
     return FunctionSource(
         text=f"{FUNCTION}: {parameters} -> {results}",
         filename="<function>",
-        names=_names([FUNCTION, *parameters], results),
+        names=Names(
+            reads=dict.fromkeys(reads, 0),
+            certain=frozenset(reads),
+            assigned=results,
+            definite=frozenset(results),
+            passing=frozenset(),
+            bindings=dict.fromkeys(results, 1),
+            unbound=frozenset(),
+        ),
         code=(lambda: None).__code__,  # reads no names itself
         has_value=True,
         parameters=parameters,
         results=results,
-    )
-
-
-def _names(reads: Sequence[str], assigned: Sequence[str]) -> Names:
-    return Names(
-        reads=dict.fromkeys(reads, 0),
-        certain=frozenset(reads),
-        assigned=tuple(assigned),
-        definite=frozenset(assigned),
-        passing=frozenset(),
-        bindings=dict.fromkeys(assigned, 1),
-        unbound=frozenset(),
     )
 
 

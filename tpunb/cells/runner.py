@@ -10,20 +10,38 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb.virtual.check import CheckReport
 
+from ..training.stop_button import explaining_interrupts
 from ..virtual.stoppable import StoppableCalls
 from .outputs import LAST
 from .printing import Lines
 from .replica_function import FUNCTION, function_source, globals_of
-from .settings import RunSettings, checked_outputs
+from .settings import CompileSettings, RunSettings, checked_outputs
 from .source import CellSource, parse_cell
-from .steps import Steps, explained
-from .timings import Timings
+from .steps import Steps, interrupted
 from .trace_cache import Programs
 
 if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram, TpuPrograms
 
-    from .compiling import CompileSettings
+
+@dataclasses.dataclass(frozen=True)
+class Timings:
+    """How long a run took.
+
+    Attributes:
+        trace: Seconds until TensorFlow had traced the cell; None if it had before.
+        step: Seconds for the rest; after a trace this includes compiling.
+    """
+
+    trace: float | None
+    step: float
+
+    @classmethod
+    def of(cls, started: float, ended: float, traced_at: float | None) -> Timings:
+        """From the times of the beginning, the end and, if there was one, the end of the trace."""
+        if traced_at is None:
+            return cls(None, ended - started)
+        return cls(traced_at - started, ended - traced_at)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +136,8 @@ class CellRunner:
         cell = self.parsed(source, filename)
         settings = dataclasses.replace(settings or RunSettings(), **options)
         outputs = checked_outputs(cell, settings)
-        with explained(self.calls):
+        self.calls.begin()
+        with explaining_interrupts(lambda: interrupted(self.calls)):
             program, captured, reason = self.programs.find(cell, outputs, namespace)
             tensors, record, traced = self.programs.execute(program, captured)
         ended = time.perf_counter()
@@ -201,7 +220,7 @@ class CellRunner:
             CheckError: The strategy is not a virtual TPU's.
             Exception: What the cell raises when it is traced, as from `run`.
         """
-        from .compiling import CompileSettings, compile_step
+        from .compiling import compile_step
 
         steps = None if options.get("data") is not None else 1
         step = self.steps(source, namespace, steps=steps, **options)

@@ -1,18 +1,34 @@
-"""The settings of a run: one record, from the magic's line to the steps."""
+"""The settings of runs and of compiling: one record each, from the magic's line to the engine."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpunb._util.integers import is_whole
 
 from ..errors import CellError, nearest
-from .source import StepSource
 
 if TYPE_CHECKING:
     from .batches import BatchSource
+    from .source import StepSource
+
+_REDUCTIONS = ("mean", "sum")
+
+
+class OutputOptions(NamedTuple):
+    """The part of a run's settings that a trace depends on.
+
+    Attributes:
+        reduce: Names with `mean` or `sum`.
+        gather: Names with an axis.
+        plot: Names whose values, numbers, are kept of every step.
+    """
+
+    reduce: tuple[tuple[str, str], ...] = ()
+    gather: tuple[tuple[str, int], ...] = ()
+    plot: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +37,7 @@ class RunSettings:
 
     Attributes:
         data: Where the batches come from, as `open_batches` takes it; None for steps without data.
-        names: What a batch is called in the cell; several for its parts.
+        names: The cell's name for a batch; several for its parts.
         steps: How many; None to the end of the data.
         steps_per_loop: How many to make in one call; None to choose by measuring.
         plot: Names whose values are kept of every step.
@@ -41,47 +57,47 @@ class RunSettings:
     timed: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("names", "plot"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in ("reduce", "gather"):
-            object.__setattr__(self, name, dict(getattr(self, name) or {}))
+        for name, kind in (("names", tuple), ("plot", tuple), ("reduce", dict), ("gather", dict)):
+            object.__setattr__(self, name, kind(getattr(self, name) or ()))
 
     @property
     def outputs(self) -> OutputOptions:
         """The part that a trace depends on."""
-        return OutputOptions(
-            tuple((self.reduce or {}).items()), tuple((self.gather or {}).items()), tuple(self.plot)
-        )
+        reduce, gather = (self.reduce or {}).items(), (self.gather or {}).items()
+        return OutputOptions(tuple(reduce), tuple(gather), tuple(self.plot))
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether a cell with these settings runs step after step."""
+        return self.data is not None or bool(self.plot or self.steps or self.steps_per_loop)
 
     def is_same(self, other: RunSettings) -> bool:
         """Whether these are the same settings, with the very same data."""
         mine, theirs = (
             each.data if isinstance(each.data, tuple) else (each.data,) for each in (self, other)
         )
-        same_data = len(mine) == len(theirs) and all(
-            a is b for a, b in zip(mine, theirs, strict=True)
-        )
-        return same_data and dataclasses.replace(self, data=None) == dataclasses.replace(
-            other, data=None
-        )
+        if len(mine) != len(theirs) or any(a is not b for a, b in zip(mine, theirs, strict=True)):
+            return False
+        return dataclasses.replace(self, data=None) == dataclasses.replace(other, data=None)
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputOptions:
-    """How results are combined across replicas.
+class CompileSettings:
+    """The settings of compiling a cell.
 
     Attributes:
-        reduce: Names with `mean` or `sum`.
-        gather: Names with an axis.
-        plot: Names whose values, numbers, are kept of every step.
+        tpus: TPU types; empty for the strategy's.
+        speed: Whether to estimate the time, which takes the compiler ten times as long.
+        timeout: Seconds that compiling may take; by default 300 for each type.
+        largest_batch: Whether to look for the largest global batch that fits.
+        say: Receives what is done next.
     """
 
-    reduce: tuple[tuple[str, str], ...] = ()
-    gather: tuple[tuple[str, int], ...] = ()
-    plot: tuple[str, ...] = ()
-
-
-_REDUCTIONS = ("mean", "sum")
+    tpus: Sequence[str] = ()
+    speed: bool = False
+    timeout: float | None = None
+    largest_batch: bool = False
+    say: Callable[[str], None] = lambda _: None
 
 
 def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
@@ -126,32 +142,29 @@ def checked_outputs(cell: StepSource, settings: RunSettings) -> OutputOptions:
     """How results are combined and what is plotted, if the cell has all of these names.
 
     Raises:
-        CellError: It has not, or a name is both reduced and gathered.
+        CellError: A name is missing, or is both reduced and gathered.
     """
     options = settings.outputs
-    for name in dict.fromkeys(options.plot):
-        if not cell.has_value or name in cell.names.assigned:
-            _refuse_unknown(cell, name)
+    combined = [name for name, _ in (*options.reduce, *options.gather)]
+    # What is plotted may be a key of the last line's dict as well.
+    for name in (*(() if cell.has_value else options.plot), *combined):
+        if name in cell.names.assigned or (name == "_" and cell.has_value):
+            continue
+        if name == "_":
+            raise CellError(
+                "The cell's last line is not an expression.", fix="Name what to combine."
+            )
+        near = " or ".join(f"`{word}`" for word in nearest(name, cell.names.assigned))
+        raise CellError(
+            f"The cell does not assign `{name}`.",
+            fix=f"Did you mean {near}?" if near else "Name one that it assigns.",
+        )
     for name, operation in options.reduce:
         if operation not in _REDUCTIONS:
             raise CellError(
                 f"`{name}` cannot be reduced by `{operation}`.", fix="Use `mean` or `sum`."
             )
-    named = [name for name, _ in (*options.reduce, *options.gather)]
-    for name in named:
-        _refuse_unknown(cell, name)
-        if named.count(name) > 1:
+    for name in combined:
+        if combined.count(name) > 1:
             raise CellError(f"`{name}` is reduced and gathered.", fix="Choose one of them.")
     return options
-
-
-def _refuse_unknown(cell: StepSource, name: str) -> None:
-    if name in cell.names.assigned or (name == "_" and cell.has_value):
-        return
-    if name == "_":
-        raise CellError("The cell's last line is not an expression.", fix="Name what to combine.")
-    near = nearest(name, cell.names.assigned)
-    fix = "Name one that it assigns."
-    if near:
-        fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?"
-    raise CellError(f"The cell does not assign `{name}`.", fix=fix)

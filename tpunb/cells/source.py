@@ -1,4 +1,4 @@
-"""A cell's text, parsed and found fit to run on the replicas.
+"""Parses a cell's text, and refuses what cannot run on the replicas.
 
 Line numbers are the notebook's: line 1 is the magic's, the body begins on line 2.
 """
@@ -15,7 +15,7 @@ from types import CodeType
 from typing import TypeAlias
 
 from ..errors import CellError
-from .code_names import read_globals
+from .code_names import mentions
 from .names import Names, analyse, bound_in, unbound_in
 
 PROVIDED = ("ctx", "num_replicas", "replica_id")
@@ -26,6 +26,7 @@ _MAGIC = re.compile(r"\s*(?:\w+\s*=\s*)?[%!]|\s*\?|.*\?\s*$")
 _OWN_CELL = "Put it in a cell of its own."
 _ASYNC = (ast.AsyncFor, ast.AsyncWith, ast.AsyncFunctionDef, ast.Await)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -108,25 +109,37 @@ def parse_cell(text: str, filename: str | None = None) -> CellSource:
     filename = filename or cell_filename(text)
     padded = "\n" + text
     tree = _parse(padded, filename)
-    _refuse(tree)
-    module = _compile(tree, filename)
+    _refuse_unfit(tree)
+    try:
+        module = compile(tree, filename, "exec", dont_inherit=True)
+    except (ValueError, RecursionError) as error:
+        raise CellError(f"The cell cannot be compiled: {error}.") from None
     last = tree.body[-1] if tree.body else None
     lines = tuple(padded.split("\n"))
     result = last if isinstance(last, ast.Expr) else None
-    names = _analysed(tree)
+    try:
+        _refuse_hidden_names(tree)
+        names = analyse(tree.body)
+    except RecursionError:
+        raise CellError(
+            "An expression of the cell is nested too deeply.",
+            fix="Assign its parts to names, one after the other.",
+        ) from None
+    inner = (const for const in module.co_consts if isinstance(const, CodeType))
+    later = frozenset(name for code in inner for name in mentions(code).globals)
     return CellSource(
         text=text,
         filename=filename,
         lines=lines,
         body=tree.body,
         names=names,
-        later=_read_later(module) - names.reads.keys() - set(names.assigned),
+        later=later - names.reads.keys() - set(names.assigned),
         last=result,
         has_value=result is not None,
         quiet=result is not None and _ends_with_semicolon(result, lines),
         definitions=_definitions(tree.body, names, filename),
         code=module,
-        declarations=declarations(tree.body, names.definite, names.bindings),
+        declarations=_declarations(tree.body, names.definite, names.bindings),
     )
 
 
@@ -136,6 +149,15 @@ def above(cell: CellSource, line: int) -> CellSource | None:
     text = "\n".join(cell.lines[1 : next(begins, line) - 1])
     part = parse_cell(text, cell.filename) if text.strip() else None
     return part if part is not None and part.body else None
+
+
+def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The suites of a compound statement."""
+    handlers, cases = getattr(statement, "handlers", ()), getattr(statement, "cases", ())
+    for owner in (statement, *handlers, *cases):
+        for field_name in ("body", "orelse", "finalbody"):
+            if block := getattr(owner, field_name, None):
+                yield block
 
 
 def cell_filename(text: str) -> str:
@@ -157,55 +179,26 @@ def _parse(padded: str, filename: str) -> ast.Module:
     try:
         return ast.parse(padded, filename)
     except SyntaxError as error:
-        _refuse_magic(padded, error.lineno or 0)
+        lines, number = padded.split("\n"), error.lineno or 0
+        line = lines[number - 1] if 0 < number <= len(lines) else ""
+        if _MAGIC.match(line):
+            raise CellError(
+                f"Line {number} is IPython's, not Python: {line.strip()}", fix=_OWN_CELL
+            ) from None
         raise
     except (ValueError, MemoryError, RecursionError) as error:
         raise CellError(f"The cell cannot be parsed: {error or type(error).__name__}.") from None
 
 
-def _compile(tree: ast.Module, filename: str) -> CodeType:
-    try:
-        return compile(tree, filename, "exec", dont_inherit=True)
-    except (ValueError, RecursionError) as error:
-        raise CellError(f"The cell cannot be compiled: {error}.") from None
-
-
-def _analysed(tree: ast.Module) -> Names:
-    try:
-        refuse_hidden_names(tree)
-        return analyse(tree.body)
-    except RecursionError:
-        raise CellError(
-            "An expression of the cell is nested too deeply.",
-            fix="Assign its parts to names, one after the other.",
-        ) from None
-
-
-def _refuse_magic(padded: str, number: int) -> None:
-    lines = padded.split("\n")
-    line = lines[number - 1] if 0 < number <= len(lines) else ""
-    if _MAGIC.match(line):
-        raise CellError(
-            f"Line {number} is IPython's, not Python: {line.strip()}", fix=_OWN_CELL
-        ) from None
-
-
-def _refuse(tree: ast.Module) -> None:
+def _refuse_unfit(tree: ast.Module) -> None:
     """Refuses what is Python but cannot be inside a replica function."""
-    for node, in_function in _nodes(tree, False):
-        reason = _unfit(node, in_function)
-        if reason:
-            raise CellError(f"Line {node.lineno}: {reason[0]}", fix=reason[1])  # type: ignore[attr-defined]
-
-
-def _nodes(node: ast.AST, in_function: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """All nodes in the order of the text, with whether they are inside of a function."""
-    waiting = [(child, in_function) for child in reversed([*ast.iter_child_nodes(node)])]
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
     while waiting:  # without recursion: an `elif` is nested in the one before it
-        found, inside = waiting.pop()
-        yield found, inside
-        inside = inside or isinstance(found, _FUNCTIONS)
-        waiting += [(child, inside) for child in reversed([*ast.iter_child_nodes(found)])]
+        node, in_function = waiting.pop()
+        if reason := _unfit(node, in_function):
+            raise CellError(f"Line {node.lineno}: {reason[0]}", fix=reason[1])  # type: ignore[attr-defined]
+        inside = in_function or isinstance(node, _FUNCTIONS)
+        waiting += [(child, inside) for child in reversed([*ast.iter_child_nodes(node)])]
 
 
 def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
@@ -216,7 +209,8 @@ def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
         )
     if isinstance(node, (ast.Yield, ast.YieldFrom)) and not in_function:
         return "`yield` outside of a function.", "Assign the value to a name."
-    if isinstance(node, ast.Call) and not in_function and _assigns_by_exec(node):
+    is_exec = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "exec"
+    if is_exec and len(node.args) == 1 and not in_function:  # type: ignore[attr-defined]
         return (
             "`exec` cannot assign the cell's names: there, they are those of a function.",
             "Give it a dict, `exec(text, names)`, and take the names from that.",
@@ -230,21 +224,11 @@ def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
     return None
 
 
-def _assigns_by_exec(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == "exec" and len(call.args) == 1
-
-
 def _ends_with_semicolon(statement: ast.Expr, lines: tuple[str, ...]) -> bool:
     assert statement.end_lineno is not None
     assert statement.end_col_offset is not None
     line = lines[statement.end_lineno - 1].encode("utf-8", "surrogatepass")
     return line[statement.end_col_offset :].lstrip().startswith(b";")
-
-
-def _read_later(module: CodeType) -> frozenset[str]:
-    """The names that the functions, lambdas and comprehensions of a module read."""
-    inner = (const for const in module.co_consts if isinstance(const, CodeType))
-    return frozenset(name for code in inner for name in read_globals(code))
 
 
 def _definitions(body: list[ast.stmt], names: Names, filename: str) -> dict[str, CodeType]:
@@ -273,7 +257,7 @@ _WITH_BODIES = (ast.stmt, ast.ExceptHandler, ast.match_case)
 Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def declarations(
+def _declarations(
     body: list[ast.stmt], definite: Collection[str], bound: Collection[str]
 ) -> Mapping[ast.Global, str]:
     """What replaces each `global` statement of a cell in the replica function.
@@ -353,7 +337,7 @@ def _locals(scope: Scope) -> frozenset[str]:
     return (_assigned(scope) - outer) | named
 
 
-def refuse_hidden_names(tree: ast.Module) -> None:
+def _refuse_hidden_names(tree: ast.Module) -> None:
     """Refuses the name that AutoGraph's own code has, and what it cannot do in a class's body.
 
     It makes functions of the parts of a conditional expression, and functions do not
@@ -373,7 +357,8 @@ def refuse_hidden_names(tree: ast.Module) -> None:
             continue
         own = bound_in(scope.body)
         for node in (inner for statement in scope.body for inner in _directly_in(statement)):
-            if not _is_conditional(node):
+            chained = isinstance(node, ast.Compare) and len(node.ops) > 1
+            if not chained and not isinstance(node, ast.BoolOp | ast.IfExp):
                 continue
             for name in (each for each in _directly_in(node) if isinstance(each, ast.Name)):
                 if name.id in own and isinstance(name.ctx, ast.Load):
@@ -382,11 +367,6 @@ def refuse_hidden_names(tree: ast.Module) -> None:
                         f"`{scope.name}` inside of `and`, `or`, or a conditional expression.",
                         fix="Define the class in a cell of its own.",
                     )
-
-
-def _is_conditional(node: ast.AST) -> bool:
-    chained = isinstance(node, ast.Compare) and len(node.ops) > 1
-    return chained or isinstance(node, (ast.BoolOp, ast.IfExp))
 
 
 def _directly_in(node: ast.AST) -> Iterator[ast.AST]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from tpunb.training.metrics import mean_of
 
 from ..errors import CellError, nearest
 from .capture import Captured
+from .cell_errors import replicas_text
 from .nests import leaves
 from .outputs import LAST, OutputRecord, Slot
 from .program import Program, named
@@ -177,6 +179,91 @@ class Loop:
         for value, known in zip(after, before, strict=True):
             _refuse_other_shape(known, value)
         return after
+
+
+_TARGET = 0.25
+"""Seconds that a loop should take: long for the host, short for a person who has pressed stop."""
+
+_TRIAL = 0.05  # seconds of the first loops, while few steps are measured
+_SLOW = 0.05  # seconds of a step from which on the host's part is nothing
+_MEASURED = 2  # single steps, without the one that is traced
+_DIGITS = (1, 1.5, 2, 3, 4, 5, 7)  # loops of at least two thirds of the time that they may take
+
+
+class StepsPerLoop:
+    """Chooses the steps of each call by what the calls before have taken.
+
+    Args:
+        fixed: Steps of a call that the user has chosen; None to choose by measuring.
+        loopable: Whether several steps can be made in one call at all.
+
+    Attributes:
+        steps_per_loop: The choice of the last call; 1 before there were loops.
+        step: Seconds of a step at its best, host's part included; None before the second.
+    """
+
+    def __init__(self, fixed: int | None, *, loopable: bool) -> None:
+        self.steps_per_loop = 1
+        self.step: float | None = None
+        self._fixed, self._loopable = fixed, loopable
+        self._singles = self._measured = 0
+        self._trace: float | None = None
+        self._loop_step: float | None = None
+        self._traced_loop = False
+
+    def choose(self, left: float) -> int:
+        """The steps of the next call; the last step of a run is always made alone.
+
+        Args:
+            left: How many steps remain.
+        """
+        room = left - 1
+        if not self._loopable or room < 2 or self._singles == 0:
+            return 1
+        wanted = self._fixed or self._by_measuring(room)
+        if wanted > 1:
+            self.steps_per_loop = wanted
+        return int(min(wanted, room))
+
+    def _by_measuring(self, room: float) -> int:
+        if self._measured < _MEASURED or self.step is None or self.step >= _SLOW:
+            return 1
+        if self._loop_step is not None:
+            return _rounded_down(_TARGET / self._loop_step)
+        # A second trace has to pay: it saves perhaps a third of each step.
+        if not self._traced_loop and room * self.step / 3 < (self._trace or 0.0):
+            return 1
+        return max(2, _rounded_down(_TRIAL / self.step))
+
+    def took(self, count: int, seconds: float, *, trace: float | None) -> None:
+        """Notes what a call has taken.
+
+        Args:
+            count: Its steps.
+            seconds: Of all of it.
+            trace: Seconds that tracing took of these; None if nothing was traced.
+        """
+        if count == 1:
+            self._singles += 1
+            if trace is None:
+                self._measured += 1
+                self.step = min(self.step or math.inf, seconds)
+            else:
+                self._trace = (self._trace or 0.0) + trace
+            return
+        self._traced_loop = True
+        if trace is None:
+            each = seconds / count
+            self._loop_step = min(self._loop_step or math.inf, each)
+            self.step = min(self.step or math.inf, each)
+
+
+def _rounded_down(number: float) -> int:
+    """The nearest round number below."""
+    if number < 2:
+        return 1
+    power = 10 ** math.floor(math.log10(number))
+    return int(power * max(digit for digit in _DIGITS if digit * power <= number))
 
 
 def bound_to(names: Sequence[str], batch: Any) -> dict[str, Any]:
@@ -339,11 +426,7 @@ class PlottedValues:
 
 def _where(odd: npt.NDArray[np.bool_]) -> str:
     """On which replicas, where some differ from others; at most four of them by name."""
-    if odd.all():
-        return ""
-    named = [str(replica) for replica in np.flatnonzero(odd)]
-    more = f" and {len(named) - 4} more" if len(named) > 4 else ""
-    return f" on replica{'s' if len(named) > 1 else ''} {', '.join(named[:4])}{more}"
+    return "" if odd.all() else f" on {replicas_text(np.flatnonzero(odd).tolist())}"
 
 
 def _numbers(value: Any) -> Any:

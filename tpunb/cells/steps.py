@@ -1,11 +1,12 @@
-"""What a run of many steps reports while it runs."""
+"""Runs many steps of a cell or function, which the stop button ends and `go` continues."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tpunb._util.units import grouped
@@ -23,9 +24,31 @@ from .outputs import LAST, OutputRecord
 from .program import Program
 from .settings import RunSettings, checked_outputs, refuse_counts, total_steps
 from .source import CellSource, StepSource
-from .step_loop import Kept, Loop, PlottedValues, bound_to
-from .timings import LoopTimings, StepsPerLoop, Waits
+from .step_loop import Kept, Loop, PlottedValues, StepsPerLoop, bound_to
 from .trace_cache import Programs
+
+
+@dataclass
+class LoopTimings:
+    """What a run of many steps has taken, in seconds.
+
+    Attributes:
+        trace: Tracing, of the single step and of the loop; None if nothing was traced.
+        first_step: The first step, with tracing and compiling.
+        steady_step: A step at its best, with its share of the host's part.
+        input_wait: The share of the time that steps wait for batches, 0 to 1; None without data.
+        steps_per_loop: How many steps are made in one call.
+        steps: How many were made.
+        seconds: The whole run.
+    """
+
+    trace: float | None = None
+    first_step: float | None = None
+    steady_step: float | None = None
+    input_wait: float | None = None
+    steps_per_loop: int = 1
+    steps: int = 0
+    seconds: float = 0.0
 
 
 class Watcher(Protocol):
@@ -36,16 +59,6 @@ class Watcher(Protocol):
 
     def made(self, steps: int, examples: int | None) -> None:
         """Reports the steps made so far, and the examples of each."""
-
-
-class NoWatcher:
-    """Ignores it."""
-
-    def tracing(self, what: str) -> None:
-        """Ignored."""
-
-    def made(self, steps: int, examples: int | None) -> None:
-        """Ignored."""
 
 
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
@@ -77,7 +90,7 @@ class Steps:
         total: How many steps there are in all; None until the data ends.
         options: What is reduced, gathered and plotted.
         history: Takes what is plotted.
-        watcher: Receives the progress.
+        watcher: Receives the progress; None if nobody does.
         done: Steps made so far.
         stopped: Whether the stop button has ended the run.
         is_half_done: Whether it has done so within a step.
@@ -100,37 +113,31 @@ class Steps:
         refuse_counts(settings.steps, settings.steps_per_loop)
         self.programs, self.cell, self.namespace = programs, cell, namespace
         self.settings = settings
-        self.batch_source = self._open_batches()
+        self.batch_source: BatchSource | None = None
+        if settings.data is not None:
+            repeat = settings.steps is not None
+            self.batch_source = open_batches(programs.strategy, settings.data, repeat=repeat)
         self.names = tuple(settings.names) if self.batch_source is not None else ()
         self.total = total_steps(settings.steps, self.batch_source)
         self.options = checked_outputs(cell, settings)
         self.history = History(total_steps=self.total)
-        self.watcher: Watcher = NoWatcher()
+        self.watcher: Watcher | None = None
         self.done = 0
         self.stopped = self.is_half_done = self.ended = False
         self.timings = LoopTimings()
         self.bound = dict(bound)
-        self._pace = StepsPerLoop(settings.steps_per_loop, loopable=self._is_loopable())
+        loopable = self.batch_source is None or (
+            self.batch_source.distributed and self.batch_source.left is not None
+        )
+        self._pace = StepsPerLoop(settings.steps_per_loop, loopable=loopable)
         self._plots = PlottedValues(self.history, self.options.plot, dict(self.options.reduce))
         self._values: dict[str, Any] = {}
         self._is_stale = False  # whether the names' values are those of a step before the last
-        self._waits = Waits()
+        self._waited = self._watched = 0.0  # seconds of waiting for batches, and of how many
         self._record: OutputRecord | None = None
         self._batches: BatchReader | None = None
         self._button = StopButton(grace=_GRACE)
         self._checked: Program | None = None  # its dependencies are checked once for each `go`
-
-    def _open_batches(self) -> BatchSource | None:
-        if self.settings.data is None:
-            return None
-        repeat = self.settings.steps is not None
-        return open_batches(self.programs.strategy, self.settings.data, repeat=repeat)
-
-    def _is_loopable(self) -> bool:
-        """Whether several steps can be made in one call."""
-        return self.batch_source is None or (
-            self.batch_source.distributed and self.batch_source.left is not None
-        )
 
     @property
     def left(self) -> float:
@@ -138,21 +145,10 @@ class Steps:
         return float("inf") if self.total is None else self.total - self.done
 
     @property
-    def _room(self) -> float:
-        """How many steps there is data for, as far as is known."""
-        there = self.batch_source.left if self.batch_source is not None else None
-        return self.left if there is None else min(self.left, max(there, 1))
-
-    @property
     def can_continue(self) -> bool:
         """Whether the run was stopped, and can continue where it was."""
         # Data that is read by a function that is cancelled may be at its end after that.
         return self.stopped and not (self.is_half_done and self.batch_source is not None)
-
-    @property
-    def _wants_names(self) -> bool:
-        """Whether one more step would give the names their values after the last one."""
-        return self._is_stale and self.left > 0 and not self.ended
 
     @property
     def value(self) -> Any:
@@ -215,9 +211,12 @@ class Steps:
                     if button.pressed:
                         self.stopped = True
                         break
-                    self._call(self._pace.choose(self._room))
+                    there = self.batch_source.left if self.batch_source is not None else None
+                    room = self.left if there is None else min(self.left, max(there, 1))
+                    self._call(self._pace.choose(room))
                     # After a loop, the names have the values of a step before it.
-                    if button.pressed and self._wants_names and not button.is_overdue:
+                    wanted = self._is_stale and self.left > 0 and not self.ended
+                    if button.pressed and wanted and not button.is_overdue:
                         self._call(1)
         except Overdue:
             self.stopped, self.is_half_done = True, self.programs.calls.has_run
@@ -236,8 +235,8 @@ class Steps:
             self._is_stale = True
         elif self._single():
             self._is_stale = False
-        examples = self._batches.examples if self._batches else None
-        self.watcher.made(self.done, examples)
+        if self.watcher is not None:
+            self.watcher.made(self.done, self._batches.examples if self._batches else None)
         self._plots.flush_in_time()
 
     def _single(self) -> bool:
@@ -256,7 +255,8 @@ class Steps:
         )
         known = tuple(captured.signature) in program.records
         if not known:
-            self.watcher.tracing("step")
+            if self.watcher is not None:
+                self.watcher.tracing("step")
             make_ready(self.cell, captured, self.namespace, self.programs.strategy)
         try:
             with self._button.work():
@@ -269,14 +269,17 @@ class Steps:
         plotted = self._plots.found(record, outputs)
         ended = time.perf_counter()
         self._record, self._values = record, record.values(outputs)
-        self._pass_on(self._values)
+        for name in (*self.cell.names.reads, *self.cell.later):  # pass on to the next step
+            if name in self._values and name not in self.names:
+                self.bound[name] = self._values[name]
         self.done += 1
         self._plots.put(self.done, plotted)
         trace = program.traced_at - began if traced else None
         self._took(1, ended - began, trace)
         if not traced and self.batch_source is not None:
             # Reading a batch alone costs something even where it is there already.
-            self._waits.add(max(0.0, waited - _READING), ended - began)
+            self._waited += max(0.0, waited - _READING)
+            self._watched += ended - began
         return True
 
     def _looped(self, count: int) -> bool:
@@ -286,38 +289,36 @@ class Steps:
         )
         if tuple(captured.signature) not in program.records:
             return False
-        loop, known = program.loop(captured, self._loop_key(captured, program), self._make_loop)
-        if not known:
+        carried = tuple(sorted(self._carried(captured, program)))
+        # The names too: other parts of a batch may have the same shapes.
+        layout = (tuple(captured.signature), self.names, carried, self.settings.timed)
+        loop = program.loops.get(layout)
+        known = loop is not None
+        if loop is None:
+            loop = Loop(program, captured, self.names, carried, timed=self.settings.timed)
+            program.loops[layout] = loop
+        if not known and self.watcher is not None:
             self.watcher.tracing("loop")
         began = time.perf_counter()
         watched = contextlib.nullcontext() if known else program.dependencies.tracing()
         try:
             with watched, self._button.work():
+                iterator = self.batch_source.iterator if self.batch_source else None
                 kept = self.programs.guarded(
-                    program, captured, lambda: self._run(loop, count, captured)
+                    program, captured, lambda: loop.run(iterator, count, captured)
                 )
         except (Exception, KeyboardInterrupt):
             self.done += loop.done
-            self._took_batches(loop.done)
+            if self.batch_source is not None:
+                self.batch_source.took(loop.done)
             raise
         seconds = time.perf_counter() - began
         self._keep(kept, count, captured, program)
         self._took(count, seconds, None if known else seconds)
         if kept.waited is not None and known:
-            self._waits.add(kept.waited, seconds)
+            self._waited += kept.waited
+            self._watched += seconds
         return True
-
-    def _run(self, loop: Loop, count: int, captured: Captured) -> Kept:
-        return loop.run(self.batch_source.iterator if self.batch_source else None, count, captured)
-
-    def _loop_key(self, captured: Captured, program: Program) -> tuple[Any, ...]:
-        carried = tuple(sorted(self._carried(captured, program)))
-        # The names too: other parts of a batch may have the same shapes.
-        return (tuple(captured.signature), self.names, carried, self.settings.timed)
-
-    def _make_loop(self, program: Program, captured: Captured, key: tuple[Any, ...]) -> Loop:
-        _, names, carried, timed = key
-        return Loop(program, captured, names, carried, timed=timed)
 
     def _carried(self, captured: Captured, program: Program) -> set[str]:
         """Names that a step takes from the step before."""
@@ -336,16 +337,8 @@ class Steps:
         for name, found in parts.items():
             self.bound[name] = record.filled(name, found)
         self.done += count
-        self._took_batches(count)
-
-    def _took_batches(self, count: int) -> None:
         if self.batch_source is not None:
             self.batch_source.took(count)
-
-    def _pass_on(self, values: Mapping[str, Any]) -> None:
-        for name in (*self.cell.names.reads, *self.cell.later):
-            if name in values and name not in self.names:
-                self.bound[name] = values[name]
 
     def _took(self, count: int, seconds: float, trace: float | None) -> None:
         self._pace.took(count, seconds, trace=trace)
@@ -358,7 +351,8 @@ class Steps:
     def _note_times(self, seconds: float) -> None:
         times = self.timings
         times.steady_step, times.steps_per_loop = self._pace.step, self._pace.steps_per_loop
-        times.input_wait = self._waits.share
+        if self._watched > 0:
+            times.input_wait = min(1.0, self._waited / self._watched)
         times.steps, times.seconds = self.done, times.seconds + seconds
 
 
@@ -366,38 +360,6 @@ _LEFT = (
     " TensorFlow cannot cancel its current operation, which ends by itself and may still write "
     "variables: the next call waits for it."
 )
-
-
-@contextlib.contextmanager
-def explained(calls: StoppableCalls) -> Iterator[None]:
-    """Turns an interrupt into a sentence about what was done.
-
-    Args:
-        calls: Those that the cell makes.
-
-    Raises:
-        Stopped: Instead of any other interrupt.
-    """
-    calls.begin()
-    try:
-        yield
-    except Stopped:
-        raise
-    except KeyboardInterrupt:
-        raise Stopped(_where(calls)) from None
-
-
-@contextlib.contextmanager
-def explained_check() -> Iterator[None]:
-    """Turns an interrupt of a check into a sentence.
-
-    Raises:
-        Stopped: Instead of any other interrupt.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Stopped("before the check was done; nothing was run.") from None
 
 
 def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
@@ -411,8 +373,20 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
         Stopped: The stop button has ended it, or what comes after it.
         CellError: The data has ended too soon.
     """
+    total = "" if run.total is None else f" of {grouped(run.total)}"
+    made = f"{grouped(run.done)}{total} steps"
+    if run.stopped and not run.is_half_done:
+        raise Stopped(
+            f"after {made}. Variables, curves and the place in the data are kept: run the cell "
+            "again to continue, or with --restart to start over."
+        )
     if run.stopped:
-        raise Stopped(_half_done(run) if run.is_half_done else _stopped(run))
+        left = _LEFT if run.programs.calls.left_behind else ""
+        again = "continue, or with --restart to start over" if run.can_continue else "start over"
+        raise Stopped(
+            f"inside step {grouped(run.done + 1)}, after {made}: variables hold what was assigned "
+            f"until then.{left} Run the cell again to {again}."
+        )
     if run.ended and run.total is not None and run.done < run.total:
         raise CellError(
             f"The data ended after {run.done} of {run.total} steps; what they have done is kept.",
@@ -422,31 +396,8 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
         raise Stopped(f"when all of the {grouped(run.done)} steps were made; nothing is lost.")
 
 
-def _stopped(run: Steps) -> str:
-    """What was done when the stop button was pressed, and how to continue."""
-    return (
-        f"after {_count(run)} steps. Variables, curves and the place in the data are kept: run "
-        "the cell again to continue, or with --restart to start over."
-    )
-
-
-def _half_done(run: Steps) -> str:
-    """The same where a step was cancelled."""
-    left = _LEFT if run.programs.calls.left_behind else ""
-    again = "continue, or with --restart to start over" if run.can_continue else "start over"
-    return (
-        f"inside step {grouped(run.done + 1)}, after {_count(run)} steps: variables hold what was "
-        f"assigned until then.{left} Run the cell again to {again}."
-    )
-
-
-def _count(run: Steps) -> str:
-    return (
-        grouped(run.done) if run.total is None else f"{grouped(run.done)} of {grouped(run.total)}"
-    )
-
-
-def _where(calls: StoppableCalls) -> str:
+def interrupted(calls: StoppableCalls) -> str:
+    """What an interrupt of a single step has left."""
     if calls.was_cut:
         left = _LEFT if calls.left_behind else ""
         return (

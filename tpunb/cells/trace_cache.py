@@ -23,7 +23,7 @@ from ..virtual.strict.examination import observed, observing
 from ..virtual.strict.traced_anew import traced_anew
 from .capture import Captured, CaptureKind, Capturer
 from .cell_errors import first_line, lesson, line_in, mark, original
-from .guards import MISSING, Change, is_plain
+from .guards import MISSING, is_plain
 from .nests import is_nest
 from .optimizers import make_ready
 from .outputs import OutputRecord
@@ -102,7 +102,9 @@ class Programs:
         captured = self._capturer.capture(cell, namespace, bound)
         program = self._fitting(cell, program_key(cell, captured.key, options, namespace), checked)
         if program is None:
-            reason = self._reason(cell, captured, options)
+            reason = FIRST_RUN
+            if cell.text in self._latest:
+                reason = why_new_program(last, captured, options) if last else EVICTED
             _log.debug("%s has to be traced: %s", cell.filename, reason)
             self._forget_replaced(cell, captured)
             program = Program(
@@ -169,11 +171,9 @@ class Programs:
         found = self.check(part, namespace, bound)
         if found.ok:
             raise error
-        reason, fix = (
-            getattr(error, "message", None) or first_line(error),
-            getattr(error, "fix", ""),
-        )
-        problem = Problem("trace", lines[-1], "", reason, fix or "Fix this line first.")
+        reason = getattr(error, "message", None) or first_line(error)
+        fix = getattr(error, "fix", "") or "Fix this line first."
+        problem = Problem("trace", lines[-1], "", reason, fix)
         return dataclasses.replace(found, errors=(*found.errors, problem))
 
     def traced(
@@ -250,20 +250,21 @@ class Programs:
                 return program
         return None
 
-    def _reason(self, cell: StepSource, captured: Captured, options: OutputOptions) -> str:
-        if cell.text not in self._latest:
-            return FIRST_RUN
-        last = self._latest[cell.text]
-        return why_new_program(last, captured, options) if last else EVICTED
-
     def _remember(self, program: Program, captured: Captured) -> None:
         if not program.records:  # its trace has failed
             return
-        if self._is_unchanged(program, captured):
-            return
+        shortcut = program.shortcut
+        if (
+            shortcut is not None
+            and captured.signature is shortcut.signature
+            and program.counted == len(program.records)
+            and self._latest.get(program.cell.text) is program
+            and self._programs[-1:] == [program]
+        ):
+            return  # it has run again, as it did the last time
         self.traces += len(program.records) - program.counted
         program.counted = len(program.records)
-        if program.shortcut is None or program.shortcut.signature != captured.signature:
+        if shortcut is None or shortcut.signature != captured.signature:
             program.shortcut = self._capturer.shortcut(program.cell, captured)
         if program in self._programs:
             self._programs.remove(program)
@@ -273,16 +274,6 @@ class Programs:
             oldest = self._programs.pop(0)
             if self._latest[oldest.cell.text] is oldest:
                 self._latest[oldest.cell.text] = None
-
-    def _is_unchanged(self, program: Program, captured: Captured) -> bool:
-        """Whether the last run's program has run again, as it did then."""
-        return (
-            program.shortcut is not None
-            and captured.signature is program.shortcut.signature
-            and program.counted == len(program.records)
-            and self._latest.get(program.cell.text) is program
-            and self._programs[-1:] == [program]
-        )
 
     def _forget_replaced(self, cell: StepSource, captured: Captured) -> None:
         """Drops the cell's programs that hold an object which the notebook has replaced.
@@ -312,20 +303,28 @@ EVICTED = "its last trace was evicted: too many other cells have run since"
 
 
 def why_new_program(last: Program, captured: Captured, options: OutputOptions) -> str:
-    """What differs from the program that ran last."""
+    """The first difference from the program that ran last."""
     for name in (*captured.key, *last.names):
         now, before = captured.key.get(name), last.names.get(name)
         if now != before:
-            return _change(name, captured, last, now, before)
+            inner, _, function = name.partition(" in ")
+            subject = f"`{inner}`, which `{function}` reads," if function else f"`{inner}`"
+            value = captured.closed.get(name)
+            return _told(
+                subject, _of_key(before, last.closed.get(name)), _of_key(now, value), value
+            )
     if options != last.options:
         return "its results are combined in another way"
-    if change := last.dependencies.change():
-        return _why_changed(change)
-    return EVICTED
+    change = last.dependencies.change()
+    if change is None:
+        return EVICTED
+    if isinstance(change.now, CodeType):
+        return f"{change.subject} has been edited"
+    return _told(change.subject, _shown(change.before), _shown(change.now), change.now)
 
 
 def why_new_arguments(program: Program, captured: Captured) -> str:
-    """What differs from the arguments of the last run."""
+    """The first difference from the arguments of the last run."""
     pairs = zip(captured.owners, captured.signature, program.signature, strict=True)
     for name, now, before in pairs:
         if now != before:
@@ -333,81 +332,47 @@ def why_new_arguments(program: Program, captured: Captured) -> str:
     return EVICTED
 
 
-def _change(name: str, captured: Captured, last: Program, now: Hashable, before: Hashable) -> str:
-    label = _label(name)
-    if before is None:
-        return f"{label} is new"
-    if now is None:
-        return f"{label} is gone"
-    if _is_object(now) and _is_object(before):
-        return f"{label} is another {_noun(captured.closed.get(name))} now"
-    is_now = _describe(captured.closed.get(name), now)
-    was = _describe(last.closed.get(name), before)
-    if is_now == was:
-        return f"{label} has changed"
-    return f"{label} is now {is_now}, was {was}"
-
-
-def _why_changed(change: Change) -> str:
-    """What a trace depended on, and what has become of it."""
-    if isinstance(change.now, CodeType):
-        return f"{change.subject} has been edited"
-    if change.before is MISSING:
-        return f"{change.subject} is new"
-    if change.now is MISSING:
-        return f"{change.subject} is gone"
-    now, before = _shown(change.now), _shown(change.before)
+def _told(subject: str, before: str, now: str, value: Any) -> str:
+    """A change as a sentence; its texts may be the same though the value is another."""
+    if not before:
+        return f"{subject} is new"
+    if not now:
+        return f"{subject} is gone"
     if now != before:
-        return f"{change.subject} is now {now}, was {before}"
-    if is_plain(change.now) or is_nest(change.now):
-        return f"{change.subject} has changed"
-    return f"{change.subject} is another {_noun(change.now)} now"
+        return f"{subject} is now {now}, was {before}"
+    if is_plain(value) or is_nest(value):
+        return f"{subject} has changed"
+    return f"{subject} is another {_noun(value)} now"
+
+
+def _of_key(key: Hashable, value: Any) -> str:
+    """A captured value by its key, and itself where it is closed over; empty for none."""
+    if key is None:
+        return ""
+    if isinstance(key, CaptureKind):
+        return key.value
+    if isinstance(key, tuple) and key[:1] == (CaptureKind.NEST,) and not isinstance(key[1], int):
+        return "a nest with tensors"
+    return _shown(value)
 
 
 def _shown(value: Any) -> str:
     if value is MISSING:
-        return "nothing"
-    if is_plain(value) or is_nest(value):
-        return reprlib.repr(value)
-    return f"a {_noun(value)}"
-
-
-def _label(name: str) -> str:
-    inner, _, function = name.partition(" in ")
-    return f"`{inner}`, which `{function}` reads," if function else f"`{inner}`"
-
-
-def _is_object(key: Hashable) -> bool:
-    return isinstance(key, tuple) and isinstance(key[0], CaptureKind) and isinstance(key[1], int)
+        return ""
+    return reprlib.repr(value) if is_plain(value) or is_nest(value) else f"a {_noun(value)}"
 
 
 def _noun(value: Any) -> str:
     return "function" if callable(value) and hasattr(value, "__code__") else type(value).__name__
 
 
-def _describe(value: Any, key: Hashable) -> str:
-    if isinstance(key, CaptureKind):
-        return key.value
-    if isinstance(key, tuple) and key and key[0] is CaptureKind.NEST:
-        return "a nest with tensors"
-    if is_nest(value) or (isinstance(key, tuple) and not _is_object(key)):
-        return reprlib.repr(value)
-    return f"a {_noun(value)}"
-
-
 def _shape(signature: Hashable) -> str:
     """A dtype and shape as `float32[8, 3]`."""
-    if isinstance(signature, tuple) and len(signature) == 2 and isinstance(signature[0], tf.DType):
-        dtype, shape = signature
-        return f"{dtype.name}{_sizes(shape)}"
-    if isinstance(signature, tuple):
-        each = list(dict.fromkeys(_shape(part) for part in signature))
+    if not isinstance(signature, tuple):
+        return str(signature)
+    if len(signature) != 2 or not isinstance(signature[0], tf.DType):
+        each = list(dict.fromkeys(map(_shape, signature)))
         return f"{', '.join(each)} per replica"
-    return str(signature)
-
-
-def _sizes(shape: Any) -> str:
-    if shape.rank is None:
-        return "[...]"
-    sizes: Sequence[int | None] = shape.as_list()
-    return f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
+    dtype, shape = signature
+    sizes = ["..."] if shape.rank is None else ["?" if n is None else str(n) for n in shape]
+    return f"{dtype.name}[{', '.join(sizes)}]"

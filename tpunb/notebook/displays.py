@@ -98,32 +98,22 @@ def show(value: Any) -> LiveWidget:
 
 def _widget(value: Any) -> LiveWidget:
     """The widget that suits a value."""
+    from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.connection import Connection, latest_connection
     from tpunb.display import widgets
+    from tpunb.training.history import History
 
     connection = value if isinstance(value, Connection) else latest_connection()
     link = connection.link if connection is not None else ""
-    if _is_history(value):
+    several = value if isinstance(value, list | tuple) and value else [value]
+    if all(isinstance(item, History) for item in several):
         return widgets.CurvesWidget(value, link=link)
-    if _is_compiled(value):
+    if isinstance(value, TpuProgram | TpuPrograms):
         return widgets.ProgramsWidget(value, link=link)
     if _is_topology(value):
         memory = connection.memory_per_core if connection is value else None
         return widgets.TopologyWidget(value, link=link, memory=memory)
     return widgets.ReplicasWidget(value, link=link)
-
-
-def _is_history(value: Any) -> bool:
-    from tpunb.training.history import History
-
-    several = isinstance(value, list | tuple) and value
-    return all(isinstance(item, History) for item in (value if several else [value]))
-
-
-def _is_compiled(value: Any) -> bool:
-    from tpunb.compiler.program import TpuProgram, TpuPrograms
-
-    return isinstance(value, TpuProgram | TpuPrograms)
 
 
 def _is_topology(value: Any) -> bool:
@@ -218,7 +208,14 @@ class Displays:
 
     def of_topology(self, value: Any, **_: Any) -> Forms:
         """The display of TensorFlow's topology or device assignment."""
-        return self._live("TopologyWidget", value) or _static(_topology(value))
+        from tpunb.display.describe.topology_description import (
+            describe_device_assignment,
+            describe_topology,
+        )
+
+        is_assignment = hasattr(value, "core_assignment")
+        describe = describe_device_assignment if is_assignment else describe_topology
+        return self._live("TopologyWidget", value) or _static(describe(value))
 
     def of_described(self, value: Described, **_: Any) -> Forms:
         """The display of a description."""
@@ -273,16 +270,6 @@ def _static(description: Any) -> Bundle:
     from tpunb.display.draw.static_forms import mimebundle
 
     return dict(mimebundle(description))
-
-
-def _topology(value: Any) -> Any:
-    from tpunb.display.describe.topology_description import (
-        describe_device_assignment,
-        describe_topology,
-    )
-
-    is_assignment = hasattr(value, "core_assignment")
-    return describe_device_assignment(value) if is_assignment else describe_topology(value)
 
 
 _DISTRIBUTED = ("tensorflow.python.distribute.values", "DistributedValues")

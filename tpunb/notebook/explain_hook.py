@@ -118,7 +118,9 @@ class Explaining:
             lines = plain(f"{type(error).__name__}: {sentence}").split("\n")
             error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
             return True
-        return _says_so(error, explanation)
+        # Its own message may have the cause, the fix and the name of the explanation.
+        own = refusal_in_short(str(error).strip())
+        return own is not None and own.endswith(known_error(explanation.code))
 
 
 class _Addition:
@@ -134,12 +136,6 @@ class _Addition:
         self.text = text
         self.explanation = explanation
         self.shown = False
-
-
-def _says_so(error: BaseException, explanation: Explanation) -> bool:
-    """Whether the error's own message has the cause, the fix and the name of the explanation."""
-    own = refusal_in_short(str(error).strip())
-    return own is not None and own.endswith(known_error(explanation.code))
 
 
 def _render_with(error: Any, addition: _Addition, shell: Any) -> None:
@@ -170,14 +166,11 @@ def _show(
     shell: Any, kind: type[BaseException], error: BaseException, trace: TracebackType
 ) -> None:
     """Shows an error as IPython does where there is no handler."""
-    if trace.tb_frame.f_code.co_name == _RUNNING or not _is_of_compiling(error):
+    # What IPython takes for an error of syntax before a cell runs.
+    compiling = (OverflowError, SyntaxError, ValueError, TypeError, MemoryError)
+    if trace.tb_frame.f_code.co_name == _RUNNING or not isinstance(error, compiling):
         shell.showtraceback((kind, error, trace), running_compiled_code=True)
     elif isinstance(error, IndentationError):
         shell.showindentationerror()
     else:
         shell.showsyntaxerror()
-
-
-def _is_of_compiling(error: BaseException) -> bool:
-    """Whether IPython takes an error for one of syntax before a cell runs."""
-    return isinstance(error, OverflowError | SyntaxError | ValueError | TypeError | MemoryError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -53,36 +54,28 @@ class _Extension:
         # Messages and docs say `tpunb.show(x)`. It stays after unloading: the notebook may have
         # imported it as well.
         self.shell.user_ns.setdefault("tpunb", sys.modules["tpunb"])
-        self._complete(
-            {name: getattr(self.magics, name) for names in named.values() for name in names}
-        )
+        ours = {name: getattr(self.magics, name) for names in named.values() for name in names}
+        with contextlib.suppress(ImportError):  # IPython before 8.6, which Colab has
+            from tpunb.notebook.completion import magic_matcher
+
+            self.matcher = magic_matcher(ours, self.shell.user_ns)
+            self.shell.Completer.custom_matchers.append(self.matcher)
         formatter = self.shell.display_formatter.mimebundle_formatter
         for module, name, function in self.magics.displays.formatters():
             before = formatter.deferred_printers.get((module, name))
             formatter.for_type_by_name(module, name, function)
             self.formatters.append((module, name, function, before))
-        self._print_nests()
+        # IPython prints builtin types itself, whatever text their bundle brings.
+        printers = self.shell.display_formatter.formatters["text/plain"].type_printers
+        for kind in (dict, list, tuple):
+            before = printers.get(kind)
+            printers[kind] = printer = self.magics.displays.nest_printer(before)
+            self.printers.append((printers, kind, printer, before))
         self.explaining.install()
         self.stoppable.install()
         self.warnings.install()
         silence_log()
         sys.meta_path.insert(0, self.importing)
-
-    def _print_nests(self) -> None:
-        """IPython prints builtin types itself, whatever text their bundle brings."""
-        printers = self.shell.display_formatter.formatters["text/plain"].type_printers
-        for kind in (dict, list, tuple):
-            before = printers.get(kind)
-            printers[kind] = ours = self.magics.displays.nest_printer(before)
-            self.printers.append((printers, kind, ours, before))
-
-    def _complete(self, magics: dict[str, Any]) -> None:
-        try:
-            from tpunb.notebook.completion import magic_matcher
-        except ImportError:
-            return  # IPython before 8.6, which Colab has, knows no such matchers
-        self.matcher = magic_matcher(magics, self.shell.user_ns)
-        self.shell.Completer.custom_matchers.append(self.matcher)
 
     def unload(self) -> None:
         try:
@@ -90,8 +83,9 @@ class _Extension:
         finally:
             self.magics.displays.close()
             self._restore_magics()
-            if self.matcher in self.shell.Completer.custom_matchers:
-                self.shell.Completer.custom_matchers.remove(self.matcher)
+            if self.matcher is not None:
+                with contextlib.suppress(ValueError):
+                    self.shell.Completer.custom_matchers.remove(self.matcher)
             self._restore_formatters()
             self.explaining.remove()
             self.stoppable.remove()
@@ -117,7 +111,11 @@ class _Extension:
         for module, name, function, before in self.formatters:
             places: list[tuple[Any, Any]] = [(formatter.deferred_printers, (module, name))]
             # IPython moves a formatter here when it meets the type.
-            places += [(formatter.type_printers, cls) for cls in _known(formatter, module, name)]
+            places += [
+                (formatter.type_printers, kind)
+                for kind in list(formatter.type_printers)
+                if (kind.__module__, kind.__name__) == (module, name)
+            ]
             for table, key in places:
                 if table.get(key) is function:
                     _put_back(table, key, before)
@@ -129,12 +127,6 @@ def _put_back(table: dict[Any, Any], key: Any, before: Any) -> None:
         table.pop(key, None)
     else:
         table[key] = before
-
-
-def _known(formatter: Any, module: str, name: str) -> list[type]:
-    """The classes of that name that IPython has met."""
-    types = list(formatter.type_printers)
-    return [cls for cls in types if (cls.__module__, cls.__name__) == (module, name)]
 
 
 def load(shell: Any) -> None:

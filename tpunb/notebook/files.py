@@ -29,7 +29,9 @@ def read_notebook(path: Path) -> Any:
         fault = _fault(json.loads(text))
         if fault is None:
             notebook = nbformat.reads(text, as_version=4)
-            _complete(notebook)
+            for cell in notebook.cells:
+                if cell.cell_type == "code":  # Jupyter runs those without outputs, too
+                    cell.setdefault("outputs", [])
             fault = _fault(notebook)
             # Reported now, not after an hour of training.
             nbformat.v4.writes(notebook)
@@ -68,13 +70,6 @@ def write_notebook(notebook: Any, path: str | os.PathLike[str]) -> None:
         write_file(path, data)
     except OSError as error:
         raise NotebookError(f"Cannot write {path}: {error.strerror}.") from error
-
-
-def _complete(notebook: Any) -> None:
-    """Adds what is missing in some notebooks that Jupyter runs."""
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.setdefault("outputs", [])
 
 
 def _fault(notebook: Any) -> str | None:

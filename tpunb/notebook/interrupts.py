@@ -49,7 +49,7 @@ class _Interrupt(KeyboardInterrupt):
     def __del__(self) -> None:
         # The outermost frame that it went through is the one that caught it.
         trace = self.__traceback__
-        if trace is not None and (trace.tb_next is None or _swallows(trace.tb_frame)):
+        if trace is not None and (trace.tb_next is None or _is_of(_SWALLOWING, trace.tb_frame)):
             self.is_lost()  # without any frame but the handler's it was lost in C
 
 
@@ -58,8 +58,8 @@ _Interrupt.__name__ = _Interrupt.__qualname__ = KeyboardInterrupt.__name__
 _Interrupt.__module__ = KeyboardInterrupt.__module__
 
 
-def _swallows(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in _SWALLOWING
+def _is_of(packages: frozenset[str], frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in packages
 
 
 def _unraisable(former: Callable[[Any], object], what: Any) -> None:
@@ -125,7 +125,7 @@ class LastingInterrupts:
             interrupt_main()
 
 
-_LIBRARIES = frozenset({"keras", "tensorflow", "tf_keras", "tpunb"})
+_LIBRARIES = _SWALLOWING | {"tpunb"}
 _GENERATED = "__autograph_generated_file"
 _ENDS = 4
 """Frames that are shown of either end, where there are many."""
@@ -145,32 +145,21 @@ def shorten(error: BaseException, shell: Any) -> None:
     if not isinstance(error, KeyboardInterrupt) or hasattr(error, "_render_traceback_"):
         return
     frames = list(traceback.walk_tb(error.__traceback__))
-    if not any(_is_of_library(frame) for frame, _ in frames):
+    if not any(_is_of(_LIBRARIES, frame) for frame, _ in frames):
         return
-    own = [(frame.f_code, line) for frame, line in frames if _is_users(frame)]
-    shown = _text(error, own, shell)
-    error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
-
-
-def _is_of_library(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES
-
-
-def _is_users(frame: FrameType) -> bool:
-    code = frame.f_code
-    return _GENERATED not in code.co_filename and is_users_code(code) and not _is_of_library(frame)
-
-
-def _text(error: BaseException, own: list[tuple[CodeType, int]], shell: Any) -> list[str]:
-    lines = ["Traceback (most recent call last; your code alone):"]
+    own = [
+        _frame(frame.f_code, line, shell)
+        for frame, line in frames
+        if _GENERATED not in frame.f_code.co_filename
+        and is_users_code(frame.f_code)
+        and not _is_of(_LIBRARIES, frame)
+    ]
     if len(own) > 2 * _ENDS:
-        left_out = f"  … {grouped(len(own) - 2 * _ENDS)} more …"
-        shown = [_frame(*one, shell) for one in (*own[:_ENDS], *own[-_ENDS:])]
-        lines += [*shown[:_ENDS], left_out, *shown[_ENDS:]]
-    else:
-        lines += [_frame(*one, shell) for one in own]
+        own[_ENDS:-_ENDS] = [f"  … {grouped(len(own) - 2 * _ENDS)} more …"]
+    lines = ["Traceback (most recent call last; your code alone):", *own]
     lines += traceback.format_exception_only(type(error), error)
-    return [plain(line.rstrip("\n")) for line in lines]
+    shown = [plain(line.rstrip("\n")) for line in lines]
+    error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
 
 
 def _frame(code: CodeType, line: int, shell: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +11,19 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from tpunb.cells.settings import CompileSettings, RunSettings
+from tpunb.cells.source import cell_filename
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.display.live_progress import ConnectDisplay, show_in_passing
 from tpunb.errors import TpunbError, nearest
-from tpunb.notebook import cell_names, displays, reports
-from tpunb.notebook.connect_options import connect_options
+from tpunb.notebook import displays, reports
 from tpunb.notebook.magic_options import (
-    CompileOptions,
-    RunOptions,
     arguments_of,
     check_options,
     compile_options,
-    data_options,
-    is_name,
+    connect_options,
     profile_options,
     run_options,
 )
@@ -46,13 +43,10 @@ class TpuMagics(Magics):  # type: ignore[misc]
         super().__init__(shell)
         self.session = Session(shell.user_ns)
         self.displays = displays.Displays(lambda: self.session.open_connection)
-        self._run_options: dict[str, RunOptions] = {}
+        self._run_arguments: dict[str, Any] = {}  # by line: each is read once
 
     @magic_arguments()
     @connect_options
-    @argument(
-        "--as", dest="name", default="strategy", help="the strategy's name (default: strategy)"
-    )
     @line_magic
     def tpu_connect(self, line: str) -> Connection:
         """Connect to a TPU, or to a virtual one.
@@ -74,8 +68,6 @@ class TpuMagics(Magics):  # type: ignore[misc]
         """
         options = dict(vars(arguments_of(self.tpu_connect, line)))
         name = options.pop("name")
-        if not is_name(name):
-            raise UsageError(f"--as takes a Python name, not {name!r}")
         connected = self.session.open_connection is not None
         failed = "Could not connect." if connected else "Not connected."
         try:
@@ -121,41 +113,52 @@ class TpuMagics(Magics):  # type: ignore[misc]
         Interrupting a run of many steps keeps all that was done; running the same
         cell again continues.
         """
-        options = self._run_options.get(line) or self._read_run_options(line)
-        cell_names.register(self.shell, cell)
-        value, quiet = (
-            self._run_steps(cell, options) if options.is_stepped else self._run_once(cell, options)
+        args = self._run_arguments.get(line)
+        if args is None:
+            args = self._run_arguments[line] = arguments_of(self.tpu_run, line)
+        self._name_cell(cell)
+        settings = RunSettings(
+            data=self._data(args.data),
+            names=args.names,
+            steps=args.steps,
+            steps_per_loop=args.steps_per_loop,
+            plot=args.plot,
+            reduce=dict(args.reduce),
+            gather=dict(args.gather),
+            timed=args.timed,
         )
-        if options.out is not None:
-            self.shell.user_ns[options.out] = value
+        make = self._run_steps if settings.is_stepped else self._run_once
+        value, quiet = make(cell, settings, args)
+        if args.out is not None:
+            self.shell.user_ns[args.out] = value
         if quiet or value is None:
             return None
-        if options.targets:
-            return displays.chosen_replicas(value, options.targets)
-        return value
+        return displays.chosen_replicas(value, args.targets) if args.targets else value
 
-    def _run_once(self, cell: str, options: RunOptions) -> tuple[Any, bool]:
-        if options.check:
+    def _run_once(self, cell: str, settings: RunSettings, args: Any) -> tuple[Any, bool]:
+        if args.check:
             _inspect(self.session.check(cell))
-        result = self.session.run(cell, options.settings)
-        if options.settings.timed or options.verbose:
-            timed, verbose = options.settings.timed, options.verbose
-            display(reports.CellReport(result, timed=timed, verbose=verbose))
+        result = self.session.run(cell, settings)
+        if args.timed or args.verbose:
+            display(reports.CellReport(result, timed=args.timed, verbose=args.verbose))
         elif result.quiet or result.value is None:
-            show_in_passing(lambda: reports.ran_line(result, options.settings, self._replicas))
+            replicas = int(self.session.connection.strategy.num_replicas_in_sync)
+            show_in_passing(lambda: reports.ran_line(result, settings, replicas))
         return result.value, result.quiet
 
-    @property
-    def _replicas(self) -> int:
-        return int(self.session.connection.strategy.num_replicas_in_sync)
-
-    def _run_steps(self, cell: str, options: RunOptions) -> tuple[Any, bool]:
-        settings = dataclasses.replace(options.settings, data=self._data(options.data))
-        inspect = _inspect if options.check else None
-        run = self.session.run_steps(cell, settings, restart=options.restart, inspect=inspect)
-        if options.settings.timed or options.verbose:
+    def _run_steps(self, cell: str, settings: RunSettings, args: Any) -> tuple[Any, bool]:
+        inspect = _inspect if args.check else None
+        run = self.session.run_steps(cell, settings, restart=args.restart, inspect=inspect)
+        if args.timed or args.verbose:
             display(reports.StepsReport(run))
         return run.value, run.cell.quiet
+
+    def _name_cell(self, source: str) -> None:
+        """Lets tracebacks name the cell as IPython names others: `Cell In[4]`."""
+        # IPython knows its own cells by this table alone; versions before 7.27 have none.
+        names = getattr(getattr(self.shell, "compile", None), "_filename_map", None)
+        if isinstance(names, dict):
+            names[cell_filename(source)] = self.shell.execution_count
 
     def _data(self, names: tuple[str, ...]) -> Any:
         """What the notebook has under the names that `-d` gives."""
@@ -175,11 +178,6 @@ class TpuMagics(Magics):  # type: ignore[misc]
             return None
         return found[0] if len(found) == 1 else tuple(found)
 
-    def _read_run_options(self, line: str) -> RunOptions:
-        """The options of a `%%tpu_run` line, which are read once."""
-        options = self._run_options[line] = RunOptions.of(arguments_of(self.tpu_run, line))
-        return options
-
     @magic_arguments("%tpu_check")
     @check_options
     @cell_magic
@@ -198,8 +196,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %%tpu_check -d train_ds --as images,labels
             loss = compute_loss(labels, model(images, training=True))
         """
-        data, names = data_options(arguments_of(self.tpu_check, line))
-        return self.session.check(cell, self._data(data), names)
+        args = arguments_of(self.tpu_check, line)
+        return self.session.check(cell, self._data(args.data), args.names)
 
     @magic_arguments("%tpu_compile")
     @compile_options
@@ -227,11 +225,20 @@ class TpuMagics(Magics):  # type: ignore[misc]
             jax_step(params, batch)  # in JAX: this call is compiled
         """
         __tracebackhide__ = True
-
-        options = CompileOptions.of(arguments_of(self.tpu_compile, line))
-        program = self.session.compile(cell, options, self._data(options.data))
-        if options.out is not None:
-            self.shell.user_ns[options.out] = program
+        args = arguments_of(self.tpu_compile, line)
+        if args.largest_batch and not args.data:
+            raise UsageError(
+                "--largest-batch needs data whose batch it may change: name it with -d"
+            )
+        settings = CompileSettings(
+            tpus=[accelerator(name).name for name in args.tpus],
+            speed=args.speed,
+            timeout=args.timeout,
+            largest_batch=args.largest_batch,
+        )
+        program = self.session.compile(cell, settings, self._data(args.data), args.names)
+        if args.out is not None:
+            self.shell.user_ns[args.out] = program
         return program
 
     @magic_arguments()
@@ -258,8 +265,6 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
         options, statement = profiled_cell.split_line(line) if cell is None else (line, "")
         args = arguments_of(self.tpu_profile, options)
-        if args.out is not None and not is_name(args.out):
-            raise UsageError(f"-o takes a Python name, not {args.out!r}")
         profile = profiled_cell.run_profiled(
             self.shell, "\n" + cell if cell else statement, args.keep
         )

@@ -43,26 +43,15 @@ class PlainWarnings:
         file: Any = None,
         line: str | None = None,
     ) -> None:
-        if file is None and _is_ours(category, filename):
-            text = f"Warning{_place(filename, lineno)}: {message}\n{_code(filename, lineno)}"
-            sys.stdout.write(plain(text))
-        else:
+        ours = issubclass(category, TpuWarning) or filename.startswith((_A_RUN, _OURS))
+        if file is not None or not ours:
             self._before(message, category, filename, lineno, file, line)
+            return
+        from tpunb.cells.source import is_cell_filename
 
-
-def _is_ours(category: type[Warning], filename: str) -> bool:
-    ours = issubclass(category, TpuWarning) or filename == _A_RUN
-    return ours or filename.startswith(_OURS)
-
-
-def _place(filename: str, number: int) -> str:
-    """Where in the notebook, if that is known; execution counts change from run to run."""
-    from tpunb.cells.source import is_cell_filename
-
-    return f", line {number} of the cell" if is_cell_filename(filename) else ""
-
-
-def _code(filename: str, number: int) -> str:
-    """The line itself; a line of ours tells the notebook's author nothing."""
-    code = "" if filename.startswith(_OURS) else linecache.getline(filename, number).strip()
-    return f"    {code}\n" if code else ""
+        # Where in the notebook, if that is known; execution counts change from run to run.
+        place = f", line {lineno} of the cell" if is_cell_filename(filename) else ""
+        # A line of ours tells the notebook's author nothing.
+        code = "" if filename.startswith(_OURS) else linecache.getline(filename, lineno).strip()
+        text = f"Warning{place}: {message}\n" + (f"    {code}\n" if code else "")
+        sys.stdout.write(plain(text))

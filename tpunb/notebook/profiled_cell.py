@@ -93,12 +93,9 @@ def _compiled(shell: Any, source: str) -> tuple[Any, Any]:
         tree = shell.transform_ast(shell.compile.ast_parse(transformed))
         name = shell.compile.cache(transformed, running or shell.execution_count, source)
         last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and not _quiet(source):
+        quiet = source.rstrip().endswith(";")
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not quiet:
             last = shell.compile(ast.Expression(tree.body.pop().value), name, "eval")
         return shell.compile(tree, name, "exec"), last
     except SyntaxError as error:
         raise syntax_error(error) from None
-
-
-def _quiet(source: str) -> bool:
-    return source.rstrip().endswith(";")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
-from tpunb.cells.source import CellSource, parse_cell
+from tpunb.cells.source import parse_cell
 from tpunb.compiler.program import CompileError
 from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
@@ -17,17 +17,18 @@ from tpunb.connection.plan import Plan
 from tpunb.display.live_progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.notebook.error_hints import ClosedConnections, about_missing_name, gone, replaced
-from tpunb.training.stop_button import StopButton, Stopped
+from tpunb.training.stop_button import StopButton, explaining_interrupts
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner, RunSettings, Steps
+    from tpunb.cells.settings import CompileSettings
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.errors.explain import Explanation
-    from tpunb.notebook.magic_options import CompileOptions
     from tpunb.virtual.check import CheckReport
     from tpunb.virtual.stoppable import StoppableCalls
 
 _AGAIN = "Already connected: the connection is used again."
+_UNCHECKED = "before the check was done; nothing was run."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class Session:
         Raises:
             Stopped: The stop button has ended it; what was done is bound.
         """
-        from tpunb.cells.steps import explained_check, raise_if_ended_early
+        from tpunb.cells.steps import raise_if_ended_early
 
         cells = self.connection.cells
         with self._short_errors(source):
@@ -187,7 +188,7 @@ class Session:
             if run is None:
                 run = self._new_run(source, settings, cells)
             if inspect is not None:
-                with explained_check():
+                with explaining_interrupts(_UNCHECKED):
                     found = run.check()
                 inspect(found)
             # To the very end: one that comes too late must not break off what is shown.
@@ -245,20 +246,30 @@ class Session:
         Raises:
             Stopped: An interrupt has ended it.
         """
-        from tpunb.cells.steps import explained_check
-
         cells = self.connection.cells
-        with self._short_errors(source), explained_check():
+        with self._short_errors(source), explaining_interrupts(_UNCHECKED):
             return cells.check(source, self.namespace, data=data, names=names)
 
     def compile(
-        self, source: str, options: CompileOptions, data: Any = None
+        self,
+        source: str,
+        settings: CompileSettings,
+        data: Any = None,
+        names: Sequence[str] = ("batch",),
     ) -> TpuProgram | TpuPrograms:
         """Compiles a cell's body with the TPU's own compiler; runs nothing.
+
+        Args:
+            source: The cell's body.
+            settings: For which TPU types, and so on.
+            data: Where the batch comes from that it is compiled for.
+            names: What the batch is called in the cell; several for its parts.
 
         Raises:
             Stopped: The stop button has ended it.
         """
+        from tpunb.cells.jax_cell import compile_jax_cell, is_jax_cell
+
         __tracebackhide__ = True
         doing = "tracing the cell"
 
@@ -266,62 +277,27 @@ class Session:
             nonlocal doing
             doing = what
 
-        def compiled() -> TpuProgram | TpuPrograms:
-            __tracebackhide__ = True
-            from tpunb.cells.jax_cell import is_jax_cell
-
+        settings = dataclasses.replace(settings, say=say)
+        stopped = explaining_interrupts(lambda: f"while {doing}; nothing was run.")
+        with self._short_errors(source), CellDisplay(lambda: doing), stopped:
             cell = parse_cell(source)
             if is_jax_cell(cell, self.namespace):
-                return self._compile_jax(cell, options, say)
-            connection = self.connection
-            from tpunb.cells.compiling import CompileSettings
-
-            how = CompileSettings(
-                options.tpus, options.speed, options.timeout, say, options.largest_batch
-            )
-            return connection.cells.compile(
-                source, self.namespace, how, data=data, names=options.names
-            )
-
-        with self._short_errors(source), CellDisplay(lambda: doing):
-            try:
-                program = compiled()
-            except Stopped:
-                raise
-            except KeyboardInterrupt:
-                raise Stopped(f"while {doing}; nothing was run, and nothing has changed.") from None
+                if data is not None:
+                    raise CompileError(
+                        "A cell of JAX takes its batch from its last call, not from -d.",
+                        fix="Leave -d out; tpunb.largest_batch(step, ...) finds the largest batch.",
+                    )
+                connection = self.open_connection
+                if not settings.tpus and connection is not None and connection.kind == "virtual":
+                    settings = dataclasses.replace(settings, tpus=[connection.tpu])
+                program = compile_jax_cell(cell, self.namespace, settings)
+            else:
+                program = self.connection.cells.compile(
+                    source, self.namespace, settings, data=data, names=names
+                )
         if self.open_connection is not None:
             self.open_connection.program = program
         return program
-
-    def _compile_jax(
-        self, cell: CellSource, options: CompileOptions, say: Callable[[str], None]
-    ) -> TpuProgram | TpuPrograms:
-        """Compiles the call that a cell of JAX ends with; no connection is needed."""
-        __tracebackhide__ = True
-        if options.data:
-            raise CompileError(
-                "A cell of JAX takes its batch from its last call, not from -d.",
-                fix="Leave -d out; tpunb.largest_batch(step, ...) looks for the largest batch.",
-            )
-        connection = self.open_connection
-        own = [connection.tpu] if connection is not None and connection.kind == "virtual" else []
-        tpu = options.tpus or own
-        if not tpu:
-            raise CompileError(
-                "It is not known what TPU type to compile for.",
-                fix="Name one, as %%tpu_compile --for v5e-8, or connect to one.",
-            )
-        from tpunb.cells.jax_cell import compile_jax_cell
-
-        return compile_jax_cell(
-            cell,
-            self.namespace,
-            tpu if len(tpu) > 1 else tpu[0],
-            speed=options.speed,
-            timeout=options.timeout,
-            progress=say,
-        )
 
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:

@@ -57,6 +57,25 @@ class Stopped(KeyboardInterrupt):
         return [f"{type(self).__name__}: {self}"]
 
 
+@contextlib.contextmanager
+def explaining_interrupts(text: str | Callable[[], str]) -> Iterator[None]:
+    """Turns an interrupt into a sentence about what was done.
+
+    Args:
+        text: The sentence after "Stopped", or what gives it at the time of the interrupt.
+
+    Raises:
+        Stopped: In place of any other interrupt.
+    """
+    __tracebackhide__ = True
+    try:
+        yield
+    except Stopped:
+        raise
+    except KeyboardInterrupt:
+        raise Stopped(text if isinstance(text, str) else text()) from None
+
+
 class Overdue(KeyboardInterrupt):
     """A run was asked to end at a good place, and has not come to one in time."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -167,7 +168,8 @@ class Result:
 
 def test_an_error_that_a_cell_swallows_is_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     failure: list[BaseException | None] = [None]
-    monkeypatch.setattr(app, "_failure", lambda: failure[0])
+    state = SimpleNamespace(failure=lambda: failure[0])
+    monkeypatch.setitem(sys.modules, "tpunb.virtual.patch.state", state)
     shell: Any = Shell()
     app.watch(shell)
     first, second, third = Result(), Result(), Result()

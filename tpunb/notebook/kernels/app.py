@@ -60,17 +60,12 @@ def _application() -> Any:
         def initialize(self, argv: list[str] | None = None) -> None:
             super().initialize(argv)
             if self.shell is not None:
+                from tpunb.notebook.explain_hook import Explaining
+
                 watch(self.shell)
-                _explain_errors(self.shell)
+                Explaining(self.shell, lambda explanation: None).install()
 
     return TpuKernelApp
-
-
-def _explain_errors(shell: Any) -> None:
-    """Shows the cause and the fix under known errors, as `%load_ext tpunb` does."""
-    from tpunb.notebook.explain_hook import Explaining
-
-    Explaining(shell, lambda explanation: None).install()
 
 
 def watch(shell: Any) -> None:
@@ -85,7 +80,10 @@ def watch(shell: Any) -> None:
     shown: list[BaseException] = []
 
     def look(result: Any) -> None:
-        error = _failure()
+        # The error because of which TensorFlow's names do not answer for the virtual TPU.
+        state = sys.modules.get("tpunb.virtual.patch.state")
+        failure = getattr(state, "failure", None)
+        error = None if failure is None else failure()
         if error is None or error in shown:
             return
         shown.append(error)
@@ -95,13 +93,6 @@ def watch(shell: Any) -> None:
         shell.showtraceback((type(error), error, error.__traceback__))
 
     shell.events.register("post_run_cell", look)
-
-
-def _failure() -> BaseException | None:
-    """The error because of which TensorFlow's names do not answer for the virtual TPU."""
-    module = sys.modules.get("tpunb.virtual.patch.state")
-    failure = getattr(module, "failure", None)
-    return None if failure is None else failure()
 
 
 def _install(tpu: str) -> None:

@@ -70,7 +70,9 @@ def install_kernel(
     found = accelerator(tpu)
     name = _default_name(found) if name is None else checked_name(name)
     manager = _manager()
-    base = manager.user_kernel_dir if prefix is None else _kernels_of(prefix)
+    base = manager.user_kernel_dir
+    if prefix is not None:
+        base = Path(prefix, "share", "jupyter", "kernels").absolute()
     try:
         folder = folder_for(Path(base), name, manager.find_kernel_specs())
         replaced = tpu_of(folder) is not None
@@ -81,10 +83,6 @@ def install_kernel(
             fix="Install it for you alone (--user), or into this environment (--sys-prefix).",
         ) from error
     return InstalledKernel(name, found.name, folder, replaced)
-
-
-def _kernels_of(prefix: str | os.PathLike[str]) -> Path:
-    return Path(prefix, "share", "jupyter", "kernels").absolute()
 
 
 def installed_kernels() -> list[InstalledKernel]:
