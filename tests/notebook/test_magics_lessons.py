@@ -65,13 +65,18 @@ LESSONS = {
     "x = [10, 20][replica_id]": ("Python needs the value of a tensor here", "`tf.gather("),
     "x = (1.0, 2.0)[int(replica_id)]": ("Python needs the value of a tensor", "`tf.gather("),
     "x = {0: 1.0, 1: 2.0}[replica_id]": ("Python needs the value of a tensor", "`tf.gather("),
-    "x = f'{replica_id:.2f}'": ("Python needs the value of a tensor here", "`print('x', x)`"),
-    "x = '%d' % replica_id": ("Python needs the value of a tensor here", "`print('x', x)`"),
+    "x = f'{replica_id:.2f}'": ("Text cannot hold the value of a tensor", "`print('x', x)`"),
+    "x = '%d' % replica_id": ("Text cannot hold the value of a tensor", "`print('x', x)`"),
     "import math\nx = math.sin(tf.ones([]))": ("Python needs the value of a", "TensorFlow's"),
     "x = np.zeros(replica_id)": ("Python needs the value of a tensor here", "TensorFlow's"),
     "x = tf.ones([2]).mean()": ("`mean` is NumPy's", "`tf.reduce_mean(x)`"),
     "x = tf.ones([2]).reshape(1, 2)": ("`reshape` is NumPy's", "`tf.reshape(x, …)`"),
     "x = tf.ones([2, 3]).T": ("`T` is NumPy's", "`tf.transpose(x)`"),
+    "x = tf.ones([]).item()": ("`item` is NumPy's", "Write `x` in place of `x.item`"),
+    "with strategy.scope():\n    v = 1": (
+        "made once, outside the cell",
+        "Move `with strategy.scope",
+    ),
     "x = np.mean(tf.ones([3]))": ("NumPy needs the value of a tensor", "`tf.reduce_mean(x)`"),
 }
 

@@ -143,7 +143,7 @@ for i in tf.range(3):
 """
     expected = printed(book, body)
     capfd.readouterr()
-    monkeypatch.setattr("tpunb.cells.printing._is_elsewhere", lambda strategy: True)
+    monkeypatch.setattr("tpunb.cells.printing.is_elsewhere", lambda strategy: True)
     written = []
 
     def lines() -> list[str]:
@@ -159,7 +159,7 @@ for i in tf.range(3):
 
 def test_a_pod_says_where_its_replicas_print(tmp_path: Path, monkeypatch: Any) -> None:
     """Its workers are other processes, which cannot call this one's Python."""
-    monkeypatch.setattr("tpunb.cells.printing._is_elsewhere", lambda strategy: True)
+    monkeypatch.setattr("tpunb.cells.printing.is_elsewhere", lambda strategy: True)
     notebook = Notebook(tmp_path)
     notebook.good("%load_ext tpunb\nimport tensorflow as tf\n%tpu_connect --simulate 2")
     first = notebook.good("%%tpu_run\nprint('id', replica_id)\nprint('traced')").text

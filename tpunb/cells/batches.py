@@ -65,9 +65,18 @@ def open_batches(strategy: Any, source: Any, *, repeat: bool = False) -> BatchSo
         return _of_dataset(strategy, source, source)
     if _is_arrays(source):
         return _of_dataset(strategy, _batched(strategy, source, repeat=repeat), source)
+    if any(isinstance(leaf, tf.data.Dataset) for leaf in leaves(source)):
+        raise CellError(
+            "Several datasets cannot be read side by side.",
+            fix="Combine them into one: `tf.data.Dataset.zip((a, b))`.",
+        )
+    if hasattr(source, "to_numpy"):
+        raise CellError(
+            f"A {type(source).__name__} holds no batches.", fix="Give arrays: `x = df.to_numpy()`."
+        )
     if isinstance(source, Iterator):
         return BatchSource(source, source, False, None)
-    if callable(source):
+    if callable(source) and not hasattr(type(source), "trainable_variables"):
         return _of_function(strategy, source)
     if isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
         return BatchSource(source, iter(source), False, None)
@@ -279,7 +288,13 @@ class BatchReader:
     def _divided(self, leaf: Any) -> Any:
         """A tensor of a global batch as per-replica values: equal parts along the first axis."""
         count = self._strategy.num_replicas_in_sync
-        tensor = tf.convert_to_tensor(leaf)
+        try:
+            tensor = tf.convert_to_tensor(leaf)
+        except (TypeError, ValueError):
+            raise CellError(
+                f"A batch holds a {type(leaf).__name__}, which does not become a tensor.",
+                fix="Yield tensors, arrays, or tuples and dicts of these.",
+            ) from None
         if tensor.shape.rank == 0 or tensor.shape[0] % count:
             single = "text" if tensor.dtype == tf.string else "number"
             size = (

@@ -6,9 +6,11 @@ is closed over; its key changes when TensorFlow would have to trace again.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import enum
 import functools
+import sys
 import types
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -21,10 +23,17 @@ from ..errors import CellError, nearest
 from .code_names import globals_read
 from .guards import PLAIN
 from .nests import is_composite, leaves
-from .source import PROVIDED, StepSource
+from .source import KERAS_LOOPS, PROVIDED, StepSource, keras_loop
 
 _MISSING = object()
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+_ALIASES = {
+    "jnp": "jax.numpy",
+    "np": "numpy",
+    "pd": "pandas",
+    "plt": "matplotlib.pyplot",
+    "tf": "tensorflow",
+}
 _LARGE = 1000  # leaves: beyond, a list without tensors counts as one object
 
 
@@ -131,15 +140,9 @@ class Capturer:
                 if name in cell.names.assigned:
                     value = getattr(builtins, name)
             elif value is _MISSING and name in cell.names.certain:
-                shown = [word for word in namespace if not word.startswith("_")]
-                near = nearest(name, [*shown, *cell.names.assigned, *PROVIDED])
-                fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
-                if "batch" in bound:
-                    named = f"A step's batch is `batch`; `--as {name},...` names its parts."
-                    fix = f"{named} {fix}".rstrip()
-                raise CellNameError(
-                    f"Line {cell.names.reads[name]}: name `{name}` is not defined.", fix=fix
-                )
+                raise _undefined(cell, name, namespace, bound)
+            if self.kind(value) is CaptureKind.STREAM:
+                raise _unreadable(name, value, cell)
             if value is not _MISSING:
                 captured.values[name] = value
                 captured.key[name] = self._taken(captured, name, value, namespace)
@@ -301,11 +304,66 @@ class Capturer:
         return False
 
     def _stream(self, captured: Captured, name: str, value: Any) -> Hashable:
-        raise CellError(
-            f"`{name}` is a {type(value).__name__}, which the replicas cannot read.",
-            fix=f"Take a batch outside, `batch = next(iter({name}))`, "
-            f"or let the cell do so: `%%tpu_run -d {name}`.",
+        raise _unreadable(name, value)
+
+
+def _undefined(
+    cell: StepSource, name: str, namespace: Mapping[str, Any], bound: Mapping[str, Any]
+) -> CellNameError:
+    """The error for a name that neither the cell nor the notebook defines."""
+    line = f"Line {cell.names.reads[name]}"
+    if name in cell.names.assigned:
+        return CellNameError(
+            f"{line}: `{name}` is read before the cell assigns it.",
+            fix=f"Give it a value in a cell above, such as `{name} = 0.0`.",
         )
+    message = f"{line}: name `{name}` is not defined."
+    nodes = [node for statement in cell.body for node in ast.walk(statement)]
+    has_attribute = any(
+        isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name for node in nodes
+    )
+    if has_attribute and (name in _ALIASES or name in {*sys.stdlib_module_names, "keras"}):
+        alias = f"{_ALIASES[name]} as {name}" if name in _ALIASES else name
+        return CellNameError(message, fix=f"Import it in a cell above: `import {alias}`.")
+    if "batch" in bound:
+        hint = f"A step's batch is `batch`; `--as {name},...` names its parts."
+    elif name == "batch":
+        hint = "A step has a `batch` where -d names the data: `%%tpu_run -d dataset`."
+    else:
+        hint = ""
+    shown = [word for word in namespace if not word.startswith("_")]
+    near = nearest(name, [*shown, *cell.names.assigned, *PROVIDED])
+    meant = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
+    return CellNameError(message, fix=" ".join(filter(None, (hint, meant))))
+
+
+def _unreadable(name: str, value: Any, cell: StepSource | None = None) -> CellError:
+    """The error for a dataset or an iterator that the replicas would read."""
+    nodes = [node for statement in cell.body for node in ast.walk(statement)] if cell else []
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if node.func.attr in KERAS_LOOPS and name in (
+                getattr(each, "id", "") for each in given
+            ):
+                message, fix = keras_loop(node.func.attr)
+                return CellError(f"Line {node.lineno}: {message}", fix=fix)
+        if isinstance(node, ast.For) and name in {
+            getattr(inner, "id", "") for inner in ast.walk(node.iter)
+        }:
+            target = ast.unparse(node.target).strip("()").replace(" ", "")
+            return CellError(
+                f"Line {node.lineno}: the cell is one step, and the replicas cannot loop over "
+                f"`{name}`.",
+                fix=f"Leave the loop out: `%%tpu_run -d {name} --as {target}` runs the cell for "
+                "each batch.",
+            )
+    kind = "dataset" if isinstance(value, tf.data.Dataset) else type(value).__name__.lstrip("_")
+    return CellError(
+        f"`{name}` is a {kind}, which the replicas cannot read.",
+        fix=f"Take a batch outside, `batch = next(iter({name}))`, "
+        f"or let the cell do so: `%%tpu_run -d {name}`.",
+    )
 
 
 def _kind(value: Any) -> CaptureKind:

@@ -16,7 +16,14 @@ from tpunb.errors.code_problems import refusal_in_short
 
 from ..errors import CellError
 from ..errors.code_problems import SourceLine, innermost
-from .source import CellSource, StepSource, blocks, is_cell_filename
+from .source import (
+    KERAS_LOOPS,
+    CellSource,
+    StepSource,
+    blocks,
+    is_cell_filename,
+    keras_loop,
+)
 
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
 _REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
@@ -137,6 +144,11 @@ _GRAPH_ERROR = "Graph execution error:"
 _HEAD = re.compile(
     rf'{_GRAPH_ERROR}|Detected at node |  File ".*", line \d+, in |<stack traces unavailable>'
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NODE_IN_FULL = re.compile(r"'{{node [^}]*}} = (\w+)\[[^\n]*?\]\([^)\n]*\)'")
+_KERAS_CALL = re.compile(
+    r"Exception encountered when calling ([\w.]+\(\))\.\s+(.*?)\s+Arguments received by ", re.DOTALL
+)
 _ROOT = re.compile(r"^  \(\d+\) (?=[A-Z_]+:)", re.MULTILINE)
 _TAIL = re.compile(r"^\t \[\[|^Traceback \(most recent call last\):| \[Op:\w+\]\Z", re.MULTILINE)
 _CONTEXT = 2
@@ -149,10 +161,12 @@ def first_line(error: BaseException) -> str:
 
 def essence(error: BaseException) -> str:
     """An error's message, without the traces that TensorFlow puts into it."""
-    text = str(error).strip()
+    text = _NODE_IN_FULL.sub(r"\1", _COLOUR.sub("", str(error).strip()))
     if text.startswith(_USER_CODE):
         message = textwrap.dedent(text.rpartition("\n\n")[2]).strip()
         return message.removeprefix(f"{type(error).__name__}:").strip()
+    if by_keras := _KERAS_CALL.match(text):
+        return f"{by_keras[2]} (in {by_keras[1]})"
     if text.startswith(_GRAPH_ERROR):
         lines = text.split("\n")
         begin = next((i for i, line in enumerate(lines) if line and not _HEAD.match(line)), 0)
@@ -226,8 +240,7 @@ _MIXED = (
 _AS_NUMBER = (
     r"\b(?:list|tuple|string|bytes|range) ind(?:ices|ex) must be [^\n]*, not \w*Tensor"
     r"|\bTensor is unhashable\b"
-    r"|unsupported format string passed to \w*Tensor\."
-    r"|format: a \w+ number is required, not \w*Tensor|must be real number, not \w*Tensor"
+    r"|must be real number, not \w*Tensor"
     r"|expected a sequence of integers or a single integer"
     r"|\w*Tensor' object cannot be interpreted as an integer"
     r"|multiply sequence by non-int of type '\w*Tensor|cannot convert '\w*Tensor' object to bytes"
@@ -250,7 +263,6 @@ _OF_NUMPY = {
     "clip": "tf.clip_by_value(x, 0, 1)",
 }
 _NEEDS_VALUE = "Python needs the value of a tensor here, which comes after the cell is traced."
-_KERAS_LOOPS = ("fit", "evaluate", "predict")
 _LONGEST = 60
 
 
@@ -311,8 +323,14 @@ _LESSONS = (
         TypeError,
         _AS_NUMBER,
         _NEEDS_VALUE,
-        "Look it up with `tf.gather([10, 20, 30], replica_id)`, show it with `print('x', x)`, or "
-        "use TensorFlow's function.",
+        "Look it up with `tf.gather([10, 20, 30], replica_id)`, or use TensorFlow's function.",
+    ),
+    _Lesson(
+        TypeError,
+        r"unsupported format string passed to \w*Tensor\."
+        r"|format: a \w+ number is required, not \w*Tensor",
+        "Text cannot hold the value of a tensor, which comes after the cell is traced.",
+        "Show it with `print('x', x)`, or format it in the next cell.",
     ),
     _Lesson(
         TypeError,
@@ -345,14 +363,20 @@ _LESSONS = (
         AttributeError,
         rf"\w*Tensor'? object has no attribute '(?:{'|'.join(_OF_NUMPY)})'",
         "`{attribute}` is NumPy's, and a tensor has no such attribute.",
-        "Write `{tensorflow}`.",
+        "Write `{tensorflow}` in place of `x.{attribute}`.",
     ),
     _Lesson(
         Exception,
         r"should be called from outside of replica_fn",
-        "Keras's `{loop}` runs on all replicas by itself, and the cell runs on each of them.",
-        "Call `{loop}` in a cell without a magic. `tpunb.check(model, x, y)` checks its step.",
-        _calls_method(*_KERAS_LOOPS),
+        *keras_loop("{loop}"),
+        _calls_method(*KERAS_LOOPS),
+    ),
+    _Lesson(
+        RuntimeError,
+        r"requires (?:being in )?cross-replica context",
+        "Models and variables are made once, outside the cell.",
+        "Move `with strategy.scope():` and what is in it to a cell without a magic.",
+        _calls_method("scope"),
     ),
     _Lesson(
         RuntimeError,
@@ -464,7 +488,7 @@ def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[st
         "integer": "replica_id" if "replica_id" in names else "x",
         "attribute": attribute,
         "tensorflow": _OF_NUMPY.get(attribute, "").format(attribute),
-        "loop": next((n.attr for n in attributes if n.attr in _KERAS_LOOPS), ""),
+        "loop": next((n.attr for n in attributes if n.attr in KERAS_LOOPS), ""),
     }
 
 

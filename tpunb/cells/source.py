@@ -21,6 +21,9 @@ from .names import Names, analyse, bound_in, unbound_in
 PROVIDED = ("ctx", "num_replicas", "replica_id")
 """Names that exist in every cell without being the notebook's."""
 
+KERAS_LOOPS = ("fit", "evaluate", "predict")
+"""Keras's methods that run on all replicas by themselves."""
+
 _FILENAME = re.compile(r"<tpu_run cell [0-9a-f]+>")
 _MAGIC = re.compile(r"\s*(?:\w+\s*=\s*)?[%!]|\s*\?|.*\?\s*$")
 _OWN_CELL = "Put it in a cell of its own."
@@ -149,6 +152,14 @@ def above(cell: CellSource, line: int) -> CellSource | None:
     text = "\n".join(cell.lines[1 : next(begins, line) - 1])
     part = parse_cell(text, cell.filename) if text.strip() else None
     return part if part is not None and part.body else None
+
+
+def keras_loop(name: str) -> tuple[str, str]:
+    """The cause and the fix where a cell calls `fit`, `evaluate` or `predict`."""
+    return (
+        f"Keras's `{name}` runs on all replicas by itself, and the cell runs on each of them.",
+        f"Call `{name}` in a cell without a magic. `tpunb.check(model, x, y)` checks its step.",
+    )
 
 
 def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:

@@ -76,14 +76,14 @@ def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Targe
     """What to compile for: types by name, or by default a strategy's.
 
     Raises:
-        CompileError: It is not known which type is meant.
+        CompileError: The type is not known.
         AcceleratorTypeError: There is no such type.
     """
     own = _type_of(strategy)
     if tpu is None and own is None:
         raise CompileError(
-            "It is not known what TPU type to compile for: a number of cores is none.",
-            fix="Name one: tpu='v5e-8'; or connect to one.",
+            "The TPU type to compile for is not known.",
+            fix="Name one, with --for v5e-8 or tpu='v5e-8', or connect to one.",
         )
     names = [own] if tpu is None else [tpu] if isinstance(tpu, str) else list(tpu)
     replicas, partitions = cores_of(strategy)

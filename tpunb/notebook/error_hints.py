@@ -55,6 +55,8 @@ def about_missing_magic(error: BaseException, magics: Iterable[str]) -> str | No
     if missing is None or not missing[2].startswith("tpu"):
         return None
     near = nearest(missing[2], magics, most=1)
+    if near == [missing[2]] and missing[1] == "%":
+        return f"Write `%%{near[0]}` as the first line of a cell, and the statements below it."
     return f"Did you mean `{missing[1]}{near[0]}`?" if near else None
 
 

@@ -263,7 +263,16 @@ def arguments_of(magic: Callable[..., Any], line: str) -> Any:
         raise UsageError(f"{error} in: {line}") from None
     parser = magic.parser  # type: ignore[attr-defined]
     parser.allow_abbrev = False
-    found, unknown = parser.parse_known_args(words)
+    try:
+        found, unknown = parser.parse_known_args(words)
+    except UsageError as error:
+        bare = re.fullmatch(r"argument (-[^:/]+)(?:/\S+)?: expected one argument", str(error))
+        if bare is None:
+            raise
+        values = [
+            a.metavar or a.dest.upper() for a in parser._actions if bare[1] in a.option_strings
+        ]
+        raise UsageError(f"{bare[1]} needs a value: {bare[1]} {values[0]}") from None
     if unknown:
         options = [name for action in parser._actions for name in action.option_strings]
         near = nearest(unknown[0].partition("=")[0], options, most=1)

@@ -118,7 +118,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             args = self._run_arguments[line] = arguments_of(self.tpu_run, line)
         self._name_cell(cell)
         settings = RunSettings(
-            data=self._data(args.data),
+            data=self._data(args),
             names=args.names,
             steps=args.steps,
             steps_per_loop=args.steps_per_loop,
@@ -160,10 +160,14 @@ class TpuMagics(Magics):  # type: ignore[misc]
         if isinstance(names, dict):
             names[cell_filename(source)] = self.shell.execution_count
 
-    def _data(self, names: tuple[str, ...]) -> Any:
+    def _data(self, args: Any) -> Any:
         """What the notebook has under the names that `-d` gives."""
+        if args.names != ("batch",) and not args.data:
+            raise UsageError(
+                f"--as names the batches of -d: write -d DATASET --as {','.join(args.names)}"
+            )
         found = []
-        for name in names:
+        for name in args.data:
             first, *rest = name.split(".")
             if first not in self.shell.user_ns:
                 shown = [each for each in self.shell.user_ns if not each.startswith("_")]
@@ -197,7 +201,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             loss = compute_loss(labels, model(images, training=True))
         """
         args = arguments_of(self.tpu_check, line)
-        return self.session.check(cell, self._data(args.data), args.names)
+        return self.session.check(cell, self._data(args), args.names)
 
     @magic_arguments("%tpu_compile")
     @compile_options
@@ -236,7 +240,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             timeout=args.timeout,
             largest_batch=args.largest_batch,
         )
-        program = self.session.compile(cell, settings, self._data(args.data), args.names)
+        program = self.session.compile(cell, settings, self._data(args), args.names)
         if args.out is not None:
             self.shell.user_ns[args.out] = program
         return program
