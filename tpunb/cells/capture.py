@@ -311,13 +311,7 @@ def _undefined(
     cell: StepSource, name: str, namespace: Mapping[str, Any], bound: Mapping[str, Any]
 ) -> CellNameError:
     """The error for a name that neither the cell nor the notebook defines."""
-    line = f"Line {cell.names.reads[name]}"
-    if name in cell.names.assigned:
-        return CellNameError(
-            f"{line}: `{name}` is read before the cell assigns it.",
-            fix=f"Give it a value in a cell above, such as `{name} = 0.0`.",
-        )
-    message = f"{line}: name `{name}` is not defined."
+    message = f"Line {cell.names.reads[name]}: name `{name}` is not defined."
     nodes = [node for statement in cell.body for node in ast.walk(statement)]
     has_attribute = any(
         isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name for node in nodes
@@ -325,14 +319,18 @@ def _undefined(
     if has_attribute and (name in _ALIASES or name in {*sys.stdlib_module_names, "keras"}):
         alias = f"{_ALIASES[name]} as {name}" if name in _ALIASES else name
         return CellNameError(message, fix=f"Import it in a cell above: `import {alias}`.")
-    if "batch" in bound:
+    if name in cell.names.assigned:
+        message = f"{message[:-1]} before the cell assigns it."
+        hint = f"Give it a value in a cell above, such as `{name} = 0.0`."
+    elif "batch" in bound:
         hint = f"A step's batch is `batch`; `--as {name},...` names its parts."
     elif name == "batch":
         hint = "A step has a `batch` where -d names the data: `%%tpu_run -d dataset`."
     else:
         hint = ""
     shown = [word for word in namespace if not word.startswith("_")]
-    near = nearest(name, [*shown, *cell.names.assigned, *PROVIDED])
+    known = {*shown, *cell.names.assigned, *PROVIDED} - {name}
+    near = nearest(name, sorted(known))
     meant = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
     return CellNameError(message, fix=" ".join(filter(None, (hint, meant))))
 
