@@ -72,6 +72,7 @@ LESSONS = {
     "x = tf.ones([2]).mean()": ("`mean` is NumPy's", "`tf.reduce_mean(x)`"),
     "x = tf.ones([2]).reshape(1, 2)": ("`reshape` is NumPy's", "`tf.reshape(x, …)`"),
     "x = tf.ones([2, 3]).T": ("`T` is NumPy's", "`tf.transpose(x)`"),
+    "x = tf.ones([2])\nx.assign_add(1)": ("a `tf.Variable` can", "Assign the new value to a name"),
     "x = tf.ones([]).item()": ("`item` is NumPy's", "Write `x` in place of `x.item`"),
     "with strategy.scope():\n    v = 1": (
         "made once, outside the cell",
@@ -123,6 +124,75 @@ def test_keras_loops_belong_outside_of_a_cell(book: Notebook) -> None:
         assert "runs on all replicas by itself" in ran.error.message
         assert "in a cell without a magic" in ran.error.fix
         assert "UserWarning" not in ran.text
+
+
+def test_shapes_that_do_not_fit_are_told_in_a_line(book: Notebook) -> None:
+    book.good(
+        "with strategy.scope():\n"
+        "    dense = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])"
+    )
+    for body in ("dense(tf.ones([4, 3]))", "tf.ones([2, 3]) @ tf.ones([2, 3])"):
+        ran = book.run(f"%%tpu_run\n{body}")
+        message = ran.text.rstrip().split("\n\n")[-1]
+        assert message.startswith("ValueError: ")
+        assert "\n" not in message
+        for noise in ("{{node", "DT_FLOAT", "x1b", "Arguments received"):
+            assert noise not in message
+
+
+@pytest.mark.parametrize(
+    ("cell", "cause", "fix"),
+    [
+        ("%%tpu_run\nmath.sqrt(2.0)", "`math` is not defined", "`import math`"),
+        ("%%tpu_run\npd.DataFrame()", "`pd` is not defined", "`import pandas as pd`"),
+        ("%%tpu_run\nbatch * 2", "`batch` is not defined", "`%%tpu_run -d dataset`"),
+        ("%%tpu_run\nnew += 1.0", "not defined before the cell assigns it", "such as `new = 0.0`"),
+        (
+            "%%tpu_run\nfor a, b in ds:\n    a",
+            "cannot loop over `ds`",
+            "`%%tpu_run -d ds --as a,b`",
+        ),
+        (
+            "%%tpu_check\nfor i, a in enumerate(ds.take(2)):\n    a",
+            "cannot loop over `ds`",
+            "`%%tpu_run -d ds --as a`",
+        ),
+        ("%%tpu_run\nnext(iter(ds))", "`ds` is a dataset", "`%%tpu_run -d ds`"),
+        ("%%tpu_run\nmodel.fit(ds, epochs=1)", "runs on all replicas by itself", "without a magic"),
+        ("%%tpu_run -d ds,ds\n1", "Several datasets", "`tf.data.Dataset.zip((a, b))`"),
+        ("%%tpu_run -d dense\n1", "A Layer holds no batches", "a tf.data.Dataset, an iterator"),
+        ("%%tpu_run -d objects\n1", "of type object, which does not become", "Yield tensors"),
+    ],
+)
+def test_mistakes_before_anything_is_traced(
+    book: Notebook, cell: str, cause: str, fix: str
+) -> None:
+    book.good(
+        "ds = tf.data.Dataset.zip((tf.data.Dataset.range(4), tf.data.Dataset.range(4))).batch(4)\n"
+        "objects = [{'a': object()}]\n"
+        "class Layer(tf.Module): __call__ = print\n"
+        "dense = Layer()"
+    )
+    ran = book.run(cell)
+    assert isinstance(ran.error, CellError)
+    assert cause in ran.error.message
+    assert fix in ran.error.fix
+    assert "Traceback" not in ran.text
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("%%tpu_run --as x,y\n1", "write -d DATASET --as x,y"),
+        ("%%tpu_check --as x,y\n1", "write -d DATASET --as x,y"),
+        ("%%tpu_run -d ds -r\n1", "-r needs a value: -r NAME=mean|sum"),
+        ("%tpu_run x = 1", "Write `%%tpu_run` as the first line of a cell"),
+    ],
+)
+def test_options_that_say_too_little(book: Notebook, cell: str, says: str) -> None:
+    ran = book.run(cell)
+    assert says in ran.text
+    assert "Traceback" not in ran.text
 
 
 def test_texts_are_no_numbers(book: Notebook) -> None:

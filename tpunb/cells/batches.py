@@ -292,7 +292,8 @@ class BatchReader:
             tensor = tf.convert_to_tensor(leaf)
         except (TypeError, ValueError):
             raise CellError(
-                f"A batch holds a {type(leaf).__name__}, which does not become a tensor.",
+                f"A batch holds a value of type {type(leaf).__name__}, which does not become a "
+                "tensor.",
                 fix="Yield tensors, arrays, or tuples and dicts of these.",
             ) from None
         if tensor.shape.rank == 0 or tensor.shape[0] % count:

@@ -22,6 +22,7 @@ import tensorflow as tf
 from ..errors import CellError, nearest
 from .code_names import globals_read
 from .guards import PLAIN
+from .names import target_names
 from .nests import is_composite, leaves
 from .source import KERAS_LOOPS, PROVIDED, StepSource, keras_loop
 
@@ -349,11 +350,15 @@ def _unreadable(name: str, value: Any, cell: StepSource | None = None) -> CellEr
         if isinstance(node, ast.For) and name in {
             getattr(inner, "id", "") for inner in ast.walk(node.iter)
         }:
-            target = ast.unparse(node.target).strip("()").replace(" ", "")
+            target = node.target
+            counted = getattr(getattr(node.iter, "func", None), "id", "") == "enumerate"
+            if counted and isinstance(target, ast.Tuple):
+                target = target.elts[-1]
+            names = ",".join(target_names(target))
             return CellError(
                 f"Line {node.lineno}: the cell is one step, and the replicas cannot loop over "
                 f"`{name}`.",
-                fix=f"Leave the loop out: `%%tpu_run -d {name} --as {target}` runs the cell for "
+                fix=f"Leave the loop out: `%%tpu_run -d {name} --as {names}` runs the cell for "
                 "each batch.",
             )
     kind = "dataset" if isinstance(value, tf.data.Dataset) else type(value).__name__.lstrip("_")

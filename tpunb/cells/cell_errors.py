@@ -163,8 +163,8 @@ def essence(error: BaseException) -> str:
     """An error's message, without the traces that TensorFlow puts into it."""
     text = _NODE_IN_FULL.sub(r"\1", _COLOUR.sub("", str(error).strip()))
     if text.startswith(_USER_CODE):
-        message = textwrap.dedent(text.rpartition("\n\n")[2]).strip()
-        return message.removeprefix(f"{type(error).__name__}:").strip()
+        text = textwrap.dedent(text.rpartition("\n\n")[2]).strip()
+        text = text.removeprefix(f"{type(error).__name__}:").strip()
     if by_keras := _KERAS_CALL.match(text):
         return f"{by_keras[2]} (in {by_keras[1]})"
     if text.startswith(_GRAPH_ERROR):
@@ -344,6 +344,12 @@ _LESSONS = (
         r"'(?:Symbolic|Eager)?Tensor' object does not support item assignment",
         "A tensor cannot be changed in place.",
         "Make another: `tf.tensor_scatter_nd_update(x, [[0]], [5])`, or one with `tf.where`.",
+    ),
+    _Lesson(
+        AttributeError,
+        r"\w*Tensor'? object has no attribute 'assign(?:_add|_sub)?'",
+        "A tensor cannot be changed in place; a `tf.Variable` can.",
+        "Assign the new value to a name: `x = …`. It comes back to the notebook.",
     ),
     _Lesson(
         (TypeError, ValueError),
