@@ -39,6 +39,7 @@ from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute import device_util
 from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute import input_util
+from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
 # Tracing the replica function into a graph of its own.
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
@@ -213,6 +214,7 @@ __all__ = [
     "handle_data_util",
     "in_save_context",
     "input_lib",
+    "input_lib_v1",
     "input_util",
     "is_flat",
     "iterator_ops",

@@ -25,25 +25,23 @@ from tpunb.virtual._tensorflow import (
     ops,
 )
 from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.patch.patch_tools import Replaced
 
-_replicate = dataset_distribution.replicate
 _STATE = ("SeedGenerator", "MemoryCache")
 
 
-def clone_for_each_host() -> None:
-    """Gives each of several hosts in this process a dataset that depends on no other's.
-
-    The name of what copies datasets is replaced, once. For one worker, and for workers that are
-    processes, it does what it did.
-    """
-    dataset_distribution.replicate = _replicated
-
-
-def _replicated(dataset: Any, devices: Sequence[str]) -> Mapping[str, Any]:
+def _replicated(replicate: Any, dataset: Any, devices: Sequence[str]) -> Mapping[str, Any]:
     here = tf.executing_eagerly() and not any(map(is_elsewhere, devices))
     if not here or len(devices) == 1 or not isinstance(dataset, tf.data.Dataset):
-        return _replicate(dataset, devices)  # type: ignore[no-any-return]
+        return replicate(dataset, devices)  # type: ignore[no-any-return]
     return _Clones(dataset, devices)
+
+
+CLONED_FOR_EACH_HOST = Replaced(dataset_distribution, "replicate", _replicated)
+"""Inside, each of several hosts in this process gets a dataset that depends on no other's.
+
+For one worker, and for workers that are processes, TensorFlow does what it did.
+"""
 
 
 class _Clones(Mapping[str, Any]):

@@ -8,16 +8,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import TPUExtended, input_lib, input_util
+from tpunb.virtual._tensorflow import TPUExtended, input_lib, input_lib_v1, input_util
 from tpunb.virtual.devices import VirtualDevices, is_elsewhere
 from tpunb.virtual.fit_notes import data_arrives
-from tpunb.virtual.host_datasets import can_be_read_once, cut_for, replicas_of_parts
-from tpunb.virtual.iterators import SettledIterator, without_tuning
+from tpunb.virtual.host_datasets import (
+    CLONED_FOR_EACH_HOST,
+    can_be_read_once,
+    cut_for,
+    replicas_of_parts,
+)
+from tpunb.virtual.iterators import UNTUNED, SettledIterator, without_tuning
 from tpunb.virtual.whole_batches import iterator_of_whole_batches
 
 
 def with_settled_types(dataset: Any) -> Any:
-    """A distributed dataset whose iterators have types of this module, where it is TensorFlow 2's.
+    """A distributed dataset with iterators for virtual cores.
 
     Args:
         dataset: What a strategy has distributed, which is changed.
@@ -79,9 +84,25 @@ def _can_be_read(dataset: Any) -> bool:
     return bool(dataset._built and (tf.executing_eagerly() or tf.inside_function()))
 
 
+class _DatasetV1(input_lib_v1.DistributedDatasetV1):  # type: ignore[misc]
+    def _get_iterator(self) -> Any:
+        with UNTUNED:
+            return super()._get_iterator()
+
+
+class _DatasetsFromFunctionV1(
+    input_lib_v1.DistributedDatasetsFromFunctionV1  # type: ignore[misc]
+):
+    def _get_iterator(self) -> Any:
+        with UNTUNED:
+            return super()._get_iterator()
+
+
 _SETTLED = {
     input_lib.DistributedDataset: _Dataset,
     input_lib.DistributedDatasetsFromFunction: _DatasetsFromFunction,
+    input_lib_v1.DistributedDatasetV1: _DatasetV1,
+    input_lib_v1.DistributedDatasetsFromFunctionV1: _DatasetsFromFunctionV1,
 }
 
 
@@ -114,7 +135,8 @@ class InputWorkers(TPUExtended):  # type: ignore[misc]
         if options is None and self._hosts_are_in_one_place() and can_be_read_once(untuned):
             distributed = self._distribute_once(untuned)
         else:
-            distributed = super()._experimental_distribute_dataset(untuned, options)
+            with CLONED_FOR_EACH_HOST:
+                distributed = super()._experimental_distribute_dataset(untuned, options)
         data_arrives(self._num_replicas_in_sync, dataset, distributed)
         return with_settled_types(distributed)
 
@@ -147,7 +169,8 @@ class InputWorkers(TPUExtended):  # type: ignore[misc]
 
     def _make_dataset_iterator(self, dataset: Any) -> Any:
         # TensorFlow 1's: closing a session waits for the tuning of each of its iterators.
-        return super()._make_dataset_iterator(without_tuning(dataset))
+        with CLONED_FOR_EACH_HOST, UNTUNED:
+            return super()._make_dataset_iterator(without_tuning(dataset))
 
     def _make_input_fn_iterator(
         self,
@@ -157,4 +180,5 @@ class InputWorkers(TPUExtended):  # type: ignore[misc]
         def untuned(context: Any) -> Any:
             return without_tuning(input_fn(context))
 
-        return super()._make_input_fn_iterator(untuned, replication_mode)
+        with UNTUNED:
+            return super()._make_input_fn_iterator(untuned, replication_mode)

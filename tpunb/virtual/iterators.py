@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -46,9 +46,7 @@ from tpunb.virtual.input_rounds import (
     parts_of,
     round_of,
 )
-
-_cores: set[str] = set()
-_device_dataset = multi_device_iterator_ops._create_device_dataset
+from tpunb.virtual.patch.patch_tools import Replaced
 
 
 def without_tuning(dataset: Any) -> Any:
@@ -72,22 +70,15 @@ def _is_decided(dataset: tf.data.Dataset) -> bool:
         return dataset.options().autotune.enabled is not None
 
 
-def leave_untuned(devices: Iterable[str]) -> None:
-    """Has TensorFlow 1's iterators for some devices go over datasets that do not tune themselves.
-
-    TensorFlow has no place to hand in such a dataset: the name of what makes it is replaced,
-    once. For any other devices it does what it did.
-
-    Args:
-        devices: The full names of virtual cores and hosts.
-    """
-    _cores.update(devices)
-    multi_device_iterator_ops._create_device_dataset = _untuned_device_dataset
+def _untuned_device_dataset(create: Any, *args: Any, **kwargs: Any) -> Any:
+    return without_tuning(create(*args, **kwargs))
 
 
-def _untuned_device_dataset(*args: Any, **kwargs: Any) -> Any:
-    dataset = _device_dataset(*args, **kwargs)
-    return without_tuning(dataset) if dataset._variant_tensor.device in _cores else dataset
+UNTUNED = Replaced(multi_device_iterator_ops, "_create_device_dataset", _untuned_device_dataset)
+"""Inside, TensorFlow 1's iterators go over datasets that do not tune themselves.
+
+TensorFlow has no place to hand in such a dataset.
+"""
 
 
 class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # type: ignore[misc]

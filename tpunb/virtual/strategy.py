@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -29,10 +28,8 @@ from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.devices import VirtualDevices
 from tpunb.virtual.graph.collectives import broadcast_from_first
-from tpunb.virtual.host_datasets import clone_for_each_host
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
-from tpunb.virtual.iterators import leave_untuned
 from tpunb.virtual.replica_call import (
     ReplicateOptions,
     checked,
@@ -143,8 +140,6 @@ class VirtualTPUExtended(InputWorkers):
             use_spmd_for_xla_partitioning=spmd,
         )
         devices = resolver.devices
-        clone_for_each_host()
-        leave_untuned([*devices.hosts, *itertools.chain(*devices.cores)])
         self._tpu_devices = replica_devices(devices, device_assignment)
         self._host_device = devices.hosts[0]
         self._assign_input_workers(devices)

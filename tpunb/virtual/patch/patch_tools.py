@@ -14,6 +14,7 @@ import contextlib
 import functools
 import inspect
 import os
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,6 +35,38 @@ def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
         else:
             # From the dictionary, so that a property or a C descriptor comes back as it was.
             setattr(owner, name, before)
+
+
+class Replaced(contextlib.AbstractContextManager[None]):
+    """A function of a module or a class that is replaced while any thread is inside.
+
+    Args:
+        owner: The module or class.
+        name: The function's name.
+        replacement: Called with the original, then with the function's arguments.
+    """
+
+    def __init__(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+        self._owner, self._name, self._replacement = owner, name, replacement
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                original = getattr(self._owner, self._name)
+                replacement = functools.wraps(original)(
+                    functools.partial(self._replacement, original)
+                )
+                self._undo.enter_context(attribute(self._owner, self._name, replacement))
+            self._inside += 1
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._undo.close()
 
 
 @contextlib.contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import types
 from collections.abc import Iterator
 from typing import Any
 
 from tpunb.virtual._tensorflow import XLAControlFlowContext, ops, tpu_replication
+from tpunb.virtual.patch.patch_tools import Replaced
 
 _looked_at: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_looked_at", default=False)
 
@@ -32,35 +32,30 @@ def traced_anew() -> Iterator[None]:
     that is looked at without a strategy is taken for a replica's: what it gives to
     `outside_compilation` is the host's.
     """
-    _know_what_is_looked_at()
     token = _looked_at.set(True)
     around = _CompilerContext()
     registered = frozenset(ops.gradient_registry.list())
-    around.Enter()
-    try:
-        yield
-    finally:
-        around.Exit()
-        _looked_at.reset(token)
-        _forget_gradients(registered)
-
-
-def _know_what_is_looked_at() -> None:
-    """Has `outside_compilation` find a replica in each function that is looked at."""
-    find = tpu_replication._enclosing_tpu_context_and_graph
-    if hasattr(find, "__wrapped__"):
-        return
-
-    @functools.wraps(find)
-    def find_or_take() -> Any:
+    with _HOST_CALLS:
+        around.Enter()
         try:
-            return find()
-        except ValueError:  # there is no replica
-            if not _looked_at.get():
-                raise
-            return _CLUSTERS, ops.get_default_graph()
+            yield
+        finally:
+            around.Exit()
+            _looked_at.reset(token)
+            _forget_gradients(registered)
 
-    tpu_replication._enclosing_tpu_context_and_graph = find_or_take
+
+def _find_or_take(find: Any) -> Any:
+    try:
+        return find()
+    except ValueError:  # there is no replica
+        if not _looked_at.get():
+            raise
+        return _CLUSTERS, ops.get_default_graph()
+
+
+_HOST_CALLS = Replaced(tpu_replication, "_enclosing_tpu_context_and_graph", _find_or_take)
+"""Inside, `outside_compilation` finds a replica in each function that is looked at."""
 
 
 def _forget_gradients(kept: frozenset[str]) -> None:
