@@ -162,7 +162,7 @@ def test_what_cannot_be_called_joined_is_called_as_it_is(monkeypatch: pytest.Mon
     def fails(*_: Any) -> None:
         raise ValueError("No such shape.")
 
-    monkeypatch.setattr("tpunb.virtual.replica_call.call_either", fails)
+    monkeypatch.setattr("tpunb.virtual.replica_call._call_either", fails)
     call = caller(strategy_of(REPLICAS), lambda x: tf.nn.relu(x @ WEIGHTS) @ WEIGHTS.T)
     expected = np.maximum(rows(12) @ WEIGHTS, 0.0) @ WEIGHTS.T
     np.testing.assert_allclose(np.concatenate(call([3] * REPLICAS)), expected, rtol=1e-4)

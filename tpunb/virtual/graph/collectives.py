@@ -32,13 +32,6 @@ from tpunb.virtual.graph.function_def import (
 def groups(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[list[int]]:
     """The replicas that each group of a cross-replica operation joins.
 
-    Args:
-        node: A ``CrossReplicaSum`` or ``AllToAll``.
-        nodes: The nodes of its function, by name.
-
-    Returns:
-        Replica ids, a list for each group.
-
     Raises:
         ValueError: The groups depend on data, which a TPU refuses.
     """

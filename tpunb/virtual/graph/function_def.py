@@ -35,6 +35,8 @@ LOOPS = frozenset({"While", "StatelessWhile"})
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 CONTROL_FLOW = LOOPS | BRANCHES
 
+SLICE_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
 OUTSIDE = "_xla_outside_compilation"
 """What `tf.compat.v1.tpu.outside_compilation` marks runs on the host, as it was asked to."""
 
@@ -92,13 +94,18 @@ def returned(function: FunctionDef) -> list[Returned]:
     return [Returned(reference(function.ret[output.name]), output.type) for output in outputs]
 
 
-def called_functions(node: NodeDef) -> Iterator[str]:
-    """The names of the functions in a node's attributes."""
-    for value in node.attr.values():
+def function_attributes(node: NodeDef) -> Iterator[Any]:
+    """The functions in a node's attributes, whose names may be changed."""
+    for key in sorted(node.attr):
+        value = node.attr[key]
         if value.WhichOneof("value") == "func":
-            yield value.func.name
-        for function in value.list.func:
-            yield function.name
+            yield value.func
+        yield from value.list.func
+
+
+def called_functions(node: NodeDef) -> list[str]:
+    """The names of the functions in a node's attributes."""
+    return [function.name for function in function_attributes(node)]
 
 
 def is_stateful(node: NodeDef) -> bool:
@@ -335,15 +342,7 @@ _PASS_ON = frozenset({"Cast", "Identity"})
 
 
 def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, int], Sizes]:
-    """The shapes that are fully known of what a replica function computes.
-
-    Args:
-        graph: The traced replica function.
-        definition: The same as a protocol buffer.
-
-    Returns:
-        The shapes; nodes have the names that they get when all calls are inlined.
-    """
+    """The shapes that are fully known of what a replica function computes."""
     found: dict[tuple[str, int], Sizes] = {}
     for argument, placeholder in zip(definition.signature.input_arg, graph.inputs, strict=True):
         _note(found, argument.name, 0, placeholder)
@@ -355,12 +354,7 @@ def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, in
 
 
 def named_operations(graph: FuncGraph, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The operations of a graph, with the names that they get when all calls are inlined.
-
-    Args:
-        graph: The graph.
-        path: The calls around it, as a prefix.
-    """
+    """The operations of a graph, with the names that they get when all calls are inlined."""
     for operation in graph.get_operations():
         name = path + operation.name
         yield name, operation
@@ -378,12 +372,7 @@ def body_of(graph: FuncGraph, name: str) -> FuncGraph | None:
 def body_sizes(
     graph: FuncGraph, library: Callable[[str], FunctionDef]
 ) -> Callable[[str], KnownSizes]:
-    """Finds the shapes that are known in a function of control flow, by its name.
-
-    Args:
-        graph: The traced replica function.
-        library: Finds the functions of control flow, their calls inlined.
-    """
+    """Finds the shapes that are known in a function of control flow, by its name."""
     bodies: dict[str, FuncGraph] = {}
 
     def visit(graph: FuncGraph) -> None:
@@ -413,13 +402,7 @@ def _note(found: dict[tuple[str, int], Sizes], name: str, index: int, tensor: ob
 
 
 class StaticTensors:
-    """What is known of the tensors of a replica function.
-
-    Args:
-        function: The function of one replica, its calls inlined.
-        nodes: Its nodes, by name.
-        sizes: The shapes that are known.
-    """
+    """What is known of the tensors of a replica function."""
 
     def __init__(
         self, function: FunctionDef, nodes: Mapping[str, NodeDef], sizes: KnownSizes

@@ -16,7 +16,6 @@ from tpunb.virtual._tensorflow import (
     get_registered_kernels_for_op,
     op_def_registry,
 )
-from tpunb.virtual.devices import full_name
 from tpunb.virtual.tensorflow_log import quiet_start
 
 RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
@@ -103,7 +102,7 @@ def _register() -> None:
         smallest = tf.function(lambda: tf.constant(0)).get_concrete_function()
         try:
             runtime.get_compiler_ir(
-                device_name=full_name(device),
+                device_name=device,
                 platform_name=None,
                 function_name=smallest.name,
                 flat_args=[],

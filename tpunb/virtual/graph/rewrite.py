@@ -24,12 +24,6 @@ class Rewrite:
 
     Nodes are written to `result` in any order, and refer to each other by the names that they
     have in the old function. `finish` then points every reference at what replaced it.
-
-    Args:
-        function: The old function. The new one has its signature and attributes.
-
-    Attributes:
-        result: The new function, as far as it is written.
     """
 
     def __init__(self, function: FunctionDef) -> None:
@@ -46,20 +40,11 @@ class Rewrite:
         return copy
 
     def replace(self, tensors: Mapping[str, str]) -> None:
-        """Has tensors read in place of others, which may be replaced in their turn.
-
-        Args:
-            tensors: References to the new tensors, by those to the old ones.
-        """
+        """Has tensors read in place of others, which may be replaced in their turn."""
         self._tensors.update((old, new) for old, new in tensors.items() if old != new)
 
     def drop(self, name: str, waits: Iterable[str] = ()) -> None:
-        """Leaves out a node or an argument.
-
-        Args:
-            name: Its name.
-            waits: The nodes that everything which waited for it waits for now.
-        """
+        """Leaves out a node or an argument."""
         self._waits[name] = list(waits)
 
     def finish(self) -> FunctionDef:
@@ -111,13 +96,6 @@ def inlined(function: FunctionDef, library: Library) -> FunctionDef:
     collectives or runs on the host in part, as it was asked to or because XLA cannot
     compile it: then it has to be opened, and a TPU would compile the rest anyway. What a
     call to the host calls is the host's too.
-
-    Args:
-        function: The function; it is not changed.
-        library: Finds the functions that it calls.
-
-    Returns:
-        A new function with the same signature.
     """
     flat = _one_level(function, library)
     while any(_opens(node, library) for node in flat.node_def):

@@ -131,15 +131,7 @@ def traced_function_of(concrete: Any) -> TracedFunction:
 def _made(
     graph: FuncGraph, path: str, used: set[str], library: Library, *, hosts: bool = False
 ) -> Iterator[Made]:
-    """Goes through a graph.
-
-    Args:
-        graph: The graph.
-        path: The calls around it, as a prefix.
-        used: The nodes whose tensors are made, all calls written out.
-        library: Finds the functions of loops and branches.
-        hosts: Whether all of it runs on the host.
-    """
+    """Goes through a graph."""
     for operation in graph.get_operations():
         name, op = path + operation.name, operation.type
         node = operation.node_def

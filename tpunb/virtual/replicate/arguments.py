@@ -26,13 +26,6 @@ def of_one_shape(values: Sequence[Any]) -> list[Any]:
     tensors must have exactly the same rank and same shape". Values of different
     rank are left to TensorFlow, which refuses them everywhere.
 
-    Args:
-        values: The value on each replica.
-
-    Returns:
-        The values, which fail when they are computed if their shapes are not
-        known before.
-
     Raises:
         tf.errors.InvalidArgumentError: The shapes differ.
     """
@@ -64,9 +57,6 @@ _NOTHING = tf.int32
 
 def check_ranks(inputs: Sequence[Any]) -> None:
     """Refuses an argument whose rank is unknown when batches may be of any size.
-
-    Args:
-        inputs: The arguments of the first replica.
 
     Raises:
         ValueError: With TensorFlow's message.
@@ -126,9 +116,6 @@ def _of_composites(inputs: Any) -> list[bool]:
 def columns_of(inputs: Sequence[Any]) -> list[list[Any]]:
     """Each tensor of the arguments with its value on every replica; None stays.
 
-    Args:
-        inputs: The arguments of each replica, variables read.
-
     Raises:
         ValueError: The replicas' arguments differ in structure or in types.
         TypeError: They differ in the types of their containers.
@@ -172,9 +159,6 @@ def _type(value: Any) -> tf.DType:
 
 def checked_result(result: Any) -> Any:
     """A replica's result as tensors, without the operations that only run.
-
-    Args:
-        result: What the replica function returned.
 
     Returns:
         The same structure of tensors, composite tensors and None; None for an

@@ -67,13 +67,7 @@ class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
 
 
 class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
-    """The type of `BatchParts`; what is traced for batches of one usual size is right for others.
-
-    Args:
-        whole: The batch's type.
-        order: Which of the parts each replica has.
-        usual: The size of every part of most batches; None if nothing tells it.
-    """
+    """The type of `BatchParts`; a trace for batches of one usual size is right for others."""
 
     __slots__ = ["_order", "_usual", "_whole"]
 
@@ -126,9 +120,6 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
 def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:
     """What replicas get as parts of batches whose usual size is known.
 
-    Args:
-        columns: Each argument of the replicas, with its value on every one.
-
     Returns:
         The batches, by the places of the arguments; nothing unless all arguments of unknown
         size are such parts, and only the first axis is unknown.
@@ -153,11 +144,6 @@ def of_usual_size(
     """A replica function with the shapes that TensorFlow infers for parts of the usual size.
 
     It is not traced again: what is called in Python while it is traced is called once.
-
-    Args:
-        graph: The function as it was traced.
-        definition: The same as a protocol buffer, its calls inlined.
-        batches: Its arguments that are parts of batches, by their places.
 
     Returns:
         The graph of the definition; None if the function is not for parts of that size.
@@ -190,13 +176,7 @@ def are_as_usual(batches: Iterable[BatchParts]) -> tf.Tensor:
 
 
 def chosen(condition: tf.Tensor, this: Callable[[], Any], other: Callable[[], Any]) -> list[Any]:
-    """What one of two functions gives, of which the one that is not called costs nothing.
-
-    Args:
-        condition: Whether it is the first.
-        this: Gives a list of tensors.
-        other: Gives tensors of the same types.
-    """
+    """What one of two functions gives, of which the one that is not called costs nothing."""
     # A condition of TensorFlow's has outputs: at least the one that is left out here.
     both = [lambda function=function: [tf.constant(0), *function()] for function in (this, other)]
     outputs = tf.cond(condition, *both)

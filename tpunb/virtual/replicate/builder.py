@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes, op_def_registry
 from tpunb.virtual.devices import process_of
 from tpunb.virtual.graph.function_def import (
     READS,
     Add,
     Reference,
     Sizes,
-    StaticTensors,
     add_constant,
     add_node,
     argument_name,
@@ -38,15 +37,7 @@ _INT32 = type_of(dtypes.int32)
 
 
 class JoinedTensors:
-    """Writes tensors in one form from another; each form of a tensor once.
-
-    Args:
-        analysis: What of the replica function varies, and the plans of joined nodes.
-        add: Writes a node.
-        device: Where joined tensors are.
-        replicas: How many replicas there are.
-        tensor: Gives what a replica reads for a tensor.
-    """
+    """Writes tensors in one form from another; each form of a tensor once."""
 
     def __init__(
         self,
@@ -57,6 +48,7 @@ class JoinedTensors:
         tensor: Callable[[Reference, int], str],
     ) -> None:
         self._analysis = analysis
+        self._statics = analysis.statics
         self._add = add
         self._device = device
         self._replicas = replicas
@@ -66,15 +58,9 @@ class JoinedTensors:
         self._widened: dict[str, str] = {}
         self._parts: dict[Reference, str] = {}
 
-    @property
-    def _statics(self) -> StaticTensors:
-        if self._analysis.statics is None:
-            raise AssertionError("No node is joined.")
-        return self._analysis.statics
-
     def of_replica(self, source: Reference, replica: int) -> str:
         """A replica's part of what a joined node gives."""
-        given = self._given(source)
+        given = self._analysis.given(source, self._analysis.plans)
         if given is None or given is Form.SHARED:
             return self.taken(source, Form.SHARED)
         if source not in self._parts:
@@ -105,7 +91,7 @@ class JoinedTensors:
         return self._known[key]
 
     def _written(self, source: Reference, form: Form) -> str:
-        given = self._given(source)
+        given = self._analysis.given(source, self._analysis.plans)
         if given is form:
             return self._output(source)
         if form is Form.SHARED:
@@ -118,22 +104,12 @@ class JoinedTensors:
             return self._turned(source, form)
         if given is Form.SHARED:
             return self._repeated(source, form)
+        name = self._name(source, form)
         if form is Form.SUMMED:
-            return self._sum(source)
-        if given is Form.INNER:
-            given = Form.STACKED
-        sizes = self._whole(source, form)
-        return self._reshaped(self._name(source, form), source, self.taken(source, given), sizes)
-
-    def _given(self, source: Reference) -> Form | None:
-        """The form in which a tensor is there; None for one of each replica."""
-        argument = self._analysis.arguments.get(source.source)
-        if argument is not None and argument.is_stacked:
-            return argument.form
-        if self._analysis.roles.get(source.source) is Role.JOINED:
-            return self._analysis.plans[source.source].gives[self._statics.place(source)]
-        varies = self._analysis.variance(source) is Variance.VARYING
-        return None if varies else Form.SHARED
+            inputs = [self.taken(source, Form.STACKED), self._integers(0)]
+            return self._node("Sum", name, source, inputs, Tidx=_INT32)
+        text = self.taken(source, Form.STACKED if given is Form.INNER else given)
+        return self._reshaped(name, source, text, self._whole(source, form))
 
     def _output(self, source: Reference) -> str:
         """The name of what a joined node gives."""
@@ -172,24 +148,28 @@ class JoinedTensors:
 
     # Writing nodes.
 
+    def _node(
+        self, op: str, name: str, source: Reference, inputs: Sequence[str], **attributes: AttrValue
+    ) -> str:
+        """Writes a node of a tensor's type and gives its only tensor."""
+        self._add(op, name, self._device, inputs, T=self._kind(source), **attributes)
+        return f"{name}:{op_def_registry.get(op).output_arg[0].name}:0"
+
     def _joined(self, source: Reference, form: Form) -> str:
         """Joins the values that replicas have of their own."""
         values = [self._tensor(source, replica) for replica in range(self._replicas)]
-        name, kind, count = self._name(source, form), self._kind(source), integer(self._replicas)
+        name, count = self._name(source, form), integer(self._replicas)
         if form is Form.SUMMED:
-            self._add("AddN", name, self._device, values, T=kind, N=count)
-            return f"{name}:sum:0"
-        if form is Form.ROWS or (form is Form.INNER and len(self._sizes(source)) > 1):
-            inputs = [*values, self._integers(int(form is Form.INNER))]
-            self._add("ConcatV2", name, self._device, inputs, T=kind, N=count, Tidx=_INT32)
-        elif form is Form.STACKED and self._sizes(source):
+            return self._node("AddN", name, source, values, N=count)
+        axis = int(form is Form.INNER)
+        if form is Form.ROWS or (axis and len(self._sizes(source)) > 1):
+            inputs = [*values, self._integers(axis)]
+            return self._node("ConcatV2", name, source, inputs, N=count, Tidx=_INT32)
+        if form is Form.STACKED and self._sizes(source):
             # Joined as rows it can be both, and is copied once.
-            sizes = self._whole(source, form)
-            return self._reshaped(name, source, self.taken(source, Form.ROWS), sizes)
-        else:
-            axis = integer(int(form is Form.INNER))
-            self._add("Pack", name, self._device, values, T=kind, N=count, axis=axis)
-        return f"{name}:output:0"
+            rows = self.taken(source, Form.ROWS)
+            return self._reshaped(name, source, rows, self._whole(source, form))
+        return self._node("Pack", name, source, values, N=count, axis=integer(axis))
 
     def _turned(self, source: Reference, form: Form) -> str:
         """Moves the replicas from the first axis to the second, or back."""
@@ -199,11 +179,8 @@ class JoinedTensors:
         if back:
             apart = (sizes[0], self._replicas, *sizes[1:])
             text = self._reshaped(f"{name}/apart", source, text, apart)
-        order = [1, 0, *range(2, len(sizes) + 1)]
-        inputs, kind = [text, self._integers(order)], self._kind(source)
-        turned = f"{name}/turned"
-        self._add("Transpose", turned, self._device, inputs, T=kind, Tperm=_INT32)
-        text = f"{turned}:y:0"
+        order = self._integers([1, 0, *range(2, len(sizes) + 1)])
+        text = self._node("Transpose", f"{name}/turned", source, [text, order], Tperm=_INT32)
         return text if back else self._reshaped(name, source, text, self._whole(source, form))
 
     def _list(self, source: Reference) -> str:
@@ -221,38 +198,28 @@ class JoinedTensors:
 
     def _repeated(self, source: Reference, form: Form) -> str:
         """Repeats the one value of all replicas for each."""
-        whole = self._whole(source, Form.STACKED)
-        name, kind = self._name(source, form), self._kind(source)
-        sizes = self._integers(whole)
-        inputs = [self.taken(source, Form.SHARED), sizes]
-        self._add("BroadcastTo", f"{name}/all", self._device, inputs, T=kind, Tidx=_INT32)
-        text = f"{name}/all:output:0"
+        name = self._name(source, form)
+        inputs = [
+            self.taken(source, Form.SHARED),
+            self._integers(self._whole(source, Form.STACKED)),
+        ]
+        text = self._node("BroadcastTo", f"{name}/all", source, inputs, Tidx=_INT32)
         if form is Form.STACKED:
             return text
         return self._reshaped(name, source, text, self._whole(source, form))
 
-    def _sum(self, source: Reference) -> str:
-        name, kind = self._name(source, Form.SUMMED), self._kind(source)
-        axis = self._integers(0)
-        inputs = [self.taken(source, Form.STACKED), axis]
-        self._add("Sum", name, self._device, inputs, T=kind, Tidx=_INT32)
-        return f"{name}:output:0"
-
     def _part(self, source: Reference, given: Form) -> str:
-        """Parts a tensor into those of the replicas."""
-        name, kind, count = self._name(source), self._kind(source), integer(self._replicas)
+        """Parts a tensor into those of the replicas; gives the node that does."""
+        name, count = self._name(source), integer(self._replicas)
         text, axis = self.taken(source, given), int(given is Form.INNER)
         if given is Form.ROWS or (axis and len(self._sizes(source)) > 1):
-            inputs = [self._integers(axis), text]
-            return self._add("Split", name, self._device, inputs, T=kind, num_split=count)
-        place = integer(axis)
-        return self._add("Unpack", name, self._device, [text], T=kind, num=count, axis=place)
+            self._node("Split", name, source, [self._integers(axis), text], num_split=count)
+        else:
+            self._node("Unpack", name, source, [text], num=count, axis=integer(axis))
+        return name
 
     def _reshaped(self, name: str, source: Reference, text: str, sizes: Sizes) -> str:
-        shape = self._integers(sizes)
-        kind = self._kind(source)
-        self._add("Reshape", name, self._device, [text, shape], T=kind, Tshape=_INT32)
-        return f"{name}:output:0"
+        return self._node("Reshape", name, source, [text, self._integers(sizes)], Tshape=_INT32)
 
     def _integers(
         self, values: int | Sequence[int] | np.ndarray | None, kind: dtypes.DType = dtypes.int32
@@ -266,20 +233,10 @@ class JoinedTensors:
         return self._constants[key]
 
 
-AddNode = Callable[..., str]
-"""Writes a node and gives its name: of its operation, its name, its device and its inputs."""
-
-
 class Handles:
-    """The handles of a function's variables.
+    """The handles of a function's variables."""
 
-    Args:
-        arguments: The arguments of the replica function, by name.
-        devices: Where each replica's copies are.
-        add: Writes a node.
-    """
-
-    def __init__(self, arguments: Arguments, devices: Sequence[str], add: AddNode) -> None:
+    def __init__(self, arguments: Arguments, devices: Sequence[str], add: Add) -> None:
         self._arguments = arguments
         self._add = add
         self._leads = leads(devices)
@@ -310,12 +267,7 @@ class Handles:
         return self._firsts if argument.merged else range(len(self._leads))
 
     def tensor(self, name: str, replica: int) -> str:
-        """A replica's handle of a variable, whose copies are merged or have been so.
-
-        Args:
-            name: The argument that is the variable.
-            replica: The replica.
-        """
+        """A replica's handle of a variable, whose copies are merged or have been so."""
         resources = self._arguments[name].resources
         resource = resources[replica] if resources else None
         if resource is None:
@@ -399,7 +351,6 @@ class Builder:
         self.processes = [process_of(core[0]) for core in cores]
         self.handles = Handles(analysis.arguments, [core[0] for core in self.cores], self.add)
         self._broadcast: dict[tuple[str, str], str] = {}
-        self._parts: dict[str, str] = {}
         self._write_signature(name)
 
     def for_body(self, body: FunctionDef, analysis: Analysis, path: str) -> Builder:
@@ -456,9 +407,8 @@ class Builder:
         """What a replica reads for a tensor of the replica function."""
         name = source.source
         argument = self.analysis.arguments.get(name)
-        if argument is not None and argument.is_stacked:
-            joins = self.analysis.statics is not None
-            return self.joined.of_replica(source, replica) if joins else self._part(name, replica)
+        if self.analysis.is_stacked(source) or name in self.analysis.plans:
+            return self.joined.of_replica(source, replica)
         if argument is not None and argument.merged:
             return self.handles.tensor(name, replica)
         if argument is not None:
@@ -466,18 +416,7 @@ class Builder:
         special = self.tensors.get((name, source.suffix, replica))
         if special is not None:
             return special
-        if name in self.analysis.plans:
-            return self.joined.of_replica(source, replica)
         return self._instance(name, replica) + source.suffix
-
-    def _part(self, name: str, replica: int) -> str:
-        """A replica's part of an argument that is the values of all."""
-        if name not in self._parts:
-            kind, count = AttrValue(type=self._types[name]), integer(len(self.cores))
-            parts, whole, device = f"{name}/parts", [argument_name(name)], self.cores[0][0]
-            self.add("Unpack", parts, device, whole, T=kind, num=count, axis=integer(0))
-            self._parts[name] = parts
-        return f"{self._parts[name]}:output:{replica}"
 
     def ends(self, name: str, replica: int) -> list[str]:
         """The nodes after which a replica is done with a node."""
@@ -526,6 +465,12 @@ class Builder:
 
     def _instance(self, name: str, replica: int) -> str:
         return instance(name, replica if self.is_repeated(name) else 0)
+
+    def own(self, source: Reference, variance: Variance) -> Sequence[int]:
+        """The replicas that have a tensor, or a handle, of their own; the first if all share it."""
+        argument = self.analysis.arguments.get(source.source)
+        many = variance is Variance.VARYING or (argument is not None and argument.is_component)
+        return self.handles.holders(source) if many else (0,)
 
     # Devices.
 
@@ -579,16 +524,21 @@ class Builder:
         """Writes a new node and gives its name."""
         return add_node(self.result, op, name, device, inputs, **attributes)
 
+    def copy_of(self, node: NodeDef, replica: int) -> NodeDef:
+        """Writes a replica's instance of a node, without its inputs, and gives it."""
+        copy = self.result.node_def.add()
+        copy.CopyFrom(node)
+        copy.name = instance(node.name, replica)
+        copy.device = self.device(node, replica)
+        # It asks to be on a device with nodes that may have other names here.
+        copy.attr.pop("_class", None)
+        del copy.input[:]
+        return copy
+
     def broadcast(self, tensor: str, kind: AttrValue, replica: int, source: int = 0) -> str:
         """One core's value as another replica reads it.
 
         It is sent to each process once, to the first core there that reads it.
-
-        Args:
-            tensor: The value.
-            kind: Its type.
-            replica: The replica that reads it.
-            source: The replica that has it.
         """
         process = self.processes[replica]
         if process == self.processes[source]:

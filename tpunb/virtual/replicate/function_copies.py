@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
-from typing import Any
 
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, OpSharding
 from tpunb.virtual.graph.function_def import (
@@ -19,6 +17,7 @@ from tpunb.virtual.graph.function_def import (
     Library,
     add_node,
     called_functions,
+    function_attributes,
     make_identity,
     needed,
 )
@@ -36,15 +35,7 @@ def logical_core(device: str) -> int | None:
 
 
 def assigned_device(node: NodeDef) -> int | None:
-    """The logical device to which an annotation assigns its tensor.
-
-    Args:
-        node: Any node.
-
-    Returns:
-        The number; None for a tensor that is split or replicated, and for a
-        node that is no annotation.
-    """
+    """The logical device to which an annotation assigns its tensor."""
     if node.op != "XlaSharding" or not node.attr["sharding"].s:
         return None
     sharding = OpSharding.FromString(node.attr["sharding"].s)
@@ -89,7 +80,7 @@ class FunctionCopies:
         if replica and _is_seeded(node):
             seed2 = node.attr["seed2"]
             seed2.i = (seed2.i + 0x9E3779B1 * replica) % (2**31 - 1)
-        for place, function in enumerate(_functions_of(node)):
+        for place, function in enumerate(function_attributes(node)):
             body = self.library(function.name)
             own = replica if _draws(body, self.library) else 0
             # Both branches of a common condition may have a node of this path.
@@ -139,11 +130,3 @@ def _draws(function: FunctionDef, library: Library) -> bool:
         _is_seeded(node) or any(_draws(library(name), library) for name in called_functions(node))
         for node in function.node_def
     )
-
-
-def _functions_of(node: NodeDef) -> Iterator[Any]:
-    for key in sorted(node.attr):
-        value = node.attr[key]
-        if value.WhichOneof("value") == "func":
-            yield value.func
-        yield from value.list.func

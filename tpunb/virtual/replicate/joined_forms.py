@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,7 @@ FRESH = frozenset({"EmptyTensorList", "TensorListReserve"})
 
 
 def listed_shape(shape: np.ndarray | None, replicas: int) -> np.ndarray:
-    """The shape of the elements of one list for all replicas.
-
-    Args:
-        shape: That of the elements of each replica's; None if it is not known.
-        replicas: How many there are.
-    """
+    """The shape of the elements of one list for all replicas."""
     if shape is None or shape.ndim != 1 or np.any(shape < 0):
         return np.asarray(-1)
     return np.asarray([replicas * shape[0], *shape[1:]] if shape.size else [replicas])
@@ -123,12 +118,7 @@ class Input:
 
 
 def constant(values: int | Sequence[int] | np.ndarray, like: Input | None = None) -> Take:
-    """Integers, or one alone, in place of an input.
-
-    Args:
-        values: The integers.
-        like: The input, whose type they get; by default int32.
-    """
+    """Integers, or one alone, in place of an input."""
     kind = dtypes.int32 if like is None else like.dtype
     return Take(Form.SHARED, constant=np.asarray(values, kind.as_numpy_dtype), kind=kind)
 
@@ -190,18 +180,15 @@ class Holding:
         rule: The rule.
         attributes: The attributes that may have any value, as far as the rule itself does not
             look at them; others have the operation's default.
+        varying: The places of the inputs that may vary; None for any.
     """
 
     rule: Rule
     attributes: frozenset[str]
+    varying: Collection[int] | None
 
     def holds(self, node: NodeDef, kinds: Iterable[dtypes.DType]) -> bool:
-        """Whether the rule is for a node.
-
-        Args:
-            node: The node.
-            kinds: The types of the tensors that it takes and gives.
-        """
+        """Whether the rule is for a node."""
         definition = op_def_registry.get(node.op)
         defaults = {one.name: one for one in definition.attr}
         arguments = (*definition.input_arg, *definition.output_arg)
@@ -213,17 +200,29 @@ class Holding:
             for name, value in node.attr.items()
         )
 
+    def plan(self, seen: Seen) -> Plan | None:
+        """The plan for a node for which it holds; None if there is none."""
+        if self.varying is not None:
+            varying = {place for place, one in enumerate(seen.inputs) if one.varies}
+            if not varying.issubset(self.varying):
+                return None
+        return self.rule(seen)
+
 
 _UNIMPORTANT = frozenset({"_class", "_has_manual_control_dependencies", "_output_shapes"})
 """Attributes that say nothing of what a node computes."""
 
 
-def holding(rule: Rule, operations: str, attributes: str = "") -> dict[str, Holding]:
+def holding(
+    rule: Rule, operations: str, attributes: str = "", varying: Collection[int] | None = None
+) -> dict[str, Holding]:
     """A rule for some operations.
 
     Args:
         rule: The rule.
         operations: Their names, in one text.
         attributes: Those of their attributes whose every value it is for, in one text.
+        varying: The places of the inputs that may vary; None for any.
     """
-    return dict.fromkeys(operations.split(), Holding(rule, frozenset(attributes.split())))
+    one = Holding(rule, frozenset(attributes.split()), varying)
+    return dict.fromkeys(operations.split(), one)

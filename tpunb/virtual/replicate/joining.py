@@ -65,16 +65,7 @@ _TURNS = 16
 
 
 def join(flat: FunctionDef, analysis: Analysis, function: ReplicaFunction) -> Analysis:
-    """Finds which nodes of a replica function one node does for all replicas.
-
-    Args:
-        flat: The function as replicas compute it.
-        analysis: What of it varies between the replicas.
-        function: What else is known of it.
-
-    Returns:
-        The analysis with the plans of these nodes, whose role is `Role.JOINED`.
-    """
+    """Finds which nodes of a replica function one node does for all replicas."""
     cores = function.cores
     processes = {process_of(core) for logical in cores for core in logical}
     if function.sizes is None or len(cores) < 2 or len(cores[0]) > 1 or len(processes) > 1:
@@ -92,14 +83,6 @@ def join(flat: FunctionDef, analysis: Analysis, function: ReplicaFunction) -> An
 class _Candidates:
     """The nodes that one node could do for all replicas.
 
-    Args:
-        function: The function of one replica.
-        analysis: What of it varies.
-        sizes: The shapes of its tensors.
-        replicas: How many there are.
-        bodies: Joins what is in its control flow; None to leave that to each replica.
-        gives: The form of each of its results; None for one of each replica.
-
     Attributes:
         statics: What is known of the function's tensors.
         plans: How each can be done, by its name.
@@ -114,10 +97,11 @@ class _Candidates:
         bodies: _Bodies | None = None,
         gives: Sequence[Form] | None = None,
     ) -> None:
-        self._analysis = analysis
+        self._nodes = {node.name: node for node in analysis.order}
+        self.statics = StaticTensors(function, self._nodes, sizes)
+        self._analysis = dataclasses.replace(analysis, statics=self.statics)
         self._replicas = replicas
         self._bodies = bodies
-        self._nodes = {node.name: node for node in analysis.order}
         self._needed = needed(function)
         results = [one.source for one in returned(function)]
         self._parted = {one.source for one in results} if gives is None else set()
@@ -126,7 +110,6 @@ class _Candidates:
         for source, form in zip(results, gives or [Form.STACKED] * len(results), strict=True):
             self._returned[source].add(form)
             self._outputs[source.source].add(source)
-        self.statics = StaticTensors(function, self._nodes, sizes)
         self._users: dict[str, list[NodeDef]] = defaultdict(list)
         self._uses: dict[Reference, list[NodeDef]] = defaultdict(list)
         for node in analysis.order:
@@ -159,7 +142,7 @@ class _Candidates:
         seen = self._seen(node) if known.holds(node, kinds) else None
         if seen is None:
             return None
-        plan = (linear(seen) if seen.summed else None) or known.rule(seen)
+        plan = (linear(seen) if seen.summed else None) or known.plan(seen)
         return plan if plan is not None and _has_rows(plan, seen) else None
 
     def _may_join(self, node: NodeDef) -> bool:
@@ -169,7 +152,7 @@ class _Candidates:
             and analysis.roles[node.name] is Role.COMPUTE
             and analysis.variances[node.name] is Variance.VARYING
             and not node.device
-            and (not is_stateful(node) or node.op in _HARMLESS | CONTROL_FLOW)
+            and (not is_stateful(node) or node.op in READS | CONTROL_FLOW)
             and OUTSIDE not in node.attr
         )
 
@@ -251,7 +234,7 @@ class _Candidates:
     def joined(self, plans: Mapping[str, Plan]) -> Analysis:
         """The analysis with the plans of nodes that are joined."""
         roles = {**self._analysis.roles, **dict.fromkeys(plans, Role.JOINED)}
-        return dataclasses.replace(self._analysis, roles=roles, plans=plans, statics=self.statics)
+        return dataclasses.replace(self._analysis, roles=roles, plans=plans)
 
     # What is worth its conversions.
 
@@ -286,7 +269,7 @@ class _Candidates:
         all replicas is taken as such.
         """
         for source, take in zip(data_inputs(node), plan.takes, strict=False):
-            given = self.given(source, plans)
+            given = self._analysis.given(source, plans)
             if take.form is Form.LISTED and not self._is_list(source, given):
                 return False
             if take.form is Form.SHARED and take.constant is None and given is not Form.SHARED:
@@ -302,7 +285,7 @@ class _Candidates:
 
     def is_taken(self, source: Reference, plans: Mapping[str, Plan]) -> bool:
         """Whether what is a sum or a list for all replicas is taken as nothing else."""
-        given, results = self.given(source, plans), self._returned.get(source, set())
+        given, results = self._analysis.given(source, plans), self._returned.get(source, set())
         if Form.LISTED in results and not self._is_list(source, given):
             return False
         if given not in {Form.SUMMED, Form.LISTED}:
@@ -312,16 +295,6 @@ class _Candidates:
             or (user.name in plans and _takes_as(user, plans[user.name], source, given))
             for user in self._uses.get(source, ())
         )
-
-    def given(self, source: Reference, plans: Mapping[str, Plan]) -> Form | None:
-        """The form in which a tensor is there; None for one of each replica."""
-        if source.source in plans:
-            return plans[source.source].gives[self.statics.place(source)]
-        argument = self._analysis.arguments.get(source.source)
-        if argument is not None and argument.is_stacked:
-            return argument.form
-        varies = self._analysis.variance(source) is Variance.VARYING
-        return None if varies else Form.SHARED
 
     def _costs(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> tuple[float, float]:
         """What conversions cost where a node is joined, and with the node where it is not."""
@@ -359,8 +332,6 @@ class _Candidates:
 
 _ELEMENTS = "TensorListElementShape"
 """What gives no rows of numbers, but the shape of a list's elements."""
-_HARMLESS = READS | {"CheckNumerics"}
-"""Stateful operations that may as well run once."""
 _SUM_TAKES = frozenset({Form.SUMMED, Form.SHARED})
 
 
@@ -386,18 +357,11 @@ def _has_rows(plan: Plan, seen: Seen) -> bool:
 def _bytes_of_body(body: Body) -> float:
     """How many bytes a replica's part of what a turn of a loop joins takes."""
     nodes = [node for node in body.analysis.order if node.name in body.analysis.plans]
-    statics = body.analysis.statics
-    return sum(map(statics.bytes_of, nodes)) if statics is not None else 0
+    return sum(map(body.analysis.statics.bytes_of, nodes))
 
 
 class _Bodies:
-    """Joins what is in loops and branches that go the same way on every replica.
-
-    Args:
-        library: Finds their functions, the calls in them inlined.
-        sizes: Finds the shapes of the tensors of such a function.
-        replicas: How many there are.
-    """
+    """Joins what is in loops and branches that go the same way on every replica."""
 
     def __init__(self, library: Library, sizes: Callable[[str], KnownSizes], replicas: int) -> None:
         self._library = library
@@ -405,13 +369,7 @@ class _Bodies:
         self._replicas = replicas
 
     def plan(self, outer: _Candidates, analysis: Analysis, node: NodeDef) -> Plan | None:
-        """How one loop, or branch, does what is done on each replica.
-
-        Args:
-            outer: The candidates around it.
-            analysis: What varies of the function around it.
-            node: The loop or branch.
-        """
+        """How one loop, or branch, does what is done on each replica."""
         is_loop = node.op in LOOPS
         outputs = analysis.output_variances[node.name]
         sources = data_inputs(node) if is_loop else data_inputs(node)[1:]
@@ -469,14 +427,7 @@ class _Bodies:
         sizes: KnownSizes,
         gives: Sequence[Form],
     ) -> tuple[Body, set[int]] | None:
-        """How a function does it for all replicas, and which arguments or results are no sums.
-
-        Args:
-            name: The function.
-            arguments: How its arguments reach it.
-            sizes: The shapes that are known in it.
-            gives: The form of each of its results.
-        """
+        """How a function does it for all replicas, and which arguments or results are no sums."""
         function = with_constant_shapes(handed_on(self._library(name), self._library), sizes)
         inner = analyze(function, arguments, self._library)
         candidates = _Candidates(function, inner, sizes, self._replicas, self, gives)

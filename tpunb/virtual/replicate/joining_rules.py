@@ -11,7 +11,7 @@ import string
 import numpy as np
 
 from tpunb.virtual._tensorflow import AttrValue, dtypes
-from tpunb.virtual.graph.function_def import Sizes, integer, type_of
+from tpunb.virtual.graph.function_def import SLICE_MASKS, Sizes, integer, type_of
 from tpunb.virtual.replicate.joined_forms import (
     INNER,
     LISTED,
@@ -32,23 +32,19 @@ from tpunb.virtual.replicate.joined_forms import (
     listed_shape,
 )
 
-_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-
 
 def _reshape(seen: Seen) -> Plan | None:
     """A change of shape, of which only the result matters."""
     before, (after,) = seen.inputs[0].sizes, seen.outputs
-    if not seen.inputs[0].varies or any(one.varies for one in seen.inputs[1:]):
-        return None
     attributes = {"T": seen.node.attr["T"], "Tshape": type_of(dtypes.int32)}
-    op = "Reshape"
     if before and after and before[0] == after[0]:
-        return seen.plan([ROWS, constant(seen.rows(after))], Form.ROWS, op, attributes)
-    return seen.plan([STACKED, constant(seen.stacked(after))], Form.STACKED, op, attributes)
+        return seen.plan([ROWS, constant(seen.rows(after))], Form.ROWS, "Reshape", attributes)
+    takes = [STACKED, constant(seen.stacked(after))]
+    return seen.plan(takes, Form.STACKED, "Reshape", attributes)
 
 
 def _transpose(seen: Seen) -> Plan | None:
-    order = _known(seen.inputs[1])
+    order = seen.inputs[1].integers()
     if order is None:
         return None
     if order and order[0] == 0:
@@ -69,14 +65,8 @@ def _concatenation(seen: Seen) -> Plan | None:
 
 
 def _pack(seen: Seen) -> Plan | None:
-    return _along_attribute(seen, len(seen.outputs[0]))
-
-
-def _unpack(seen: Seen) -> Plan | None:
-    return _along_attribute(seen, len(seen.inputs[0].sizes))
-
-
-def _along_attribute(seen: Seen, rank: int) -> Plan | None:
+    """What joins tensors along a new axis, or parts one along an axis."""
+    rank = len(seen.outputs[0] if seen.node.op == "Pack" else seen.inputs[0].sizes)
     attributes = {"axis": integer(1 + _from_front(seen.node.attr["axis"].i, rank))}
     return seen.plan([STACKED] * len(seen.inputs), Form.STACKED, attributes=attributes)
 
@@ -87,96 +77,74 @@ def _from_front(axis: int, rank: int) -> int:
 
 
 def _split(seen: Seen) -> Plan | None:
-    """Parts along an axis, which is the first input, or after the sizes the third."""
-    by_sizes = seen.node.op == "SplitV"
-    value, along = (seen.inputs[0], seen.inputs[2]) if by_sizes else seen.inputs[::-1]
+    along, value = seen.inputs
     axis = along.integers()
-    if axis is None or not value.varies or (by_sizes and seen.inputs[1].varies):
+    if axis is None:
         return None
     at = _from_front(axis[0], len(value.sizes))
     take, place = (ROWS, constant(at, along)) if at else (STACKED, constant(1, along))
-    takes = [take, SHARED, place] if by_sizes else [place, take]
-    return seen.plan(takes, take.form)
+    return seen.plan([place, take], take.form)
 
 
 def _strided_slice(seen: Seen) -> Plan | None:
-    bounds = [_known(one) for one in seen.inputs[1:]]
-    if any(one is None for one in bounds) or not seen.inputs[0].varies:
+    """A slice, or its gradient: that takes the shape first, and last what it puts there."""
+    is_slice = seen.node.op == "StridedSlice"
+    bounds = seen.inputs[1:4]
+    known = [one.integers() for one in bounds]
+    if any(one is None for one in known):
         return None
-    begin, end, strides = (one for one in bounds if one is not None)
-    moved = ([0, *begin], [0, *end], [1, *strides])
-    takes = [STACKED, *map(constant, moved, seen.inputs[1:])]
-    return seen.plan(takes, Form.STACKED, attributes=_moved_masks(seen))
-
-
-def _strided_slice_gradient(seen: Seen) -> Plan | None:
-    bounds = [_known(one) for one in seen.inputs[1:4]]
-    if any(one is None for one in bounds) or not seen.inputs[4].varies:
-        return None
-    begin, end, strides = (one for one in bounds if one is not None)
-    whole = seen.stacked(seen.outputs[0])
-    integers = (whole, [0, *begin], [0, *end], [1, *strides])
-    takes = [*map(constant, integers, seen.inputs), STACKED]
-    return seen.plan(takes, Form.STACKED, attributes=_moved_masks(seen))
-
-
-def _moved_masks(seen: Seen) -> dict[str, AttrValue]:
-    """The masks of a slice with an axis more in front, of which all is taken."""
-    return {
+    moved = [[front, *one] for front, one in zip((0, 0, 1), known, strict=True) if one is not None]
+    takes = [*map(constant, moved, bounds)]
+    masks = {
         key: integer(2 * seen.node.attr[key].i + (key in {"begin_mask", "end_mask"}))
-        for key in _MASKS
+        for key in SLICE_MASKS  # of the axis in front all is taken
     }
-
-
-def _known(one: Input) -> list[int] | None:
-    return None if one.varies else one.integers()
-
-
-def _slice(seen: Seen) -> Plan | None:
-    begin = _known(seen.inputs[1])
-    if begin is None or seen.inputs[2].varies:
-        return None
-    integers = ([0, *begin], seen.stacked(seen.outputs[0]))
-    return seen.plan([STACKED, *map(constant, integers, seen.inputs[1:])], Form.STACKED)
+    if is_slice:
+        takes = [STACKED, *takes]
+    else:
+        takes = [constant(seen.stacked(seen.outputs[0]), seen.inputs[0]), *takes, STACKED]
+    return seen.plan(takes, Form.STACKED, attributes=masks)
 
 
 def _pad(seen: Seen) -> Plan | None:
-    margins = None if seen.inputs[1].varies else seen.inputs[1].value()
-    if margins is None or any(one.varies for one in seen.inputs[2:]):
+    margins = seen.inputs[1].value()
+    if margins is None:
         return None
     moved = constant(np.concatenate([np.zeros([1, 2], np.int64), margins]), seen.inputs[1])
-    return seen.plan([STACKED, moved, *[SHARED] * len(seen.inputs[2:])], Form.STACKED)
+    return seen.plan([STACKED, moved], Form.STACKED)
 
 
 def _tile(seen: Seen) -> Plan | None:
-    times = _known(seen.inputs[1])
+    times = seen.inputs[1].integers()
     if times is None:
         return None
     return seen.plan([STACKED, constant([1, *times], seen.inputs[1])], Form.STACKED)
 
 
 def _broadcast(seen: Seen) -> Plan | None:
-    value, (after,) = seen.inputs[0], seen.outputs
-    if not value.varies or seen.inputs[1].varies:
-        return None
-    sizes = (1,) * (len(after) - len(value.sizes)) + value.sizes
+    (after,) = seen.outputs
     whole = constant(seen.stacked(after), seen.inputs[1])
-    return seen.plan([Take(Form.STACKED, sizes), whole], Form.STACKED)
+    return seen.plan([_stacked(seen.inputs[0], len(after)), whole], Form.STACKED)
 
 
-SHAPES: dict[str, Holding] = {
-    **holding(_broadcast, "BroadcastTo"),
+def _stacked(one: Input, rank: int) -> Take:
+    """Takes what varies stacked, with axes of size 1 in front up to a rank."""
+    if not one.varies:
+        return SHARED
+    return Take(Form.STACKED, (1,) * (rank - len(one.sizes)) + one.sizes)
+
+
+_MOVES: dict[str, Holding] = {
+    **holding(_broadcast, "BroadcastTo", varying=[0]),
     **holding(_concatenation, "ConcatV2"),
-    **holding(_pack, "Pack", "axis"),
-    **holding(_pad, "MirrorPad Pad PadV2", "mode"),
-    **holding(_reshape, "ExpandDims Reshape Squeeze", "squeeze_dims"),
-    **holding(_slice, "Slice"),
-    **holding(_split, "Split SplitV"),
-    **holding(_strided_slice, "StridedSlice", " ".join(_MASKS)),
-    **holding(_strided_slice_gradient, "StridedSliceGrad", " ".join(_MASKS)),
-    **holding(_tile, "Tile"),
-    **holding(_transpose, "Transpose"),
-    **holding(_unpack, "Unpack", "axis"),
+    **holding(_pack, "Pack Unpack", "axis"),
+    **holding(_pad, "Pad", varying=[0]),
+    **holding(_reshape, "ExpandDims Reshape Squeeze", "squeeze_dims", varying=[0]),
+    **holding(_split, "Split", varying=[1]),
+    **holding(_strided_slice, "StridedSlice", " ".join(SLICE_MASKS), varying=[0]),
+    **holding(_strided_slice, "StridedSliceGrad", " ".join(SLICE_MASKS), varying=[4]),
+    **holding(_tile, "Tile", varying=[0]),
+    **holding(_transpose, "Transpose", varying=[0]),
 }
 """The rules for what moves elements."""
 
@@ -204,24 +172,10 @@ def _matrices(seen: Seen) -> Plan | None:
 def _batched_matrices(seen: Seen) -> Plan | None:
     (result,) = seen.outputs
     rank = len(result)
-
-    def is_row_wise(k: int) -> bool:
-        one = seen.inputs[k]
-        if one.varies:
-            return len(one.sizes) == rank and one.sizes[0] == result[0]
-        return len(one.sizes) < rank or one.sizes[0] == 1
-
-    both = all(one.varies for one in seen.inputs)
-    if not both and seen.node.op == "BatchMatMul":  # which does not broadcast
-        return None
-    if rank > 2 and is_row_wise(0) and is_row_wise(1):
+    if rank > 2 and all(_is_row_wise(one, rank, result[0]) for one in seen.inputs):
         takes = [ROWS if one.varies else SHARED for one in seen.inputs]
         return seen.plan(takes, Form.ROWS, gain=_GAIN)
-    takes = [
-        Take(Form.STACKED, (1,) * (rank - len(one.sizes)) + one.sizes) if one.varies else SHARED
-        for one in seen.inputs
-    ]
-    return seen.plan(takes, Form.STACKED, gain=_GAIN)
+    return seen.plan([_stacked(one, rank) for one in seen.inputs], Form.STACKED, gain=_GAIN)
 
 
 def _einsum(seen: Seen) -> Plan | None:
@@ -246,24 +200,16 @@ def _einsum(seen: Seen) -> Plan | None:
 
 
 def _convolution(seen: Seen) -> Plan | None:
-    image, weights = seen.inputs
-    if not image.varies or weights.varies:
-        return None
     return seen.plan([ROWS, SHARED], Form.ROWS, gain=_GAIN)
 
 
 def _image_gradient(seen: Seen) -> Plan | None:
-    _, weights, gradient = seen.inputs
-    if weights.varies or not gradient.varies:
-        return None
     sizes = constant(seen.rows(seen.outputs[0]), seen.inputs[0])
     return seen.plan([sizes, SHARED, ROWS], Form.ROWS, gain=_GAIN)
 
 
 def _weights_gradient(seen: Seen) -> Plan | None:
-    if not seen.summed or seen.inputs[1].varies:
-        return None
-    return seen.plan([ROWS, SHARED, ROWS], Form.SUMMED, gain=_GAIN)
+    return seen.plan([ROWS, SHARED, ROWS], Form.SUMMED, gain=_GAIN) if seen.summed else None
 
 
 def _mean_pooling_gradient(seen: Seen) -> Plan | None:
@@ -271,25 +217,27 @@ def _mean_pooling_gradient(seen: Seen) -> Plan | None:
     return seen.plan([sizes, ROWS], Form.ROWS, gain=2.0)
 
 
-POOLING = "ksize strides padding explicit_paddings data_format"
+_POOLING = "ksize strides padding explicit_paddings data_format"
 _CONVOLUTION = "strides padding explicit_paddings data_format dilations use_cudnn_on_gpu"
 
-PRODUCTS: dict[str, Holding] = {
+_PRODUCTS: dict[str, Holding] = {
     **holding(_matrices, "MatMul", "transpose_a transpose_b grad_a grad_b"),
-    **holding(_batched_matrices, "BatchMatMul BatchMatMulV2", "adj_x adj_y grad_x grad_y"),
+    **holding(_batched_matrices, "BatchMatMulV2", "adj_x adj_y grad_x grad_y"),
     **holding(_einsum, "Einsum", "equation"),
-    **holding(_convolution, "Conv2D Conv3D DepthwiseConv2dNative", _CONVOLUTION),
+    **holding(_convolution, "Conv2D Conv3D DepthwiseConv2dNative", _CONVOLUTION, varying=[0]),
     **holding(
         _image_gradient,
         "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput",
         _CONVOLUTION,
+        varying=[2],
     ),
     **holding(
         _weights_gradient,
         "Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter",
         _CONVOLUTION,
+        varying=[0, 2],
     ),
-    **holding(_mean_pooling_gradient, "AvgPoolGrad AvgPool3DGrad", POOLING),
+    **holding(_mean_pooling_gradient, "AvgPoolGrad AvgPool3DGrad", _POOLING),
 }
 """The rules for what multiplies, and for the gradients of pooling, which are alike."""
 
@@ -305,16 +253,13 @@ def _whole(seen: Seen, sizes: Sizes, like: Input) -> Take:
 
 
 def _get(seen: Seen) -> Plan | None:
-    values, index, shape = seen.inputs
-    if not values.varies or index.varies:
-        return None
     (sizes,) = seen.outputs
-    return seen.plan([LISTED, SHARED, _whole(seen, sizes, shape)], _element(sizes).form)
+    takes = [LISTED, SHARED, _whole(seen, sizes, seen.inputs[2])]
+    return seen.plan(takes, _element(sizes).form) if seen.inputs[0].varies else None
 
 
 def _set(seen: Seen) -> Plan | None:
-    _, index, item = seen.inputs
-    return None if index.varies else seen.plan([LISTED, SHARED, _element(item.sizes)], Form.LISTED)
+    return seen.plan([LISTED, SHARED, _element(seen.inputs[2].sizes)], Form.LISTED)
 
 
 def _push(seen: Seen) -> Plan | None:
@@ -323,10 +268,8 @@ def _push(seen: Seen) -> Plan | None:
 
 def _pop(seen: Seen) -> Plan | None:
     _, sizes = seen.outputs
-    if not seen.inputs[0].varies:
-        return None
     takes = [LISTED, _whole(seen, sizes, seen.inputs[1])]
-    return Plan(takes, [Form.LISTED, _element(sizes).form])
+    return Plan(takes, [Form.LISTED, _element(sizes).form]) if seen.inputs[0].varies else None
 
 
 def _stack(seen: Seen) -> Plan | None:
@@ -362,9 +305,9 @@ def _lists(seen: Seen) -> Plan | None:
     return seen.plan([LISTED] * len(seen.inputs), Form.LISTED)
 
 
-LISTS: dict[str, Holding] = {
-    **holding(_get, "TensorListGetItem"),
-    **holding(_set, "TensorListSetItem"),
+_LISTS: dict[str, Holding] = {
+    **holding(_get, "TensorListGetItem", varying=[0, 2]),
+    **holding(_set, "TensorListSetItem", varying=[0, 2]),
     **holding(_push, "TensorListPushBack"),
     **holding(_pop, "TensorListPopBack"),
     **holding(_stack, "TensorListStack", "num_elements"),
@@ -380,57 +323,41 @@ Of lists that vary, the shape of an element is a list's too: it goes into new li
 
 
 _BROADCASTING = """
-    Abs Acos Acosh Add AddV2 Asin Asinh Atan Atan2 Atanh BitwiseAnd
-    BitwiseOr BitwiseXor Ceil CheckNumerics Cos Cosh Digamma Div DivNoNan Elu Equal Erf
-    Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity Igamma Igammac Inv
-    Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd
-    LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NextAfter NotEqual OnesLike
-    Pow PreventGradient RealDiv Reciprocal Relu Relu6 RightShift Rint Round Rsqrt SelectV2 Selu
-    Sigmoid Sign Sin Sinh Snapshot Softplus Softsign Sqrt Square SquaredDifference StopGradient
-    Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlog1py Xlogy ZerosLike Zeta
+    Abs AddV2 BitwiseAnd Ceil Cos DivNoNan Elu Equal Erf Erfc Exp Expm1 Floor FloorDiv FloorMod
+    Greater GreaterEqual Identity IsFinite IsInf IsNan LeakyRelu Less LessEqual Log Log1p LogicalAnd
+    LogicalNot LogicalOr Maximum Minimum Mul Neg NotEqual OnesLike Pow RealDiv Reciprocal Relu Relu6
+    Round Rsqrt SelectV2 Selu Sigmoid Sign Sin Softplus Softsign Sqrt Square SquaredDifference
+    StopGradient Sub Tanh ZerosLike
 """
 _UNIFORM = """
-    AddN ApproximateEqual EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad
-    Select SeluGrad SigmoidGrad SoftmaxCrossEntropyWithLogits SoftplusGrad SoftsignGrad SqrtGrad
-    TanhGrad
+    AddN EluGrad LeakyReluGrad Relu6Grad ReluGrad RsqrtGrad Select SeluGrad SigmoidGrad
+    SoftmaxCrossEntropyWithLogits SoftsignGrad SqrtGrad TanhGrad
 """
-_REDUCTIONS = """
-    All Any ArgMax ArgMin Cumprod Cumsum EuclideanNorm Max Mean Min Prod ReverseV2 Sum
-"""
+_REDUCTIONS = "All Any ArgMax Cumsum Max Mean Min Prod ReverseV2 Sum"
 _RESIZING = "ResizeBilinear ResizeNearestNeighbor ResizeNearestNeighborGrad"
-_LINEAR = """
-    Add AddN AddV2 ExpandDims Identity Mul Neg RealDiv Reshape Squeeze StopGradient Sub Transpose
-"""
+_LINEAR = frozenset(
+    {"AddN", "AddV2", "ExpandDims", "Identity", "Mul", "Neg", "RealDiv", "Reshape", "Squeeze"}
+    | {"StopGradient", "Sub", "Transpose"}
+)
 """Of the sum of the replicas' values they make the sum of what they make of each."""
 
 
 def rule_of(op: str, *, lists: bool = False) -> Holding | None:
-    """The rule for an operation; None if there is none.
-
-    Args:
-        op: The operation.
-        lists: Whether it takes or gives a list of tensors.
-    """
-    return (LISTS if lists else _RULES).get(op)
+    """The rule for an operation, or for what it does with lists; None if there is none."""
+    return (_LISTS if lists else _RULES).get(op)
 
 
 def operations() -> frozenset[str]:
     """The operations that have a rule."""
-    return frozenset({**_RULES, **LISTS})
+    return frozenset({**_RULES, **_LISTS})
 
 
-def broadcasting(seen: Seen) -> Plan | None:
+def _elementwise(seen: Seen) -> Plan | None:
     """An operation on elements, whose inputs broadcast."""
     (result,) = seen.outputs
     if result and all(_is_row_wise(one, len(result), result[0]) for one in seen.inputs):
         return seen.plan([ROWS if one.varies else SHARED for one in seen.inputs], Form.ROWS)
-    takes = [
-        Take(Form.STACKED, (1,) * (len(result) - len(one.sizes)) + one.sizes)
-        if one.varies
-        else SHARED
-        for one in seen.inputs
-    ]
-    return seen.plan(takes, Form.STACKED)
+    return seen.plan([_stacked(one, len(result)) for one in seen.inputs], Form.STACKED)
 
 
 def _is_row_wise(one: Input, rank: int, size: int) -> bool:
@@ -440,7 +367,7 @@ def _is_row_wise(one: Input, rank: int, size: int) -> bool:
     return len(one.sizes) < rank or one.sizes[0] == 1
 
 
-def uniform(seen: Seen) -> Plan | None:
+def _uniform(seen: Seen) -> Plan | None:
     """An operation on the elements of inputs of one shape."""
     if len({one.sizes for one in seen.inputs}) != 1:
         return None
@@ -450,7 +377,7 @@ def uniform(seen: Seen) -> Plan | None:
 
 def linear(seen: Seen) -> Plan | None:
     """An operation that can as well be done with the sum of what varies."""
-    if seen.node.op not in _LINEAR.split() or not _is_linear(seen):
+    if seen.node.op not in _LINEAR or not _is_linear(seen):
         return None
     return seen.plan([SUMMED if one.varies else SHARED for one in seen.inputs], Form.SUMMED)
 
@@ -467,7 +394,7 @@ def _is_linear(seen: Seen) -> bool:
             and varying.sizes == seen.outputs[0]
             and _is_usual(factor.value())
         )
-    if seen.node.op in {"Add", "AddN", "AddV2", "Sub"}:
+    if seen.node.op in {"AddN", "AddV2", "Sub"}:
         return all(one.varies and one.sizes == seen.outputs[0] for one in seen.inputs)
     return seen.inputs[0].varies and not any(one.varies for one in seen.inputs[1:])
 
@@ -481,29 +408,24 @@ def _is_usual(factor: np.ndarray | None) -> bool:
     return known is not None and bool(np.all(np.isfinite(known) & (known != 0)))
 
 
-def _along_last_axis(seen: Seen) -> Plan | None:
-    """A softmax, or the largest elements of each row."""
+def _softmax(seen: Seen) -> Plan | None:
     take = ROWS if len(seen.inputs[0].sizes) > 1 else STACKED
-    rest = [SHARED] * (len(seen.inputs) - 1)
-    if any(one.varies for one in seen.inputs[1:]):
-        return None
-    return seen.plan([take, *rest], take.form)
+    return seen.plan([take], take.form)
 
 
 def _reduction(seen: Seen) -> Plan | None:
     """A reduction over axes, which are the second input."""
     value, over = seen.inputs
-    axes = None if over.varies else over.integers()
+    axes = over.integers()
     if axes is None:
         return None
     rank = len(value.sizes)
-    axes = [axis + rank if axis < 0 else axis for axis in axes]
+    axes = [_from_front(axis, rank) for axis in axes]
     if rank and 0 not in axes and seen.outputs[0]:
         return seen.plan([ROWS, SHARED], Form.ROWS)
     if rank and 0 in axes and seen.summed and seen.node.op == "Sum":
         return seen.plan([ROWS, SHARED], Form.SUMMED)
-    shape = _like(over, [axis + 1 for axis in axes])
-    return seen.plan([STACKED, shape], Form.STACKED)
+    return seen.plan([STACKED, _like(over, [axis + 1 for axis in axes])], Form.STACKED)
 
 
 def _like(one: Input, values: list[int]) -> Take:
@@ -525,11 +447,9 @@ def _rows_of(*places: int) -> Rule:
 
 def _one_hot(seen: Seen) -> Plan | None:
     axis = seen.node.attr["axis"].i
-    if any(one.varies for one in seen.inputs[1:]):
-        return None
     if axis == -1 and seen.inputs[0].sizes:
         return seen.plan([ROWS, SHARED, SHARED, SHARED], Form.ROWS)
-    moved = AttrValue(i=axis if axis == -1 else axis + 1)
+    moved = integer(axis if axis == -1 else axis + 1)
     return seen.plan([STACKED, SHARED, SHARED, SHARED], Form.STACKED, attributes={"axis": moved})
 
 
@@ -545,26 +465,22 @@ def _gather(seen: Seen) -> Plan | None:
             return None
         take = ROWS if indices.sizes else STACKED
         return seen.plan([SHARED, take, SHARED], take.form)
-    at = at + len(table.sizes) if at < 0 else at
-    moved = _like(axis, [at + 1])
+    moved = _like(axis, [_from_front(at, len(table.sizes)) + 1])
     if not indices.varies:
-        if inner:
-            return None
-        return seen.plan([STACKED, SHARED, moved], Form.STACKED)
-    attributes = {"batch_dims": AttrValue(i=inner + 1)}
+        return None if inner else seen.plan([STACKED, SHARED, moved], Form.STACKED)
+    attributes = {"batch_dims": integer(inner + 1)}
     return seen.plan([STACKED, STACKED, moved], Form.STACKED, attributes=attributes)
 
 
 def _gather_from_variable(seen: Seen) -> Plan | None:
-    _, indices = seen.inputs
-    take = ROWS if indices.sizes else STACKED
+    take = ROWS if seen.inputs[1].sizes else STACKED
     return seen.plan([SHARED, take], take.form)
 
 
 def _segment_sum(seen: Seen) -> Plan | None:
     """Rows summed by ids: the gradient of a gathering."""
-    data, ids, number = seen.inputs
-    if not seen.summed or number.varies or len(ids.sizes) != 1 or not data.sizes:
+    data, ids, _ = seen.inputs
+    if not seen.summed or len(ids.sizes) != 1 or not data.sizes:
         return None
     return seen.plan([ROWS, ROWS, SHARED], Form.SUMMED)
 
@@ -577,11 +493,11 @@ def _cast(seen: Seen) -> Plan | None:
     """
     result = dtypes.as_dtype(seen.node.attr["DstT"].type)
     whole = result.is_integer and result not in {dtypes.int32, dtypes.int64}
-    return None if whole and seen.inputs[0].dtype.is_floating else broadcasting(seen)
+    return None if whole and seen.inputs[0].dtype.is_floating else _elementwise(seen)
 
 
 def _bitcast(seen: Seen) -> Plan | None:
-    return broadcasting(seen) if seen.outputs[0] == seen.inputs[0].sizes else None
+    return _elementwise(seen) if seen.outputs[0] == seen.inputs[0].sizes else None
 
 
 def _bias_gradient(seen: Seen) -> Plan | None:
@@ -589,29 +505,27 @@ def _bias_gradient(seen: Seen) -> Plan | None:
 
 
 def _bias(seen: Seen) -> Plan | None:
-    return seen.plan([ROWS, SHARED], Form.ROWS) if not seen.inputs[1].varies else None
+    return seen.plan([ROWS, SHARED], Form.ROWS)
 
 
 _RULES: dict[str, Holding] = {
-    **holding(broadcasting, _BROADCASTING, "alpha message"),
+    **holding(_elementwise, _BROADCASTING, "alpha"),
     **holding(_cast, "Cast", "Truncate"),
-    **holding(uniform, _UNIFORM, "alpha tolerance"),
-    **PRODUCTS,
-    **SHAPES,
-    **holding(_along_last_axis, "LogSoftmax Softmax TopKV2", "sorted"),
-    **holding(_reduction, _REDUCTIONS, "exclusive keep_dims reverse"),
-    **holding(_rows_of(0), "AvgPool AvgPool3D MaxPool MaxPool3D", POOLING),
-    **holding(_rows_of(0, 1, 2), "MaxPoolGrad MaxPool3DGrad", POOLING),
-    **holding(_rows_of(0), "DepthToSpace SpaceToDepth", "block_size data_format"),
-    **holding(_rows_of(0), "LRN", "alpha beta bias depth_radius"),
+    **holding(_uniform, _UNIFORM, "alpha"),
+    **_PRODUCTS,
+    **_MOVES,
+    **holding(_softmax, "LogSoftmax Softmax"),
+    **holding(_reduction, _REDUCTIONS, "exclusive keep_dims reverse", varying=[0]),
+    **holding(_rows_of(0), "AvgPool AvgPool3D MaxPool MaxPool3D", _POOLING),
+    **holding(_rows_of(0, 1, 2), "MaxPoolGrad MaxPool3DGrad", _POOLING),
     **holding(_rows_of(0), _RESIZING, "align_corners half_pixel_centers"),
     **holding(_rows_of(0, 1), "ResizeBilinearGrad", "align_corners half_pixel_centers"),
     **holding(_rows_of(0, 1), "InTopKV2 SparseSoftmaxCrossEntropyWithLogits"),
     **holding(_bitcast, "Bitcast"),
-    **holding(_bias, "BiasAdd", "data_format"),
+    **holding(_bias, "BiasAdd", "data_format", varying=[0]),
     **holding(_bias_gradient, "BiasAddGrad", "data_format"),
-    **holding(_gather, "GatherV2", "batch_dims"),
+    **holding(_gather, "GatherV2", "batch_dims", varying=[0, 1]),
     **holding(_gather_from_variable, "ResourceGather"),
-    **holding(_one_hot, "OneHot", "axis"),
-    **holding(_segment_sum, "UnsortedSegmentSum"),
+    **holding(_one_hot, "OneHot", "axis", varying=[0]),
+    **holding(_segment_sum, "UnsortedSegmentSum", varying=[0, 1]),
 }

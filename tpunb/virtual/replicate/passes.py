@@ -28,6 +28,7 @@ from tpunb.virtual.graph.function_def import (
     called_functions,
     control_inputs,
     data_inputs,
+    function_attributes,
     has_effects,
     in_topological_order,
     is_stateful,
@@ -106,7 +107,8 @@ class MatrixUnit:
         known: dict[tuple[Reference, str], str] = {}
         for node in result.node_def[:]:
             if OUTSIDE in node.attr:
-                _name_as_the_hosts(node)
+                for called in function_attributes(node):
+                    called.name += _ON_HOST
             elif self._multiplies(node):
                 for place, source in _factors(node):
                     key = source, node.device
@@ -116,12 +118,7 @@ class MatrixUnit:
         return result
 
     def body(self, name: str, library: Library) -> FunctionDef:
-        """A function that a rounded one calls, its calls inlined, rounded too.
-
-        Args:
-            name: Its name there.
-            library: Finds functions by the names that they were traced with.
-        """
+        """A function that a rounded one calls, its calls inlined, rounded too."""
         body = inlined(library(name.removesuffix(_ON_HOST)), library)
         if name.endswith(_ON_HOST):
             for node in body.node_def:
@@ -138,14 +135,6 @@ class MatrixUnit:
         return self.by_default and (
             "equation" not in node.attr or _contracts(node.attr["equation"].s.decode())
         )
-
-
-def _name_as_the_hosts(node: NodeDef) -> None:
-    """Names the functions of a loop or a branch as those of one that runs on the host."""
-    for value in node.attr.values():
-        functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
-        for function in functions:
-            function.name += _ON_HOST
 
 
 def _contracts(equation: str) -> bool:

@@ -14,8 +14,8 @@ import dataclasses
 import functools
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSet, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -37,30 +37,8 @@ from tpunb.virtual.replicate.writer import Expansion, expand
 from tpunb.virtual.variable_copies import Copies
 
 
-class Family(Protocol):
-    """The functions that were written for one replica function, at first and since."""
-
-    @property
-    def bodies(self) -> Sequence[FunctionDef]:
-        """Those that the function for all replicas calls."""
-
-    @property
-    def graphs(self) -> MutableSet[Any]:
-        """The graphs that the function for all replicas stands in."""
-
-    @property
-    def saved(self) -> Mapping[str, FunctionDef]:
-        """What goes into a saved model, by name; nothing if it is what is registered."""
-
-
 class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
-    """A function for all replicas, or one that it calls.
-
-    Args:
-        definition: The function; it is registered in the runtime.
-        traced: The function of one replica from which it was written.
-        family: The functions that were written with it.
-    """
+    """A function for all replicas, or one that it calls."""
 
     __slots__ = ["_family", "_graph", "_traced"]
 
@@ -68,7 +46,7 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         self,
         definition: FunctionDef,
         traced: atomic_function.AtomicFunction | None = None,
-        family: Family | None = None,
+        family: Replication | None = None,
     ) -> None:
         runtime = context.context()
         runtime.add_function_def(definition)
@@ -127,21 +105,17 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         if self._traced is None:
             return GraphDebugInfo()
         gathered, known = gathered_origins(self._traced)
-        bodies = self._family.bodies if self._family else ()
-        for definition in (self.definition, *bodies):
+        for definition in (self.definition, *(self._family.bodies if self._family else ())):
             for node in definition.node_def:
                 # A node of a body has signed with its name in the whole.
                 name = next(iter(node.experimental_debug_info.original_node_names), node.name)
                 trace = nearest_trace(name, known)
                 if trace is not None:
                     gathered.name_to_trace_id[name] = trace
-        for name, trace in known.items():
-            if name not in gathered.name_to_trace_id:
-                gathered.name_to_trace_id[name] = trace
+        for name in known.keys() - gathered.name_to_trace_id.keys():
+            gathered.name_to_trace_id[name] = known[name]
         return gathered
 
-
-_Copies = weakref.WeakValueDictionary[str, Copies]
 
 Separate = Mapping[str, Copies]
 """The copies of variables that were merged, by the variables' keys."""
@@ -150,14 +124,10 @@ Separate = Mapping[str, Copies]
 class Replication:
     """A replica function that is written for all replicas, as often as needed.
 
-    Args:
-        function: The replica function.
-        arguments: Its arguments, as they were known at first.
-        made: What was written at first.
-
     Attributes:
         equal: The keys of variables whose copies it takes for equal.
         merged: The keys of those whose copies it takes for one.
+        bodies: The functions that were made for it, at first and since.
         graphs: Those that the function for all replicas stands in, some of which another thread
             may still be building.
     """
@@ -166,10 +136,10 @@ class Replication:
         self._function = function
         self._arguments = arguments
         self._name = str(made.definition.signature.name)
-        self._bodies = list(made.bodies)
+        self.bodies: Sequence[FunctionDef] = made.bodies
         self._renewed: list[ReplicatedFunction] = []
         self.equal: frozenset[str] = frozenset()
-        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.graphs = weakref.WeakSet[Any]()
         self.merged = frozenset(one.key for one in arguments.values() if one.is_merged)
         self._used: list[Copies] = []
 
@@ -177,11 +147,6 @@ class Replication:
     def variables(self) -> frozenset[str]:
         """The keys of the mirrored variables that it uses."""
         return frozenset(one.key for one in self._arguments.values() if one.is_mirrored)
-
-    @property
-    def bodies(self) -> Sequence[FunctionDef]:
-        """The functions that were made for it, at first and since."""
-        return tuple(self._bodies)
 
     @functools.cached_property
     def saved(self) -> Mapping[str, FunctionDef]:
@@ -211,10 +176,6 @@ class Replication:
     def renew(self, diverged: Collection[str], separate: Separate) -> tuple[set[str], set[str]]:
         """Redefines the function, now that more copies may differ or are split.
 
-        Args:
-            diverged: The keys of variables whose copies may differ.
-            separate: The copies of variables that were merged, by their keys.
-
         Returns:
             The keys of variables whose copies it may set apart, now that it is redefined, and
             of those whose copies have to be split before it can be.
@@ -229,7 +190,7 @@ class Replication:
         if made.split:
             return set(), keys_of(self._arguments, made.split)
         # The old bodies stay: what runs or is prepared at this moment may need them.
-        self._bodies += made.bodies
+        self.bodies = (*self.bodies, *made.bodies)
         self._renewed += [ReplicatedFunction(body) for body in made.bodies]
         _redefine(made.definition, list(self.graphs))
         self.equal, self.merged = equal, merged
@@ -247,10 +208,10 @@ class Divergence:
     def __init__(self) -> None:
         self.variables: set[str] = set()
         # The copies that are merged, and those that were.
-        self._merged: _Copies = weakref.WeakValueDictionary()
-        self._separate: _Copies = weakref.WeakValueDictionary()
+        self._merged = weakref.WeakValueDictionary[str, Copies]()
+        self._separate = weakref.WeakValueDictionary[str, Copies]()
         # A replication lives as long as the functions that were registered for it.
-        self._replications: weakref.WeakSet[Replication] = weakref.WeakSet()
+        self._replications = weakref.WeakSet[Replication]()
         self._has_changed = False
         self._unsettled: list[Copies] = []
         self._depth = 0
@@ -264,11 +225,6 @@ class Divergence:
         self, function: ReplicaFunction, arguments: Arguments, traced: Any
     ) -> tuple[Expansion, list[ReplicatedFunction]] | None:
         """Writes a replica function for all replicas, and keeps it right from then on.
-
-        Args:
-            function: The replica function.
-            arguments: Its arguments.
-            traced: The same as TensorFlow traced it, with its stack traces.
 
         Returns:
             What was written, and the functions as they are registered; the last is the
@@ -365,13 +321,7 @@ def keys_of(arguments: Arguments, names: Collection[str]) -> set[str]:
 def as_known(
     arguments: Arguments, diverged: Collection[str], separate: Separate
 ) -> Mapping[str, Argument]:
-    """Arguments with what has become known of their variables.
-
-    Args:
-        arguments: The arguments as they were known before.
-        diverged: The keys of variables whose copies may differ.
-        separate: The copies of variables that were merged, by their keys.
-    """
+    """Arguments with what has become known of their variables."""
     known = dict(arguments)
     for name, argument in arguments.items():
         if argument.merged and argument.key in separate:

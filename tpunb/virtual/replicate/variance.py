@@ -171,17 +171,7 @@ def body_arguments(
     variances: Sequence[Variance],
     arguments: Arguments,
 ) -> dict[str, Argument]:
-    """How the inputs of lifted control flow reach its body.
-
-    Args:
-        names: The body's arguments.
-        sources: Where each comes from in the function around it.
-        variances: How much each differs between replicas.
-        arguments: The arguments of the function around it.
-
-    Returns:
-        The arguments of the body, by name.
-    """
+    """How the inputs of lifted control flow reach its body."""
     inner = {}
     for name, source, variance in zip(names, sources, variances, strict=True):
         outer = arguments.get(source.source)
@@ -227,7 +217,7 @@ class Analysis:
         arguments: The function's arguments; those whose copies a replica may set on
             its own have diverged.
         plans: How joined nodes do it, by their names.
-        statics: What is known of the function's tensors, if nodes are joined.
+        statics: What is known of the function's tensors; their shapes if nodes are joined.
         apart: The names of merged arguments that each replica changes for itself.
     """
 
@@ -236,8 +226,8 @@ class Analysis:
     output_variances: Mapping[str, Sequence[Variance]]
     roles: Mapping[str, Role]
     arguments: Arguments
+    statics: StaticTensors
     plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
-    statics: StaticTensors | None = None
     apart: AbstractSet[str] = frozenset()
 
     @property
@@ -264,6 +254,14 @@ class Analysis:
         argument = self.arguments.get(source.source)
         return argument is not None and argument.is_stacked
 
+    def given(self, source: Reference, plans: Mapping[str, Plan]) -> Form | None:
+        """The form in which a tensor is there; None for one of each replica."""
+        if source.source in plans:
+            return plans[source.source].gives[self.statics.place(source)]
+        if self.is_stacked(source):
+            return self.arguments[source.source].form
+        return None if self.variance(source) is Variance.VARYING else Form.SHARED
+
 
 @dataclasses.dataclass(frozen=True)
 class Body:
@@ -285,16 +283,7 @@ _LARGE_CONSTANT = 4096
 
 
 def analyze(function: FunctionDef, arguments: Arguments, library: Library) -> Analysis:
-    """Finds what of a replica function varies between replicas.
-
-    Args:
-        function: The replica function, its calls inlined.
-        arguments: Its arguments, by name.
-        library: Finds the functions of control flow.
-
-    Returns:
-        What is known of each node.
-    """
+    """Finds what of a replica function varies between replicas."""
     order = in_topological_order(function.node_def)
     while True:
         diverged = {name for name, argument in arguments.items() if argument.diverged}
@@ -329,6 +318,7 @@ class _Pass:
             self.output_variances,
             self.roles,
             self.arguments,
+            StaticTensors(function, self.nodes, {}),
             apart=self.apart,
         )
 

@@ -18,6 +18,7 @@ from tpunb.virtual._tensorflow import AttrValue, FuncGraph, FunctionDef, NodeDef
 from tpunb.virtual.graph.function_def import (
     CALLS,
     CONTROL_FLOW,
+    SLICE_MASKS,
     Add,
     add_constant,
     add_node,
@@ -37,18 +38,7 @@ _INT32 = type_of(dtypes.int32)
 
 
 def hide(add: Add, name: str, device: str, tensor: str, kind: AttrValue) -> str:
-    """Hides from TensorFlow's optimizer where a tensor comes from.
-
-    Args:
-        add: Writes further nodes.
-        name: The node for which the tensor is hidden.
-        device: Where that node runs.
-        tensor: What is hidden.
-        kind: Its type.
-
-    Returns:
-        What to read in its place.
-    """
+    """Hides from TensorFlow's optimizer where a tensor comes from."""
     # A placeholder's default may be overridden, so that the optimizer does not fold it.
     unknown = AttrValue()
     unknown.shape.unknown_rank = True
@@ -100,16 +90,11 @@ def _keep_waits(add: Add, node: NodeDef) -> None:
 
 _CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 _INT32 = type_of(dtypes.int32)
-_NO_MASKS = dict.fromkeys(
-    ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), integer(0)
-)
+_NO_MASKS = dict.fromkeys(SLICE_MASKS, integer(0))
 
 
 def unknown_sizes(graph: FuncGraph) -> dict[str, tuple[int, ...]] | None:
     """The convolutions whose batch is of unknown size.
-
-    Args:
-        graph: The traced replica function.
 
     Returns:
         The shapes of their results, -1 for the batch, by the names that the nodes have when
@@ -169,11 +154,7 @@ def guard(add: Add, node: NodeDef, shape: Sequence[int] | None = None) -> str | 
 
 
 def guard_all(function: FunctionDef) -> None:
-    """Makes the nodes of a function that is called by replicas safe.
-
-    Args:
-        function: The function; it is changed.
-    """
+    """Makes the nodes of a function that is called by replicas safe."""
     add = functools.partial(add_node, function)
     instead: dict[str, str] = {}
     for node in list(function.node_def):
@@ -202,14 +183,7 @@ def _give_shape(add: Add, node: NodeDef, shape: Sequence[int]) -> str:
 
 
 def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> str:
-    """Gives a node an example of zeros in addition, and leaves that out of its result.
-
-    Args:
-        add: Writes further nodes.
-        node: The node; the first of its inputs get the example.
-        types: The attribute with the type of each of these.
-        rank: Of the inputs and the result.
-    """
+    """Gives a node an example of zeros in addition, and leaves that out of its result."""
     rows = [[0, 1], *[[0, 0]] * (rank - 1)]
     margins = add_constant(add, f"{node.name}/margins", node.device, rows)
     for place, key in enumerate(types):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from tpunb.virtual._tensorflow import AttrValue, NodeDef, dtypes
@@ -42,16 +41,10 @@ def write_copies(builder: Builder, node: NodeDef) -> None:
 
 def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
     """Writes a node as it was traced, for one replica, and gives it."""
-    copy = builder.result.node_def.add()
-    copy.CopyFrom(node)
-    copy.name = instance(node.name, replica)
-    copy.device = builder.device(node, replica)
-    del copy.input[:]
+    copy = builder.copy_of(node, replica)
     copy.input.extend(builder.tensor(source, replica) for source in data_inputs(node))
     repeated = builder.is_repeated(node.name)
     copy.input.extend(builder.waits(node, replica) if repeated else builder.waits_of_one(node))
-    # It asks to be on a device with nodes that may have other names here.
-    copy.attr.pop("_class", None)
     if node.op in CONTROL_FLOW:
         # Run as a kernel its body stays on the replica's core; lowered, it would not. That
         # is wanted where it uses what is on several devices.
@@ -90,113 +83,76 @@ def _is_assertion(builder: Builder, node: NodeDef, device: str) -> bool:
 
 def write_update(builder: Builder, node: NodeDef) -> None:
     """Writes an update that is the same on every core: computed once and broadcast."""
-    update = _Update(builder, node)
-    many = any(len(builder.handles.holders(handle)) > 1 for handle in update.handles)
+    name, kind = node.name, node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]
+    handles = [source for source in data_inputs(node) if builder.is_resource(source)]
+    many = any(len(builder.handles.holders(handle)) > 1 for handle in handles)
+    # What changed the copy of a handle, by its place and by the replica.
+    written: dict[tuple[int, int], str] = {}
+    values: list[str] = []
     if many and node.op in ASSIGNMENTS:
-        update.broadcast([update.assigned()])
+        values = [_assigned_value(builder, node, kind)]
     else:
-        update.write_on_first()
-        if many:
-            update.broadcast(update.updated())
-    update.end()
-
-
-class _Update:
-    """An update while it is written.
-
-    Attributes:
-        handles: Of the variables that it changes.
-    """
-
-    def __init__(self, builder: Builder, node: NodeDef) -> None:
-        self._builder = builder
-        self._node = node
-        self._name = instance(node.name, 0)
-        self._kind = node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]
-        self.handles = [source for source in data_inputs(node) if builder.is_resource(source)]
-        # What changed the copy of a handle, by its place and by the replica.
-        self._written: dict[tuple[int, int], str] = {}
-
-    def write_on_first(self) -> None:
-        """Writes the node as it was traced, for the first replica's copies."""
-        copy = write_copy(self._builder, self._node, 0)
+        copy = write_copy(builder, node, 0)
         known = set(copy.input)
-        waits = itertools.chain.from_iterable(self._waits(handle, 0) for handle in self.handles)
+        waits = [wait for handle in handles for wait in _waits_of_copy(builder, node, handle, 0)]
         copy.input.extend(wait for wait in dict.fromkeys(waits) if wait not in known)
-        self._written.update(((place, 0), self._name) for place in range(len(self.handles)))
+        written.update(((place, 0), name) for place in range(len(handles)))
+        if many:
+            values = [
+                _read_first(builder, f"{name}/updated_{place}", handle, [f"^{name}"], kind)
+                for place, handle in enumerate(handles)
+            ]
+    for place, (handle, value) in enumerate(zip(handles, values, strict=many)):
+        for replica in builder.handles.holders(handle):
+            if (place, replica) not in written:
+                written[place, replica] = builder.add(
+                    "AssignVariableOp",
+                    instance(name, replica) + (f"/{place}" if place else ""),
+                    builder.device_of(handle, replica),
+                    [
+                        builder.tensor(handle, replica),
+                        builder.broadcast(value, kind, replica),
+                        *_waits_of_copy(builder, node, handle, replica),
+                    ],
+                    dtype=kind,
+                )
+    for replica in builder.replicas:
+        holders = [builder.handles.holder(handle, replica) for handle in handles]
+        changes = [written[place] for place in enumerate(holders)]
+        builder.controls[name][replica] = list(dict.fromkeys(changes))
 
-    def assigned(self) -> str:
-        """The new value of a variable, computed on the first core."""
-        builder, node = self._builder, self._node
-        handle, value = data_inputs(node)
-        if node.op == "AssignVariableOp":
-            return builder.tensor(value, 0)
-        old = self._read("old", handle, builder.waits(node, 0))
-        op, name = "AddV2" if node.op == "AssignAddVariableOp" else "Sub", f"{self._name}/new"
-        builder.add(op, name, builder.cores[0][0], [old, builder.tensor(value, 0)], T=self._kind)
-        return f"{name}:z:0"
 
-    def updated(self) -> list[str]:
-        """The values of the first replica's copies, once they are changed."""
-        waits = [f"^{self._name}"]
-        return [
-            self._read(f"updated_{place}", handle, waits)
-            for place, handle in enumerate(self.handles)
-        ]
+def _assigned_value(builder: Builder, node: NodeDef, kind: AttrValue) -> str:
+    """The new value of a variable, computed on the first core."""
+    handle, value = data_inputs(node)
+    if node.op == "AssignVariableOp":
+        return builder.tensor(value, 0)
+    old = _read_first(builder, f"{node.name}/old", handle, builder.waits(node, 0), kind)
+    op, name = "AddV2" if node.op == "AssignAddVariableOp" else "Sub", f"{node.name}/new"
+    builder.add(op, name, builder.cores[0][0], [old, builder.tensor(value, 0)], T=kind)
+    return f"{name}:z:0"
 
-    def broadcast(self, values: Sequence[str]) -> None:
-        """Assigns the new values to all copies that do not have them yet."""
-        for place, (handle, value) in enumerate(zip(self.handles, values, strict=True)):
-            for replica in self._builder.handles.holders(handle):
-                if (place, replica) not in self._written:
-                    self._written[place, replica] = self._assign(place, handle, value, replica)
 
-    def end(self) -> None:
-        """Has each replica wait for what changes its copies."""
-        builder = self._builder
-        for replica in builder.replicas:
-            holders = [builder.handles.holder(handle, replica) for handle in self.handles]
-            written = [self._written[place] for place in enumerate(holders)]
-            builder.controls[self._node.name][replica] = list(dict.fromkeys(written))
+def _waits_of_copy(
+    builder: Builder, node: NodeDef, handle: Reference, replica: int
+) -> Sequence[str]:
+    """The control inputs of what changes a copy: those of all replicas that have it."""
+    return builder.all_waits(node, builder.handles.sharing(handle, replica))
 
-    def _assign(self, place: int, handle: Reference, value: str, replica: int) -> str:
-        builder = self._builder
-        return builder.add(
-            "AssignVariableOp",
-            instance(self._node.name, replica) + (f"/{place}" if place else ""),
-            builder.device_of(handle, replica),
-            [
-                builder.tensor(handle, replica),
-                builder.broadcast(value, self._kind, replica),
-                *self._waits(handle, replica),
-            ],
-            dtype=self._kind,
-        )
 
-    def _waits(self, handle: Reference, replica: int) -> list[str]:
-        """What has to be done before a copy changes, by all replicas that have it."""
-        sharing = self._builder.handles.sharing(handle, replica)
-        return self._builder.all_waits(self._node, sharing)
-
-    def _read(self, name: str, handle: Reference, waits: Sequence[str]) -> str:
-        builder, name = self._builder, f"{self._name}/{name}"
-        inputs = [builder.tensor(handle, 0), *waits]
-        builder.add("ReadVariableOp", name, builder.device_of(handle, 0), inputs, dtype=self._kind)
-        return f"{name}:value:0"
+def _read_first(
+    builder: Builder, name: str, handle: Reference, waits: Sequence[str], kind: AttrValue
+) -> str:
+    """Reads the first replica's copy of a variable."""
+    inputs = [builder.tensor(handle, 0), *waits]
+    builder.add("ReadVariableOp", name, builder.device_of(handle, 0), inputs, dtype=kind)
+    return f"{name}:value:0"
 
 
 def write_last_values(builder: Builder, argument: str, dtype: int) -> list[str]:
     """Copies a variable's last value to the other logical devices that hold it.
 
     Only a TPU needs the copies: every read here is from the first device.
-
-    Args:
-        builder: Has written the function's nodes.
-        argument: The variable's handle.
-        dtype: The type of its value.
-
-    Returns:
-        The names of the nodes that copy.
     """
     changes = [
         node.name

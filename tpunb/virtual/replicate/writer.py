@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from tpunb._util.logs import logger, timed
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
+from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
 from tpunb.virtual.graph.function_def import (
     ASSIGNMENTS,
     LOOPS,
@@ -23,6 +23,7 @@ from tpunb.virtual.graph.function_def import (
     add_constant,
     control_inputs,
     data_inputs,
+    function_attributes,
     instance,
     integer,
     is_stateful,
@@ -35,7 +36,6 @@ from tpunb.virtual.graph.function_def import (
 )
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.function_copies import FunctionCopies
-from tpunb.virtual.replicate.joined_forms import Plan
 from tpunb.virtual.replicate.joining import join
 from tpunb.virtual.replicate.passes import ReplicaFunction
 from tpunb.virtual.replicate.variance import (
@@ -63,11 +63,7 @@ _LITTLE = 2**24
 
 
 def take_turns(builder: Builder) -> None:
-    """Makes the replicas' nodes, which are written, wait for those of earlier replicas.
-
-    Args:
-        builder: Has written the nodes of a function, or of a body.
-    """
+    """Makes the replicas' nodes, which are written, wait for those of earlier replicas."""
     pairs = list(_followers(builder.processes, builder.at_once))
     if not pairs:
         return
@@ -87,12 +83,7 @@ def take_turns(builder: Builder) -> None:
 
 
 def _followers(processes: Sequence[str], at_once: int | None) -> Iterator[tuple[int, int]]:
-    """Pairs of replicas, of which the second waits for the first.
-
-    Args:
-        processes: The process of each replica.
-        at_once: How many replicas of a process run at a time; None for all.
-    """
+    """Pairs of replicas, of which the second waits for the first."""
     if at_once is None:
         return
     inside: dict[str, list[int]] = defaultdict(list)
@@ -149,10 +140,9 @@ class _Parts:
 
     def _bytes(self, node: NodeDef) -> float:
         """How much memory a node takes at the most, as far as that is known."""
-        statics = self._builder.analysis.statics
-        if statics is None or (is_stateful(node) and node.op not in READS | ASSIGNMENTS):
+        if is_stateful(node) and node.op not in READS | ASSIGNMENTS:
             return math.inf
-        return statics.bytes_of(node)
+        return self._builder.analysis.statics.bytes_of(node)
 
     def _is_own(self, name: str) -> bool:
         """Whether every replica has a node of its own, which is no meeting of them."""
@@ -170,14 +160,10 @@ def write_results(
 ) -> None:
     """Writes what the function returns: once per replica what is `VARYING`."""
     for index, (result, variance) in enumerate(zip(results, variances, strict=True)):
-        argument = builder.analysis.arguments.get(result.source.source)
-        component = argument is not None and argument.is_component
-        many = variance is Variance.VARYING or component
-        for replica in builder.handles.holders(result.source) if many else (0,):
-            added = builder.result.signature.output_arg.add()
-            added.name = f"output_{index}_{replica}"
-            added.type = result.type
-            builder.result.ret[added.name] = builder.tensor(result.source, replica)
+        for replica in builder.own(result.source, variance):
+            name = f"output_{index}_{replica}"
+            builder.result.signature.output_arg.add(name=name, type=result.type)
+            builder.result.ret[name] = builder.tensor(result.source, replica)
 
 
 def write_effects(builder: Builder) -> None:
@@ -193,7 +179,12 @@ def write_effects(builder: Builder) -> None:
     targets.update(dict.fromkeys(sorted(returned & builder.once)))
     for replica in builder.replicas[1:]:
         ends = {name for target in targets for name in builder.ends(target, replica)}
-        effects.update(dict.fromkeys(_end(builder, replica, sorted(ends - effects.keys()))))
+        waits = [f"^{name}" for name in sorted(ends - effects.keys())]
+        if len(waits) > 1:
+            # One waits for all on a replica: what follows the call waits for each of these.
+            name, device = f"tpunb_end/replica_{replica}", builder.cores[replica][0]
+            waits = [builder.add("NoOp", name, device, waits)]
+        effects.update(dict.fromkeys(name.lstrip("^") for name in waits))
     for name, argument in sorted(builder.analysis.arguments.items()):
         if argument.copy_type is not None:
             copied = write_last_values(builder, name, argument.copy_type)
@@ -203,140 +194,70 @@ def write_effects(builder: Builder) -> None:
         builder.result.signature.control_output.append(f"effect_{number}")
 
 
-def _end(builder: Builder, replica: int, ends: Sequence[str]) -> Sequence[str]:
-    """One node that waits for all on a replica: what follows the call waits for each of them."""
-    if len(ends) < 2:
-        return ends
-    name, device = f"tpunb_end/replica_{replica}", builder.cores[replica][0]
-    return [builder.add("NoOp", name, device, [f"^{end}" for end in ends])]
-
-
 def write_lifted(builder: Builder, node: NodeDef) -> None:
-    """Writes control flow containing collectives, widened to all replicas.
-
-    Args:
-        builder: Where it is written.
-        node: The loop or branch.
-    """
-    lifted = _Lifted(builder, node)
-    copy = builder.result.node_def.add()
-    copy.CopyFrom(node)
-    copy.name = instance(node.name, 0)
+    """Writes control flow containing collectives, widened to all replicas."""
+    analysis, is_loop = builder.analysis, node.op in LOOPS
+    sources = data_inputs(node) if is_loop else data_inputs(node)[1:]
+    outputs = analysis.output_variances[node.name]
+    variances = outputs if is_loop else [*map(analysis.variance, sources)]
+    copy = builder.copy_of(node, 0)
     copy.device = builder.cores[0][0]
-    del copy.input[:]
-    if not lifted.is_loop:
-        copy.input.append(_agreed_predicate(builder, node))
-    types = lifted.widen_inputs(copy)
+    if not is_loop:
+        # An `If` takes any type for true or false; a `Case` takes an index.
+        kind = dtypes.as_dtype(node.attr["Tcond"].type) if "Tcond" in node.attr else dtypes.int32
+        predicate = data_inputs(node)[0]
+        copy.input.append(_agreed(builder, f"{node.name}/agreed", predicate, kind))
+    types = _widened(builder, node.attr["T" if is_loop else "Tin"], sources, variances)
+    for source, variance in zip(sources, variances, strict=True):
+        replicas = builder.own(source, variance)
+        copy.input.extend(builder.tensor(source, replica) for replica in replicas)
     copy.input.extend(builder.all_waits(node, builder.replicas))
-    set_types(copy, types, lifted.output_types(types))
-    lifted.write_bodies(copy)
-    copy.attr["_lower_using_switch_merge"].b = True
-    lifted.name_outputs()
-
-
-class _Lifted:
-    """A loop or branch, and how its inputs and outputs are widened.
-
-    Attributes:
-        is_loop: Whether it is a loop.
-        sources: What reaches its bodies.
-        variances: How much each of these differs between replicas in the bodies.
-        outputs: How much each of its outputs differs.
-    """
-
-    def __init__(self, builder: Builder, node: NodeDef) -> None:
-        self._builder = builder
-        self._node = node
-        self.is_loop = node.op in LOOPS
-        self.sources = data_inputs(node) if self.is_loop else data_inputs(node)[1:]
-        self.outputs = builder.analysis.output_variances[node.name]
-        self.variances = (
-            self.outputs if self.is_loop else [*map(builder.analysis.variance, self.sources)]
-        )
-
-    def widen_inputs(self, copy: NodeDef) -> list[int]:
-        """Gives the node for all replicas its inputs; gives their types."""
-        types: list[int] = []
-        traced = self._node.attr["T" if self.is_loop else "Tin"].list.type
-        for source, variance, kind in zip(self.sources, self.variances, traced, strict=True):
-            argument = self._builder.analysis.arguments.get(source.source)
-            many = variance is Variance.VARYING or (argument is not None and argument.per_replica)
-            replicas = self._builder.handles.holders(source) if many else (0,)
-            copy.input.extend(self._builder.tensor(source, replica) for replica in replicas)
-            types.extend([kind] * len(replicas))
-        return types
-
-    def output_types(self, input_types: list[int]) -> list[int]:
-        """The types of the outputs for all replicas."""
-        if self.is_loop:
-            return input_types
-        return [
-            kind
-            for kind, variance in zip(self._node.attr["Tout"].list.type, self.outputs, strict=True)
-            for _ in (self._builder.replicas if variance is Variance.VARYING else (0,))
-        ]
-
-    def write_bodies(self, copy: NodeDef) -> None:
-        """Writes the functions of the node, and names them in it."""
-        for key in sorted(copy.attr):
-            value = copy.attr[key]
-            functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
-            for function in functions:
-                definition = self._body(function.name, is_condition=key == "cond")
-                function.name = definition.signature.name
-
-    def _body(self, name: str, *, is_condition: bool) -> FunctionDef:
-        library = self._builder.copies.library
-        body = library(name)
+    # A loop gives what it takes, handles of variables too.
+    results = (
+        sources if is_loop else [Reference(node.name, f":output:{k}") for k in range(len(outputs))]
+    )
+    given = _widened(builder, node.attr["T" if is_loop else "Tout"], results, outputs)
+    set_types(copy, types, given)
+    for function in function_attributes(copy):
+        is_condition = is_loop and function.name == node.attr["cond"].func.name
+        body = builder.copies.library(function.name)
         names = [argument.name for argument in body.signature.input_arg]
-        outer = self._builder.analysis.arguments
-        arguments = body_arguments(names, self.sources, self.variances, outer)
-        path = f"{self._builder.path}{self._node.name}/"
-        inside = self._builder.for_body(body, analyze(body, arguments, library), path)
+        arguments = body_arguments(names, sources, variances, analysis.arguments)
+        inner = analyze(body, arguments, builder.copies.library)
+        inside = builder.for_body(body, inner, f"{builder.path}{node.name}/")
         write_nodes(inside)
         if is_condition:
             _write_condition(inside)
         else:
-            write_results(inside, returned(body), self.outputs)
+            write_results(inside, returned(body), outputs)
             write_effects(inside)
-        self._builder.lifted += [*inside.lifted, inside.result]
-        return inside.result
-
-    def name_outputs(self) -> None:
-        """Records where each replica finds its part of each output."""
-        name, place = self._node.name, 0
-        for index, variance in enumerate(self.outputs):
-            many = variance is Variance.VARYING or self._is_component(index)
-            places = self._places(index) if many else dict.fromkeys(self._builder.replicas, 0)
-            for replica, part in places.items():
-                text = f"{instance(name, 0)}:output:{place + part}"
-                self._builder.tensors[name, f":output:{index}", replica] = text
-            place += max(places.values()) + 1
-        for replica in self._builder.replicas:
-            self._builder.controls[name][replica] = [instance(name, 0)]
-
-    def _places(self, index: int) -> dict[int, int]:
-        """Where, among the parts of an output, each replica's is."""
-        builder = self._builder
-        if not self.is_loop:
-            return {replica: replica for replica in builder.replicas}
-        handles, source = builder.handles, self.sources[index]
-        places = {holder: place for place, holder in enumerate(handles.holders(source))}
-        return {replica: places[handles.holder(source, replica)] for replica in builder.replicas}
-
-    def _is_component(self, index: int) -> bool:
-        """Whether an output of a loop is a variable's handle that went into it."""
-        if not self.is_loop:
-            return False
-        argument = self._builder.analysis.arguments.get(self.sources[index].source)
-        return argument is not None and argument.is_component
+        builder.lifted += [*inside.lifted, inside.result]
+        function.name = inside.result.signature.name
+    copy.attr["_lower_using_switch_merge"].b = True
+    place = 0
+    for index, (source, variance) in enumerate(zip(results, outputs, strict=True)):
+        places = {owner: place + k for k, owner in enumerate(builder.own(source, variance))}
+        for replica in builder.replicas:
+            found = places.get(builder.handles.holder(source, replica), place)
+            text = f"{copy.name}:output:{found}"
+            builder.tensors[node.name, f":output:{index}", replica] = text
+        place += len(places)
+    for replica in builder.replicas:
+        builder.controls[node.name][replica] = [copy.name]
 
 
-def _agreed_predicate(builder: Builder, node: NodeDef) -> str:
-    """The condition of a branch, on which all replicas must agree."""
-    # An `If` takes any type for true or false; a `Case` takes an index.
-    kind = dtypes.as_dtype(node.attr["Tcond"].type) if "Tcond" in node.attr else dtypes.int32
-    return _agreed(builder, f"{node.name}/agreed", data_inputs(node)[0], kind)
+def _widened(
+    builder: Builder,
+    types: AttrValue,
+    sources: Sequence[Reference],
+    variances: Sequence[Variance],
+) -> list[int]:
+    """The types of what control flow takes or gives, once for each replica that has its own."""
+    return [
+        kind
+        for kind, source, variance in zip(types.list.type, sources, variances, strict=True)
+        for _ in builder.own(source, variance)
+    ]
 
 
 def _write_condition(builder: Builder) -> None:
@@ -354,63 +275,49 @@ def _agreed(builder: Builder, name: str, source: Reference, kind: dtypes.DType) 
     values = [builder.tensor(source, replica) for replica in builder.replicas]
     device, attribute, first = builder.cores[0][0], type_of(kind), f"{name}/first"
     builder.add("Identity", first, device, values[:1], T=attribute)
-    checks = [
-        _assert_equal(builder, name, [f"{first}:output:0", values[replica]], replica, kind)
-        for replica in builder.replicas[1:]
-    ]
+    checks = []
+    for replica in builder.replicas[1:]:
+        check, end = f"{name}/equal_{replica}", f"{name}/assert_{replica}"
+        builder.add("Equal", check, device, [f"{first}:output:0", values[replica]], T=attribute)
+        text = (
+            f"Replica {replica} and replica 0 disagree about a condition around a cross-replica "
+            "operation. On a TPU this hangs: make the condition the same on every replica."
+        )
+        message = add_constant(
+            builder.add, f"{name}/message_{replica}", device, text, dtypes.string
+        )
+        inputs, types = [f"{check}:z:0", message], types_of([dtypes.string])
+        checks.append(
+            "^" + builder.add("Assert", end, device, inputs, T=types, summarize=integer(1))
+        )
     builder.add("Identity", name, device, [f"{first}:output:0", *checks], T=attribute)
     return f"{name}:output:0"
 
 
-def _assert_equal(
-    builder: Builder, name: str, pair: Sequence[str], replica: int, kind: dtypes.DType
-) -> str:
-    """Fails unless a replica's scalar equals the first one's; gives what to wait for."""
-    device = builder.cores[0][0]
-    check, end = f"{name}/equal_{replica}", f"{name}/assert_{replica}"
-    builder.add("Equal", check, device, pair, T=type_of(kind))
-    message = add_constant(
-        builder.add, f"{name}/message_{replica}", device, _disagreement(replica), dtypes.string
-    )
-    inputs = [f"{check}:z:0", message]
-    types = types_of([dtypes.string])
-    builder.add("Assert", end, device, inputs, T=types, summarize=integer(1))
-    return f"^{end}"
-
-
-def _disagreement(replica: int) -> str:
-    return (
-        f"Replica {replica} and replica 0 disagree about a condition around a cross-replica "
-        "operation. On a TPU this hangs: make the condition the same on every replica."
-    )
-
-
-_TYPES = {True: ("T", "T"), False: ("Tin", "Tout")}
-"""The attributes that are the types of what a loop, or a branch, takes and gives."""
-
-
 def write_joined(builder: Builder, node: NodeDef) -> None:
-    """Writes a node that stands for those of all replicas, as its plan says.
-
-    Args:
-        builder: Where it is written.
-        node: The node.
-    """
+    """Writes a node that stands for those of all replicas, as its plan says."""
     plan = builder.analysis.plans[node.name]
-    joined = builder.result.node_def.add()
-    joined.CopyFrom(node)
-    joined.name = instance(node.name, 0)
-    joined.device = builder.device(node, 0)
+    joined = builder.copy_of(node, 0)
     if plan.op:
         joined.op = plan.op
         joined.attr.clear()
-    joined.attr.pop("_class", None)
     for key, value in plan.attributes.items():
         joined.attr[key].CopyFrom(value)
     if plan.bodies:
-        _write_bodies(builder, node, joined)
-    del joined.input[:]
-    joined.input.extend(_inputs(builder, node, plan))
+        names = {name: _write_body(builder, node, body) for name, body in plan.bodies.items()}
+        for function in function_attributes(joined):
+            function.name = names[function.name]
+        keys = ("T", "T") if node.op in LOOPS else ("Tin", "Tout")
+        set_types(joined, *(list(node.attr[key].list.type) for key in keys))
+        # As a kernel it runs its functions as they are.
+        joined.attr["_lower_using_switch_merge"].b = False
+    sources = data_inputs(node)
+    joined.input.extend(
+        builder.joined.input(sources[place], take)
+        if take.constant is None
+        else builder.joined.constant(take)
+        for place, take in enumerate(plan.takes)
+    )
     joined.input.extend(builder.waits_of_one(node))
     if builder.path:
         builder.copies.sign(joined, builder.path + joined.name)
@@ -418,31 +325,8 @@ def write_joined(builder: Builder, node: NodeDef) -> None:
         keep_from_folding(builder.add, joined)
 
 
-def _inputs(builder: Builder, node: NodeDef, plan: Plan) -> Iterator[str]:
-    sources = data_inputs(node)
-    for place, take in enumerate(plan.takes):
-        if take.constant is not None:
-            yield builder.joined.constant(take)
-        else:
-            yield builder.joined.input(sources[place], take)
-
-
-def _write_bodies(builder: Builder, node: NodeDef, joined: NodeDef) -> None:
-    """Writes the functions of a loop or a branch, and names them in it."""
-    plan = builder.analysis.plans[node.name]
-    names = {name: _written(builder, node, body) for name, body in plan.bodies.items()}
-    for value in joined.attr.values():
-        functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
-        for function in functions:
-            function.name = names[function.name]
-    kinds = [list(node.attr[key].list.type) for key in _TYPES[node.op in LOOPS]]
-    set_types(joined, *kinds)
-    # As a kernel it runs its functions as they are.
-    joined.attr["_lower_using_switch_merge"].b = False
-
-
-def _written(builder: Builder, node: NodeDef, body: Body) -> str:
-    """Writes a function for all replicas and gives its name."""
+def _write_body(builder: Builder, node: NodeDef, body: Body) -> str:
+    """Writes a function of joined control flow for all replicas and gives its name."""
     inside = builder.for_body(body.function, body.analysis, f"{builder.path}{node.name}/")
     write_nodes(inside)
     for index, (result, form) in enumerate(zip(returned(body.function), body.gives, strict=True)):
@@ -460,38 +344,23 @@ _WIRED = frozenset({Role.COLLECTIVE, Role.LIFTED})
 """What is checked although nothing needs it, and so needs what it takes."""
 
 
-def write_function(builder: Builder, results: Sequence[Returned]) -> FunctionDef:
-    """Writes a whole function, which returns each result once per replica."""
-    write_nodes(builder)
-    write_results(builder, results, [Variance.VARYING] * len(results))
-    write_effects(builder)
-    return builder.result
-
-
 def write_nodes(builder: Builder) -> None:
     """Writes what becomes of the nodes of a function."""
-    nodes = builder.analysis.order
+    write = {
+        Role.COLLECTIVE: write_collective,
+        Role.UPDATE: write_update,
+        Role.LIFTED: write_lifted,
+        Role.JOINED: write_joined,
+        Role.COMPUTE: write_copies,
+    }
+    nodes, roles = builder.analysis.order, builder.analysis.roles
     unused = {node.name for node in nodes if not builder.runs(node)}
-    if not any(builder.analysis.roles[name] in _WIRED for name in unused):
+    if not any(roles[name] in _WIRED for name in unused):
         # TensorFlow would prune them, from a graph that is larger by all replicas' copies.
         nodes = [node for node in nodes if node.name not in unused]
     for node in nodes:
-        _write_node(builder, node)
+        write[roles[node.name]](builder, node)
     take_turns(builder)
-
-
-def _write_node(builder: Builder, node: NodeDef) -> None:
-    role = builder.analysis.roles[node.name]
-    if role is Role.COLLECTIVE:
-        write_collective(builder, node)
-    elif role is Role.UPDATE:
-        write_update(builder, node)
-    elif role is Role.LIFTED:
-        write_lifted(builder, node)
-    elif role is Role.JOINED:
-        write_joined(builder, node)
-    else:
-        write_copies(builder, node)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -577,15 +446,18 @@ def _expanded(
     name = name or new_name(flat, function.cores)
     guarded = function.shapes is not None
     copies = FunctionCopies(library, name, prefix or name, guarded=guarded)
-    if not guarded:
+    if function.sizes is not None and not guarded:
         analysis = join(flat, analysis, function)
     builder = Builder(
         flat, analysis, function.cores, copies, name, function.at_once, shapes=function.shapes
     )
     outputs = returned(flat)
     places = {output: place for place, output in enumerate(dict.fromkeys(outputs))}
+    write_nodes(builder)
+    write_results(builder, list(places), [Variance.VARYING] * len(places))
+    write_effects(builder)
     return Expansion(
-        definition=write_function(builder, list(places)),
+        definition=builder.result,
         bodies=(*copies.made, *builder.lifted),
         reads=_only_read(flat, arguments),
         diverged=found.diverged,
