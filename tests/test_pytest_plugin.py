@@ -161,6 +161,17 @@ def test_the_kernel_is_ours_whatever_the_notebook_says(
     done.assert_outcomes(passed=2, failed=1)
 
 
+def test_keras_2(run: Run, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("tf_keras")
+    variable = "import os\nprint(os.environ['TF_USE_LEGACY_KERAS'])"
+    save(pytester.path / "one.ipynb", (variable, [stream("1\n")]))
+    done = run("--nbval", "--tpu=v3-8", "--tpu-keras=2")
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(
+        ["tpunb: notebooks run on a virtual TPU, v3-8, and tf.keras is Keras 2"]
+    )
+
+
 @THOROUGH
 def test_lax(run: Run, pytester: pytest.Pytester) -> None:
     save(
@@ -223,6 +234,7 @@ def test_no_tpu_no_notebook(run: Run, pytester: pytest.Pytester) -> None:
     ("arguments", "message"),
     [
         (["--nbval", "--tpu", "v3-9"], "*--tpu: There is no TPU type v3-9*"),
+        (["--tpu-keras", "2"], "*--tpu-keras is for virtual TPUs: add --tpu TYPE*"),
         (["--tpu", "v3-8"], "*--tpu is for notebooks: add --nbval or --nbval-lax*"),
         (
             ["--nbval", "--tpu", "v3-8", "--nbval-kernel-name", "python3"],

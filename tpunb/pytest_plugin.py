@@ -1,4 +1,4 @@
-"""The pytest option `--tpu TYPE`: nbval runs notebooks on a virtual TPU, unmodified.
+"""The pytest options `--tpu TYPE` and `--tpu-keras 2`: nbval runs notebooks on virtual TPUs.
 
 Loaded into every run of pytest where this package is installed: nothing is imported
 and nothing happens unless the option is there, or TensorFlow is one for TPUs. That waits
@@ -34,7 +34,7 @@ _SPLITTING = ("load", "worksteal")  # how xdist would tear a notebook's cells ap
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option."""
+    """Adds the options."""
     group = parser.getgroup("tpunb", "virtual TPUs (tpunb)")
     group.addoption(
         "--tpu",
@@ -42,6 +42,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="Run the notebooks of --nbval or --nbval-lax on a virtual TPU: a type such as v5e-8 "
         "or v3-32, or a number of cores. No kernel has to be installed.",
+    )
+    group.addoption(
+        "--tpu-keras",
+        metavar="2",
+        type=int,
+        choices=(2,),
+        default=None,
+        help="With --tpu, make tf.keras Keras 2 (tf_keras), for notebooks that were written for "
+        "it.",
     )
 
 
@@ -76,6 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Makes the kernel that nbval shall use, for the length of the run."""
     tpu = config.option.tpu
     if tpu is None:
+        if config.option.tpu_keras is not None:
+            raise pytest.UsageError("--tpu-keras is for virtual TPUs: add --tpu TYPE.")
         return
     workerinput = getattr(config, "workerinput", None)
     if workerinput is not None:  # of xdist; the environment leads to the kernel
@@ -89,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _refuse_contradictions(config)
     undo = contextlib.ExitStack()
     try:
-        name = undo.enter_context(temporary_kernel(tpu))
+        name = undo.enter_context(temporary_kernel(tpu, keras=config.option.tpu_keras))
     except TpunbError as error:
         raise pytest.UsageError(f"--tpu: {error}") from error
     config.add_cleanup(undo.close)
@@ -141,7 +152,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     tpu = config.option.tpu
     problem = config.stash.get(_PROBLEM, None)
     said = [] if problem is None else [f"tpunb: {problem}"]
-    return said if tpu is None else [*said, f"tpunb: notebooks run on a virtual TPU, {tpu}"]
+    keras = "" if config.option.tpu_keras is None else ", and tf.keras is Keras 2"
+    return said if tpu is None else [*said, f"tpunb: notebooks run on a virtual TPU, {tpu}{keras}"]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 import traceback
@@ -221,6 +222,55 @@ def test_a_bare_assertion_of_keras() -> None:
         model.compile(keras.optimizers.SGD(), "mse")
     error = provoked(34, fit, model)
     assert (type(error), str(error)) == (AssertionError, "")
+
+
+def positional() -> Any:
+    class Mine(tf.keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+
+    return Mine("mine")
+
+
+OF_KERAS_2: list[tuple[int, Callable[[Any, str], Any]]] = [
+    (51, lambda model, _: model.reset_states()),
+    (51, lambda *_: tf.keras.metrics.Mean().reset_states()),
+    (52, lambda model, folder: model.save(folder, save_format="tf")),
+    (52, lambda model, _: model.save_weights("w.weights.h5", save_format="h5")),
+    (53, lambda model, folder: model.save(folder)),
+    (53, lambda model, folder: model.save_weights(f"{folder}/w.h5")),
+    (53, lambda model, folder: model.load_weights(folder)),
+    (53, lambda _, folder: tf.keras.models.load_model(folder)),
+    (53, lambda *_: tf.keras.callbacks.ModelCheckpoint("best.ckpt")),
+    (53, lambda *_: tf.keras.callbacks.ModelCheckpoint("best.h5", save_weights_only=True)),
+    (54, lambda model, _: tf.keras.backend.get_value(model.optimizer.lr)),
+    (54, lambda *_: tf.keras.optimizers.Adam(lr=0.1)),
+    (55, lambda *_: tf.keras.experimental.CosineDecay(0.1, 100)),
+    (55, lambda *_: tf.keras.layers.experimental.preprocessing.Rescaling(1 / 255)),
+    (55, lambda *_: tf.keras.mixed_precision.experimental.set_policy("mixed_bfloat16")),
+    (55, lambda *_: importlib.import_module("tensorflow.keras.layers.experimental.preprocessing")),
+    (56, lambda *_: tf.keras.backend.learning_phase()),
+    (56, lambda *_: exec("from tensorflow.keras.backend import placeholder")),
+    (57, lambda *_: positional()),
+]
+
+
+@pytest.mark.parametrize(("code", "act"), OF_KERAS_2)
+def test_what_keras_3_has_lost(two: Any, code: int, act: Any, tmp_path: Path) -> None:
+    with two.scope():
+        model = model_of(keras)
+        model.compile("adam", "mse")
+    error = provoked(code, act, model, str(tmp_path))
+    assert "--keras 2" in explain(error).fix
+
+
+def test_compile_outside_the_scope(two: Any) -> None:
+    with two.scope():
+        model = model_of(keras)
+    model.compile("adam", "mse", metrics=["mae"])
+    error = provoked(34, fit, model)
+    assert "Mixing different tf.distribute.Strategy objects" in str(error)
+    assert "--keras 2" in explain(error).fix
 
 
 @pytest.fixture

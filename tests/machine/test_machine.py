@@ -114,7 +114,7 @@ BAD: list[tuple[dict[str, Any], bool, bool, str, str]] = [
         False,
         False,
         "made for TensorFlow 2.19",
-        'pip install "tf_keras==2.21.*"',
+        'pip install --no-deps "tf_keras==2.21.*"',
     ),
     (
         {**of(tensorflow="2.21.0", tf_keras="2.19.0"), "keras": "tf_keras"},
@@ -128,7 +128,7 @@ BAD: list[tuple[dict[str, Any], bool, bool, str, str]] = [
         False,
         True,
         "tf_keras is not installed",
-        'pip install "tf_keras==2.21.*"',
+        'pip install --no-deps "tf_keras==2.21.*"',
     ),
     (
         {**of(tensorflow="2.21.0", keras="3.15.0"), "backend": "jax"},

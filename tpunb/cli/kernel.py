@@ -21,6 +21,7 @@ examples:
   tpunb kernel install v5e-8
   tpunb kernel install 16 --name sixteen-cores
   tpunb kernel install v3-8 --sys-prefix
+  tpunb kernel install v3-8 --keras 2
 
 Then choose "Python 3 (virtual TPU v5e-8)" in JupyterLab, Notebook or VS Code, or
 give its name:
@@ -77,6 +78,13 @@ def _add_install(actions: Any) -> None:
     install.add_argument(
         "--name", metavar="NAME", help="the kernel's name (default: tpunb- and the type)"
     )
+    install.add_argument(
+        "--keras",
+        type=int,
+        choices=(2,),
+        metavar="2",
+        help="make tf.keras Keras 2 (tf_keras), for notebooks that were written for it",
+    )
     where = install.add_mutually_exclusive_group()
     where.add_argument(
         "--user", action="store_true", help="for you, in your own Jupyter folder (the default)"
@@ -107,7 +115,7 @@ def _folder(text: str) -> Path:
 def _install(args: argparse.Namespace) -> None:
     from tpunb.notebook.kernels import install_kernel, installed_kernels
 
-    kernel = install_kernel(args.type, name=args.name, prefix=args.prefix)
+    kernel = install_kernel(args.type, name=args.name, prefix=args.prefix, keras=args.keras)
     done = "Replaced" if kernel.replaced else "Installed"
     print(f"{done} the kernel {kernel.name} (virtual TPU {kernel.tpu}) in {kernel.folder}")
     found = {other.name: other.folder for other in installed_kernels()}

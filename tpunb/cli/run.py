@@ -20,6 +20,7 @@ from tpunb._util.units import duration
 from tpunb.cli.outcome import Failed, Interrupted
 from tpunb.cli.progress import Progress, explained
 from tpunb.cli.signals import Stopped, StopSignals
+from tpunb.machine import keras_2
 from tpunb.notebook.files import NotebookError, read_notebook, write_notebook
 
 _TIMEOUT = 600
@@ -28,6 +29,7 @@ examples:
   tpunb run notebook.ipynb                          in the notebook's own kernel
   tpunb run notebook.ipynb --tpu v3-8 -o out.ipynb  unmodified, on a virtual TPU
   tpunb run notebook.ipynb --tpu v3-8 --keep-going  all cells, and which of them failed
+  tpunb run notebook.ipynb --tpu v3-8 --keras 2     written for Keras 2, unmodified
   tpunb run notebook.ipynb --kernel tpunb-v5e-8     in a kernel that is installed
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
@@ -70,6 +72,13 @@ def add_to(commands: Any) -> None:
         help="run every cell, also after one that failed, and count those",
     )
     run.add_argument(
+        "--keras",
+        type=int,
+        choices=(2,),
+        metavar="2",
+        help="make tf.keras Keras 2 (tf_keras), for a notebook that was written for it",
+    )
+    run.add_argument(
         "-q", "--quiet", action="store_true", help="no lines about cells that pass, only failures"
     )
     _add_kernel(run)
@@ -104,6 +113,8 @@ def _run(args: argparse.Namespace) -> None:
     _prepare(output)
     # Where the notebook goes to standard output, nothing else does.
     stream = sys.stderr if own_stream(output) == 1 else sys.stdout
+    if args.keras is not None and not args.quiet:
+        print("tf.keras is Keras 2.", file=stream)
     progress = Progress(notebook.cells, None if args.quiet else stream, args.timeout)
     begin = time.monotonic()
     with StopSignals() as signals, _kernel(args) as kernel:
@@ -140,7 +151,7 @@ def _kernel(args: argparse.Namespace) -> contextlib.AbstractContextManager[str |
         return contextlib.nullcontext(args.kernel)
     from tpunb.notebook.kernels import temporary_kernel
 
-    return temporary_kernel(args.tpu)
+    return temporary_kernel(args.tpu, keras=args.keras)
 
 
 def _require_packages() -> None:
@@ -192,7 +203,7 @@ def _execute(
 
     client = _client(notebook, path, progress, kernel, args)
     try:
-        _run_in_thread(client)
+        _run_in_thread(client, _environment(args.keras))
     except KeyboardInterrupt as stop:
         word, code = (str(stop), stop.code) if isinstance(stop, Stopped) else ("Interrupted", 130)
         raise Interrupted(f"{word} in {progress.where()}", code) from None
@@ -215,11 +226,15 @@ def _execute(
         ) from error
 
 
-def _run_in_thread(client: Any) -> None:
+def _run_in_thread(client: Any, environment: dict[str, str]) -> None:
     """Executes a notebook so that Ctrl-C ends the kernel, and then this.
 
     In the main thread nbclient handles Ctrl-C itself: it ends the kernel while a cell
     runs, and then raises any error, or none.
+
+    Args:
+        client: nbclient's, with the notebook.
+        environment: The kernel's environment variables.
     """
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
     stopped = threading.Event()
@@ -232,7 +247,7 @@ def _run_in_thread(client: Any) -> None:
             return
         manager = client.create_kernel_manager()
         try:
-            await client.async_execute(env=_environment())
+            await client.async_execute(env=environment)
         finally:
             if stopped.is_set():
                 await _end(manager)
@@ -265,12 +280,15 @@ async def _end(manager: Any) -> None:
             os.killpg(group, signal.SIGKILL)
 
 
-def _environment() -> dict[str, str]:
+def _environment(keras: int | None) -> dict[str, str]:
     """The environment of the notebook's kernel."""
-    return {
+    environment = {
         # A widget cannot be saved; and the command may itself be run in a notebook.
         "TPUNB_WIDGETS": "never",
         **os.environ,
         # debugpy's warning about modules that CPython has frozen is of no use here.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     }
+    if keras is not None:
+        keras_2.choose(environment)
+    return environment

@@ -14,6 +14,7 @@ from tpunb.connection.device_assignment import device_assignment
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
 from tpunb.errors import ConnectError
+from tpunb.machine import keras_2
 from tpunb.machine.software import tensorflow_version
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
@@ -92,6 +93,8 @@ def _connected(plan: Plan, say: Callable[[str], None] | None) -> Connection:
     _log.debug("connect to %s TPU %s", "virtual" if plan.kind == "virtual" else "the", plan.tpu)
     require_tensorflow()
     warn_if_newer(tensorflow_version())
+    if plan.request.keras is not None:
+        keras_2.choose()
     if plan.kind == "virtual":
         return _virtual(plan, say)
     from tpunb.connection import hardware

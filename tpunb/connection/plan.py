@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tpunb.connection.request import Request
 from tpunb.errors import AcceleratorTypeError, ConnectError
+from tpunb.machine import keras_2
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.patch.state import current
@@ -49,9 +50,16 @@ def resolve(request: Request, found: Search | None = None) -> Plan:
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
-        ConnectError: Options contradict each other, or no TPU is found where one is
-            required.
+        ConnectError: Options contradict each other, no TPU is found where one is
+            required, or there is no Keras 2 where it is chosen.
     """
+    plan = _resolved(request, found)
+    if request.keras is None:
+        return plan
+    return dataclasses.replace(plan, notes=(*plan.notes, keras_2.require_here()))
+
+
+def _resolved(request: Request, found: Search | None) -> Plan:
     from tpunb.machine.detect import default_tpu, requires_tpu
 
     required = request.require_tpu or requires_tpu()

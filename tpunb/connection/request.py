@@ -182,6 +182,15 @@ class Request:
         "let TensorFlow's own names answer for the virtual TPU until the connection is closed: "
         "for unmodified notebooks",
     )
+    keras: int | None = _option(
+        None,
+        "2 makes tf.keras Keras 2, the package tf_keras, for notebooks that were written for it; "
+        "before anything imports TensorFlow",
+        compare=False,
+        type=int,
+        choices=(2,),
+        metavar="2",
+    )
     require_tpu: bool = _option(
         False,
         "fail rather than simulate if there is no TPU; TPUNB_REQUIRE_TPU=1 does the same for a "
@@ -221,6 +230,7 @@ class Request:
             raise TypeError(f"tpu is the name or the address of a TPU, not a {kind}")
         _check_replicas(self.replicas)
         _check_timeout(self.timeout)
+        _check_keras(self.keras)
         settled = {
             "computation_shape": _shape_as_given(self.computation_shape),
             "strictness": Strictness.of(self.strict),
@@ -356,6 +366,14 @@ def _check_timeout(timeout: float) -> None:
         raise ConnectError(
             f"A timeout is a number of seconds, not {reprlib.repr(timeout)}.",
             fix="Choose one above 0, and of a day at most; the default is 60.",
+        )
+
+
+def _check_keras(version: int | None) -> None:
+    if version not in (None, 2):
+        raise ConnectError(
+            f"The version of Keras to choose is 2, not {reprlib.repr(version)}.",
+            fix="Leave it out for Keras 3.",
         )
 
 

@@ -29,7 +29,7 @@ class Explanation:
     """What is known about an error; shows itself in a notebook and a terminal.
 
     Attributes:
-        code: Its code in the catalogue: `"1"` to `"50"`, or `"P1"` to `"P10"`
+        code: Its code in the catalogue: `"1"` to `"58"`, or `"P1"` to `"P10"`
             for a performance trap.
         title: What it is, in a few words.
         cause: Why it happens.

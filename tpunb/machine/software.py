@@ -305,7 +305,7 @@ class Software:
                 "tf_keras",
                 "TF_USE_LEGACY_KERAS chooses Keras 2, and tf_keras is not installed.",
                 "Install it, or unset the variable; then restart the kernel.",
-                f'pip install "tf_keras=={_minor(self.tensorflow)}.*"',
+                install_tf_keras(self.tensorflow),
             )
         if not legacy and (3,) <= release(keras) < _OLDEST_KERAS:
             yield Problem(
@@ -322,7 +322,7 @@ class Software:
                 f"tf_keras {other} is made for TensorFlow {_minor(other)}, not for "
                 f"{self.tensorflow}.",
                 "Install the one for this TensorFlow, then restart the kernel.",
-                f'pip install "tf_keras=={_minor(self.tensorflow)}.*"',
+                install_tf_keras(self.tensorflow),
                 stops=legacy,
             )
         if self.backend not in ("", "tensorflow") and not legacy:
@@ -427,6 +427,15 @@ def _is_there(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def install_tf_keras(tensorflow: str | None) -> str:
+    """The command that installs Keras 2 for a version of TensorFlow.
+
+    Without its dependencies: they would put `tensorflow` over the files of `tensorflow-cpu`.
+    """
+    wanted = f"=={minor}.*" if (minor := _minor(tensorflow)) else ""
+    return f'pip install --no-deps "tf_keras{wanted}"'
 
 
 def _minor(version: str | None) -> str:

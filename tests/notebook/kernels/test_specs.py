@@ -14,6 +14,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from PIL import Image
 
 from tpunb.errors import AcceleratorTypeError, ConnectError, KernelError
+from tpunb.machine import keras_2
 from tpunb.notebook.kernels import (
     install_kernel,
     installed_kernels,
@@ -48,6 +49,16 @@ def test_install(jupyter: Path) -> None:
     assert "{connection_file}" in spec["argv"]
     found = KernelSpecManager().get_kernel_spec("tpunb-v5e-8")
     assert found.display_name == spec["display_name"]
+
+
+def test_keras_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras_2, "require_installed", lambda: "tf.keras is Keras 2.")
+    kernel = install_kernel("v5e-8", keras=2)
+    assert kernel.name == "tpunb-v5e-8-keras-2"
+    spec = read_spec(kernel.folder)
+    assert spec["display_name"] == "Python 3 (virtual TPU v5e-8, Keras 2)"
+    assert spec["env"]["TF_USE_LEGACY_KERAS"] == "1"
+    assert "TF_USE_LEGACY_KERAS" not in read_spec(install_kernel("v5e-8").folder)["env"]
 
 
 def test_a_spec_does_not_outdo_the_users_variable() -> None:

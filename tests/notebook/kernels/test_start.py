@@ -14,7 +14,8 @@ from counterparts.children import WITHOUT_KERAS, output_of
 from nbclient import NotebookClient
 from support.patience import PATIENCE
 
-from tpunb.errors import KernelError, VirtualDevicesError
+from tpunb.errors import ConnectError, KernelError, VirtualDevicesError
+from tpunb.machine import software
 from tpunb.notebook.kernels import app, importing, install_kernel
 
 ROOT = Path(__file__).parents[3]
@@ -102,6 +103,16 @@ def test_a_variable_that_is_no_type(variable: str, hooked: list[tuple[Any, ...]]
             gate.find_spec("tensorflow", None)
     assert gate.find_spec("json", None) is None
     assert not hooked
+
+
+def test_keras_2_that_is_missing(
+    hooked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(software, "_version", lambda name: None)
+    app.prepare(["--tpu=v5e-8"], {"TF_USE_LEGACY_KERAS": "1"})
+    with pytest.raises(ConnectError, match="tf_keras, which is not installed"):
+        sys.meta_path[0].find_spec("tensorflow", None)
+    assert hooked
 
 
 IMPORTING = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tpunb.errors.catalogue.compiling import COMPILING
 from tpunb.errors.catalogue.connecting import CONNECTING
 from tpunb.errors.catalogue.entry import Clue, Entry, link
+from tpunb.errors.catalogue.keras_2 import KERAS_2
 from tpunb.errors.catalogue.performance import PERFORMANCE
 from tpunb.errors.catalogue.strategy import STRATEGY
 from tpunb.errors.catalogue.workers import WORKERS
@@ -19,6 +20,7 @@ CHAPTERS: dict[str, tuple[Entry, ...]] = {
     "Workers, files and datasets": WORKERS,
     "Compiling, shapes and memory": COMPILING,
     "Using the strategy": STRATEGY,
+    "Notebooks written for Keras 2": KERAS_2,
     "Performance traps": PERFORMANCE,
 }
 """The entries by what the user was doing."""

@@ -29,7 +29,7 @@ class Entry:
     """An error or a performance trap.
 
     Attributes:
-        code: `"1"` to `"50"` for an error, `"P1"` to `"P10"` for a trap.
+        code: `"1"` to `"58"` for an error, `"P1"` to `"P10"` for a trap.
         title: What it is, in a few words.
         clues: What it is known by; none where there is no message.
         cause: Why it happens.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tpunb.errors.catalogue.entry import Clue, Entry
+from tpunb.errors.catalogue.keras_2 import KERAS_2_RUNS_IT
 
 _TPU_STRATEGY = "tensorflow: tpu_strategy.py"
 _DISTRIBUTE_LIB = "tensorflow: distribute_lib.py"
@@ -61,7 +62,8 @@ STRATEGY = (
         ),
         "The model, its metrics or its optimizer were made outside the strategy's scope, so their "
         "variables are not on the TPU.",
-        "Make the model and the optimizer, and compile, inside `with strategy.scope():`.",
+        "Make the model and the optimizer, and compile, inside `with strategy.scope():`. Keras 2 "
+        f"lets `compile` stand outside: {KERAS_2_RUNS_IT}.",
         ("tensorflow/tensorflow#55713", "tensorflow/tensorflow#37054"),
     ),
     Entry(

@@ -13,6 +13,7 @@ from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
+from tpunb.machine import keras_2
 from tpunb.notebook.kernels.importing import Gate
 from tpunb.tpu.types import accelerator
 
@@ -46,6 +47,8 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     gate = Gate()
     try:
         _install(tpu)
+        if keras_2.is_chosen(environment):
+            keras_2.require_installed()
     except TpunbError as error:
         gate.error = error
     sys.meta_path.insert(0, gate)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tpunb.errors import KernelError, nearest
+from tpunb.machine import keras_2
 from tpunb.machine.detect import refuse_simulation
 from tpunb.notebook.kernels.folders import (
     LAUNCHER,
@@ -46,7 +47,11 @@ class InstalledKernel:
 
 
 def install_kernel(
-    tpu: str | int, *, name: str | None = None, prefix: str | os.PathLike[str] | None = None
+    tpu: str | int,
+    *,
+    name: str | None = None,
+    prefix: str | os.PathLike[str] | None = None,
+    keras: int | None = None,
 ) -> InstalledKernel:
     """Adds a kernel with a virtual TPU to Jupyter.
 
@@ -54,21 +59,25 @@ def install_kernel(
 
     Args:
         tpu: A TPU type such as `"v5e-8"`, or a number of cores.
-        name: The kernel's name; by default `tpunb-` and the type. A kernel of this
-            package that is called so is replaced.
+        name: The kernel's name; by default `tpunb-`, the type, and `-keras-2` with
+            Keras 2. A kernel of this package that is called so is replaced.
         prefix: The environment to install into, such as `sys.prefix`; by default
             the user's own Jupyter folder.
+        keras: 2 makes `tf.keras` Keras 2, for notebooks that were written for it.
 
     Returns:
         The kernel.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
+        ConnectError: Keras 2 is wanted, and not installed.
         KernelError: The name is not a valid one, belongs to a kernel of somebody
             else, or the folder cannot be written.
     """
     found = accelerator(tpu)
-    name = _default_name(found) if name is None else checked_name(name)
+    if keras is not None:
+        keras_2.require_installed()
+    name = _default_name(found, keras) if name is None else checked_name(name)
     manager = _manager()
     base = manager.user_kernel_dir
     if prefix is not None:
@@ -76,7 +85,7 @@ def install_kernel(
     try:
         folder = folder_for(Path(base), name, manager.find_kernel_specs())
         replaced = tpu_of(folder) is not None
-        write(folder, {**_spec_file(_spec(found)), **logos()})
+        write(folder, {**_spec_file(_spec(found, keras)), **logos()})
     except OSError as error:
         raise KernelError(
             f"Cannot write {error.filename or base}: {error.strerror}.",
@@ -124,7 +133,7 @@ def remove_kernel(name: str) -> InstalledKernel:
 
 
 @contextlib.contextmanager
-def temporary_kernel(tpu: str | int) -> Iterator[str]:
+def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[str]:
     """A kernel with a virtual TPU that this process and those it starts find.
 
     Nothing is installed: the kernel spec is in a temporary folder, to which
@@ -132,21 +141,25 @@ def temporary_kernel(tpu: str | int) -> Iterator[str]:
 
     Args:
         tpu: A TPU type, or a number of cores. `TPUNB_TPU` does not override it.
+        keras: 2 makes `tf.keras` Keras 2.
 
     Yields:
         The kernel's name.
 
     Raises:
         AcceleratorTypeError: There is no such TPU type.
-        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU.
+        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU; or Keras 2 is wanted, and
+            not installed.
         KernelError: The packages that a kernel takes are not installed.
     """
     found = accelerator(tpu)
     refuse_simulation()
     require_packages("ipykernel", "jupyter_client")
-    name = _default_name(found)
+    if keras is not None:
+        keras_2.require_installed()
+    name = _default_name(found, keras)
     # What it runs is nobody's history.
-    spec = _spec(found, ["--HistoryManager.hist_file=:memory:"])
+    spec = _spec(found, keras, ["--HistoryManager.hist_file=:memory:"])
     spec["env"]["TPUNB_TPU"] = _argument(found)
     with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as made:
         write(Path(made, "kernels", name), _spec_file(spec))
@@ -176,8 +189,8 @@ def _manager() -> Any:
     return manager
 
 
-def _default_name(found: Accelerator) -> str:
-    return f"tpunb-{found.name.replace(' ', '-')}"
+def _default_name(found: Accelerator, keras: int | None) -> str:
+    return f"tpunb-{found.name.replace(' ', '-')}{'' if keras is None else '-keras-2'}"
 
 
 def _argument(found: Accelerator) -> str:
@@ -185,7 +198,7 @@ def _argument(found: Accelerator) -> str:
     return str(found.num_devices) if found.family == "generic" else found.name
 
 
-def _spec(found: Accelerator, extra: Sequence[str] = ()) -> dict[str, Any]:
+def _spec(found: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> dict[str, Any]:
     """What kernel.json says.
 
     The type is an argument, not a variable: Jupyter lets the variables of a spec
@@ -195,13 +208,17 @@ def _spec(found: Accelerator, extra: Sequence[str] = ()) -> dict[str, Any]:
 
     ordinary = get_kernel_dict()  # what front ends may ask of it, by release
     called = f"of {found.name}" if found.family == "generic" else found.name
+    # debugpy would warn about modules that CPython has frozen.
+    environment = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    if keras is not None:
+        called += ", Keras 2"
+        keras_2.choose(environment)
     tpu = f"--tpu={_argument(found)}"
     return {
         **ordinary,
         "argv": [sys.executable, "-m", LAUNCHER, tpu, "-f", "{connection_file}", *extra],
         "display_name": f"Python {sys.version_info[0]} (virtual TPU {called})",
-        # debugpy would warn about modules that CPython has frozen.
-        "env": {"PYDEVD_DISABLE_FILE_VALIDATION": "1"},
+        "env": environment,
         "metadata": {**ordinary["metadata"], MARK: {"tpu": found.name}},
     }
 
