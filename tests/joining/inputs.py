@@ -88,10 +88,6 @@ def _over_axes(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
         yield [Slot(shape), given(np.asarray(axes, np.int32))], {}
 
 
-def _checked(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    yield [Slot(shape)], {"message": "here"}
-
-
 def _along(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for axis in range(-len(shape), len(shape)):
         yield [Slot(shape), given(axis)], {}
@@ -243,18 +239,6 @@ def _convolution(op: str, pixels: int, which: str) -> Maker:
     return make
 
 
-def _images(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
-    if len(shape) == 4:
-        yield [Slot(shape)], {}
-
-
-def _blocks(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
-    if len(shape) == 4:
-        batch, height, width, channels = shape
-        sizes = (batch, 2 * height, 2 * width, 4 * channels)
-        yield [Slot(_image(sizes, attributes["data_format"]))], {"block_size": 2}
-
-
 def _resizing(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     if len(shape) == 4:
         for sizes in ([5, 4], [1, 2]):
@@ -311,15 +295,6 @@ def _parts(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
         yield [given(axis), Slot(shape)], {"num_split": shape[axis]}
 
 
-def _uneven_parts(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    for axis in range(-len(shape), len(shape)):
-        for sizes in ([1, shape[axis] - 1], [-1, 1], [shape[axis]]):
-            # Sizes of type int8 end TensorFlow's process when it traces them.
-            for kind in (np.int32, np.int64):
-                places = dataclasses.replace(given(sizes), dtype=kind)
-                yield [Slot(shape), places, given(axis)], {"num_split": len(sizes)}
-
-
 def _slices(shape: Shape) -> Iterator[tuple[list[list[int]], dict[str, int]]]:
     """Begins, ends and strides, with masks."""
     rank = len(shape)
@@ -351,19 +326,9 @@ def _strided_slice_gradient(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inpu
         yield [whole, *map(given, bounds), Slot(tuple(sizes))], masks
 
 
-def _slice(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    first, last = [0] * len(shape), [size - 1 for size in shape]
-    for begin, size in ((first, shape), (last, [-1] * len(shape)), (first, [1] * len(shape))):
-        yield [Slot(shape), *(given(np.array(one, np.int32)) for one in (begin, size))], {}
-
-
-def _padding(filled: bool) -> Maker:
-    def make(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-        for margins in ([[1, 0]] * len(shape), [[k % 2, 1] for k in range(len(shape))]):
-            rest = [Slot(())] if filled else []
-            yield [Slot(shape), given(np.reshape(margins, [-1, 2]).astype(np.int32)), *rest], {}
-
-    return make
+def _padding(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+    for margins in ([[1, 0]] * len(shape), [[k % 2, 1] for k in range(len(shape))]):
+        yield [Slot(shape), given(np.reshape(margins, [-1, 2]).astype(np.int32))], {}
 
 
 def _tile(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
@@ -379,12 +344,6 @@ def _broadcast(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
 def _expand(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for axis in range(-len(shape) - 1, len(shape) + 1):
         yield [Slot(shape), given(axis)], {}
-
-
-def _largest(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    if shape:
-        for k in {1, shape[-1]}:
-            yield [Slot(shape), given(k)], {}
 
 
 def _entropy(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
@@ -463,20 +422,18 @@ _MAKERS: dict[str, Maker] = {
     "TensorListPushBack": _lists("item"),
     "TensorListSetItem": _lists("index", "item"),
     **dict.fromkeys(
-        ["All", "Any", "EuclideanNorm", "Max", "Mean", "Min", "Prod", "ReverseV2", "Sum"],
+        ["All", "Any", "Max", "Mean", "Min", "Prod", "ReverseV2", "Sum"],
         _over_axes,
     ),
-    **dict.fromkeys(["ArgMax", "ArgMin", "Cumprod", "Cumsum"], _along),
-    **dict.fromkeys(["BatchMatMul", "BatchMatMulV2"], _batched),
+    **dict.fromkeys(["ArgMax", "Cumsum"], _along),
+    "BatchMatMulV2": _batched,
     **dict.fromkeys(["ResizeBilinear", "ResizeNearestNeighbor"], _resizing),
-    **dict.fromkeys(["DepthToSpace", "SpaceToDepth"], _blocks),
     "AvgPool": _pooling(2),
     "AvgPool3D": _pooling(3),
     "AvgPool3DGrad": _pooling(3, "sizes"),
     "AvgPoolGrad": _pooling(2, "sizes"),
     "BiasAdd": _bias,
     "BroadcastTo": _broadcast,
-    "CheckNumerics": _checked,
     "ConcatV2": _concatenation,
     "Conv2D": _convolution("Conv2D", 2, "forward"),
     "Conv2DBackpropFilter": _convolution("Conv2D", 2, "filter"),
@@ -491,31 +448,25 @@ _MAKERS: dict[str, Maker] = {
     "ExpandDims": _expand,
     "GatherV2": _gather,
     "InTopKV2": _in_top,
-    "LRN": _images,
     "MatMul": _matrices,
     "MaxPool": _pooling(2),
     "MaxPool3D": _pooling(3),
     "MaxPool3DGrad": _pooling(3, "values"),
     "MaxPoolGrad": _pooling(2, "values"),
-    "MirrorPad": _padding(False),
     "OneHot": _one_hot,
     "Pack": _packing,
-    "Pad": _padding(False),
-    "PadV2": _padding(True),
+    "Pad": _padding,
     "Reshape": _reshape,
     "ResizeBilinearGrad": _resizing_gradient,
     "ResizeNearestNeighborGrad": _resizing,
     "ResourceGather": _variable_gather,
-    "Slice": _slice,
     "SoftmaxCrossEntropyWithLogits": _entropy,
     "SparseSoftmaxCrossEntropyWithLogits": _sparse_entropy,
     "Split": _parts,
-    "SplitV": _uneven_parts,
     "Squeeze": _squeeze,
     "StridedSlice": _strided_slice,
     "StridedSliceGrad": _strided_slice_gradient,
     "Tile": _tile,
-    "TopKV2": _largest,
     "Transpose": _transpose,
     "Unpack": _unpacking,
     "UnsortedSegmentSum": _segments,

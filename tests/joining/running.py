@@ -17,7 +17,7 @@ from joining.cases import SUMMED, Case, cases_of
 
 from tpunb.virtual import VirtualTPUStrategy
 from tpunb.virtual.replicate import joining
-from tpunb.virtual.replicate import writer as expanding
+from tpunb.virtual.replicate import replication as expanding
 from tpunb.virtual.replicate.joined_forms import FRESH
 from tpunb.virtual.replicate.variance import Analysis
 

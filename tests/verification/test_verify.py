@@ -17,7 +17,7 @@ from tpunb.training.history import History
 from tpunb.verification import run, suite
 from tpunb.verification.report import VerifyReport, facts_of
 from tpunb.verification.suite import NOT_RUN
-from tpunb.virtual.replicate import write_nodes
+from tpunb.virtual.replicate import writer
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.strategy import VirtualTPUStrategy
 
@@ -80,9 +80,9 @@ def test_a_broken_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broken_permutation(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = write_nodes.source_target_pairs
+    pairs = writer.source_target_pairs
     turned = lambda *a: [(target, source) for source, target in pairs(*a)]  # noqa: E731
-    monkeypatch.setattr(write_nodes, "source_target_pairs", turned)
+    monkeypatch.setattr(writer, "source_target_pairs", turned)
     report = verified("collectives inside a replica function", simulate=4)
     assert named(report) == {"permute", "permute to some"}
 

@@ -15,7 +15,7 @@ from support.strategies import strategy_of
 import tpunb
 from tpunb.virtual._tensorflow import tpu_ops
 from tpunb.virtual.check import CheckError, CheckReport, check
-from tpunb.virtual.replicate.stale_traces import Divergence
+from tpunb.virtual.replicate.replication import Divergence
 
 X = tf.TensorSpec([8, 16])
 IDS = tf.TensorSpec([8, 5], tf.int32)

@@ -44,11 +44,10 @@ from tpunb.virtual.replicate.batch_parts import (
     of_usual_size,
 )
 from tpunb.virtual.replicate.passes import MatrixUnit, ReplicaFunction
-from tpunb.virtual.replicate.stale_traces import Divergence, ReplicatedFunction
+from tpunb.virtual.replicate.replication import Divergence, Expansion, ReplicatedFunction
 from tpunb.virtual.replicate.trace import TracingGraph, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
 from tpunb.virtual.replicate.workarounds import unknown_sizes
-from tpunb.virtual.replicate.writer import Expansion
 from tpunb.virtual.strict.examination import (
     enforce,
     is_observed,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from support.divergence import rank
 from support.strategies import copies, run, strategy_of
 
-from tpunb.virtual.replicate import stale_traces
+from tpunb.virtual.replicate import replication
 
 CORES = 3
 OWN = {
@@ -35,8 +35,8 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.extend(node.op for node in made.definition.node_def)
         return made
 
-    original = stale_traces.expand
-    monkeypatch.setattr(stale_traces, "expand", expand)
+    original = replication.expand
+    monkeypatch.setattr(replication, "expand", expand)
     return found
 
 

@@ -14,8 +14,8 @@ from tpunb.virtual._tensorflow import FunctionDef, context
 from tpunb.virtual.graph.function_def import CALLS, in_topological_order
 from tpunb.virtual.graph.rewrite import inlined
 from tpunb.virtual.replicate.passes import ReplicaFunction
+from tpunb.virtual.replicate.replication import Expansion, expand
 from tpunb.virtual.replicate.variance import Analysis, Argument, Passing, Role, Variance, analyze
-from tpunb.virtual.replicate.writer import Expansion, expand
 
 CORES = [["/device:CPU:1"], ["/device:CPU:2"], ["/device:CPU:3"]]
 X = tf.TensorSpec([], tf.float32, name="x")

@@ -24,7 +24,7 @@ from support.strategies import each, local, replica_id, run, strategy_of
 from support.tiers import THOROUGH
 
 from tpunb.virtual.replicate import joining
-from tpunb.virtual.replicate import writer as expanding
+from tpunb.virtual.replicate import replication as expanding
 from tpunb.virtual.replicate.variance import Analysis
 
 REPLICAS, SUM = 4, tf.distribute.ReduceOp.SUM

@@ -13,7 +13,7 @@ import tensorflow as tf
 from support.divergence import SUM, function, make, rank
 from support.strategies import copies, each, local, replica_id, run, strategy_of
 
-from tpunb.virtual.replicate import stale_traces
+from tpunb.virtual.replicate import replication
 from tpunb.virtual.variable_copies import copies_of
 
 MEAN = tf.VariableAggregation.MEAN
@@ -344,8 +344,8 @@ def test_an_interrupt_leaves_nothing_half_done(
     reads = [function(lambda k=k: strategy.run(lambda: v + float(k))) for k in range(3)]
     for read in reads:
         read()
-    context = stale_traces.context.context()
-    holder = {"clear_kernel_cache": context}.get(where, stale_traces)
+    context = replication.context.context()
+    holder = {"clear_kernel_cache": context}.get(where, replication)
     original, calls = getattr(holder, where), []
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:

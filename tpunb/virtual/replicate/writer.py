@@ -1,33 +1,40 @@
-"""One replica's function written out for all replicas, as one flat function.
+"""Writes what becomes of the nodes of a replica function, for all replicas.
 
-The result is a multi-device function: every node carries its core's device. It
-is made of protocol buffers alone, because making 10,000 nodes in Python's graph
-would take seconds.
+A node is written once or for each replica; updates of variables once for all copies, collectives
+as wiring, control flow with its bodies. As many replicas run at a time as there are processors.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from tpunb._util.logs import logger, timed
-from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
+from tpunb.virtual._tensorflow import AttrValue, NodeDef, dtypes
+from tpunb.virtual.devices import full_name
+from tpunb.virtual.graph.collectives import (
+    check,
+    groups,
+    is_broadcast,
+    source_target_pairs,
+)
 from tpunb.virtual.graph.function_def import (
     ASSIGNMENTS,
+    BRANCHES,
+    CONTROL_FLOW,
     LOOPS,
     READS,
     Reference,
     Returned,
     add_constant,
+    argument_name,
+    called_functions,
     control_inputs,
     data_inputs,
     function_attributes,
     instance,
     integer,
     is_stateful,
-    new_name,
     reference,
     returned,
     set_types,
@@ -35,25 +42,246 @@ from tpunb.virtual.graph.function_def import (
     types_of,
 )
 from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.replicate.function_copies import FunctionCopies
-from tpunb.virtual.replicate.joining import join
-from tpunb.virtual.replicate.passes import ReplicaFunction
+from tpunb.virtual.replicate.joined_forms import Form
 from tpunb.virtual.replicate.variance import (
-    Arguments,
     Body,
     Role,
     Variance,
     analyze,
     body_arguments,
-    mark_diverged,
 )
-from tpunb.virtual.replicate.workarounds import keep_from_folding
-from tpunb.virtual.replicate.write_nodes import (
-    write_collective,
-    write_copies,
-    write_last_values,
-    write_update,
-)
+from tpunb.virtual.replicate.workarounds import guard, keep_from_folding
+
+_FIRST_DEVICE = full_name("/device:CPU:0")
+
+
+def write_copies(builder: Builder, node: NodeDef) -> None:
+    """Writes a node for each replica, or for the first if all share its value."""
+    for replica in builder.replicas if builder.is_repeated(node.name) else (0,):
+        write_copy(builder, node, replica)
+
+
+def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
+    """Writes a node as it was traced, for one replica, and gives it."""
+    copy = builder.copy_of(node, replica)
+    copy.input.extend(builder.tensor(source, replica) for source in data_inputs(node))
+    repeated = builder.is_repeated(node.name)
+    copy.input.extend(builder.waits(node, replica) if repeated else builder.waits_of_one(node))
+    if node.op in CONTROL_FLOW:
+        # Run as a kernel its body stays on the replica's core; lowered, it would not. That
+        # is wanted where it uses what is on several devices.
+        lowered = _is_on_two_devices(builder, node) or _is_assertion(builder, node, copy.device)
+        copy.attr["_lower_using_switch_merge"].b = lowered
+    if builder.runs(node):
+        keep_from_folding(builder.add, copy, in_body=bool(builder.path))
+    functions = builder.copies
+    functions.specialize(copy, replica, builder.path + node.name)
+    if builder.path:
+        functions.sign(copy, builder.path + copy.name)
+    if builder.shapes is not None:
+        guarded = guard(builder.add, copy, builder.shapes.get(node.name))
+        if guarded is not None:
+            builder.tensors[node.name, ":output:0", replica] = guarded
+    return copy
+
+
+def _is_on_two_devices(builder: Builder, node: NodeDef) -> bool:
+    """Whether a node takes resources of the host and of a core, or of two cores."""
+    resources = [source for source in data_inputs(node) if builder.is_resource(source)]
+    return len({(builder.is_shared_resource(s), builder.home(s)) for s in resources}) > 1
+
+
+def _is_assertion(builder: Builder, node: NodeDef, device: str) -> bool:
+    """Whether a node is a branch around an assertion, on the device where all is that has none.
+
+    A kernel that fails within a kernel cancels those of other replicas first, of which one may
+    report that it was cancelled before the failure is reported.
+    """
+    if node.op not in BRANCHES or device != _FIRST_DEVICE:
+        return False
+    bodies = map(builder.copies.library, called_functions(node))
+    return any(inner.op == "Assert" for body in bodies for inner in body.node_def)
+
+
+def write_update(builder: Builder, node: NodeDef) -> None:
+    """Writes an update that is the same on every core: computed once and broadcast."""
+    name, kind = node.name, node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]
+    handles = [source for source in data_inputs(node) if builder.is_resource(source)]
+    many = any(len(builder.handles.holders(handle)) > 1 for handle in handles)
+    # What changed the copy of a handle, by its place and by the replica.
+    written: dict[tuple[int, int], str] = {}
+    values: list[str] = []
+    if many and node.op in ASSIGNMENTS:
+        values = [_assigned_value(builder, node, kind)]
+    else:
+        copy = write_copy(builder, node, 0)
+        known = set(copy.input)
+        waits = [wait for handle in handles for wait in _waits_of_copy(builder, node, handle, 0)]
+        copy.input.extend(wait for wait in dict.fromkeys(waits) if wait not in known)
+        written.update(((place, 0), name) for place in range(len(handles)))
+        if many:
+            values = [
+                _read_first(builder, f"{name}/updated_{place}", handle, [f"^{name}"], kind)
+                for place, handle in enumerate(handles)
+            ]
+    for place, (handle, value) in enumerate(zip(handles, values, strict=many)):
+        for replica in builder.handles.holders(handle):
+            if (place, replica) not in written:
+                written[place, replica] = builder.add(
+                    "AssignVariableOp",
+                    instance(name, replica) + (f"/{place}" if place else ""),
+                    builder.device_of(handle, replica),
+                    [
+                        builder.tensor(handle, replica),
+                        builder.broadcast(value, kind, replica),
+                        *_waits_of_copy(builder, node, handle, replica),
+                    ],
+                    dtype=kind,
+                )
+    for replica in builder.replicas:
+        holders = [builder.handles.holder(handle, replica) for handle in handles]
+        changes = [written[place] for place in enumerate(holders)]
+        builder.controls[name][replica] = list(dict.fromkeys(changes))
+
+
+def _assigned_value(builder: Builder, node: NodeDef, kind: AttrValue) -> str:
+    """The new value of a variable, computed on the first core."""
+    handle, value = data_inputs(node)
+    if node.op == "AssignVariableOp":
+        return builder.tensor(value, 0)
+    old = _read_first(builder, f"{node.name}/old", handle, builder.waits(node, 0), kind)
+    op, name = "AddV2" if node.op == "AssignAddVariableOp" else "Sub", f"{node.name}/new"
+    builder.add(op, name, builder.cores[0][0], [old, builder.tensor(value, 0)], T=kind)
+    return f"{name}:z:0"
+
+
+def _waits_of_copy(
+    builder: Builder, node: NodeDef, handle: Reference, replica: int
+) -> Sequence[str]:
+    """The control inputs of what changes a copy: those of all replicas that have it."""
+    return builder.all_waits(node, builder.handles.sharing(handle, replica))
+
+
+def _read_first(
+    builder: Builder, name: str, handle: Reference, waits: Sequence[str], kind: AttrValue
+) -> str:
+    """Reads the first replica's copy of a variable."""
+    inputs = [builder.tensor(handle, 0), *waits]
+    builder.add("ReadVariableOp", name, builder.device_of(handle, 0), inputs, dtype=kind)
+    return f"{name}:value:0"
+
+
+def write_last_values(builder: Builder, argument: str, dtype: int) -> list[str]:
+    """Copies a variable's last value to the other logical devices that hold it.
+
+    Only a TPU needs the copies: every read here is from the first device.
+    """
+    changes = [
+        node.name
+        for node in builder.analysis.order
+        if node.op not in READS and any(source.source == argument for source in data_inputs(node))
+    ]
+    if not changes:
+        return []
+    kind = AttrValue(type=dtype)
+    added = []
+    for replica in builder.replicas:
+        waits = [f"^{name}" for change in changes for name in builder.ends(change, replica)]
+        name, logical = f"{argument}/replica_{replica}/last", builder.cores[replica]
+        inputs = [argument_name(argument, replica), *dict.fromkeys(waits)]
+        builder.add("ReadVariableOp", name, logical[0], inputs, dtype=kind)
+        for core in builder.further_cores():
+            inputs = [argument_name(argument, replica, core), f"{name}:value:0"]
+            copy = f"{argument}/replica_{replica}/copy_{core}"
+            added.append(builder.add("AssignVariableOp", copy, logical[core], inputs, dtype=kind))
+    return added
+
+
+def write_collective(builder: Builder, node: NodeDef) -> None:
+    """Writes what a cross-replica operation does as wiring between the replicas."""
+    check(node, builder.nodes, len(builder.cores))
+    write = {
+        "CrossReplicaSum": _write_sum,
+        "AllToAll": _write_exchange,
+        "CollectivePermute": _write_permutation,
+    }
+    write[node.op](builder, node)
+
+
+def _write_sum(builder: Builder, node: NodeDef) -> None:
+    value = data_inputs(node)[0]
+    joined = groups(node, builder.nodes)
+    if value.source in builder.analysis.plans and len(joined) == 1:
+        _write_joined_sum(builder, node, value)
+        return
+    for group in joined:
+        first = group[0]
+        name = instance(node.name, first if len(joined) > 1 else 0)
+        inputs = [builder.tensor(value, replica) for replica in group]
+        inputs += builder.all_waits(node, group)
+        device = builder.cores[first][0]
+        builder.add("AddN", name, device, inputs, T=node.attr["T"], N=integer(len(group)))
+        for replica in group:
+            total = builder.broadcast(f"{name}:sum:0", node.attr["T"], replica, first)
+            builder.tensors[node.name, ":output:0", replica] = total
+            builder.controls[node.name][replica] = [name]
+
+
+def _write_joined_sum(builder: Builder, node: NodeDef, value: Reference) -> None:
+    """Writes the sum of what is one tensor, or is a sum already."""
+    name, device = instance(node.name, 0), builder.cores[0][0]
+    inputs = [builder.joined.taken(value, Form.SUMMED), *builder.all_waits(node, builder.replicas)]
+    builder.add("Identity", name, device, inputs, T=node.attr["T"])
+
+
+def _write_exchange(builder: Builder, node: NodeDef) -> None:
+    value = data_inputs(node)[0]
+    split, concat, count = (
+        node.attr[key].i for key in ("split_dimension", "concat_dimension", "split_count")
+    )
+    kind = node.attr["T"]
+    for replica in builder.replicas:
+        name, device = instance(node.name, replica), builder.cores[replica][0]
+        axis = add_constant(builder.add, f"{name}/split_dim", device, split)
+        inputs = [axis, builder.tensor(value, replica), *builder.waits(node, replica)]
+        builder.add("Split", f"{name}/split", device, inputs, T=kind, num_split=integer(count))
+    for group in groups(node, builder.nodes):
+        for place, replica in enumerate(group):
+            name, device = instance(node.name, replica), builder.cores[replica][0]
+            axis = add_constant(builder.add, f"{name}/concat_dim", device, concat)
+            parts = [f"{instance(node.name, k)}/split:output:{place}" for k in group]
+            builder.tensors[node.name, ":output:0", replica] = f"{name}:output:0"
+            if len(parts) == 1:  # of which TensorFlow makes no concatenation
+                builder.add("Identity", name, device, parts, T=kind)
+                continue
+            builder.add(
+                "ConcatV2",
+                name,
+                device,
+                [*parts, axis],
+                T=kind,
+                N=integer(len(parts)),
+                Tidx=type_of(dtypes.int32),
+            )
+
+
+def _write_permutation(builder: Builder, node: NodeDef) -> None:
+    value = data_inputs(node)[0]
+    if is_broadcast(node, builder.nodes):
+        name, device = instance(node.name, 0), builder.cores[0][0]
+        inputs = [builder.tensor(value, 0), *builder.all_waits(node, builder.replicas)]
+        builder.add("Identity", name, device, inputs, T=node.attr["T"])
+        return
+    origin = {target: source for source, target in source_target_pairs(node, builder.nodes)}
+    for replica in builder.replicas:
+        name, device = instance(node.name, replica), builder.cores[replica][0]
+        # A core that receives nothing gets zeros, as on a TPU.
+        op = "Identity" if replica in origin else "ZerosLike"
+        inputs = [builder.tensor(value, origin.get(replica, replica))]
+        builder.add(op, name, device, inputs + builder.waits(node, replica), T=node.attr["T"])
+        output = ":output:0" if replica in origin else ":y:0"
+        builder.tensors[node.name, ":output:0", replica] = name + output
+
 
 _ANYTIME = -1
 """The part of what waits for no replica: constants and reads, which need no memory."""
@@ -361,116 +589,3 @@ def write_nodes(builder: Builder) -> None:
     for node in nodes:
         write[roles[node.name]](builder, node)
     take_turns(builder)
-
-
-@dataclasses.dataclass(frozen=True)
-class Expansion:
-    """A function for all replicas.
-
-    Attributes:
-        definition: The function.
-        bodies: Functions that it calls, which have been made for it.
-        reads: Arguments of the replica function that are variables' handles
-            and that it only reads.
-        diverged: Mirrored arguments whose copies a replica may set on its own, or whose
-            copies differed already.
-        split: Mirrored arguments whose copies share a resource and must not: what was
-            written is wrong.
-        places: For each output of the replica function, which of the outputs of
-            `definition` it is: what is returned twice is an output once.
-        repeated: The nodes of the replica function that stand in it once a replica.
-        joined: Those that stand in it once for all, on their values in one tensor.
-    """
-
-    definition: FunctionDef
-    bodies: tuple[FunctionDef, ...]
-    reads: frozenset[str]
-    diverged: frozenset[str]
-    split: frozenset[str]
-    places: tuple[int, ...]
-    repeated: frozenset[str]
-    joined: frozenset[str] = frozenset()
-
-
-@timed("replicate", "write it out for all replicas")
-def expand(
-    function: ReplicaFunction,
-    arguments: Arguments,
-    *,
-    name: str | None = None,
-    prefix: str | None = None,
-    assume_equal: bool = True,
-) -> Expansion:
-    """Writes a replica function out for all replicas.
-
-    Args:
-        function: The replica function.
-        arguments: Its arguments.
-        name: The name of the result; a new one by default.
-        prefix: How the names of the functions made for it begin; by default with its own.
-        assume_equal: Whether the copies of a mirrored variable count as equal until they
-            are known to differ; if not, the result is right whatever they hold.
-
-    Returns:
-        The function for all replicas. Its arguments are those of the replica
-        function in their order, once or once per replica as `arguments` says;
-        its outputs are those of the replica function, each once per replica.
-    """
-    try:
-        return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
-    except Exception:
-        if function.body_sizes is None:
-            raise
-        # Whatever goes wrong with joined loops goes well with those of each replica, or fails too.
-        logger("replicate").debug("Loops and branches are not joined.", exc_info=True)
-    function = dataclasses.replace(function, body_sizes=None)
-    return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
-
-
-def _expanded(
-    function: ReplicaFunction,
-    arguments: Arguments,
-    name: str | None,
-    prefix: str | None,
-    *,
-    assume_equal: bool,
-) -> Expansion:
-    flat, library = function.computed, function.inlined_library
-    analysis = found = analyze(flat, arguments, library)
-    if not assume_equal:
-        diverged = {
-            name: mark_diverged(argument) if argument.is_mirrored else argument
-            for name, argument in arguments.items()
-        }
-        analysis = analyze(flat, diverged, library)
-    name = name or new_name(flat, function.cores)
-    guarded = function.shapes is not None
-    copies = FunctionCopies(library, name, prefix or name, guarded=guarded)
-    if function.sizes is not None and not guarded:
-        analysis = join(flat, analysis, function)
-    builder = Builder(
-        flat, analysis, function.cores, copies, name, function.at_once, shapes=function.shapes
-    )
-    outputs = returned(flat)
-    places = {output: place for place, output in enumerate(dict.fromkeys(outputs))}
-    write_nodes(builder)
-    write_results(builder, list(places), [Variance.VARYING] * len(places))
-    write_effects(builder)
-    return Expansion(
-        definition=builder.result,
-        bodies=(*copies.made, *builder.lifted),
-        reads=_only_read(flat, arguments),
-        diverged=found.diverged,
-        split=found.split,
-        places=tuple(places[output] for output in outputs),
-        repeated=builder.repeated(),
-        joined=frozenset(analysis.plans),
-    )
-
-
-def _only_read(function: FunctionDef, arguments: Arguments) -> frozenset[str]:
-    handles = {name for name, argument in arguments.items() if argument.per_replica}
-    for node in function.node_def:
-        if node.op != "ReadVariableOp":
-            handles.difference_update(source.source for source in data_inputs(node))
-    return frozenset(handles)

@@ -1,10 +1,13 @@
-"""Stale traces: functions that took copies of a variable for equal, redefined when they diverge.
+"""A replica function written out for all replicas, and written anew when copies diverge.
 
-A function that is written for all replicas reads a mirrored variable once for all of
-them, until some traced function assigns a value of its own to a copy. From then on it
-would give wrong results, and so would everything that calls it: loops, nested
-functions, concrete functions that a user holds. All of them call it by its name, so
-that it is enough to redefine it under that name in TensorFlow's runtime.
+The result is one flat multi-device function: every node carries its core's device. It
+is made of protocol buffers alone, because making 10,000 nodes in Python's graph
+would take seconds.
+
+It reads a mirrored variable once for all replicas, until some traced function assigns a value
+of its own to a copy. From then on it would give wrong results, and so would everything that
+calls it: loops, nested functions, concrete functions that a user holds. All of them call it by
+its name, so that it is enough to redefine it under that name in TensorFlow's runtime.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.logs import logger, timed
 from tpunb.virtual._tensorflow import (
     FuncGraph,
     FunctionDef,
@@ -30,11 +34,142 @@ from tpunb.virtual._tensorflow import (
     ops,
     pywrap_tf_session,
 )
+from tpunb.virtual.graph.function_def import (
+    data_inputs,
+    new_name,
+    returned,
+)
 from tpunb.virtual.graph.traced_function import gathered_origins, nearest_trace
+from tpunb.virtual.replicate.builder import Builder
+from tpunb.virtual.replicate.function_copies import FunctionCopies
+from tpunb.virtual.replicate.joining import join
 from tpunb.virtual.replicate.passes import ReplicaFunction
-from tpunb.virtual.replicate.variance import Argument, Arguments, mark_diverged
-from tpunb.virtual.replicate.writer import Expansion, expand
+from tpunb.virtual.replicate.variance import (
+    Argument,
+    Arguments,
+    Variance,
+    analyze,
+    mark_diverged,
+)
+from tpunb.virtual.replicate.writer import (
+    write_effects,
+    write_nodes,
+    write_results,
+)
 from tpunb.virtual.variable_copies import Copies
+
+
+@dataclasses.dataclass(frozen=True)
+class Expansion:
+    """A function for all replicas.
+
+    Attributes:
+        definition: The function.
+        bodies: Functions that it calls, which have been made for it.
+        reads: Arguments of the replica function that are variables' handles
+            and that it only reads.
+        diverged: Mirrored arguments whose copies a replica may set on its own, or whose
+            copies differed already.
+        split: Mirrored arguments whose copies share a resource and must not: what was
+            written is wrong.
+        places: For each output of the replica function, which of the outputs of
+            `definition` it is: what is returned twice is an output once.
+        repeated: The nodes of the replica function that stand in it once a replica.
+        joined: Those that stand in it once for all, on their values in one tensor.
+    """
+
+    definition: FunctionDef
+    bodies: tuple[FunctionDef, ...]
+    reads: frozenset[str]
+    diverged: frozenset[str]
+    split: frozenset[str]
+    places: tuple[int, ...]
+    repeated: frozenset[str]
+    joined: frozenset[str] = frozenset()
+
+
+@timed("replicate", "write it out for all replicas")
+def expand(
+    function: ReplicaFunction,
+    arguments: Arguments,
+    *,
+    name: str | None = None,
+    prefix: str | None = None,
+    assume_equal: bool = True,
+) -> Expansion:
+    """Writes a replica function out for all replicas.
+
+    Args:
+        function: The replica function.
+        arguments: Its arguments.
+        name: The name of the result; a new one by default.
+        prefix: How the names of the functions made for it begin; by default with its own.
+        assume_equal: Whether the copies of a mirrored variable count as equal until they
+            are known to differ; if not, the result is right whatever they hold.
+
+    Returns:
+        The function for all replicas. Its arguments are those of the replica
+        function in their order, once or once per replica as `arguments` says;
+        its outputs are those of the replica function, each once per replica.
+    """
+    try:
+        return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
+    except Exception:
+        if function.body_sizes is None:
+            raise
+        # Whatever goes wrong with joined loops goes well with those of each replica, or fails too.
+        logger("replicate").debug("Loops and branches are not joined.", exc_info=True)
+    function = dataclasses.replace(function, body_sizes=None)
+    return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
+
+
+def _expanded(
+    function: ReplicaFunction,
+    arguments: Arguments,
+    name: str | None,
+    prefix: str | None,
+    *,
+    assume_equal: bool,
+) -> Expansion:
+    flat, library = function.computed, function.inlined_library
+    analysis = found = analyze(flat, arguments, library)
+    if not assume_equal:
+        diverged = {
+            name: mark_diverged(argument) if argument.is_mirrored else argument
+            for name, argument in arguments.items()
+        }
+        analysis = analyze(flat, diverged, library)
+    name = name or new_name(flat, function.cores)
+    guarded = function.shapes is not None
+    copies = FunctionCopies(library, name, prefix or name, guarded=guarded)
+    if function.sizes is not None and not guarded:
+        analysis = join(flat, analysis, function)
+    builder = Builder(
+        flat, analysis, function.cores, copies, name, function.at_once, shapes=function.shapes
+    )
+    outputs = returned(flat)
+    places = {output: place for place, output in enumerate(dict.fromkeys(outputs))}
+    write_nodes(builder)
+    write_results(builder, list(places), [Variance.VARYING] * len(places))
+    write_effects(builder)
+    return Expansion(
+        definition=builder.result,
+        bodies=(*copies.made, *builder.lifted),
+        reads=_only_read(flat, arguments),
+        diverged=found.diverged,
+        split=found.split,
+        places=tuple(places[output] for output in outputs),
+        repeated=builder.repeated(),
+        joined=frozenset(analysis.plans),
+    )
+
+
+def _only_read(function: FunctionDef, arguments: Arguments) -> frozenset[str]:
+    handles = {name for name, argument in arguments.items() if argument.per_replica}
+    for node in function.node_def:
+        if node.op != "ReadVariableOp":
+            handles.difference_update(source.source for source in data_inputs(node))
+    return frozenset(handles)
 
 
 class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
