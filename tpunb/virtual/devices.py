@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
 
 from tpunb.errors import VirtualDevicesError
@@ -146,3 +147,28 @@ def full_name(name: str) -> str:
 def process_of(device: str) -> str:
     """The process that a device belongs to, as its name begins."""
     return device.partition("/device:")[0]
+
+
+def replica_devices(
+    devices: VirtualDevices, assignment: tf.tpu.experimental.DeviceAssignment | None
+) -> np.ndarray:
+    """The device of each logical core of each replica, shaped `[replicas, logical]`."""
+    if assignment is None:
+        return np.array([[core] for cores in devices.cores for core in cores], dtype=object)
+    return np.array(
+        [
+            [
+                devices.cores[_task(assignment, replica, core)][
+                    assignment.tpu_ordinal(replica=replica, logical_core=core)
+                ]
+                for core in range(assignment.num_cores_per_replica)
+            ]
+            for replica in range(assignment.num_replicas)
+        ],
+        dtype=object,
+    )
+
+
+def _task(assignment: tf.tpu.experimental.DeviceAssignment, replica: int, logical_core: int) -> int:
+    device = assignment.host_device(replica=replica, logical_core=logical_core, job="worker")
+    return int(tf.DeviceSpec.from_string(device).task)

@@ -26,7 +26,7 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
-from tpunb.virtual.devices import VirtualDevices
+from tpunb.virtual.devices import replica_devices
 from tpunb.virtual.graph.collectives import broadcast_from_first
 from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
@@ -249,8 +249,12 @@ class VirtualTPUExtended(InputWorkers):
     ) -> Any:
         # As TPUExtended, which asks no iterations of a strategy that runs one step.
         steps = 1 if self.steps_per_run == 1 else iterations
+        on_replicas = functools.partial(replicate, options=self._options)
+        replicas = len(self._options.cores)
         with values_outside(self):
-            return run_steps(fn, multi_worker_iterator, steps, initial_loop_values, self._options)
+            return run_steps(
+                fn, multi_worker_iterator, steps, initial_loop_values, on_replicas, replicas
+            )
 
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None
@@ -297,31 +301,6 @@ def _prepared(
     if getattr(options.experimental_xla_options, "enable_xla_dynamic_padder", True):
         return inputs
     return padded(inputs, to_power_of_two=bool(options.experimental_bucketizing_dynamic_shape))
-
-
-def replica_devices(
-    devices: VirtualDevices, assignment: tf.tpu.experimental.DeviceAssignment | None
-) -> np.ndarray:
-    """The device of each logical core of each replica, shaped `[replicas, logical]`."""
-    if assignment is None:
-        return np.array([[core] for cores in devices.cores for core in cores], dtype=object)
-    return np.array(
-        [
-            [
-                devices.cores[_task(assignment, replica, core)][
-                    assignment.tpu_ordinal(replica=replica, logical_core=core)
-                ]
-                for core in range(assignment.num_cores_per_replica)
-            ]
-            for replica in range(assignment.num_replicas)
-        ],
-        dtype=object,
-    )
-
-
-def _task(assignment: tf.tpu.experimental.DeviceAssignment, replica: int, logical_core: int) -> int:
-    device = assignment.host_device(replica=replica, logical_core=logical_core, job="worker")
-    return int(tf.DeviceSpec.from_string(device).task)
 
 
 def _memory(accelerator: Accelerator, cores: int) -> tuple[int, str]:

@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import _set_last_step_outputs, distribute_utils, input_lib
-from tpunb.virtual.replica_call import ReplicateOptions, replicate
 
 
 def run_steps(
@@ -17,7 +16,8 @@ def run_steps(
     iterator: Any,
     iterations: int,
     initial: Any,
-    options: ReplicateOptions,
+    replicate: Callable[[Callable[..., Any], Sequence[Sequence[Any]]], list[Any]],
+    replicas: int,
 ) -> Any:
     """Runs steps on the replicas, each on the next batch.
 
@@ -28,13 +28,13 @@ def run_steps(
         iterator: Gives a batch for each replica.
         iterations: How many steps to run.
         initial: The nest of the outputs' values before the first step.
-        options: The strategy's side of it.
+        replicate: Calls a function on every replica, with the arguments of each.
+        replicas: How many there are.
 
     Returns:
         The context: `run_op` runs the steps, `last_step_outputs` are the last's.
     """
     context = input_lib.MultiStepContext()
-    replicas = len(options.cores)
 
     def step(batch: Any) -> Any:
         result = fn(context, batch)
@@ -46,7 +46,7 @@ def run_steps(
     def steps(*_: Any) -> list[Any]:
         batch = iterator.get_next()
         inputs = [[distribute_utils.select_replica(r, batch)] for r in range(replicas)]
-        return list(tf.nest.flatten(replicate(step, inputs, options)))
+        return list(tf.nest.flatten(replicate(step, inputs)))
 
     start = tf.nest.flatten({} if initial is None else initial) or [tf.constant(0)]
     flat = steps() if iterations == 1 else _repeated(steps, iterations, start * replicas)

@@ -11,12 +11,11 @@ import tensorflow as tf
 from tpunb.errors import TpunbError
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual._tensorflow import is_flat
-from tpunb.virtual.devices import virtual_devices
+from tpunb.virtual.devices import replica_devices, virtual_devices
 from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
 from tpunb.virtual.patch.state import Installation
 from tpunb.virtual.replica_call import ReplicateOptions, replicate
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
-from tpunb.virtual.strategy import replica_devices
 from tpunb.virtual.strictness import Strictness
 
 

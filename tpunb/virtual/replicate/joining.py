@@ -143,7 +143,11 @@ class _Candidates:
         if seen is None:
             return None
         plan = (linear(seen) if seen.summed else None) or known.plan(seen)
-        return plan if plan is not None and _has_rows(plan, seen) else None
+        if plan is None:
+            return None
+        pairs = zip(plan.takes, seen.inputs, strict=False)
+        # What is taken by rows has an axis.
+        return None if any(take is ROWS and not one.sizes for take, one in pairs) else plan
 
     def _may_join(self, node: NodeDef) -> bool:
         analysis = self._analysis
@@ -197,7 +201,7 @@ class _Candidates:
         return bool(users or results) and results <= {Form.SUMMED} and sums
 
     def _sums(self, user: NodeDef) -> bool:
-        if user.op == "CrossReplicaSum":
+        if user.op == _SUM:
             return gives_one_value(user, self._nodes)
         plan = self.plans.get(user.name)
         return plan is not None and all(one.form in _SUM_TAKES for one in plan.takes)
@@ -291,7 +295,7 @@ class _Candidates:
         if given not in {Form.SUMMED, Form.LISTED}:
             return True
         return results <= {given} and all(
-            (given is Form.SUMMED and _is_sum(user))
+            (given is Form.SUMMED and user.op == _SUM)
             or (user.name in plans and _takes_as(user, plans[user.name], source, given))
             for user in self._uses.get(source, ())
         )
@@ -309,7 +313,7 @@ class _Candidates:
             else:
                 apart += self._conversion(source) / (len(users) - alike + 1)
         users = self._users[node.name]
-        others = [user for user in users if user.name not in plans and not _is_sum(user)]
+        others = [user for user in users if user.name not in plans and user.op != _SUM]
         size = self.statics.bytes_of(node) / _BYTES
         if others or node.name in self._parted:
             joined += _CONVERSION
@@ -323,13 +327,16 @@ class _Candidates:
 
     def bytes_of(self, names: Collection[str]) -> float:
         """How many bytes a replica's part of what nodes give takes."""
-        return sum(
-            self.statics.bytes_of(self._nodes[name])
-            + _TURNS * sum(map(_bytes_of_body, self.plans[name].bodies.values()))
-            for name in names
-        )
+        total = 0.0
+        for name in names:
+            total += self.statics.bytes_of(self._nodes[name])
+            for inner in (body.analysis for body in self.plans[name].bodies.values()):
+                joined = [node for node in inner.order if node.name in inner.plans]
+                total += _TURNS * sum(map(inner.statics.bytes_of, joined))
+        return total
 
 
+_SUM = "CrossReplicaSum"
 _ELEMENTS = "TensorListElementShape"
 """What gives no rows of numbers, but the shape of a list's elements."""
 _SUM_TAKES = frozenset({Form.SUMMED, Form.SHARED})
@@ -341,23 +348,6 @@ def _takes_as(node: NodeDef, plan: Plan, source: Reference, form: Form) -> bool:
     return all(
         take.form is form or take.constant is not None for one, take in pairs if one == source
     )
-
-
-def _is_sum(node: NodeDef) -> bool:
-    return bool(node.op == "CrossReplicaSum")
-
-
-def _has_rows(plan: Plan, seen: Seen) -> bool:
-    """Whether what is taken by rows has an axis."""
-    return not plan.takes or all(
-        one.sizes or take is not ROWS for take, one in zip(plan.takes, seen.inputs, strict=False)
-    )
-
-
-def _bytes_of_body(body: Body) -> float:
-    """How many bytes a replica's part of what a turn of a loop joins takes."""
-    nodes = [node for node in body.analysis.order if node.name in body.analysis.plans]
-    return sum(map(body.analysis.statics.bytes_of, nodes))
 
 
 class _Bodies:

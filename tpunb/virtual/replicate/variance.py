@@ -334,14 +334,17 @@ class _Pass:
             handles = self._mirrored(node)
             self._diverge(handles)
             self._split(handles)
+        called = [self.library(name) for name in called_functions(node)]
         if node.op in COLLECTIVES:
-            self._visit_collective(node)
-        elif node.op in CONTROL_FLOW and self._contains_collectives(node):
+            self.roles[node.name] = Role.COLLECTIVE
+            one = gives_one_value(node, self.nodes)
+            self.variances[node.name] = Variance.INVARIANT if one else Variance.VARYING
+        elif node.op in CONTROL_FLOW and any(has_collectives(b, self.library) for b in called):
             self.roles[node.name] = Role.LIFTED
             self.output_variances[node.name] = self._lifted_variances(node)
             self.variances[node.name] = Variance.VARYING
-        elif any(True for _ in called_functions(node)):
-            self._visit_caller(node)
+        elif called:
+            self._visit_caller(node, called)
         elif self._mirrored(node) and node.op not in READS | {"VarIsInitializedOp"}:
             self._visit_update(node)
         elif is_stateful(node) and not self._mirrored(node):
@@ -350,7 +353,9 @@ class _Pass:
             # Read after it was updated once for all: what follows is done once too.
             self.variances[node.name] = max(self._input_variance(node), Variance.INVARIANT)
         else:
-            self.variances[node.name] = max(self._input_variance(node), _least_variance(node))
+            large = node.op == "Const" and node.attr["value"].ByteSize() > _LARGE_CONSTANT
+            least = Variance.INVARIANT if large else Variance.CHEAP_INVARIANT
+            self.variances[node.name] = max(self._input_variance(node), least)
 
     def _hands_on(self, node: NodeDef) -> bool:
         """Whether a node gives a handle on: what is done with it then is not seen here."""
@@ -374,19 +379,8 @@ class _Pass:
             used[source.source].append(source)
         return used
 
-    def _contains_collectives(self, node: NodeDef) -> bool:
-        return any(
-            has_collectives(self.library(name), self.library) for name in called_functions(node)
-        )
-
-    def _visit_collective(self, node: NodeDef) -> None:
-        self.roles[node.name] = Role.COLLECTIVE
-        one = gives_one_value(node, self.nodes)
-        self.variances[node.name] = Variance.INVARIANT if one else Variance.VARYING
-
-    def _visit_caller(self, node: NodeDef) -> None:
+    def _visit_caller(self, node: NodeDef, bodies: Sequence[FunctionDef]) -> None:
         """A loop, a branch or a compiled call of which each replica has its own."""
-        bodies = [self.library(name) for name in called_functions(node)]
         if any(writes_variables(body, self.library) for body in bodies):
             self._diverge(self._set_apart(node, bodies))
             self._split(self._mirrored(node))
@@ -507,8 +501,3 @@ def _keeps_handles(body: FunctionDef) -> bool:
         for taken, output in pairs
         if dtypes.resource.as_datatype_enum in {taken.type, output.type}
     )
-
-
-def _least_variance(node: NodeDef) -> Variance:
-    large = node.op == "Const" and node.attr["value"].ByteSize() > _LARGE_CONSTANT
-    return Variance.INVARIANT if large else Variance.CHEAP_INVARIANT
