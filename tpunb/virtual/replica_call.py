@@ -264,10 +264,13 @@ def _call(
     batches = _batches(function, columns, options)
     replicas = len(options.cores)
     try:
-        joined = _of_usual_size(function, traced, columns, batches, options)
-        if joined is not None:
-            outputs, places = _call_either(graph, written, joined, batches, replicas)
+        usual = _of_usual_size(function, traced, columns, batches, options)
+        if usual is not None and usual.expansion.joined:
+            outputs, places = _call_either(graph, written, usual, batches, replicas)
             return _packed(graph, outputs, places, options.cores)
+        if usual is not None and usual.expansion.at_once != function.at_once:
+            fewer = dataclasses.replace(function, at_once=usual.expansion.at_once)
+            written = _written(fewer, traced, columns, options)
     except Exception:
         # Whatever goes wrong with what is joined goes well with what is not, or fails there too.
         logger("replicate").debug("Batches of the usual size are not joined.", exc_info=True)
@@ -330,14 +333,13 @@ def _of_usual_size(
     batches: Mapping[int, BatchParts],
     options: ReplicateOptions,
 ) -> Written | None:
-    """Writes a function for parts of the usual size, if what replicas do is joined then."""
+    """Writes a function for parts of the usual size; None if nothing tells that size."""
     graph = of_usual_size(traced.graph, traced.definition, batches) if batches else None
     if graph is None:
         return None
     sizes = known_sizes(graph, traced.definition)
     usual = dataclasses.replace(function, shapes=unknown_sizes(graph), sizes=sizes)
-    written = _written(usual, traced, columns, options, batches)
-    return written if written.expansion.joined else None
+    return _written(usual, traced, columns, options, batches)
 
 
 def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:

@@ -143,7 +143,7 @@ def test_parts_of_the_usual_size_are_joined(name: str, joined: list[Written | No
     # A slice without its first row has rows for every size but one.
     others = [sizes for sizes in OTHERS if name != "means" and min(sizes)]
     compare(RULES[name], [*EQUAL, *others])
-    assert [one is not None for one in joined] == [True, False]
+    assert [bool(one and one.expansion.joined) for one in joined] == [True, False]
 
 
 @pytest.mark.parametrize("name", OWN_RULES)
@@ -182,7 +182,7 @@ def test_values_that_would_take_too_much_memory_are_not_joined(
         call = caller(strategy, lambda x: tf.nn.relu(x * 2.0), usual)
         whole = rows(REPLICAS * usual).reshape([REPLICAS, usual, FEATURES])
         np.testing.assert_allclose(call([usual] * REPLICAS), np.maximum(whole * 2.0, 0.0))
-    assert [one is not None for one in joined] == [True, False]
+    assert [bool(one and one.expansion.joined) for one in joined] == [True, False]
 
 
 @pytest.mark.parametrize("usual", [7, 3])

@@ -31,9 +31,10 @@ def fixture_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
     analyses: list[Analysis] = []
     decide = joining.join
 
-    def observed(*args: Any) -> Analysis:
-        analyses.append(decide(*args))
-        return analyses[-1]
+    def observed(*args: Any) -> Any:
+        analysis, at_once = decide(*args)
+        analyses.append(analysis)
+        return analysis, at_once
 
     def failed(*_: Any) -> None:
         raise AssertionError("What is joined could not be written.")

@@ -45,9 +45,10 @@ def fixture_joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
     found: list[Analysis] = []
     decide = joining.join
 
-    def observed(*args: Any) -> Analysis:
-        found.append(decide(*args))
-        return found[-1]
+    def observed(*args: Any) -> Any:
+        analysis, at_once = decide(*args)
+        found.append(analysis)
+        return analysis, at_once
 
     monkeypatch.setattr(joining, "_CONVERSION", 0.0)
     monkeypatch.setattr(joining, "_BYTES", 1e9)

@@ -56,6 +56,17 @@ def work(x: Any) -> Any:
     return x
 
 
+def test_replicas_that_need_much_memory_run_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tpunb.virtual.strategy.processors_for_each", lambda _: 4)
+    monkeypatch.setattr("tpunb.virtual.strategy.most_joined", lambda *_: 1000.0)
+    strategy = strategy_of(8, strict=False)
+    counter = Counter()
+    run(strategy, lambda x: counter.around(x, work), each(strategy, [np.eye(64)] * 8))
+    assert counter.most == 1
+
+
 def all_reduce(x: Any) -> Any:
     return tf.distribute.get_replica_context().all_reduce(SUM, x)
 

@@ -63,21 +63,36 @@ _BYTES = 20_000
 _TURNS = 16
 """As many turns a loop counts as having."""
 
+_LIVING = 4
+"""In a training step a quarter of what all its nodes give lives at a time, or less."""
 
-def join(flat: FunctionDef, analysis: Analysis, function: ReplicaFunction) -> Analysis:
-    """Finds which nodes of a replica function one node does for all replicas."""
-    cores = function.cores
+
+def join(
+    flat: FunctionDef, analysis: Analysis, function: ReplicaFunction
+) -> tuple[Analysis, int | None]:
+    """Finds which nodes of a replica function one node does for all replicas.
+
+    Returns:
+        The analysis with these nodes, and how many replicas of a process run at a time: fewer
+        where the values of all would take too much memory, and those of some as well.
+    """
+    cores, at_once = function.cores, function.at_once
     processes = {process_of(core) for logical in cores for core in logical}
     if function.sizes is None or len(cores) < 2 or len(cores[0]) > 1 or len(processes) > 1:
-        return analysis
+        return analysis, at_once
+    needed = 0.0
     # Loops may take more memory than there is; what is around them need not.
     for sizes in dict.fromkeys([function.body_sizes, None]):
         bodies = None if sizes is None else _Bodies(function.inlined_library, sizes, len(cores))
         candidates = _Candidates(flat, analysis, function.sizes, len(cores), bodies)
         plans = candidates.worthwhile()
-        if plans and candidates.bytes_of(plans) * len(cores) <= function.most_joined:
-            return candidates.joined(plans)
-    return analysis
+        needed = candidates.bytes_of(plans)
+        if plans and needed * len(cores) <= function.most_joined:
+            return candidates.joined(plans), at_once
+    most = _LIVING * function.most_joined
+    if at_once is not None and needed * at_once > most:
+        at_once = max(1, int(most / needed))
+    return analysis, at_once
 
 
 class _Candidates:

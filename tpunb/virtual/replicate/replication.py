@@ -76,6 +76,7 @@ class Expansion:
             `definition` it is: what is returned twice is an output once.
         repeated: The nodes of the replica function that stand in it once a replica.
         joined: Those that stand in it once for all, on their values in one tensor.
+        at_once: How many replicas of a process run at a time; None for all.
     """
 
     definition: FunctionDef
@@ -86,6 +87,7 @@ class Expansion:
     places: tuple[int, ...]
     repeated: frozenset[str]
     joined: frozenset[str] = frozenset()
+    at_once: int | None = None
 
 
 @timed("replicate", "write it out for all replicas")
@@ -142,11 +144,10 @@ def _expanded(
     name = name or new_name(flat, function.cores)
     guarded = function.shapes is not None
     copies = FunctionCopies(library, name, prefix or name, guarded=guarded)
+    at_once = function.at_once
     if function.sizes is not None and not guarded:
-        analysis = join(flat, analysis, function)
-    builder = Builder(
-        flat, analysis, function.cores, copies, name, function.at_once, shapes=function.shapes
-    )
+        analysis, at_once = join(flat, analysis, function)
+    builder = Builder(flat, analysis, function.cores, copies, name, at_once, shapes=function.shapes)
     outputs = returned(flat)
     places = {output: place for place, output in enumerate(dict.fromkeys(outputs))}
     write_nodes(builder)
@@ -161,6 +162,7 @@ def _expanded(
         places=tuple(places[output] for output in outputs),
         repeated=builder.repeated(),
         joined=frozenset(analysis.plans),
+        at_once=at_once,
     )
 
 
