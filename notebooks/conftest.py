@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +12,38 @@ import pytest
 from tpunb.compiler import libtpu
 
 WITH_COMPILER = "07_will_it_fit.ipynb"
+WITH_JAX = "08_from_tpustrategy_to_jax.ipynb"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out what was made for a TPU, and what the TPU's compiler has to be there for.
+    """Leaves out what was made for a TPU, and what needs a compiler or a JAX that is not there.
 
     Notebooks that were found are tested with `--tpu` alone.
     """
     found = collection_path.parent.name == "found"
     if found and not config.getoption("--tpu", default=None):
         return True
-    return True if collection_path.name == WITH_COMPILER and _missing() else None
+    return True if collection_path.name in _left_out() else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips the cells that ask the compiler, in notebooks that go on without it."""
+    if why := _left_out().get(WITH_COMPILER):
+        for item in items:
+            if getattr(item, "cell", None) and item.cell.source.startswith("%%tpu_compile"):
+                item.add_marker(pytest.mark.skip(reason=why))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Says what was left out: nobody is to take it for tested."""
-    if why := _missing():
-        terminalreporter.write_line(f"LEFT OUT: {WITH_COMPILER}. {why}", yellow=True)
+    for name, why in _left_out().items():
+        terminalreporter.write_line(f"LEFT OUT: {name}. {why}", yellow=True)
 
 
-def _missing() -> str:
-    """Why there is no compiler; empty where there is one."""
-    why = libtpu.why_unavailable()
-    return str(why).splitlines()[0] if why else ""
+def _left_out() -> dict[str, str]:
+    """The notebooks that cannot be run here, and why."""
+    if why := libtpu.why_unavailable():
+        return dict.fromkeys((WITH_COMPILER, WITH_JAX), str(why).splitlines()[0])
+    if libtpu.PYTHON not in os.environ and importlib.util.find_spec("jax") is None:
+        return {WITH_JAX: "JAX is not installed."}
+    return {}

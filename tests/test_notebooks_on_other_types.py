@@ -23,7 +23,7 @@ from tpunb.compiler import libtpu
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-WITH_COMPILER = "07_will_it_fit.ipynb"
+WITH_COMPILER = ("07_will_it_fit.ipynb", "08_from_tpustrategy_to_jax.ipynb")
 CONNECTING = re.compile(r"^((?:\w+ = )?%tpu_connect)(?: --simulate \S+)?", re.MULTILINE)
 
 TYPES = ("v5e-1", "v6e-1", "v5e-4", "v2-8", "v3-32")
@@ -71,7 +71,7 @@ def execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], list[Any]]
 def test_runs_with_one_argument_changed(
     name: str, tpu: str, execute: Callable[[Path, str], list[Any]]
 ) -> None:
-    if name == WITH_COMPILER and (why := libtpu.why_unavailable()):
+    if name in WITH_COMPILER and (why := libtpu.why_unavailable()):
         pytest.skip(str(why).splitlines()[0])
     outputs = execute(FOLDER / name, tpu)
     if name == "00_quickstart.ipynb" and tpu == "v5e-1":
