@@ -6,6 +6,7 @@ import linecache
 import sys
 import warnings
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tpunb._util.plain_text import plain
@@ -54,4 +55,17 @@ class PlainWarnings:
         # A line of ours tells the notebook's author nothing.
         code = "" if filename.startswith(_OURS) else linecache.getline(filename, lineno).strip()
         text = f"Warning{place}: {message}\n" + (f"    {code}\n" if code else "")
-        sys.stdout.write(plain(text))
+        sys.stdout.write(("\n" if _is_in_progress_line() else "") + plain(text))
+
+
+def _is_in_progress_line() -> bool:
+    """Whether the output ends with Keras's progress line: a callback is called between batches."""
+    frame: FrameType | None = sys._getframe()
+    between = False
+    while frame is not None:
+        name = frame.f_code.co_name
+        between = between or name.endswith("_batch_end")
+        if between and name in {"fit", "evaluate", "predict"}:
+            return frame.f_locals.get("verbose") in ("auto", 1)
+        frame = frame.f_back
+    return False
