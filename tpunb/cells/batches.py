@@ -140,7 +140,7 @@ def _left(cardinality: Any) -> float | None:
 
 
 def _is_arrays(source: Any) -> bool:
-    """Whether there are arrays and tensors only, at least one; a list is one of batches."""
+    """Returns whether there are arrays and tensors only, at least one; a list is one of batches."""
     found = list(leaves(source))
     return (
         not isinstance(source, list)
@@ -186,12 +186,7 @@ class Batch:
 
 
 class BatchReader:
-    """Reads batches one by one.
-
-    Args:
-        strategy: Whose replicas share them.
-        source: Where they come from.
-        calls: Let interrupts end the waiting for a batch.
+    """Reads batches one by one; interrupts end only the waiting for a batch.
 
     Attributes:
         examples: Examples in the last batch; None where they cannot be counted.
@@ -217,11 +212,7 @@ class BatchReader:
         self._peeked = self._given
 
     def next(self) -> Batch | None:
-        """The next batch; None at the end of the data.
-
-        Raises:
-            CellError: It cannot be divided, or is unlike the batches before.
-        """
+        """The next batch; None at the end of the data."""
         if self._peeked is not None:
             peeked, self._peeked = self._peeked, None
             return peeked
@@ -266,11 +257,7 @@ class BatchReader:
         return value
 
     def described(self, names: Sequence[str] = ()) -> str:
-        """The last batch's dtypes and shapes.
-
-        Args:
-            names: What a cell calls it; one that has a tuple is told how to name the parts.
-        """
+        """The last batch's dtypes and shapes, and how `--as` names the parts of a tuple."""
         kinds = []
         for leaf in tf.nest.flatten(self._last):
             parts = getattr(leaf, "values", None)

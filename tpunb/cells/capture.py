@@ -1,4 +1,4 @@
-"""What a cell takes from the notebook: arguments of its function, and the rest.
+"""Captures what a cell takes from the notebook: arguments of its function, and the rest.
 
 Tensors and arrays become arguments, so a new value does not retrace. All else
 is closed over; its key changes when TensorFlow would have to trace again.
@@ -43,7 +43,7 @@ class CellNameError(CellError, NameError):
 
 
 class CaptureKind(str, enum.Enum):
-    """How a value reaches the replicas."""
+    """The ways in which values reach the replicas."""
 
     TENSOR = "a tensor"
     ARRAY = "an array"
@@ -88,7 +88,7 @@ class Captured:
 
 @dataclass(frozen=True)
 class Shortcut:
-    """What to compare to see that a cell's last trace fits again.
+    """The few comparisons that show that a cell's last trace fits again.
 
     Attributes:
         closed: Names that must still be bound to the very same objects.
@@ -119,17 +119,10 @@ class Capturer:
     def capture(
         self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
     ) -> Captured:
-        """Looks up what a cell reads.
-
-        Args:
-            cell: The cell.
-            namespace: The notebook's.
-            bound: Values that hide the notebook's: a step's batch, and what the step
-                before has left.
+        """Looks up what a cell reads; `bound` hides the notebook's names.
 
         Raises:
-            CellError: A name is not defined, or is something that cannot be
-                passed to the replicas.
+            CellError: A name is not defined, or cannot be passed to the replicas.
         """
         captured = Captured(local=frozenset(bound))
         for name in (*cell.names.reads, *cell.later):
@@ -150,7 +143,7 @@ class Capturer:
         return captured
 
     def shortcut(self, cell: StepSource, captured: Captured) -> Shortcut | None:
-        """How to capture the same again quickly; None where lists and dicts take part."""
+        """A way to capture the same again quickly; None where lists and dicts take part."""
         kinds = [
             self.kind(value) for value in (*captured.closed.values(), *captured.values.values())
         ]
@@ -195,7 +188,7 @@ class Capturer:
         return known
 
     def roots(self, captured: Captured) -> dict[str, Any]:
-        """What a trace closes over, by name: where what it depends on begins."""
+        """The values that a trace closes over, by name: all its dependencies begin there."""
         roots = {name: v for name, v in captured.closed.items() if " in " not in name}
         for name in dict.fromkeys(captured.owners):
             value = captured.values[name]
@@ -204,11 +197,11 @@ class Capturer:
         return roots
 
     def holds_tensors(self, value: Any) -> bool:
-        """Whether a value is, or is a nest with, something that is passed as an argument."""
+        """Returns whether a value, or one inside a nest, is passed as an argument."""
         return any(self.passed(leaf) for leaf in leaves(value))
 
     def passed(self, leaf: Any) -> bool:
-        """Whether a value that is not a nest is passed as an argument."""
+        """Returns whether a value that is not a nest is passed as an argument."""
         kind = self.kind(leaf)
         if kind is CaptureKind.ARRAY:
             return _converts(leaf.dtype)
@@ -231,7 +224,7 @@ class Capturer:
         return self.closed_key(value)
 
     def closed_key(self, value: Any) -> Hashable:
-        """What identifies a value that is closed over."""
+        """The key that identifies a value that is closed over."""
         kind = self.kind(value)
         if kind is CaptureKind.PLAIN:
             return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
@@ -294,7 +287,7 @@ class Capturer:
         return (type(value), *(self._nest_key(child, leaf_key) for child in value))
 
     def _is_large(self, value: Any) -> bool:
-        """Whether a nest is too large to compare, or too deep: it may contain itself."""
+        """Returns whether a nest is too large to compare, or too deep: it may contain itself."""
         passed = False
         for number, leaf in enumerate(leaves(value)):
             if self.kind(leaf) is CaptureKind.NEST:
@@ -394,7 +387,7 @@ def _kind(value: Any) -> CaptureKind:
 
 @functools.lru_cache(maxsize=256)
 def _converts(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of this dtype become tensors."""
+    """Returns whether arrays of this dtype become tensors."""
     if dtype.kind in "OMm":
         return False
     try:

@@ -53,13 +53,8 @@ def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
     """Marks an error with the line of the cell that it came from.
 
     Sets `tpunb_lines`, and `tpunb_replicas` where the message names them, and adds
-    a note where Python has notes (3.11).
-
-    Args:
-        error: The error.
-        cell: The cell.
-        graph: The replica function's graph, if there is one: it knows where the
-            nodes came from that a message only names.
+    a note where Python has notes (3.11). The replica function's graph knows where the
+    nodes came from that a message only names.
     """
     if hasattr(error, "tpunb_lines"):
         return
@@ -76,13 +71,7 @@ def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
 
 
 def mark_step(error: BaseException, done: int, batch: str) -> None:
-    """Adds to an error at which of many steps it came, and with which batch.
-
-    Args:
-        error: The error.
-        done: The steps that were made before.
-        batch: The dtypes and shapes of the step's batch; empty without one.
-    """
+    """Adds the number of the failed step, and a description of its batch, to an error."""
     where = f"At step {done + 1}" if done else "In the first step"
     where += f", with a batch of {batch}." if batch else "."
     error.tpunb_step = done + 1  # type: ignore[attr-defined]
@@ -180,13 +169,7 @@ def essence(error: BaseException) -> str:
 
 
 def show_shortly(error: BaseException, source: str) -> None:
-    """Makes IPython show an error by the lines of its cell.
-
-    Args:
-        error: An error raised by a cell; `tpunb_lines` is where in it, `tpunb_replicas`
-            on which replicas, if known, and `tpunb_where` in which of many steps.
-        source: The cell's body, whose first line is line 2 of the cell.
-    """
+    """Makes IPython show an error by the lines of its cell, whose body begins on line 2."""
     lines = getattr(error, "tpunb_lines", None)
     if not lines:
         return
@@ -267,7 +250,7 @@ _LONGEST = 60
 
 
 def _calls_method(*names: str) -> Callable[[list[ast.AST]], bool]:
-    """Whether a statement mentions a method of one of these names."""
+    """Returns whether a statement mentions a method of one of these names."""
     return lambda nodes: any(isinstance(n, ast.Attribute) and n.attr in names for n in nodes)
 
 
@@ -395,7 +378,7 @@ _LESSONS = (
 
 
 def is_traced_in_branch(frames: TracebackType | None) -> bool:
-    """Whether an error comes out of a branch or a loop over tensors, which is only traced."""
+    """Returns whether an error comes from a branch or loop over tensors, which is only traced."""
     while frames is not None:
         code = frames.tb_frame.f_code
         is_stage = code.co_name.startswith("_tf_") or code.co_name.endswith("_for_stmt")
@@ -408,16 +391,13 @@ def is_traced_in_branch(frames: TracebackType | None) -> bool:
 def lesson(
     error: BaseException, cell: StepSource, *, in_branch: bool, replicas: int
 ) -> CellError | None:
-    """Explains in a sentence or two what to write in place of what has raised an error.
+    """Explains what to write in place of what has raised an error; None if that is clear.
 
     Args:
-        error: What the cell raised, with `tpunb_lines`.
+        error: An error of the cell, with `tpunb_lines`.
         cell: The cell.
         in_branch: Whether it was raised where both branches of a condition are traced.
         replicas: How many there are.
-
-    Returns:
-        The explanation; None where the error speaks for itself.
     """
     lines = getattr(error, "tpunb_lines", ())
     if not isinstance(cell, CellSource) or not lines:

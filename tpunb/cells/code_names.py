@@ -39,7 +39,7 @@ _LONGEST = 200  # characters: longer strings are text
 
 @dataclass(frozen=True)
 class Mentions:
-    """What a code object, and the code objects inside it, may read by name.
+    """The names that a code object, and the code objects inside it, may read.
 
     Attributes:
         globals: Names of globals, in the order of their first use.
@@ -65,7 +65,7 @@ class Mentions:
 
 @functools.lru_cache(maxsize=2048)
 def mentions(code: CodeType) -> Mentions:
-    """What a code object mentions."""
+    """The names that a code object mentions."""
     names: dict[str, None] = {}
     imports: dict[str, None] = {}
     attributes: set[str] = set()
@@ -127,12 +127,7 @@ def _strings(code: CodeType) -> Iterator[str]:
 
 
 def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool:
-    """Whether what reads globals (`globals()[name]`) is given a name that is not a constant.
-
-    Args:
-        reader: One of `_BY_STRING`.
-        following: The instructions after it.
-    """
+    """Returns whether what reads globals (`globals()[name]`) is given a computed name."""
     if (
         reader == "vars"
         and next(each for each in following if each.opname not in {"CACHE", "PUSH_NULL"}).opname
@@ -145,11 +140,7 @@ def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool
 
 
 def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
-    """Whether the second argument of a call (`getattr(x, "rate")`) is written as a constant.
-
-    Args:
-        following: The instructions after the name of the function.
-    """
+    """Returns whether the second argument of a call (`getattr(x, "rate")`) is a constant."""
     constant: list[bool] = []  # of what lies on the stack, above the function
     for instruction in following:
         if instruction.opname == "PUSH_NULL" and not constant:
@@ -175,12 +166,7 @@ def users_modules() -> Iterator[tuple[str, ModuleType]]:
 
 
 def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
-    """The modules that code imports when it runs, as far as they are loaded.
-
-    Args:
-        found: What the code mentions.
-        namespace: Its globals: a relative import begins at their package.
-    """
+    """The loaded modules that code imports when it runs, among the globals `namespace`."""
     package = namespace.get("__package__")
     for name in found.imports:
         names = [name, *(name[: at.start()] for at in re.finditer(r"\.", name))]
@@ -215,14 +201,9 @@ def function_of(value: Any) -> FunctionType | None:
 
 
 def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The notebook's names that a function reads, directly or through others.
+    """The notebook's names that a function reads, directly or through others, with their values.
 
-    Args:
-        function: A function, a method or a `functools.partial`.
-        namespace: The notebook's namespace; the globals of other modules are not looked into.
-
-    Returns:
-        The names that are bound, with their values.
+    Functions of other modules are not looked into.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()

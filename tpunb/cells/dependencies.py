@@ -1,4 +1,4 @@
-"""What a trace depends on beyond the cell's own names, and whether that has changed.
+"""Guards all that a trace depends on beyond the cell's own names.
 
 TensorFlow reads Python once, when it traces. An ordinary cell reads it again in every
 run, so a cell is traced again when anything that its trace may have read has changed.
@@ -41,11 +41,11 @@ from .guards import (
 
 
 class Dependencies:
-    """The guards of one program.
+    """The guards of one program: what its traces may have read.
 
     Args:
         roots: What the cell closes over, by name.
-        code: The cell's own.
+        code: The cell's own code.
         namespace: The notebook's.
     """
 
@@ -85,7 +85,7 @@ class Dependencies:
         return None
 
     def _realigned(self) -> list[Guard]:
-        """What is reached, with functions on the lines where AutoGraph will look for them."""
+        """The guards, with functions on the lines where AutoGraph will look for them."""
         guards = self._reached()
         functions = [g.owner for g in guards if isinstance(g.owner, FunctionType)]
         moved = [realign(function) for function in functions]
@@ -109,14 +109,7 @@ def reached(
     namespace: dict[str, Any],
     ignored: Collection[Hashable] = (),
 ) -> list[Guard]:
-    """The guards for what a cell reaches.
-
-    Args:
-        roots: What it closes over, by name; these values themselves are not guarded.
-        code: The cell's own.
-        namespace: The notebook's.
-        ignored: Entries that are not guarded, by `Change.entry`.
-    """
+    """The guards for what a cell reaches from `roots`, which are not guarded themselves."""
     attributes, any_name = set(mentions(code).attributes), mentions(code).any_attribute
     while True:
         walk = _Walk(attributes, ignored, any_name=any_name)
@@ -218,7 +211,7 @@ class _Walk:
         self._waiting += [(name, namespace[name]) for name in names if name in namespace]
 
     def _add_wrapped(self, path: str, value: Any) -> None:
-        """What a decorator keeps; TensorFlow's are objects rather than functions."""
+        """Visits what a decorator keeps; TensorFlow's are objects rather than functions."""
         if (wrapped := attributes_of(value).get("__wrapped__")) is not None:
             self._waiting.append((path, wrapped))
 
@@ -252,7 +245,7 @@ class _Walk:
         self._waiting += [(f"{path}.{name}", has[name]) for name in names]
 
     def _may_be_any(self, owner: Any) -> bool:
-        """Whether all attributes count where names are computed.
+        """Returns whether all attributes count where names are computed.
 
         Those of a notebook and of a library's objects change with everything that is done.
         """
@@ -366,7 +359,7 @@ def _wrapped(value: Any) -> tuple[Any, ...] | None:
 
 
 def _is_traced_by_itself(value: Any) -> bool:
-    """Whether this is a `tf.function`, which keeps its own trace in an ordinary cell too."""
+    """Returns whether this is a `tf.function`, which keeps its own trace in any cell."""
     kind = type(value)  # to ask the object might run the user's `__getattr__`
     return hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")
 

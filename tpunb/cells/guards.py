@@ -18,7 +18,7 @@ PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...), range)
 
 @dataclass(frozen=True)
 class Change:
-    """What no longer is as it was.
+    """A difference from the time of the trace.
 
     Attributes:
         subject: What has changed, as text.
@@ -34,12 +34,12 @@ class Change:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value counts by what it is equal to, not by its identity."""
+    """Returns whether a value counts by what it is equal to, not by its identity."""
     return type(value) in PLAIN
 
 
 def _same(before: Any, now: Any) -> bool:
-    """Whether one value may stand for another in a trace."""
+    """Returns whether one value may stand for another in a trace."""
     if before is now:
         return True
     kind = type(before)
@@ -55,7 +55,7 @@ def _same(before: Any, now: Any) -> bool:
 
 
 def _same_function(before: FunctionType, now: FunctionType) -> bool:
-    """Whether a reloaded module has defined a function just as it was."""
+    """Returns whether a reloaded module has defined a function just as it was."""
     return (
         before.__globals__ is now.__globals__
         and before.__closure__ is None is now.__closure__
@@ -103,14 +103,14 @@ class NamesGuard:
         self._missing = frozenset(name for name in self.names if name not in has)
 
     def holds(self) -> bool:
-        """Whether certainly nothing has changed; at the cost of one comparison for each name."""
+        """Returns whether certainly nothing has changed, by one comparison for each name."""
         has = self._read(self.owner)
         if self._wanted is not None and len(has) != self._size:
             return False
         return all(map(operator.is_, map(has.get, self.names), self._values))
 
     def changes(self) -> list[Change]:
-        """What has changed, if anything."""
+        """The changes, if there are any."""
         has = self._read(self.owner)
         found = []
         for name, value in zip(self.names, self._values, strict=True):
@@ -133,12 +133,7 @@ def open_names(has: Mapping[str, Any]) -> set[str]:
 
 
 class ItemsGuard:
-    """Guards what a list, a dict, a set or a deque holds.
-
-    Args:
-        owner: The container.
-        path: How it is written.
-    """
+    """Guards the items of a list, a dict, a set or a deque."""
 
     def __init__(self, owner: Any, path: str) -> None:
         self.owner = owner
@@ -152,7 +147,7 @@ class ItemsGuard:
         self._keys = tuple(self.owner) if self._has_keys else ()
 
     def holds(self) -> bool:
-        """Whether certainly nothing has changed."""
+        """Returns whether certainly nothing has changed."""
         owner, items = self.owner, self._items
         if len(owner) != len(items):
             return False
@@ -163,7 +158,7 @@ class ItemsGuard:
         )
 
     def changes(self) -> list[Change]:
-        """What has changed, if anything."""
+        """The changes, if there are any."""
         owner, items = self.owner, self._items
         if len(owner) != len(items) or not all(map(_same, self._keys, owner)):
             return [self._whole()]
@@ -183,12 +178,7 @@ class ItemsGuard:
 
 
 class ArrayGuard:
-    """Guards the numbers of a small array, which can be changed in place.
-
-    Args:
-        owner: The array.
-        path: How it is written.
-    """
+    """Guards the numbers of a small array, which can be changed in place."""
 
     def __init__(self, owner: np.ndarray[Any, Any], path: str) -> None:
         self.owner = owner
@@ -200,14 +190,14 @@ class ArrayGuard:
         self._before = self.owner.copy()
 
     def holds(self) -> bool:
-        """Whether nothing has changed."""
+        """Returns whether nothing has changed."""
         now, before = self.owner, self._before
         if now.shape != before.shape or now.dtype != before.dtype:
             return False
         return bool(now.tobytes() == before.tobytes())
 
     def changes(self) -> list[Change]:
-        """What has changed, if anything."""
+        """The changes, if there are any."""
         if self.holds():
             return []
         return [Change(f"`{self._path}`", self._before, self.owner, items_entry(self.owner))]

@@ -20,12 +20,7 @@ _CALL = "__tpunb_call__"
 
 
 def is_jax_cell(cell: CellSource, namespace: dict[str, Any]) -> bool:
-    """Whether a cell ends with a call and reads values of JAX, and not TensorFlow itself.
-
-    Args:
-        cell: The cell.
-        namespace: The notebook's names.
-    """
+    """Returns whether a cell ends with a call and reads values of JAX, and not TensorFlow."""
     if cell.last is None or not isinstance(cell.last.value, ast.Call):
         return False
     reads = {*cell.names.reads, *cell.later} & namespace.keys()
@@ -77,7 +72,7 @@ def compile_jax_cell(
 
 
 def _last_call(cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
-    """What a cell's last expression calls, and the arguments."""
+    """The function that a cell's last expression calls, and the arguments."""
     assert cell.last is not None
     call = cell.last.value
     assert isinstance(call, ast.Call)

@@ -1,4 +1,4 @@
-"""What is bound at one point of a cell, and what its statements bind and unbind."""
+"""Follows a cell's flow of control: the names that it reads, binds and unbinds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUPPRESSING = ("suppress", "raises", "assertRaises")
 
 @dataclass(frozen=True)
 class Flow:
-    """What is bound at one point of the cell; `dead` where control never comes."""
+    """The names that are bound at one point of the cell; `dead` where control never comes."""
 
     must: frozenset[str] = frozenset()
     may: frozenset[str] = frozenset()
@@ -125,7 +125,7 @@ def _own_names(node: ast.AST) -> list[str]:
 
 
 def _suppresses(manager: ast.expr) -> bool:
-    """Whether a context manager is known to let its body end early."""
+    """Returns whether a context manager is known to let its body end early."""
     function = manager.func if isinstance(manager, ast.Call) else manager
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     return name in _SUPPRESSING
@@ -435,7 +435,7 @@ class _Walker(ast.NodeVisitor):
 
 @dataclass(frozen=True)
 class Names:
-    """What a cell does with names.
+    """The names that a cell reads, assigns and unbinds.
 
     Attributes:
         reads: Names that may be read before the cell assigns them, with the

@@ -22,7 +22,7 @@ _DEEPEST = 50
 
 
 def is_nest(value: Any) -> bool:
-    """Whether a value is a list, a tuple or a dict."""
+    """Returns whether a value is a list, a tuple or a dict."""
     return isinstance(value, (list, tuple, dict))
 
 
@@ -70,13 +70,13 @@ _HELPERS = (tf.GradientTape, tf.TensorArray, tf.autodiff.ForwardAccumulator)
 
 
 def is_composite(value: Any) -> bool:
-    """Whether a value is made of tensors that TensorFlow can take apart."""
+    """Returns whether a value is made of tensors that TensorFlow can take apart."""
     # tf.nest would answer too, but it takes attrs classes and mappings apart as well.
     return isinstance(value, tf.__internal__.CompositeTensor)
 
 
 def stays_inside(value: Any) -> bool:
-    """Whether a value is a helper of the trace, which is not meant to come back.
+    """Returns whether a value is a helper of the trace, which is not meant to come back.
 
     Tapes, tensor arrays, iterators (`zip`, `map`, generators), and functions
     that close over a tensor.
@@ -90,7 +90,7 @@ def stays_inside(value: Any) -> bool:
 
 
 def holds_symbolic(value: Any) -> bool:
-    """Whether a tensor of a graph can be reached from a value."""
+    """Returns whether a tensor of a graph can be reached from a value."""
     waiting, seen = [value], {id(value)}
     kept: list[Any] = []  # so that no id is used twice while this runs
     while waiting and len(kept) < _MOST:

@@ -103,7 +103,7 @@ def _trained(cell: StepSource, optimizer: str, namespace: dict[str, Any]) -> lis
 
 
 def _value(node: ast.expr, namespace: dict[str, Any]) -> Any:
-    """What a dotted name stands for; None for any other expression."""
+    """The value of a dotted name; None for any other expression."""
     if isinstance(node, ast.Name):
         return namespace.get(node.id)
     if isinstance(node, ast.Attribute):

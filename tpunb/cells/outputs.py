@@ -35,7 +35,7 @@ class Slot:
 
 @dataclass
 class OutputRecord:
-    """What one trace of a cell leaves behind.
+    """The results of one trace of a cell.
 
     Attributes:
         nests: By name, a slot, or a nest with slots.
@@ -183,16 +183,10 @@ def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
 def _executed(
     definitions: Mapping[str, Any], namespace: dict[str, Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Executes definitions among the notebook's names, and leaves these as they were.
+    """Executes definitions among the notebook's names and leaves these as they were.
 
-    Args:
-        definitions: Code by name.
-        namespace: The globals of what is defined.
-        values: What else the cell assigns; the head of a definition and the
-            body of a class read it at once.
-
-    Returns:
-        What was defined; without those that need what is not there.
+    The heads of definitions and the bodies of classes may read the cell's other `values`.
+    Definitions that need a name that does not exist are left out.
     """
     missing = object()
     touched = (*definitions, *values, "__builtins__")
@@ -214,14 +208,14 @@ def _executed(
 
 
 def _is_dynamic(leaf: Any) -> bool:
-    """Whether a leaf is computed again in every run."""
+    """Returns whether a leaf is computed again in every run."""
     if isinstance(leaf, tf.Variable):
         return False
     return isinstance(leaf, tf.Tensor) or is_composite(leaf)
 
 
 def _settled(leaf: Any) -> Any:
-    """What an operation's handle stands for: nothing, or the value just written."""
+    """The value behind an operation's handle: None, or the value just written."""
     if isinstance(leaf, tf.Operation):
         return None
     if type(leaf).__name__ == "_UnreadVariable":  # what assign() returns in a graph
@@ -254,11 +248,7 @@ def _without_symbols(name: str, value: Any) -> Any:
 
 
 def refuse_change(name: str, before: list[Any], after: list[Any]) -> None:
-    """Refuses a nest of tensors whose leaves a trace has replaced.
-
-    Raises:
-        CellError: It has.
-    """
+    """Refuses a nest of tensors whose leaves a trace has replaced."""
     if len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True)):
         return
     raise CellError(
@@ -268,11 +258,7 @@ def refuse_change(name: str, before: list[Any], after: list[Any]) -> None:
 
 
 def refuse_symbols(name: str, container: Any) -> None:
-    """Refuses a list or dict of the notebook's that holds tensors of a trace.
-
-    Raises:
-        CellError: It does.
-    """
+    """Refuses a list or dict of the notebook's that holds tensors of a trace."""
     if holds_symbolic(container):
         raise CellError(
             f"The cell puts a tensor of the replicas into `{name}`, which belongs to the notebook.",

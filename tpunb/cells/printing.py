@@ -44,12 +44,12 @@ _unconverted = tf.autograph.experimental.do_not_convert
 
 
 class Printer:
-    """Collects what the replicas of one strategy print, and shows it grouped by replica.
+    """Collects what the replicas of a virtual TPU print, and shows it grouped by replica.
 
     Args:
-        strategy: The strategy; nothing is collected but from a virtual TPU.
-        lines: What the processes have written in which its replicas are, if these are others
-            and were started here. Otherwise it is said where replicas elsewhere print.
+        strategy: The strategy; on any other, nothing is collected.
+        lines: Gives the output of workers that were started here. Replicas in other workers
+            print where they run, and a line says so.
     """
 
     def __init__(self, strategy: Any, lines: Lines | None = None) -> None:
@@ -99,7 +99,7 @@ class Printer:
             sys.stdout.write("".join(f"{line}\n" for line in lines))
 
     def _python(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands for `print`."""
+        """The function that replaces `print`."""
 
         def show(*values: Any, **options: Any) -> None:
             mine = options.get("file") in (None, sys.stdout, sys.stderr) and _in_a_replica()
@@ -115,7 +115,7 @@ class Printer:
         return show
 
     def _tensorflow(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands for `tf.print`."""
+        """The function that replaces `tf.print`."""
 
         def show(*values: Any, **options: Any) -> Any:
             stream = options.get("output_stream", sys.stderr)
@@ -202,7 +202,7 @@ def _of_replica(replica: int, texts: list[str], most: int) -> Iterator[str]:
 
 
 def _has_no_value(leaf: Any) -> bool:
-    """Whether a leaf is a tensor, or a variable, whose value comes when the cell runs."""
+    """Returns whether a leaf is a tensor, or a variable, whose value comes when the cell runs."""
     return tf.is_symbolic_tensor(leaf) or isinstance(leaf, tf.Variable)
 
 
@@ -240,12 +240,7 @@ class Extent:
         return cls(sys.maxsize if summarize < 0 else 2 * summarize, abs(summarize))
 
     def text(self, value: Any, size: int | None = None) -> str:
-        """The text of a value.
-
-        Args:
-            value: An array, or a number or text.
-            size: The number of its elements before those in the middle were left out.
-        """
+        """The text of an array, number or text; `size` counts the elements before any were cut."""
         if not isinstance(value, np.ndarray) or not value.ndim:
             return str(value)
         cut = (value.size if size is None else size) > self.threshold
@@ -268,11 +263,7 @@ class Extent:
 
 
 class Elsewhere:
-    """The print statements of cells whose replicas are in worker processes.
-
-    Args:
-        lines: The workers' output.
-    """
+    """The print statements of cells whose replicas are in worker processes."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
@@ -281,14 +272,7 @@ class Elsewhere:
     def write(
         self, replica: tf.Tensor, tensors: Sequence[tf.Tensor], extent: Extent, show: Any
     ) -> None:
-        """Adds what writes values to the graph that is being built.
-
-        Args:
-            replica: The replica's number.
-            tensors: The values.
-            extent: How much of them is shown.
-            show: Called with the replica, the values and their sizes once they have arrived.
-        """
+        """Adds what writes the values to the graph in the making; `show` gets what arrives."""
         self._shows.append(show)
         graph = tf.compat.v1.get_default_graph()
         with graph._attr_scope({OUTSIDE: AttrValue(s=b"print")}):

@@ -60,21 +60,12 @@ def program_key(
     options: OutputOptions,
     namespace: dict[str, Any],
 ) -> Hashable:
-    """What two runs of a cell have in common if one program serves both."""
+    """The key that two runs of a cell share if one program serves both."""
     return (cell.text, id(namespace), options, tuple(names.items()))
 
 
 class Program:
     """A cell with one set of things closed over.
-
-    Args:
-        strategy: Where it runs.
-        cell: The cell.
-        namespace: The notebook's, which the function reads at trace time.
-        captured: What the cell takes from it.
-        capturer: Decides what of it is passed as arguments.
-        options: How results are combined.
-        printer: Collects what the replicas print.
 
     Attributes:
         key: What it is remembered by.
@@ -85,7 +76,6 @@ class Program:
         records: By signature of the arguments, what the traces leave behind.
         signature: That of the last run.
         counted: How many of the records somebody has counted.
-        strategy: Where it runs.
         attempt: The last trace of the replica function, and what the cell raised in it.
         loops: By layout of the arguments, loops of many steps.
         replica: What each replica runs, with the captured arguments: a tuple of the
@@ -129,12 +119,7 @@ class Program:
         self._function = tf.function(named(self._step(), f"tpu_run_{id(self):x}"))
 
     def run(self, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
-        """Runs once.
-
-        Returns:
-            The tensors, the record that describes them, and whether
-            TensorFlow traced for them.
-        """
+        """Runs once: the tensors, the record that describes them, and whether it was traced."""
         self._fresh = self.attempt.failure = None
         # Hashing shapes is expensive: a run like the last one is known by its signature's identity.
         same = captured.signature is self._last_signature
@@ -173,7 +158,7 @@ class Program:
         return record.graph if record else None
 
     def _step(self) -> Callable[..., Any]:
-        """What the `tf.function` traces: the code one would write by hand."""
+        """The function that is traced: the code one would write by hand."""
         unconverted = tf.autograph.experimental.do_not_convert
         strategy, cell, begin = self.strategy, self._replica_function(), unconverted(self._begin)
         start, combine = unconverted(self._recorders.clear), unconverted(self._combine)
@@ -217,7 +202,7 @@ class Program:
         return LAST if name == "_" and self.cell.has_value else name
 
     def traced_record(self) -> OutputRecord:
-        """What the replica function has left behind in the trace that has just been made."""
+        """The record of the trace that has just been made."""
         record = self._recorders[0].record
         self._recorders.clear()
         return record
@@ -290,7 +275,7 @@ class Program:
         return self.attempt.failure
 
     def _contents(self) -> dict[str, Any]:
-        """What the notebook's lists and dicts hold; users' own kinds may not let be copied."""
+        """The contents of the notebook's lists and dicts, as plain ones: others may refuse a copy."""
         return {
             name: dict(value) if isinstance(value, dict) else list(value)
             for name, value in self._containers.items()
@@ -329,9 +314,6 @@ class ReplicaTrace:
 
     It keeps the exception that a cell raises: AutoGraph raises another one in its place, of
     another type if it does not know how to make one of the same.
-
-    Args:
-        printer: Collects what the replicas print.
 
     Attributes:
         failure: What the cell raised in its last trace.
@@ -384,7 +366,7 @@ def _warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> N
 
 
 def _value(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """What a dotted name stands for; None for all else. Only modules and generators are read."""
+    """The value of a dotted name; None for all else. Only modules and generators are read."""
     if isinstance(node, ast.Name):
         return namespace.get(node.id)
     if not isinstance(node, ast.Attribute):

@@ -37,17 +37,11 @@ _Edit = tuple[int, int, int, str]  # line, columns in UTF-8, what to put between
 
 
 def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[str]) -> str:
-    """The source of the replica function.
+    """The source of the replica function, whose line n is the cell's line n.
 
-    Args:
-        cell: The cell.
-        parameters: Names that are passed in.
-        direct: Names that are surely bound at the end, and are returned
-            there. Others are noted where they are assigned: to read them at
-            the end would make AutoGraph ask for a value on every path.
-
-    Returns:
-        Text that defines one function, whose line n is the cell's line n.
+    Names in `direct` are surely bound at the end, and are returned there. Others are noted
+    where they are assigned: to read them at the end would make AutoGraph ask for a value on
+    every path.
     """
     raw = [line.encode("utf-8") for line in cell.lines]
     # From the end, so that positions stay true.
@@ -197,7 +191,7 @@ class FunctionSource(StepSource):
     results: tuple[str, ...]
 
     def replica_function(self) -> Callable[..., Any]:
-        """What runs on each replica; AutoGraph converts it, and the function with it."""
+        """The function of each replica; AutoGraph converts it, and the user's function with it."""
         unconverted = tf.autograph.experimental.do_not_convert
         arguments, finish = unconverted(self._arguments), unconverted(self._finish)
 
@@ -234,7 +228,7 @@ def function_source(function: Callable[..., Any], settings: RunSettings) -> Func
     """The source of steps that call a function; the very same for functions called alike.
 
     Raises:
-        CellError: It is no function.
+        CellError: It is not a function.
     """
     if not callable(function):
         raise CellError(

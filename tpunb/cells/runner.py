@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Timings:
-    """How long a run took.
+    """The times of a run.
 
     Attributes:
         trace: Seconds until TensorFlow had traced the cell; None if it had before.
@@ -46,7 +46,7 @@ class Timings:
 
 @dataclasses.dataclass(frozen=True)
 class CellResult:
-    """What a run of a cell leaves behind.
+    """The results of a run of a cell.
 
     Attributes:
         value: The last expression's value: per-replica values where it is made
@@ -103,7 +103,7 @@ class CellRunner:
 
     @property
     def traces(self) -> int:
-        """How many times a cell has been traced."""
+        """The number of times that a cell has been traced."""
         return self.programs.traces
 
     def run(
@@ -157,16 +157,8 @@ class CellRunner:
     def check(self, source: str, namespace: dict[str, Any], **options: Any) -> CheckReport:
         """Checks whether a cell would compile for a TPU, and run well; runs nothing.
 
-        Args:
-            source: The body, as for `run`.
-            namespace: Where the cell's names come from.
-            **options: `data` and `names`, as for `steps`.
-
-        Raises:
-            SyntaxError: The cell is not Python.
-            CellError: The settings contradict the cell or the data.
-            CheckError: The strategy is not a virtual TPU's.
-            Exception: What the cell raises when it is traced, as from `run`.
+        Takes `data` and `names` as `steps` does, and raises what it raises; `CheckError` where the
+        strategy is not a virtual TPU's.
         """
         if options.get("data") is None:
             return self.programs.check(self.parsed(source), namespace)
@@ -210,13 +202,11 @@ class CellRunner:
             **options: `data` and `names`, as for `steps`.
 
         Returns:
-            What became of it; for several types a table of that.
+            The program; for several types a table of programs.
 
         Raises:
-            SyntaxError: The cell is not Python.
-            CellError: The settings contradict the cell or the data.
             CompilerUnavailableError: The compiler is not installed, or not for this machine.
-            CompileError: It is not known which TPU type is meant.
+            CompileError: The TPU type is not known.
             CheckError: The strategy is not a virtual TPU's.
             Exception: What the cell raises when it is traced, as from `run`.
         """
@@ -227,15 +217,7 @@ class CellRunner:
         return compile_step(step, how or CompileSettings())
 
     def steps_of_function(self, function: Callable[..., Any], settings: RunSettings) -> Steps:
-        """A run of many steps, each of which calls a function; its `go` makes them.
-
-        Args:
-            function: The step of one replica.
-            settings: How many steps, of which data, and so on.
-
-        Raises:
-            CellError: The settings contradict each other, the function or the data.
-        """
+        """A run of many steps, each of which calls a function; its `go` makes them."""
         source = function_source(function, settings)
         settings = dataclasses.replace(settings, names=source.parameters)
         namespace, bound = globals_of(function), {FUNCTION: function}

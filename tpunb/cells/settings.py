@@ -68,11 +68,11 @@ class RunSettings:
 
     @property
     def is_stepped(self) -> bool:
-        """Whether a cell with these settings runs step after step."""
+        """Returns whether a cell with these settings runs step after step."""
         return self.data is not None or bool(self.plot or self.steps or self.steps_per_loop)
 
     def is_same(self, other: RunSettings) -> bool:
-        """Whether these are the same settings, with the very same data."""
+        """Returns whether these are the same settings, with the very same data."""
         mine, theirs = (
             each.data if isinstance(each.data, tuple) else (each.data,) for each in (self, other)
         )
@@ -101,11 +101,7 @@ class CompileSettings:
 
 
 def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
-    """Refuses numbers of steps that are none, or contradict each other.
-
-    Raises:
-        CellError: They do.
-    """
+    """Refuses numbers of steps that are not positive, or contradict each other."""
     for name, count in (("steps", steps), ("steps per loop", steps_per_loop)):
         if count is not None and not (is_whole(count) and count >= 1):
             raise CellError(
@@ -122,7 +118,7 @@ def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
 
 
 def total_steps(steps: int | None, source: BatchSource | None) -> int | None:
-    """How many steps there will be, as far as it is known."""
+    """The number of steps that there will be, as far as it is known."""
     if steps is not None:
         return int(steps)
     if source is None:
@@ -139,7 +135,7 @@ def total_steps(steps: int | None, source: BatchSource | None) -> int | None:
 
 
 def checked_outputs(cell: StepSource, settings: RunSettings) -> OutputOptions:
-    """How results are combined and what is plotted, if the cell has all of these names.
+    """The combined and plotted names of a run, if the cell has all of them.
 
     Raises:
         CellError: A name is missing, or is both reduced and gathered.

@@ -34,7 +34,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepSource:
-    """What a step runs: a cell, or a function.
+    """The source of a step: a cell, or a function.
 
     Attributes:
         text: A cell's body as it was given; what identifies any other source.
@@ -172,13 +172,13 @@ def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def cell_filename(text: str) -> str:
-    """What tracebacks call a cell of this source, unless it is given a name."""
+    """The name of a cell of this source in tracebacks, unless it is given another."""
     digest = hashlib.sha256(_lines_ended(text).encode("utf-8", "surrogatepass")).hexdigest()
     return f"<tpu_run cell {digest[:8]}>"
 
 
 def is_cell_filename(name: str) -> bool:
-    """Whether tracebacks call some cell so."""
+    """Returns whether tracebacks call some cell so."""
     return _FILENAME.fullmatch(name) is not None
 
 
@@ -271,12 +271,7 @@ Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 def _declarations(
     body: list[ast.stmt], definite: Collection[str], bound: Collection[str]
 ) -> Mapping[ast.Global, str]:
-    """What replaces each `global` statement of a cell in the replica function.
-
-    Args:
-        body: The cell's statements.
-        definite: Names that the cell itself binds in every run.
-        bound: Names that it may bind.
+    """The replacement of each `global` statement of a cell in the replica function.
 
     Raises:
         CellError: A function assigns a name that the replica function may not have.
@@ -349,13 +344,10 @@ def _locals(scope: Scope) -> frozenset[str]:
 
 
 def _refuse_hidden_names(tree: ast.Module) -> None:
-    """Refuses the name that AutoGraph's own code has, and what it cannot do in a class's body.
+    """Refuses the name of AutoGraph's own code, and what it cannot do in a class's body.
 
     It makes functions of the parts of a conditional expression, and functions do not
     see the names of a class.
-
-    Raises:
-        CellError: A part reads such a name.
     """
     for scope in ast.walk(tree):
         if isinstance(scope, ast.Name) and scope.id == _AUTOGRAPH:

@@ -27,7 +27,7 @@ from .program import Program, named
 
 @dataclass(frozen=True)
 class Kept:
-    """What a loop of steps leaves behind.
+    """The results of a loop of steps.
 
     Attributes:
         carried: The tensors of the names that go from step to step, flat.
@@ -81,13 +81,7 @@ class Loop:
         return int(self._count.numpy())
 
     def run(self, iterator: Any, count: int, captured: Captured) -> Kept:
-        """Makes steps.
-
-        Args:
-            iterator: A distributed iterator of batches; None where there is no data.
-            count: How many.
-            captured: The arguments of the first; those of the batch are ignored.
-        """
+        """Makes steps; of the captured arguments, those of the batch are ignored."""
         self._count.assign(0)
         state = [
             v for v, o in zip(captured.arguments, self._owners, strict=True) if o in self._carried
@@ -104,7 +98,7 @@ class Loop:
         return owner not in self._carried and owner not in self._fed
 
     def _loop(self) -> Callable[..., Any]:
-        """What the `tf.function` traces: the code one would write by hand."""
+        """The function that is traced: the code one would write by hand."""
         unconverted = tf.autograph.experimental.do_not_convert
         strategy, replica = self._strategy, self._program.replica
         begin, read = unconverted(self._begin), unconverted(self._read)
@@ -143,7 +137,7 @@ class Loop:
         return batch, waited
 
     def _after(self, step: Any, outputs: Any, state: Any, plots: Any) -> tuple[Any, Any, Any]:
-        """What a step passes to the next, once all that it writes is written."""
+        """The values that a step passes to the next, once all that it writes is written."""
         made = tf.compat.v1.get_default_graph().get_operations()[self._before :]
         written = [op for op in made if op.op_def.is_stateful and op.type.startswith("Assign")]
         self._record = self._program.traced_record()
@@ -167,7 +161,7 @@ class Loop:
         )
 
     def _numbers(self, outputs: Sequence[Any]) -> Any:
-        """What is plotted of a step, in one vector."""
+        """The plotted values of a step, in one vector."""
         plotted = [outputs[slot] for slot in self._plotted]
         parts = [part for value in plotted for part in getattr(value, "values", (value,))]
         return tf.stack([tf.cast(part, tf.float32) for part in parts])
@@ -212,11 +206,7 @@ class StepsPerLoop:
         self._traced_loop = False
 
     def choose(self, left: float) -> int:
-        """The steps of the next call; the last step of a run is always made alone.
-
-        Args:
-            left: How many steps remain.
-        """
+        """The steps of the next call; the last step of a run is always made alone."""
         room = left - 1
         if not self._loopable or room < 2 or self._singles == 0:
             return 1
@@ -236,13 +226,7 @@ class StepsPerLoop:
         return max(2, _rounded_down(_TRIAL / self.step))
 
     def took(self, count: int, seconds: float, *, trace: float | None) -> None:
-        """Notes what a call has taken.
-
-        Args:
-            count: Its steps.
-            seconds: Of all of it.
-            trace: Seconds that tracing took of these; None if nothing was traced.
-        """
+        """Notes the seconds of a call, and those of them that tracing took."""
         if count == 1:
             self._singles += 1
             if trace is None:
@@ -267,11 +251,7 @@ def _rounded_down(number: float) -> int:
 
 
 def bound_to(names: Sequence[str], batch: Any) -> dict[str, Any]:
-    """The names that a step gives to its batch, or to the parts of it.
-
-    Raises:
-        CellError: The batch has another number of parts.
-    """
+    """The names that a step gives to its batch, or to the parts of it."""
     if len(names) == 1:
         return {names[0]: batch}
     parts = list(batch.values()) if isinstance(batch, Mapping) else batch
@@ -288,9 +268,6 @@ def plotted_slots(record: OutputRecord, names: Sequence[str]) -> list[int]:
     """The places of plotted numbers among the outputs.
 
     A name is one that the cell assigns, or a key of its last line's dict.
-
-    Raises:
-        CellError: A name does not stand for one tensor.
     """
     return [_slot(record, name) for name in names]
 
@@ -335,13 +312,7 @@ _FLUSH = 0.1
 
 
 class PlottedValues:
-    """Adds what steps plot to a history, and warns when it stops being finite.
-
-    Args:
-        history: Takes the values.
-        names: What is plotted.
-        reduce: Names to combine over the replicas, by `"mean"` or `"sum"`.
-    """
+    """Adds what steps plot to a history, and warns when it stops being finite."""
 
     def __init__(self, history: History, names: Sequence[str], reduce: Mapping[str, str]) -> None:
         self.history = history
@@ -352,11 +323,7 @@ class PlottedValues:
         self._warned: set[str] = set()
 
     def found(self, record: OutputRecord, outputs: Sequence[Any]) -> list[Any]:
-        """The plotted values of a single step, where they are.
-
-        Raises:
-            CellError: One of them is no number.
-        """
+        """The plotted values of a single step, where they are."""
         values = [outputs[record.places[slot]] for slot in plotted_slots(record, self._names)]
         for name, value in zip(self._names, values, strict=True):
             shape = getattr(value, "values", (value,))[0].shape
@@ -374,12 +341,7 @@ class PlottedValues:
             self._pending.append((step, values))
 
     def extend(self, before: int, values: Any) -> None:
-        """Takes a loop's values.
-
-        Args:
-            before: How many steps there were before the loop.
-            values: Shaped `[steps, names, replicas]`.
-        """
+        """Takes a loop's values, `[steps, names, replicas]`, after `before` other steps."""
         self.flush()
         steps = np.arange(before + 1, before + len(values) + 1)
         for number, name in enumerate(self._names):

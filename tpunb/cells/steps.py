@@ -30,7 +30,7 @@ from .trace_cache import Programs
 
 @dataclass
 class LoopTimings:
-    """What a run of many steps has taken, in seconds.
+    """The times of a run of many steps, in seconds.
 
     Attributes:
         trace: Tracing, of the single step and of the loop; None if nothing was traced.
@@ -73,20 +73,9 @@ _GRACE = 0.8
 class Steps:
     """A run of many steps, which can be ended and continued.
 
-    Args:
-        programs: Finds and runs the cell's programs.
-        cell: What each step runs.
-        namespace: The notebook's.
-        settings: How many steps, of which data, and so on.
-        bound: Values that hide the notebook's.
-
     Attributes:
-        programs: As given.
-        cell: As given.
-        namespace: As given.
-        settings: As given.
         batch_source: Where the batches come from; None for steps without data.
-        names: What a batch, or its parts, are called in the cell.
+        names: The cell's names for a batch, or its parts.
         total: How many steps there are in all; None until the data ends.
         options: What is reduced, gathered and plotted.
         history: Takes what is plotted.
@@ -95,7 +84,7 @@ class Steps:
         stopped: Whether the stop button has ended the run.
         is_half_done: Whether it has done so within a step.
         ended: Whether the data has ended.
-        timings: What it has taken.
+        timings: The run's times.
         bound: Values that hide the notebook's: the batch, and what steps pass to the next.
 
     Raises:
@@ -141,12 +130,12 @@ class Steps:
 
     @property
     def left(self) -> float:
-        """How many steps remain."""
+        """The number of steps that remain."""
         return float("inf") if self.total is None else self.total - self.done
 
     @property
     def can_continue(self) -> bool:
-        """Whether the run was stopped, and can continue where it was."""
+        """Returns whether the run was stopped, and can continue where it was."""
         # Data that is read by a function that is cancelled may be at its end after that.
         return self.stopped and not (self.is_half_done and self.batch_source is not None)
 
@@ -157,7 +146,7 @@ class Steps:
 
     @property
     def assigned(self) -> dict[str, Any]:
-        """What the cell's names stand for after the last step."""
+        """The values of the cell's names after the last step."""
         return {name: value for name, value in self._values.items() if name != LAST}
 
     @property
@@ -397,7 +386,7 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
 
 
 def interrupted(calls: StoppableCalls) -> str:
-    """What an interrupt of a single step has left."""
+    """Describes what an interrupt of a single step has left."""
     if calls.was_cut:
         left = _LEFT if calls.left_behind else ""
         return (

@@ -125,7 +125,7 @@ class Programs:
             self._remember(program, captured)
 
     def guarded(self, program: Program, captured: Captured, call: Callable[[], _T]) -> _T:
-        """What a call returns; its errors carry the line of the cell that they come from."""
+        """Makes a call, whose errors get the line of the cell that they come from."""
         try:
             with self.calls:
                 return call()
@@ -138,11 +138,6 @@ class Programs:
         self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
     ) -> CheckReport:
         """Checks whether a cell would compile for a TPU, and run well; runs nothing.
-
-        Args:
-            cell: The cell.
-            namespace: The notebook's.
-            bound: Values that hide the notebook's.
 
         Raises:
             CheckError: The strategy is not a virtual TPU's.
@@ -163,7 +158,7 @@ class Programs:
         bound: Mapping[str, Any],
         error: Exception,
     ) -> CheckReport:
-        """What a check finds above the line that cannot be traced; raises where that is nothing."""
+        """Checks the part above the line that cannot be traced; raises if that is clean."""
         lines: Sequence[int] = getattr(error, "tpunb_lines", ())
         part = above(cell, lines[-1]) if lines and isinstance(cell, CellSource) else None
         if part is None:
@@ -190,11 +185,6 @@ class Programs:
             namespace: The notebook's.
             bound: Values that hide the notebook's.
             arguments: Gives what to trace with in place of the captured arguments.
-
-        Raises:
-            CheckError: The strategy is not a virtual TPU's.
-            CellError: A model that the cell trains was made outside of the scope.
-            Exception: What the cell raises when it is traced.
         """
         captured = self._capturer.capture(cell, namespace, bound)
         make_ready(cell, captured, namespace, self.strategy)
@@ -288,7 +278,7 @@ class Programs:
 
 
 def _was_replaced(program: Program, now: Mapping[str, Hashable]) -> bool:
-    """Whether a program holds an object that the notebook has replaced by another."""
+    """Returns whether a program holds an object that the notebook has replaced by another."""
     change = program.dependencies.change()
     if change is not None and not is_plain(change.before):
         return True

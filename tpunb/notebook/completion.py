@@ -61,7 +61,7 @@ def _choices(
     namespace: Mapping[str, Any],
     cell: str,
 ) -> list[str]:
-    """What may follow the words before the cursor."""
+    """The words that may follow those before the cursor."""
     actions = magic.parser._actions  # type: ignore[attr-defined]
     previous = before[-1] if before else ""
     asked = [action for action in actions if previous in action.option_strings]
@@ -92,7 +92,7 @@ def _values(option: Any, start: str, namespace: Mapping[str, Any], cell: str) ->
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a value may give batches: a dataset, an iterator, an array."""
+    """Returns whether a value may give batches: a dataset, an iterator, an array."""
     kind = type(value)
     return any(hasattr(kind, name) for name in ("element_spec", "__next__", "__array__"))
 

@@ -1,4 +1,4 @@
-"""How values are displayed: live where a front end runs widgets, else in their static form."""
+"""Displays values: live where a front end runs widgets, else in their static form."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ class Described:
 
 
 class Introduction:
-    """What is connected to, in a line: what kind of TPU it is comes first.
-
-    Args:
-        connection: A connection's description.
-    """
+    """Introduces a connection in a line: the kind of TPU comes first."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -133,7 +129,7 @@ def _is_topology(value: Any) -> bool:
 
 
 class Displays:
-    """How one shell displays values: live where its front end runs widgets.
+    """Displays the values of one shell: live where its front end runs widgets.
 
     Args:
         connection: Gives the open connection, or None.
@@ -144,12 +140,7 @@ class Displays:
         self._automatic: AutoDisplays | None = None
 
     def introduce(self, connection: Connection, shell: Any) -> None:
-        """Shows what a magic has connected to; the cell's result does not show it again.
-
-        Args:
-            connection: The connection.
-            shell: The shell, which the magic runs in.
-        """
+        """Shows a new connection; the cell's result does not show it again."""
         described = connection.describe()
         display(Introduction(described))
         display(Described(described.topology, connection))
@@ -276,7 +267,7 @@ _DISTRIBUTED = ("tensorflow.python.distribute.values", "DistributedValues")
 
 
 def _holds_distributed(value: Any, depth: int) -> bool:
-    """Whether there is a distributed value among the first items of a structure."""
+    """Returns whether there is a distributed value among the first items of a structure."""
     if isinstance(value, dict | tuple | list):
         items = value.values() if isinstance(value, dict) else value
         return depth > 0 and any(

@@ -23,12 +23,7 @@ _OF_CONNECTING = frozenset({"strategy", "resolver", "topology", "connection"})
 
 
 def about_missing_name(error: BaseException, *, connected: bool) -> str | None:
-    """Says where a name comes from that a cell has missed; None for any other error.
-
-    Args:
-        error: What a cell has raised.
-        connected: Whether there is a connection.
-    """
+    """The origin of a name that a cell has missed; None for any other error."""
     if type(error) is not NameError:
         return None
     name = error.name
@@ -45,12 +40,7 @@ def about_missing_name(error: BaseException, *, connected: bool) -> str | None:
 
 
 def about_missing_magic(error: BaseException, magics: Iterable[str]) -> str | None:
-    """Says which of our magics was meant where none has the name; None for any other error.
-
-    Args:
-        error: What a cell has raised.
-        magics: The names of our magics.
-    """
+    """Names the magic of ours that was meant where none has the name; None for other errors."""
     missing = _NO_MAGIC.search(str(error)) if isinstance(error, UsageError) else None
     if missing is None or not missing[2].startswith("tpu"):
         return None
@@ -78,15 +68,7 @@ class ClosedConnections:
             self._last = connection.phrase
 
     def sentence(self, explanation: Explanation, now: Connection | None) -> str | None:
-        """Says whose value an error is about, where that is a connection which is closed.
-
-        Args:
-            explanation: What is known of the error.
-            now: The open connection, if there is one.
-
-        Returns:
-            A sentence with the fix; None where the error is about anything else.
-        """
+        """Names the closed connection whose value an error is about; None for any other error."""
         if explanation.code != _WORKER_GONE or not self._last:
             return None
         if now is not None and now.lost():
@@ -104,7 +86,7 @@ def gone(lost: Sequence[str]) -> str:
 
 
 def replaced(before: Connection, lost: Sequence[str]) -> str:
-    """What the user should know about a connection that has been replaced."""
+    """The notice that a connection has been replaced."""
     why = f"The connection to {before.tpu} is closed"
     if lost:
         why = gone(lost)

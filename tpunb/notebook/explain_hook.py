@@ -92,7 +92,7 @@ class Explaining:
             sys.stderr.write(f"{addition.text}\n")
 
     def _addition(self, error: BaseException) -> _Addition | None:
-        """What is to be shown under an error, prepared to be shown with it."""
+        """The addition to an error, prepared to be shown with it."""
         if not self._active or (isinstance(error, TpunbError) and error.fix):
             return None
         from tpunb.errors.explain import explain  # the catalogue is read when there is an error
@@ -113,7 +113,7 @@ class Explaining:
         return addition
 
     def _is_told_otherwise(self, error: BaseException, explanation: Explanation) -> bool:
-        """Whether an error says by itself what the explanation would, or is made to."""
+        """Returns whether an error says by itself what the explanation would, or is made to."""
         if (sentence := self._instead(explanation)) is not None:
             lines = plain(f"{type(error).__name__}: {sentence}").split("\n")
             error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ class Explaining:
 
 
 class _Addition:
-    """What is shown under an error.
+    """The text under an error.
 
     Attributes:
         text: What is shown.

@@ -1,4 +1,4 @@
-"""What `%load_ext tpunb` does, and how `%unload_ext tpunb` undoes it."""
+"""`%load_ext tpunb` and `%unload_ext tpunb`: all that is added to a shell, and removed."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class _Extension:
 
 
 def _put_back(table: dict[Any, Any], key: Any, before: Any) -> None:
-    """What stood in a table before; nothing, if nothing did."""
+    """Restores an entry of a table; removes it if there was none."""
     if before is None:
         table.pop(key, None)
     else:

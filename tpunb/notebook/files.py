@@ -20,7 +20,7 @@ def read_notebook(path: Path) -> Any:
     """A notebook in the newest format, such as it can be executed and written.
 
     Raises:
-        NotebookError: The file cannot be read, or it is no valid notebook.
+        NotebookError: The file cannot be read, or it is not a valid notebook.
     """
     import nbformat
 
@@ -51,7 +51,7 @@ def read_notebook(path: Path) -> Any:
 
 
 def check_notebook(path: Path) -> None:
-    """Raises a `NotebookError` if a file is no valid notebook."""
+    """Raises a `NotebookError` if a file is not a valid notebook."""
     read_notebook(path)
 
 
@@ -78,17 +78,17 @@ def _fault(notebook: Any) -> str | None:
     Less strict than the format's schema: Jupyter runs notebooks with a key too many, too.
     """
     if not isinstance(notebook, Mapping):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     if notebook.get("nbformat", 0) != 4:
         return None  # nbformat converts older ones, and knows newer ones
     metadata = notebook.get("metadata")
     if not isinstance(metadata, Mapping):
-        return "its metadata are no JSON object"
+        return "its metadata is not a JSON object"
     kernel = metadata.get("kernelspec", {})
     if not isinstance(kernel, Mapping) or not isinstance(kernel.get("name", ""), str):
         return "its kernelspec is not one"
     if not isinstance(metadata.get("language_info", {}), Mapping):
-        return "its language_info is no JSON object"
+        return "its language_info is not a JSON object"
     cells = notebook.get("cells")
     if not isinstance(cells, list):
         return "it has no list of cells"
@@ -101,7 +101,7 @@ def _fault(notebook: Any) -> str | None:
 
 
 def _cell_fault(cell: Any) -> str:
-    """What is wrong with a cell; empty if nothing is."""
+    """The fault of a cell; empty if there is none."""
     if not isinstance(cell, Mapping):
         return "the JSON object"
     source, metadata = cell.get("source"), cell.get("metadata")

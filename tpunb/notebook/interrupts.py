@@ -135,12 +135,8 @@ _WIDTH = 200
 def shorten(error: BaseException, shell: Any) -> None:
     """Makes IPython show an interrupt by the lines of the user's code that led to it.
 
-    One that was not inside a library of ours is shown as IPython shows it, and so is one that
-    knows itself how it is shown.
-
-    Args:
-        error: What a cell has raised.
-        shell: The shell.
+    An interrupt outside of libraries is shown as IPython shows it, and so is one that
+    renders itself.
     """
     if not isinstance(error, KeyboardInterrupt) or hasattr(error, "_render_traceback_"):
         return

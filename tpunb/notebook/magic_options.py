@@ -20,7 +20,7 @@ _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can be a name in Python."""
+    """Returns whether a text can be a name in Python."""
     return text.isidentifier() and not keyword.iskeyword(text)
 
 

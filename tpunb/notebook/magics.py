@@ -161,7 +161,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             names[cell_filename(source)] = self.shell.execution_count
 
     def _data(self, args: Any) -> Any:
-        """What the notebook has under the names that `-d` gives."""
+        """The notebook's values under the names that `-d` gives."""
         if args.names != ("batch",) and not args.data:
             raise UsageError(
                 f"--as names the batches of -d: write -d DATASET --as {','.join(args.names)}"

@@ -59,7 +59,7 @@ class PlainWarnings:
 
 
 def _is_in_progress_line() -> bool:
-    """Whether the output ends with Keras's progress line: a callback is called between batches."""
+    """Returns whether the output ends with Keras's progress line: a callback runs in between."""
     frame: FrameType | None = sys._getframe()
     between = False
     while frame is not None:

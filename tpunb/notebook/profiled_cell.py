@@ -46,7 +46,7 @@ def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
         keep: As of `tpunb.profile`.
 
     Raises:
-        CellError: It is no valid Python.
+        CellError: It is not valid Python.
     """
     __tracebackhide__ = True  # IPython shows an error of the cell's without this frame
     body, last = _compiled(shell, source)
@@ -72,7 +72,7 @@ def unrecorded_cores(connection: Connection | None) -> tuple[str, ...]:
 
 
 def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
-    """What a call of the cell that was last compiled would take on TPUs, a sentence each."""
+    """The estimated times on TPUs of the cell that was last compiled, a sentence each."""
     program = None if connection is None else connection.program
     if program is None:
         return ()

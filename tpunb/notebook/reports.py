@@ -37,17 +37,13 @@ class Report:
 
 
 class StatusReport(Report):
-    """The session's connection and what it holds.
-
-    Args:
-        status: The session's status.
-    """
+    """Reports the session's connection and what it holds."""
 
     def __init__(self, status: Status) -> None:
         self.status = status
 
     def facts(self) -> tuple[str, list[tuple[str, str]]]:
-        """What is connected, for how long, and what it holds."""
+        """The connection, its age and its contents."""
         from tpunb.display.draw.connection_text import arithmetic_rows
 
         status = self.status
@@ -71,13 +67,7 @@ class StatusReport(Report):
 
 
 class CellReport(Report):
-    """How a cell ran, for `--time` and `--verbose`.
-
-    Args:
-        result: What the run left behind.
-        timed: Whether to show how long it took.
-        verbose: Whether to show why it was traced and which names stay inside.
-    """
+    """Reports how a cell ran, for `--time` and `--verbose`."""
 
     def __init__(self, result: CellResult, *, timed: bool, verbose: bool) -> None:
         self.result = result
@@ -103,13 +93,7 @@ class CellReport(Report):
 
 
 def ran_line(result: CellResult, settings: RunSettings, replicas: int) -> str:
-    """What a cell that shows no value has done, in a line.
-
-    Args:
-        result: What the run left behind.
-        settings: What it was run with: names that are combined are told with their values.
-        replicas: How many there are.
-    """
+    """The line under a cell that shows no value: combined names, replicas and the time."""
     names = dict.fromkeys([*(settings.reduce or ()), *(settings.gather or ())])
     combined = {name: result.assigned[name] for name in names if name in result.assigned}
     timings = result.timings
@@ -131,11 +115,7 @@ def _in_short(value: Any) -> str:
 
 
 class StepsReport(Report):
-    """How long a run of many steps has taken, for `--time`.
-
-    Args:
-        run: The run.
-    """
+    """Reports how long a run of many steps has taken, for `--time`."""
 
     def __init__(self, run: Steps) -> None:
         self.run = run

@@ -1,4 +1,4 @@
-"""What notebooks that were saved on a TPU hold that no other run can print."""
+"""Leaves out of comparisons what no second run of a notebook can print."""
 
 from __future__ import annotations
 
@@ -28,9 +28,6 @@ def compare_without_logs(cell: Any) -> None:
     """Lets a cell of nbval compare what its program prints, and not TensorFlow's log.
 
     The log has dates, addresses and numbers of sessions, and depends on the release.
-
-    Args:
-        cell: An `IPyNbCell`.
     """
     compare = cell.compare_outputs
 
@@ -41,13 +38,9 @@ def compare_without_logs(cell: Any) -> None:
 
 
 def comparable(outputs: Sequence[Any]) -> list[Any]:
-    """A cell's outputs without TensorFlow's log and without a TPU's address.
+    """A cell's outputs (as in nbformat) without TensorFlow's log and without a TPU's address.
 
-    Args:
-        outputs: Outputs as in nbformat, streams merged. They are left as they are.
-
-    Returns:
-        The outputs that may be compared; streams of nothing but log are left out.
+    Streams that hold only log are left out.
     """
     kept = []
     for output in outputs:

@@ -1,4 +1,4 @@
-"""What the magics of one shell share: the connection, its names, the last error."""
+"""The state that the magics of one shell share: the connection, its names, the last error."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Session:
         return None if connection is None or connection.closed else connection
 
     def stoppable_calls(self) -> StoppableCalls | None:
-        """What lets interrupts end TensorFlow functions; None without a connection."""
+        """The calls whose TensorFlow functions interrupts end; None without a connection."""
         connection = self.open_connection
         return None if connection is None else connection.cells.calls
 
@@ -236,16 +236,7 @@ class Session:
     def check(
         self, source: str, data: Any = None, names: Sequence[str] = ("batch",)
     ) -> CheckReport:
-        """Checks whether a cell's body would compile for a TPU; runs nothing.
-
-        Args:
-            source: The cell's body.
-            data: Where the batch comes from that it is checked with.
-            names: What the batch is called in the cell; several for its parts.
-
-        Raises:
-            Stopped: An interrupt has ended it.
-        """
+        """Checks whether a cell's body would compile for a TPU; runs nothing."""
         cells = self.connection.cells
         with self._short_errors(source), explaining_interrupts(_UNCHECKED):
             return cells.check(source, self.namespace, data=data, names=names)
@@ -257,17 +248,7 @@ class Session:
         data: Any = None,
         names: Sequence[str] = ("batch",),
     ) -> TpuProgram | TpuPrograms:
-        """Compiles a cell's body with the TPU's own compiler; runs nothing.
-
-        Args:
-            source: The cell's body.
-            settings: For which TPU types, and so on.
-            data: Where the batch comes from that it is compiled for.
-            names: What the batch is called in the cell; several for its parts.
-
-        Raises:
-            Stopped: The stop button has ended it.
-        """
+        """Compiles a cell's body with the TPU's own compiler; runs nothing."""
         from tpunb.cells.jax_cell import compile_jax_cell, is_jax_cell
 
         __tracebackhide__ = True

@@ -72,13 +72,10 @@ def _application() -> Any:
 
 
 def watch(shell: Any) -> None:
-    """Lets a cell fail in which a notebook does not get its virtual TPU, whatever it makes of it.
+    """Fails each cell in which a notebook does not get its virtual TPU, whatever it makes of it.
 
     Many notebooks look for a TPU in a `try` and go on on the CPU without one. Here
     they were started for the TPU: its error is the cell's.
-
-    Args:
-        shell: The kernel's IPython shell.
     """
     shown: list[BaseException] = []
 

@@ -23,11 +23,7 @@ _RESERVED = "python3"  # jupyter_client's NATIVE_KERNEL_NAME, which need not be 
 
 
 def checked_name(name: str) -> str:
-    """A kernel's name as Jupyter has it, in lower case.
-
-    Raises:
-        KernelError: It is no name for a kernel.
-    """
+    """A kernel's name as Jupyter has it, in lower case; a `KernelError` if it is not valid."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise KernelError(
             f"A kernel's name has letters of ASCII, digits and . _ - only, with no dot at its "
@@ -57,13 +53,8 @@ def tpu_of(folder: Path) -> str | None:
 def folder_for(base: Path, name: str, found: Mapping[str, str]) -> Path:
     """The folder to install a kernel into: a new or empty one, or that of a kernel of ours.
 
-    Args:
-        base: The folder of the kernels' folders.
-        name: The kernel's name, in lower case.
-        found: The folders of all kernels that Jupyter finds, by name.
-
     Raises:
-        KernelError: The name is somebody else's.
+        KernelError: The name belongs to somebody else's kernel.
     """
     # A kernel elsewhere would not be deleted, but could not be chosen any more.
     if name == _RESERVED or (name in found and tpu_of(Path(found[name])) is None):
@@ -73,16 +64,12 @@ def folder_for(base: Path, name: str, found: Mapping[str, str]) -> Path:
         if folder.is_symlink():  # writing would change what it leads to
             raise _others(name, f"{folder} is a symbolic link.")
         if tpu_of(folder) is None and not _is_empty(folder):
-            raise _others(name, f"{folder} is there already, and it is no kernel of tpunb.")
+            raise _others(name, f"{folder} is there already, and it is not a kernel of tpunb.")
     return next(iter(_called(base, name)), base / name)
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes a kernel spec's files; others in the folder stay.
-
-    Args:
-        folder: The kernel's folder; it is made if need be.
-        files: What goes into each file, by name. `kernel.json` comes first.
+    """Writes a kernel spec's files, `kernel.json` first; others in the folder stay.
 
     Raises:
         OSError: It cannot be written. Then a kernel that was new is not there.
@@ -119,7 +106,7 @@ def delete(folder: Path) -> None:
 
 
 def _called(base: Path, name: str) -> list[Path]:
-    """What is called so in a folder; Jupyter does not look at the case. Our spelling is first."""
+    """The folders of that name; Jupyter ignores the case. Our spelling comes first."""
     try:
         folders = [path for path in base.iterdir() if path.name.lower() == name]
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""How TensorFlow is imported in a kernel: silently, and with a virtual TPU or not at all."""
+"""Imports TensorFlow in a kernel: silently, and with a virtual TPU or not at all."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ class Gate(QuietImport):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """TensorFlow's spec as the other finders give it; None for other modules.
-
-        Raises:
-            BaseException: The `error`, if there is one.
-        """
+        """TensorFlow's spec as the other finders give it; the `error` is raised if there is one."""
         if fullname == "tensorflow" and self.error is not None:
             raise self.error.with_traceback(None)
         return super().find_spec(fullname, path, target)

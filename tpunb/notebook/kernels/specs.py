@@ -199,7 +199,7 @@ def _argument(found: Accelerator) -> str:
 
 
 def _spec(found: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """What kernel.json says.
+    """The contents of kernel.json.
 
     The type is an argument, not a variable: Jupyter lets the variables of a spec
     win over those that the user sets, and `TPUNB_TPU` is the user's to set.
