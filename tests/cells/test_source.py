@@ -11,7 +11,7 @@ from counterparts.children import output_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpunb.cells.replica_function import compile_function, function_text
+from tpunb.cells.replica_function import compile_function, function_text, registered
 from tpunb.cells.source import parse_cell
 from tpunb.errors import CellError
 
@@ -104,7 +104,8 @@ def run(text: str, namespace: dict[str, object]) -> tuple[dict[str, object], obj
     source = function_text(cell, (), sorted(cell.names.definite))
     code = compile_function(source, cell.filename)
     function = FunctionType(code, namespace, code.co_name)
-    assert inspect.getsource(function).startswith("def tpu_cell")
+    with registered(source, cell):
+        assert inspect.getsource(function).startswith("def tpu_cell")
     result: tuple[dict[str, object], object] = function(__tpu__=_Recorder())
     return result
 

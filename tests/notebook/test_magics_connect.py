@@ -221,7 +221,7 @@ WRONG = [
     ("--simulate v3-8 --computation-shape=-1,1,1,1", ComputationShapeError, "four positive"),
     ("--simulate v3-8 --computation-shape 1,1,1,a", UsageError, "1,1,1,2"),
     ("--simulate v3-8 --computation-shape ''", UsageError, "1,1,1,2"),
-    ("--simulate v3-8 --computation-shape", UsageError, "expected one argument"),
+    ("--simulate v3-8 --computation-shape", UsageError, "--computation-shape needs a value"),
     ("--simulate v3-8 --replicas 9", ComputationShapeError, "at most 8 fit"),
     ("--simulate v3-8 --replicas 0", ComputationShapeError, "positive"),
     ("--simulate v3-8 --replicas -1", ComputationShapeError, "positive"),

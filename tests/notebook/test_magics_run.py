@@ -144,7 +144,7 @@ def test_reduce_and_gather(book: Notebook) -> None:
         ("-r a", UsageError, "NAME=mean"),
         ("-r 1=sum", UsageError, "NAME=mean"),
         ("-r class=sum", UsageError, "NAME=mean"),
-        ("-r", UsageError, "expected one argument"),
+        ("-r", UsageError, "-r needs a value: -r NAME=mean"),
         ("-g a:x", UsageError, "NAME:AXIS"),
         ("-g a:--1", UsageError, "NAME:AXIS"),
         ("-g 3", UsageError, "NAME:AXIS"),

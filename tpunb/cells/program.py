@@ -8,9 +8,8 @@ import itertools
 import random
 import time
 import warnings
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import ExitStack
-from types import FunctionType, ModuleType, TracebackType
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,8 @@ class Program:
         records: By signature of the arguments, what the traces leave behind.
         signature: That of the last run.
         counted: How many of the records somebody has counted.
-        attempt: The last trace of the replica function, and what the cell raised in it.
+        failure: The error that the cell raised in its last trace.
+        in_branch: Whether it came from a branch or a loop over tensors.
         loops: By layout of the arguments, loops of many steps.
         replica: What each replica runs, with the captured arguments: a tuple of the
             tensors that `traced_record` describes.
@@ -105,7 +105,10 @@ class Program:
         self._last_signature: list[Hashable] | None = None
         self._last_record = OutputRecord()
         self.counted = 0
-        self.attempt = ReplicaTrace(printer)
+        self.failure: BaseException | None = None
+        self.in_branch = False
+        self._printer = printer
+        self._text = ""
         self.traced_at = 0.0
         self.strategy = strategy
         self.loops: dict[Hashable, Any] = {}
@@ -120,7 +123,7 @@ class Program:
 
     def run(self, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
         """Runs once: the tensors, the record that describes them, and whether it was traced."""
-        self._fresh = self.attempt.failure = None
+        self._fresh = self.failure = None
         # Hashing shapes is expensive: a run like the last one is known by its signature's identity.
         same = captured.signature is self._last_signature
         signature = self.signature if same else tuple(captured.signature)
@@ -162,10 +165,10 @@ class Program:
         unconverted = tf.autograph.experimental.do_not_convert
         strategy, cell, begin = self.strategy, self._replica_function(), unconverted(self._begin)
         start, combine = unconverted(self._recorders.clear), unconverted(self._combine)
-        watch = self.attempt
+        tracing = unconverted(self._tracing)
 
         def replica(*arguments: Any) -> Any:
-            with watch, warnings.catch_warnings():
+            with tracing(), warnings.catch_warnings():
                 # Keras's `fit` in a cell causes them; the error that follows explains.
                 warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
                 warnings.filterwarnings("ignore", "Seed .* from outer graph might be getting used")
@@ -190,9 +193,28 @@ class Program:
         sure = names.definite | wanted | {n for n in passed if n not in names.unbound}
         direct = [n for n in names.assigned if n in sure and n not in self.cell.definitions]
         text = function_text(self.cell, parameters, direct)
-        self.attempt.registers(text, self.cell)
+        self._text = text
         code = compile_function(text, self.cell.filename)
         return FunctionType(code, self.namespace, code.co_name)
+
+    @contextlib.contextmanager
+    def _tracing(self) -> Iterator[None]:
+        """Surrounds a trace of the replica function.
+
+        The exception that a cell raises is kept: AutoGraph raises another one in its place, of
+        another type if it does not know how to make one of the same.
+        """
+        self.failure = None
+        with contextlib.ExitStack() as around:
+            around.enter_context(self._printer.tracing())
+            if isinstance(self.cell, CellSource):
+                around.enter_context(registered(self._text, self.cell))
+            try:
+                yield
+            except BaseException as error:
+                self.failure = error
+                self.in_branch = is_traced_in_branch(error.__traceback__)
+                raise
 
     def _wanted(self) -> set[str]:
         named = {name for name, _ in (*self.options.reduce, *self.options.gather)}
@@ -271,11 +293,11 @@ class Program:
 
     def _failed(self, message: str, fix: str) -> BaseException:
         # Kept, because AutoGraph raises another one in its place.
-        self.attempt.failure = CellError(message, fix=fix)
-        return self.attempt.failure
+        self.failure = CellError(message, fix=fix)
+        return self.failure
 
     def _contents(self) -> dict[str, Any]:
-        """The contents of the notebook's lists and dicts, as plain ones: others may refuse a copy."""
+        """The contents of the notebook's lists and dicts, as plain ones (not all allow a copy)."""
         return {
             name: dict(value) if isinstance(value, dict) else list(value)
             for name, value in self._containers.items()
@@ -307,43 +329,6 @@ def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[st
     own = {*cell.names.assigned, *captured.local}
     local = {n: v for n, v in captured.values.items() if n in own and n not in owners}
     return {**inputs, **local}
-
-
-class ReplicaTrace:
-    """Surrounds the traces of one program's replica function.
-
-    It keeps the exception that a cell raises: AutoGraph raises another one in its place, of
-    another type if it does not know how to make one of the same.
-
-    Attributes:
-        failure: What the cell raised in its last trace.
-        in_branch: Whether it was raised where a branch or a loop over tensors is traced.
-    """
-
-    def __init__(self, printer: Printer) -> None:
-        self.failure: BaseException | None = None
-        self.in_branch = False
-        self._printer = printer
-        self._written: tuple[str, CellSource] | None = None
-        self._around = ExitStack()
-
-    def registers(self, text: str, cell: CellSource) -> None:
-        """Lets AutoGraph find the text of a cell's replica function while it is traced."""
-        self._written = (text, cell)
-
-    def __enter__(self) -> None:
-        self.failure = None
-        self._around = ExitStack()
-        self._around.enter_context(self._printer.tracing())
-        if self._written is not None:
-            self._around.enter_context(registered(*self._written))
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, frames: TracebackType | None
-    ) -> None:
-        self.failure = error
-        self.in_branch = is_traced_in_branch(frames)
-        self._around.close()
 
 
 def _warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> None:

@@ -61,8 +61,7 @@ def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[
 
 
 def compile_function(text: str, filename: str) -> CodeType:
-    """Compiles the text that defines one function, and registers it for `inspect`."""
-    _register(text, filename)
+    """Compiles the text that defines one function."""
     module = compile(text, filename, "exec", dont_inherit=True)
     return next(const for const in module.co_consts if isinstance(const, CodeType))
 

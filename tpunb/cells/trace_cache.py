@@ -216,10 +216,10 @@ class Programs:
 
     def _raise(self, error: Exception, program: Program, graph: Any = None) -> NoReturn:
         """Raises what a program has raised, with its lines; or what explains it better."""
-        raised = original(error, program.attempt.failure)
+        raised = original(error, program.failure)
         mark(raised, program.cell, graph)
         replicas = self.strategy.num_replicas_in_sync
-        told = lesson(raised, program.cell, in_branch=program.attempt.in_branch, replicas=replicas)
+        told = lesson(raised, program.cell, in_branch=program.in_branch, replicas=replicas)
         if told is not None:
             raise told from raised
         if raised is error:

@@ -22,32 +22,32 @@ _INSIDE = frozenset({"replica_id", "num_replicas", "ctx"})
 _OF_CONNECTING = frozenset({"strategy", "resolver", "topology", "connection"})
 
 
-def about_missing_name(error: BaseException, *, connected: bool) -> str | None:
-    """The origin of a name that a cell has missed; None for any other error."""
+def about_missing(error: BaseException, magics: Iterable[str], *, connected: bool) -> str | None:
+    """A sentence about a missing magic, or a missing name that magics make; None for other errors.
+
+    Args:
+        error: The error of a cell.
+        magics: The names of our magics.
+        connected: Whether there is a connection.
+    """
+    missing = _NO_MAGIC.search(str(error)) if isinstance(error, UsageError) else None
+    if missing and missing[2].startswith("tpu"):
+        near = nearest(missing[2], magics, most=1)
+        if near == [missing[2]] and missing[1] == "%":
+            return f"Write `%%{near[0]}` as the first line of a cell, and the statements below it."
+        return f"Did you mean `{missing[1]}{near[0]}`?" if near else None
     if type(error) is not NameError:
         return None
-    name = error.name
-    if name in _INSIDE:
-        return f"`{name}` exists inside of `%%tpu_run` cells: make that the cell's first line."
-    if name in _OF_CONNECTING and not connected:
-        return f"`%tpu_connect` makes `{name}`, and nothing is connected."
-    if name == "history":
+    if error.name in _INSIDE:
+        return f"`{error.name}` exists inside `%%tpu_run` cells: make that the cell's first line."
+    if error.name in _OF_CONNECTING and not connected:
+        return f"`%tpu_connect` makes `{error.name}`, and nothing is connected."
+    if error.name == "history":
         return (
             "A `%%tpu_run` cell with `-p` makes `history`; the last run's is always "
             "`tpunb.history`, also that of `fit` with LiveCurves."
         )
     return None
-
-
-def about_missing_magic(error: BaseException, magics: Iterable[str]) -> str | None:
-    """Names the magic of ours that was meant where none has the name; None for other errors."""
-    missing = _NO_MAGIC.search(str(error)) if isinstance(error, UsageError) else None
-    if missing is None or not missing[2].startswith("tpu"):
-        return None
-    near = nearest(missing[2], magics, most=1)
-    if near == [missing[2]] and missing[1] == "%":
-        return f"Write `%%{near[0]}` as the first line of a cell, and the statements below it."
-    return f"Did you mean `{missing[1]}{near[0]}`?" if near else None
 
 
 _WORKER_GONE = "14"

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import Any
 
-from tpunb.notebook.error_hints import about_missing_magic
+from tpunb.notebook.error_hints import about_missing
 from tpunb.notebook.explain_hook import Explaining
 from tpunb.notebook.interrupts import StoppableCells
 from tpunb.notebook.magics import TpuMagics
@@ -36,9 +36,9 @@ class _Extension:
         self.printers: list[tuple[dict[Any, Any], type, Any, Any]] = []
 
     def _about_missing(self, error: BaseException) -> str | None:
-        """Says what was meant by a name that is missing, a value's or a magic's."""
         names = [name for named in self.magics.magics.values() for name in named]
-        return about_missing_magic(error, names) or self.magics.session.about_missing(error)
+        connected = self.magics.session.open_connection is not None
+        return about_missing(error, names, connected=connected)
 
     def load(self) -> None:
         tables = self.shell.magics_manager.magics

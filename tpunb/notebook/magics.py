@@ -140,7 +140,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             _inspect(self.session.check(cell))
         result = self.session.run(cell, settings)
         if args.timed or args.verbose:
-            display(reports.CellReport(result, timed=args.timed, verbose=args.verbose))
+            display(reports.cell_report(result, timed=args.timed, verbose=args.verbose))
         elif result.quiet or result.value is None:
             replicas = int(self.session.connection.strategy.num_replicas_in_sync)
             show_in_passing(lambda: reports.ran_line(result, settings, replicas))
@@ -150,7 +150,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         inspect = _inspect if args.check else None
         run = self.session.run_steps(cell, settings, restart=args.restart, inspect=inspect)
         if args.timed or args.verbose:
-            display(reports.StepsReport(run))
+            display(reports.steps_report(run))
         return run.value, run.cell.quiet
 
     def _name_cell(self, source: str) -> None:
@@ -289,7 +289,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_status
         """
         arguments_of(self.tpu_status, line)
-        return reports.StatusReport(self.session.status())
+        return reports.status_report(self.session.status())
 
     @magic_arguments()
     @argument("type", nargs="?", help="a TPU type, such as v4-32; by default the connection's")

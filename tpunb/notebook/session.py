@@ -16,7 +16,7 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
 from tpunb.display.live_progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
-from tpunb.notebook.error_hints import ClosedConnections, about_missing_name, gone, replaced
+from tpunb.notebook.error_hints import ClosedConnections, gone, replaced
 from tpunb.training.stop_button import StopButton, explaining_interrupts
 
 if TYPE_CHECKING:
@@ -310,10 +310,6 @@ class Session:
         """Says that a known error is about a value of a connection that is closed, if it is."""
         self._closed.note(self._connection)
         return self._closed.sentence(explanation, self.open_connection)
-
-    def about_missing(self, error: BaseException) -> str | None:
-        """Says where a name comes from that magics make, if an error is about one."""
-        return about_missing_name(error, connected=self.open_connection is not None)
 
     def remember(self, explanation: Explanation) -> None:
         """Keeps the explanation of the last known error."""

@@ -25,7 +25,6 @@ from tpunb.notebook.kernels.folders import (
     tpu_of,
     write,
 )
-from tpunb.notebook.kernels.logo import logos
 from tpunb.tpu.types import Accelerator, accelerator
 
 
@@ -85,7 +84,8 @@ def install_kernel(
     try:
         folder = folder_for(Path(base), name, manager.find_kernel_specs())
         replaced = tpu_of(folder) is not None
-        write(folder, {**_spec_file(_spec(found, keras)), **logos()})
+        logos = {file.name: file.read_bytes() for file in Path(__file__).parent.glob("logo-*")}
+        write(folder, {**_spec_file(_spec(found, keras)), **logos})
     except OSError as error:
         raise KernelError(
             f"Cannot write {error.filename or base}: {error.strerror}.",
