@@ -172,9 +172,8 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.delenv(variable, raising=False)
     from support.shell import Notebook
 
-    notebook = Notebook(tmp_path)
-    yield notebook
-    notebook.close()
+    with Notebook(tmp_path) as notebook:
+        yield notebook
 
 
 def _start_tensorflow() -> Any:

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import collections
 import linecache
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.cells import KINDS, Notebook
+from support.cells import Notebook
 
 Point = collections.namedtuple("Point", "x y")
-
-
-@pytest.fixture(params=KINDS)
-def book(request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    notebook = Notebook(request.param)
-    yield notebook
-    notebook.runner.close()
-
-
-@pytest.fixture
-def one() -> Iterator[Notebook]:
-    notebook = Notebook("one")
-    yield notebook
-    notebook.runner.close()
 
 
 def test_value_and_names(book: Notebook) -> None:

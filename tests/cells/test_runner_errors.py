@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import linecache
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cells import KINDS, Notebook
+from support.cells import Notebook
 
 from tpunb.cells import CellNameError, cell_lines
 from tpunb.errors import CellError
-
-
-@pytest.fixture(params=KINDS)
-def book(request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    notebook = Notebook(request.param)
-    yield notebook
-    notebook.runner.close()
-
-
-@pytest.fixture
-def one() -> Iterator[Notebook]:
-    notebook = Notebook("one")
-    yield notebook
-    notebook.runner.close()
 
 
 class Unusual(Exception):

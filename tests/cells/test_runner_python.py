@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import tensorflow as tf
-from support.cells import KINDS, Notebook
+from support.cells import Notebook
 
 PROGRAMS = {
     "nonlocal": """
@@ -133,13 +131,6 @@ assert __debug__, "text"
 }
 
 
-@pytest.fixture
-def one() -> Iterator[Notebook]:
-    notebook = Notebook("one")
-    yield notebook
-    notebook.runner.close()
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_in_an_ordinary_cell(one: Notebook, name: str) -> None:
     one.names["x"] = tf.constant(1.0)
@@ -151,10 +142,8 @@ def test_as_in_an_ordinary_cell(one: Notebook, name: str) -> None:
             assert str(one.names.get(each)) == str(plain.get(each))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", ["import sys\ny = x\nsys.exit(3)", "raise SystemExit(3)"])
-def test_leaving_a_cell(kind: str, text: str) -> None:
-    book = Notebook(kind)
+def test_leaving_a_cell(book: Notebook, text: str) -> None:
     book.names["x"] = tf.constant(1.0)
     for body in (text, f"def leave():\n  {text.replace(chr(10), chr(10) + '  ')}\nleave()"):
         with pytest.raises(SystemExit) as left:
@@ -168,4 +157,3 @@ def test_leaving_a_cell(kind: str, text: str) -> None:
     run = book.runner.steps("x = x + 1.0", book.names, steps=3, reduce={"x": "mean"})
     run.go()
     assert float(run.assigned["x"]) == 4.0
-    book.runner.close()

@@ -38,10 +38,8 @@ TYPES = list(accelerator_types())
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Notebook]:
-    notebook = Notebook(tmp_path)
-    notebook.shell.run_line_magic("load_ext", "tpunb")
-    yield notebook
-    notebook.close()
+    with Notebook(tmp_path, "%load_ext tpunb") as notebook:
+        yield notebook
 
 
 def completed(book: Notebook, text: str) -> list[str]:

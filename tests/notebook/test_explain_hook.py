@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +46,6 @@ UNKNOWN = [
     "import asyncio\nawait asyncio.sleep(0)\n1 / 0",
     "class Shown(Exception):\n    def _render_traceback_(self): return ['shown']\nraise Shown",
 ]
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[Notebook]:
-    """A shell without the extension."""
-    notebook = Notebook(tmp_path)
-    yield notebook
-    notebook.close()
 
 
 def shown(book: Notebook, source: str) -> str:

@@ -27,12 +27,13 @@ z = tf.tensordot(tf.cast(y, tf.int64), tf.cast(y, tf.int64), 0)
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Notebook]:
     """A shell that is connected to two cores."""
-    notebook = Notebook(tmp_path)
-    notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np")
-    notebook.good("%tpu_connect --simulate 2")
-    notebook.good("x = tf.ones([8, 16])")
-    yield notebook
-    notebook.close()
+    with Notebook(
+        tmp_path,
+        "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
+        "%tpu_connect --simulate 2",
+        "x = tf.ones([8, 16])",
+    ) as notebook:
+        yield notebook
 
 
 def checked(book: Notebook, body: str) -> CheckReport:

@@ -62,12 +62,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLibtpu:
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Notebook]:
     """A shell that is connected to a v3-8."""
-    notebook = Notebook(tmp_path)
-    notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np")
-    notebook.good("%tpu_connect --simulate v3-8")
-    notebook.good("x, w = tf.ones([8, 16]), tf.ones([16, 4])")
-    yield notebook
-    notebook.close()
+    with Notebook(
+        tmp_path,
+        "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
+        "%tpu_connect --simulate v3-8",
+        "x, w = tf.ones([8, 16]), tf.ones([16, 4])",
+    ) as notebook:
+        yield notebook
 
 
 def program_of(book: Notebook, body: str = DENSE, options: str = "") -> TpuProgram:

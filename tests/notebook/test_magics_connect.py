@@ -40,10 +40,8 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     monkeypatch.setattr(chips, "ROOT", tmp_path)
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "*")
-    notebook = Notebook(tmp_path)
-    notebook.good("%load_ext tpunb")
-    yield notebook
-    notebook.close()
+    with Notebook(tmp_path, "%load_ext tpunb") as notebook:
+        yield notebook
 
 
 def refused(book: Notebook, line: str, kind: type[BaseException], words: str = "") -> Ran:

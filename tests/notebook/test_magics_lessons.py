@@ -19,11 +19,12 @@ pytestmark = pytest.mark.usefixtures("tf")
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """A shell that is connected to a virtual TPU of two cores, with all rules."""
-    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
-    notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np, random")
-    notebook.good("%tpu_connect --simulate 2")
-    yield notebook
-    notebook.close()
+    with Notebook(
+        tmp_path_factory.mktemp("ipython"),
+        "%load_ext tpunb\nimport tensorflow as tf, numpy as np, random",
+        "%tpu_connect --simulate 2",
+    ) as notebook:
+        yield notebook
 
 
 LESSONS = {

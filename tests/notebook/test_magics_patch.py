@@ -25,10 +25,8 @@ tf.distribute.TPUStrategy(resolver).num_replicas_in_sync
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
         monkeypatch.delenv(variable, raising=False)
-    notebook = Notebook(tmp_path)
-    notebook.good("%load_ext tpunb")
-    yield notebook
-    notebook.close()
+    with Notebook(tmp_path, "%load_ext tpunb") as notebook:
+        yield notebook
     assert current() is None
 
 

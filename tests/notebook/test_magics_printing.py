@@ -20,10 +20,10 @@ NOTE = "On a TPU, printing needs tf.config.set_soft_device_placement(True), and 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Notebook]:
     """A shell that is connected to a virtual TPU of three cores, with all rules."""
-    notebook = Notebook(tmp_path)
-    notebook.good("%load_ext tpunb\nimport tensorflow as tf\n%tpu_connect --simulate 3")
-    yield notebook
-    notebook.close()
+    with Notebook(
+        tmp_path, "%load_ext tpunb\nimport tensorflow as tf\n%tpu_connect --simulate 3"
+    ) as notebook:
+        yield notebook
 
 
 def printed(book: Notebook, body: str, options: str = "") -> list[str]:

@@ -57,13 +57,14 @@ fit()
 @pytest.fixture(scope="module")
 def fitted(tf: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """A shell with a model that is traced, on a virtual v3-8."""
-    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
-    notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np")
     # A sum over joined replicas is part of what is computed, and no operation across them.
-    notebook.good("%tpu_connect --simulate v3-8 --no-joining")
-    notebook.good(DATA + MODEL)
-    yield notebook
-    notebook.close()
+    with Notebook(
+        tmp_path_factory.mktemp("ipython"),
+        "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
+        "%tpu_connect --simulate v3-8 --no-joining",
+        DATA + MODEL,
+    ) as notebook:
+        yield notebook
 
 
 @pytest.fixture

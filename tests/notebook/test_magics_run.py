@@ -27,10 +27,10 @@ CONNECT = "%tpu_connect --simulate 2 --lenient unsupported-type,unsupported-op"
 @pytest.fixture(scope="module")
 def shell(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """A shell with the extension."""
-    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
-    notebook.good("%load_ext tpunb\nimport tensorflow as tf, numpy as np")
-    yield notebook
-    notebook.close()
+    with Notebook(
+        tmp_path_factory.mktemp("ipython"), "%load_ext tpunb\nimport tensorflow as tf, numpy as np"
+    ) as notebook:
+        yield notebook
 
 
 @pytest.fixture

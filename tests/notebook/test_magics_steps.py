@@ -34,10 +34,8 @@ total.assign_add(mean);
 
 @pytest.fixture(scope="module")
 def shell(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
-    notebook.good(SETUP)
-    yield notebook
-    notebook.close()
+    with Notebook(tmp_path_factory.mktemp("ipython"), SETUP) as notebook:
+        yield notebook
 
 
 @pytest.fixture

@@ -36,10 +36,8 @@ SHORT = "%%tpu_run\nlater = replica_id + 1\n"
 
 @pytest.fixture(scope="module")
 def shell(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    notebook = Notebook(tmp_path_factory.mktemp("ipython"))
-    notebook.good(SETUP)
-    yield notebook
-    notebook.close()
+    with Notebook(tmp_path_factory.mktemp("ipython"), SETUP) as notebook:
+        yield notebook
 
 
 @pytest.fixture

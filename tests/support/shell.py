@@ -35,9 +35,14 @@ class Ran:
 
 
 class Notebook:
-    """An IPython shell, which is the process's own as in a kernel."""
+    """An IPython shell, which is the process's own as in a kernel.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: IPython's folder.
+        *cells: What it runs first.
+    """
+
+    def __init__(self, folder: Path, *cells: str) -> None:
         config = Config()
         config.HistoryManager.enabled = False
         config.InteractiveShell.cache_size = 0
@@ -46,6 +51,14 @@ class Notebook:
         self.shell = InteractiveShell.instance(config=config, ipython_dir=str(folder))
         # IPython makes its own magics when they are first used.
         self.run("%unload_ext nothing_of_this_name")
+        for cell in cells:
+            self.good(cell)
+
+    def __enter__(self) -> Notebook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def run(self, source: str) -> Ran:
         """Runs a cell, whatever comes of it."""

@@ -1,0 +1,31 @@
+"""Notebooks without a shell, on strategies of each kind; TensorFlow is imported when one is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from support.cells import Notebook
+
+
+def _opened(kind: str) -> Iterator[Notebook]:
+    from support.cells import Notebook
+
+    notebook = Notebook(kind)
+    yield notebook
+    notebook.runner.close()
+
+
+@pytest.fixture(params=["one", "mirrored", "virtual"])
+def book(request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    """A notebook on each kind of strategy."""
+    yield from _opened(request.param)
+
+
+@pytest.fixture
+def one() -> Iterator[Notebook]:
+    """A notebook on one device."""
+    yield from _opened("one")
