@@ -1,16 +1,19 @@
-"""A cell's text: what is refused, and the function made of what is not."""
+"""A cell's text: what is refused, and the replica function of the rest, scopes included."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from types import FunctionType
+from typing import Any
 
 import pytest
 from counterparts.children import output_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tpunb.cells.names import analyse
 from tpunb.cells.replica_function import compile_function, function_text, registered
 from tpunb.cells.source import parse_cell
 from tpunb.errors import CellError
@@ -26,6 +29,14 @@ from tpunb.errors import CellError
         ("async def f(): pass", 2, "asynchronous"),
         ("async with a: pass", 2, "asynchronous"),
         ("def f():\n  global x\n  x = 1", 3, "`global x`"),
+        ("def f():\n  global y\n  y = 1\nf()", 3, "does not assign `y` in every run"),
+        ("if q:\n  y = 1\ndef f():\n  global y\n  return y", 5, "in every run"),
+        ("y = 0\ndef f():\n  global y\n  del y", 4, "deletes `y`"),
+        ("y = 0\ndef f(y):\n  def g():\n    global y\n    y = 1", 5, "another `y` of its own"),
+        ("class C:\n  x = 1\n  y = x and 2", 4, "`x` of the class `C`"),
+        ("class C:\n  x = 1\n  y = 0 < x < 2", 4, "`x` of the class `C`"),
+        ("def f():\n  class C:\n    x = 1\n    y = x if x else 2", 5, "`x` of the class `C`"),
+        ("exec('y = 1')", 2, "`exec` cannot assign"),
         ("from os import *", 2, "`import *`"),
         ("from __future__ import annotations", 2, "__future__"),
         ("x = 1\n%time x", 3, "%time x"),
@@ -41,6 +52,19 @@ def test_refused(text: str, line: int, words: str) -> None:
     assert f"Line {line}" in str(caught.value)
     assert words in str(caught.value)
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class C:\n  x = 1\n  def m(self, x): return x and 2\n  f = lambda self, x: x or 1",
+        "class C:\n  y = k and 2",
+        "def f():\n  exec('y = 1')",
+        "exec('y = 1', {})",
+    ],
+)
+def test_not_refused(text: str) -> None:
+    parse_cell(text)
 
 
 def test_return_in_a_function_is_fine() -> None:
@@ -98,8 +122,9 @@ class _Recorder:
         return {**self.notes, **direct}, last
 
 
-def run(text: str, namespace: dict[str, object]) -> tuple[dict[str, object], object]:
+def run(text: str) -> tuple[dict[str, object], object]:
     """Runs the generated function as Python does, without TensorFlow."""
+    namespace: dict[str, object] = {}
     cell = parse_cell(text)
     source = function_text(cell, (), sorted(cell.names.definite))
     code = compile_function(source, cell.filename)
@@ -107,6 +132,7 @@ def run(text: str, namespace: dict[str, object]) -> tuple[dict[str, object], obj
     with registered(source, cell):
         assert inspect.getsource(function).startswith("def tpu_cell")
     result: tuple[dict[str, object], object] = function(__tpu__=_Recorder())
+    assert namespace.keys() <= {"__builtins__"}  # nothing went past the cell's own names
     return result
 
 
@@ -129,6 +155,26 @@ def run(text: str, namespace: dict[str, object]) -> tuple[dict[str, object], obj
         "x = '\x0c\u2028'\ny = 1",
         "",
         "# nothing",
+        "def f():\n  n = 0\n  def g():\n    nonlocal n\n    n += 1\n  g()\n  return n\ny = f()",
+        "def f():\n  n = 0\n  class C:\n    nonlocal n\n    n = 2\n  return n\ny = f()",
+        "global y\ny = 3",
+        "global y; y = 3",
+        "y = 0\ndef f():\n  global y\n  y += 1\nf(); f()",
+        "y = 0\ndef f():\n  global y; y += 1; return y\nz = f()",
+        "y = z = 0\ndef f():\n  global y, \\\n    z\n  y, z = 1, 2\nf()",
+        "y = z = 0\ndef f():\n  global y, z ; y = z + 1\nf()",
+        "y = 1\ndef f():\n  global y\n  return y + 1\nz = f()",
+        "y = 0\nclass C:\n  global y\n  y = 5",
+        "y = 0\ndef f():\n  def g():\n    global y; y = 4\n  g()\nf()",
+        "y = 0\ndef f():\n  global y\n  for y in range(3): pass\nf()",
+        "y = 0\ndef f():\n  global y\n  import math as y\nf()",
+        "y = 0\ndef f(x):\n  if x:\n    global y\n    y = 1\nf(1)",
+        "match (1, 2):\n  case (a, b): y = a\n  case _: n = 1",
+        "match {'k': 1, 'm': 2}:\n  case {'k': k, **rest} if (w := k): y = 1\n  case _: y = 2",
+        "for i in range(3):\n  if (m := i) > 1: y = 1\n  else: z = 2",
+        "while (n := 3) > 2:\n  y = n\n  break",
+        "from contextlib import suppress\nwith suppress(ZeroDivisionError):\n  a = 1\n  b = 1 / 0",
+        "import contextlib as c\nwith c.suppress(ValueError):\n  raise ValueError\n  b = 1\ny = 2",
     ],
 )
 def test_same_as_in_a_notebook(text: str) -> None:
@@ -138,11 +184,11 @@ def test_same_as_in_a_notebook(text: str) -> None:
     exec(compile(tree, "<cell>", "exec"), expected)
     value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), expected) if last else None
     del expected["__builtins__"]
-    found, result = run(text, {})
+    found, result = run(text)
     passing = parse_cell(text).names.passing
     assert result == value
     assert found.keys() | passing == expected.keys() | passing
-    assert all(found[name] == expected[name] for name in found)
+    assert all(found[name] == expected[name] or callable(found[name]) for name in found)
 
 
 @settings(max_examples=100, deadline=None)
@@ -160,8 +206,43 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 def test_strings_keep_their_contents(parts: list[str]) -> None:
     quoted = [part.replace("\\", "\\\\").replace('"', '\\"') for part in parts]
     text = "\n".join(f'x{n} = """{part}"""' for n, part in enumerate(quoted))
-    found, _ = run(text, {})
+    found, _ = run(text)
     assert found == {f"x{n}": part for n, part in enumerate(parts)}
+
+
+def test_functions_go_to_the_notebook_with_their_global_statements() -> None:
+    cell = parse_cell("y = 0\ndef f():\n  global y\n  y += 1\nf()")
+    namespace: dict[str, Any] = {"y": 5}
+    exec(cell.definitions["f"], namespace)
+    namespace["f"]()
+    assert namespace["y"] == 6
+
+
+NEW = [
+    "class C[T](dict[str, T]):\n  def m(self, x: T) -> T: return x",
+    "def f[T: int](x: T) -> list[T]: return [x]",
+    "type T = list[int]\ny = T",
+    "type P[T] = list[T]\ny = P",
+    "y = f\"{'a' + f'{1 + 1}'} {\"q\"}\"",
+]
+
+
+@pytest.mark.parametrize("text", NEW if sys.version_info >= (3, 12) else ["y = 1"])
+def test_python_of_today(text: str) -> None:
+    names = analyse(ast.parse(text).body)
+    assert not names.certain - {"dict", "list", "str", "int"}
+    assert "T" not in names.reads or "type T" in text
+
+
+def test_a_nonlocal_name_of_the_cell_is_no_python() -> None:
+    with pytest.raises(SyntaxError):
+        parse_cell("y = 0\ndef f():\n  nonlocal y")
+
+
+@pytest.mark.parametrize("text", ["ag__ = 1", "x = ag__ + 1", "def f():\n    return ag__"])
+def test_the_name_that_autograph_has_taken(text: str) -> None:
+    with pytest.raises(CellError, match="`ag__` is the name under which TensorFlow's AutoGraph"):
+        parse_cell(text)
 
 
 def test_importing_the_package_leaves_tensorflow_alone() -> None:

@@ -256,6 +256,26 @@ def test_numbers_that_python_draws(book: Notebook) -> None:
     assert book.good("%%tpu_run\ntf.random.normal([2]);").text == ""
 
 
+@pytest.mark.parametrize(("verbose", "apart"), [("1", True), ("'auto'", True), ("0", False)])
+def test_a_warning_stands_apart_from_the_progress_line_of_keras(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch, verbose: str, apart: bool
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", book.shell._tpunb_extension.warnings._show)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        text = book.good(
+            "import tpunb.errors, warnings\n"
+            "def on_train_batch_end():\n"
+            "    warnings.warn('about the batch', tpunb.errors.TpuWarning)\n"
+            "def fit(verbose):\n"
+            "    print('1/9 loss: nan', end='')\n"
+            "    on_train_batch_end()\n"
+            f"fit({verbose})"
+        ).text
+    assert "about the batch" in text
+    assert ("1/9 loss: nan\nWarning" in text) is apart
+
+
 def test_a_warning_is_no_error(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jupyter shows the standard error on red; paths of ours say nothing."""
     theirs: list[str] = []
