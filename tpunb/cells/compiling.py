@@ -19,7 +19,7 @@ from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Settings, deadline_for
 from tpunb.tpu.compiled_program import Buffer, CodeLine
 from tpunb.virtual.check import refuse_other_strategies
-from tpunb.virtual.keras_layers import layer_names
+from tpunb.virtual.keras_internals import layer_names
 
 from ..errors.code_problems import SourceLine
 from .batches import Batch

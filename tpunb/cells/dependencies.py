@@ -24,6 +24,7 @@ import numpy as np
 
 from tpunb._util.attributes import attribute, has_attributes
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
+from tpunb.virtual.keras_internals import layers_of
 
 from .code_names import Mentions, closed_over, imported, mentions, users_modules
 from .guards import (
@@ -383,16 +384,6 @@ def _called_by_others(kind: type) -> set[str]:
         for name, value in vars(kind).items()
         if callable(value) and (name in library or name.startswith("__"))
     }
-
-
-def layers_of(value: Any) -> list[Any]:
-    """The layers of a Keras layer or model."""
-    if not hasattr(type(value), "_flatten_layers"):
-        return []
-    try:
-        return list(value._flatten_layers(include_self=False))
-    except AttributeError:  # one whose `__init__` has not called Keras's
-        return []
 
 
 def read_by_library(value: Any) -> set[str]:

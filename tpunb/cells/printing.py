@@ -25,6 +25,12 @@ from tpunb._util.units import counted
 from tpunb.virtual._tensorflow import AttrValue
 from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.graph.function_def import CALLS, CONTROL_FLOW, OUTSIDE
+from tpunb.virtual.graph.tensorflow_graphs import (
+    attributes_of_new,
+    is_stateful,
+    run_after,
+    set_attr,
+)
 from tpunb.virtual.interface import VirtualTPU
 from tpunb.virtual.strict.examination import is_observed
 
@@ -160,7 +166,7 @@ class Printer:
         if self._elsewhere is not None:
             return self._elsewhere.write(replica, tensors, extent, collect)
         operation = tf.numpy_function(collect, [replica, *tensors], [], name="print")
-        operation._set_attr(OUTSIDE, AttrValue(s=b"print"))
+        set_attr(operation, OUTSIDE, AttrValue(s=b"print"))
         return operation
 
     def _say_where(self) -> None:
@@ -187,9 +193,9 @@ def _in_order(graph: Any) -> None:
     for operation in graph.get_operations():
         # What it calls may print, as far as can be seen.
         prints = OUTSIDE in operation.node_def.attr or operation.type in CONTROL_FLOW | CALLS
-        if prints and operation._is_stateful:
+        if prints and is_stateful(operation):
             if before is not None:
-                operation._add_control_input(before)
+                run_after(operation, before)
             before = operation
 
 
@@ -275,7 +281,7 @@ class Elsewhere:
         """Adds what writes the values to the graph in the making; `show` gets what arrives."""
         self._shows.append(show)
         graph = tf.compat.v1.get_default_graph()
-        with graph._attr_scope({OUTSIDE: AttrValue(s=b"print")}):
+        with attributes_of_new(graph, {OUTSIDE: AttrValue(s=b"print")}):
             parts = [f"{_MARK} {len(self._shows) - 1}", tf.strings.as_string(replica)]
             for tensor in tensors:
                 parts.append(tf.strings.as_string(tf.size(tensor, tf.int64)))

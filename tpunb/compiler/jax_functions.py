@@ -25,7 +25,7 @@ from tpunb.compiler.progress import LOWERING, TRACING
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import Settings, program_for
 from tpunb.errors.code_problems import SourceLine, is_library, is_of_this_package
-from tpunb.virtual.keras_layers import is_model, layer_names
+from tpunb.virtual.keras_internals import build_for, is_model, jax_state, layer_names
 from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, problem_of
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
@@ -311,13 +311,13 @@ def _model_step(fn: Any, args: Sequence[Any], cores: int) -> tuple[Any, list[Any
         )
     data = _batch(args)
     if method != "predict":
-        model._symbolic_build(data_batch=data)
+        build_for(model, data)
     states = (*_STATES[method], *(("metrics_variables",) if method != "predict" else ()))
     lists = [
         model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         for name in states
     ]
-    values = model._get_jax_state(**dict.fromkeys(states, True))
+    values = jax_state(model, states)
     whole, part = _shardings(jax, values, cores)
 
     def kept(value: Any) -> Any:

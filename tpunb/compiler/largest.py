@@ -16,7 +16,7 @@ from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.progress import told
 from tpunb.compiler.topologies import Target, cores_of, targets
 from tpunb.compiler.verdict import Settings
-from tpunb.virtual.keras_layers import is_model
+from tpunb.virtual.keras_internals import is_model
 from tpunb.virtual.strict.diagnostics import chooser
 
 FINE = 32

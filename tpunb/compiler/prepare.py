@@ -18,7 +18,7 @@ from tpunb.compiler.verdict import Function, Settings
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.check import refuse_other_strategies, trace_for
 from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.keras_layers import layer_names
+from tpunb.virtual.keras_internals import layer_names
 from tpunb.virtual.keras_models import model_step
 from tpunb.virtual.strict import xla
 from tpunb.virtual.strict.arguments import parameters

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpunb.keras.jax_state import is_of_jax, value_of
+from tpunb.virtual.keras_internals import is_of_jax, jax_value_of
 
 Row = tuple[int, Mapping[str, float]]
 """The last step of an execution, and what it has logged."""
@@ -282,7 +282,7 @@ def _read_jax(model: Any, metrics: Sequence[Any]) -> Any:
     """The same with the JAX backend, in a new array."""
     jnp = sys.modules["jax"].numpy
     pairs = [(metric.total, metric.count) for metric in metrics]
-    return jnp.stack([jnp.stack([value_of(one, model) for one in pair]) for pair in pairs])
+    return jnp.stack([jnp.stack([jax_value_of(one, model) for one in pair]) for pair in pairs])
 
 
 def _on_host(sums: Any) -> Any:

@@ -14,6 +14,7 @@ from tpunb.keras.log_recorder import LogRecorder
 from tpunb.keras.stopping import TrainingGuard, callback_list
 from tpunb.training.history import History, remember_history
 from tpunb.training.stop_button import Stopped
+from tpunb.virtual.keras_internals import ignored_by_keras
 
 _PER = ("auto", "batch", "epoch")
 
@@ -26,11 +27,9 @@ class _Fit(NamedTuple):
     guard: TrainingGuard
 
 
+@ignored_by_keras
 def _ignored(self: Any, *_: Any, **__: Any) -> None:
-    """A hook that has nothing to do; Keras knows it by the mark."""
-
-
-_ignored._is_default = True  # type: ignore[attr-defined]
+    """A hook that has nothing to do."""
 
 
 class LiveCurves:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.keras.jax_state import is_of_jax, value_of
 from tpunb.training.history import History
+from tpunb.virtual.keras_internals import is_of_jax, jax_value_of, learning_rate_of
 
 RATE = "learning_rate"
 RATE_NAMES = (RATE, "lr")
@@ -69,14 +69,14 @@ def _rate_of(optimizer: Any, model: Any) -> float | None:
         optimizer = inner  # what scales the loss is around it
     try:
         if is_of_jax(model):
-            rate = optimizer._learning_rate
+            rate = learning_rate_of(optimizer)
             if not callable(rate):
-                return float(value_of(rate, model))
-            return float(rate(value_of(optimizer.iterations, model)))
+                return float(jax_value_of(rate, model))
+            return float(rate(jax_value_of(optimizer.iterations, model)))
         rate = optimizer.learning_rate
         if hasattr(optimizer, "_current_learning_rate"):
             # Of a schedule tf_keras has the rate of the last step only.
-            rate = optimizer._learning_rate
+            rate = learning_rate_of(optimizer)
         if callable(rate):
             rate = rate(optimizer.iterations)
         return float(np.asarray(rate.numpy() if hasattr(rate, "numpy") else rate))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,9 @@ from tpunb.verification.suite import (
     compared,
     refused,
 )
-from tpunb.virtual._tensorflow import context
 from tpunb.virtual.strict.diagnostics import UNCHECKED
 from tpunb.virtual.strictness import RULES
+from tpunb.virtual.tensorflow_state import soft_placement
 
 _TEBIBYTE = (2**19, 2**19)  # of float32, which no core holds
 
@@ -152,7 +151,7 @@ class Rules(Suite):
         def digits(x: Any) -> Any:
             return tf.strings.length(tf.strings.as_string(tf.cast(x, tf.int32)))
 
-        with _soft_placement():
+        with soft_placement():
             return [len(str(int(rank))) for rank in self.ranks], self.on_ranks(digits)
 
     @warned_of
@@ -180,18 +179,6 @@ class Rules(Suite):
     def _on_each(self, function: Callable[[Any], Any]) -> list[Any]:
         """Runs a function of two numbers on every replica."""
         return self.run(function, self.each(self.everywhere(np.array([1.0, 2.0], np.float32))))
-
-
-@contextlib.contextmanager
-def _soft_placement() -> Iterator[None]:
-    """Soft device placement, which is unset afterwards if it was: a TPU tells that from unset."""
-    before = context.context()._soft_device_placement
-    tf.config.set_soft_device_placement(True)
-    try:
-        yield
-    finally:
-        tf.config.set_soft_device_placement(bool(before))
-        context.context()._soft_device_placement = before
 
 
 class KnownErrors(Suite):

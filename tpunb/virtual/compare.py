@@ -20,6 +20,7 @@ from tpunb.errors import TpunbError
 from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
 from tpunb.virtual.check import current
+from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.interface import VirtualTPU
 
 # TensorFlow's names of a distributed variable's copies.
@@ -68,15 +69,14 @@ def values_of(tensor: Any) -> np.ndarray:
 
 def _is_variable(handle: Any) -> bool:
     """Whether a captured input is the handle of a variable that has a value."""
-    data = getattr(handle, "_handle_data", None)
-    if handle.dtype != tf.resource or data is None or not data.is_set or not data.shape_and_type:
+    if handle.dtype != tf.resource or value_of_handle(handle) is None:
         return False
     with tf.device(handle.device):
         return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
 
 
 def _read(handle: Any) -> Any:
-    kind = tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)
+    kind = tf.as_dtype(value_of_handle(handle).dtype)
     with tf.device(handle.device):
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind)
 

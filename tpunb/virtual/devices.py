@@ -11,6 +11,7 @@ from tpunb.errors import VirtualDevicesError
 from tpunb.tpu.types import Accelerator
 from tpunb.tpu.types import accelerator as any_accelerator
 from tpunb.virtual._tensorflow import context
+from tpunb.virtual.tensorflow_state import has_started
 
 # TensorFlow's own default is one thread per processor. Input pipelines of many
 # logical devices can then wait for each other: with 2 threads they hung.
@@ -102,7 +103,7 @@ def prepare() -> None:
     Whoever starts TensorFlow for another purpose calls this first: no device can be
     added afterwards, and a virtual TPU has to be within reach when all else fails.
     """
-    if not _started():
+    if not has_started():
         _configure(_LEAST_DEVICES)
 
 
@@ -112,18 +113,13 @@ def _called(accelerator: Accelerator) -> str:
 
 def _available(needed: int) -> int:
     """How many logical CPU devices there are, or will be once TensorFlow starts."""
-    if _started():
+    if has_started():
         # Not tf.config's list, which a virtual TPU that is installed has a say in.
         devices = context.context().list_logical_devices("CPU")
         return sum("/job:worker" not in device.name for device in devices)
     _configure(max(needed, _LEAST_DEVICES))
     cpu = tf.config.list_physical_devices("CPU")[0]
     return len(tf.config.get_logical_device_configuration(cpu))
-
-
-def _started() -> bool:
-    """Whether TensorFlow's context runs, after which devices cannot be added."""
-    return context.context()._context_handle is not None
 
 
 def _configure(needed: int) -> None:

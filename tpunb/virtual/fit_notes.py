@@ -19,9 +19,10 @@ import tensorflow as tf
 
 from tpunb._util.units import counted
 from tpunb.errors import TpuWarning
-from tpunb.virtual._tensorflow import distribute_lib, tensor_util
+from tpunb.virtual._tensorflow import tensor_util
 from tpunb.virtual.input_rounds import WRAPPERS
-from tpunb.virtual.keras_layers import is_model
+from tpunb.virtual.keras_internals import is_model
+from tpunb.virtual.tensorflow_state import default_strategy
 from tpunb.virtual.whole_batches import parts_of
 
 EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
@@ -276,7 +277,7 @@ def closed(strategy: Any) -> None:
 
 
 def _default() -> Any:
-    return distribute_lib._get_default_strategy().extended
+    return default_strategy().extended
 
 
 def _left_as_it_is(dataset: Any, options: Any) -> Any:

@@ -38,7 +38,7 @@ class VirtualTPU:
     @property
     def topology(self) -> tf.tpu.experimental.Topology:
         """The TPU system's topology, as `initialize_tpu_system` returns it."""
-        return virtual_topology(self.extended._tpu_cluster_resolver.accelerator)
+        return virtual_topology(self.extended.accelerator)
 
     @property
     def annotations(self) -> Annotations:

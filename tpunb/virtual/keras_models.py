@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.errors import TpunbError
-from tpunb.virtual._tensorflow import distribute_lib
-from tpunb.virtual.keras_layers import is_model
+from tpunb.virtual.keras_internals import build_for, is_model
+from tpunb.virtual.tensorflow_state import default_strategy
 
 _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 _OF_A_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
@@ -92,7 +92,7 @@ def _wants_targets(model: Any, step: str) -> bool:
 def _strategy_of(model: Any) -> Any:
     """The strategy in whose scope a model was made; None outside of any."""
     own = getattr(model, "distribute_strategy", None)
-    return None if own is distribute_lib._get_default_strategy() else own
+    return None if own is default_strategy() else own
 
 
 def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> Any:
@@ -132,8 +132,7 @@ def _build(model: Any, data: Any, strategy: Any) -> None:
     """Makes the variables, which a step would make when it first runs."""
     scope = strategy.scope() if strategy is not None else tf.init_scope()
     with scope:
-        if hasattr(model, "_symbolic_build"):
-            if model.optimizer is not None:
-                model._symbolic_build(data_batch=data)
-        elif model.optimizer is not None and hasattr(model.optimizer, "build") and model.built:
+        if build_for(model, data):
+            return
+        if model.optimizer is not None and hasattr(model.optimizer, "build") and model.built:
             model.optimizer.build(model.trainable_variables)

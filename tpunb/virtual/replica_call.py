@@ -34,6 +34,7 @@ from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.devices import VirtualDevices, is_elsewhere, process_of
 from tpunb.virtual.graph.collectives import check_all
 from tpunb.virtual.graph.function_def import body_sizes, is_read, known_sizes
+from tpunb.virtual.graph.tensorflow_graphs import add_functions_of, without_attribute
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.replicate.arguments import columns_of, passed_to
 from tpunb.virtual.replicate.batch_parts import (
@@ -184,12 +185,7 @@ def _leave_uncompiled(concrete: Any) -> None:
     """Takes the request for XLA from a function with replicas, once it is traced."""
     if concrete.graph not in _with_replicas:
         return
-    kept = {key: value for key, value in concrete._attrs.items() if key != _COMPILES}
-    concrete._attrs.pop(_COMPILES, None)
-    name = concrete.inference_fn.name
-    atomic_function.from_func_graph(
-        name, concrete.graph, kept, concrete.function_type, overwrite=True
-    )
+    without_attribute(concrete, _COMPILES)
 
 
 def replicate(
@@ -425,8 +421,7 @@ def _emit(
     """
     expansion = written.expansion
     outer = ops.get_default_graph()
-    for function in graph._functions.values():
-        outer._add_function_recursive(function)
+    add_functions_of(outer, graph)
     for function in written.functions:
         function.add_to(outer)
     given = {**written.values, **(instead or {})}

@@ -16,7 +16,8 @@ from typing import Any
 
 from tpunb.errors import CellError
 from tpunb.training.stop_button import Overdue
-from tpunb.virtual._tensorflow import cancellation, pywrap_tfe
+from tpunb.virtual._tensorflow import pywrap_tfe
+from tpunb.virtual.tensorflow_state import cancelling, set_cancelling
 
 TRACING, COMPILING, RUNNING = "tracing", "compiling and running", "running"
 WAITING = "waiting for the call that was stopped to end"
@@ -36,7 +37,7 @@ _manager = pywrap_tfe.TFE_NewCancellationManager
 
 def is_entered() -> bool:
     """Whether interrupts end the functions that are called now."""
-    return isinstance(cancellation._active_context, StoppableCalls)
+    return isinstance(cancelling(), StoppableCalls)
 
 
 class Job:
@@ -126,13 +127,13 @@ class StoppableCalls:
     def __enter__(self) -> StoppableCalls:
         if threading.current_thread() is not threading.main_thread():
             return self
-        if cancellation._active_context is not None:
+        if cancelling() is not None:
             return self
         if self._impl is None:
             self._impl = _manager()
         self._call = pywrap_tfe.TFE_Py_ExecuteCancelable
         pywrap_tfe.TFE_Py_ExecuteCancelable = self._execute
-        cancellation._active_context = self
+        set_cancelling(self)
         return self
 
     def __exit__(
@@ -141,11 +142,11 @@ class StoppableCalls:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if cancellation._active_context is not self:
+        if cancelling() is not self:
             return
         if threading.current_thread() is not threading.main_thread():
             return
-        cancellation._active_context = None
+        set_cancelling(None)
         pywrap_tfe.TFE_Py_ExecuteCancelable = self._call
 
     def start(self, call: Callable[[], Any]) -> Job:

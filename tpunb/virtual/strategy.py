@@ -143,6 +143,7 @@ class VirtualTPUExtended(InputWorkers):
         self._tpu_devices = replica_devices(devices, device_assignment)
         self._host_device = devices.hosts[0]
         self._assign_input_workers(devices)
+        self.accelerator = resolver.accelerator
         self.strictness = strictness
         # The same function for all eager runs of one, so that it is traced once.
         self.in_graph = functools.lru_cache(maxsize=64)(tf.function)

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import _set_last_step_outputs, distribute_utils, input_lib
+from tpunb.virtual.graph.tensorflow_graphs import control_flow_context, set_control_flow_context
 
 
 def run_steps(
@@ -65,7 +66,7 @@ class OuterGraph:
 
     def __init__(self) -> None:
         self._graph = tf.compat.v1.get_default_graph()
-        self._context = self._graph._get_control_flow_context()
+        self._context = control_flow_context(self._graph)
         self._exits: list[contextlib.ExitStack] = []
 
     def Enter(self) -> None:
@@ -73,7 +74,7 @@ class OuterGraph:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._graph.as_default())
             stack.enter_context(self._graph.control_dependencies(None))
-            self._graph._set_control_flow_context(self._context)
+            set_control_flow_context(self._graph, self._context)
             self._exits.append(stack.pop_all())
 
     def Exit(self) -> None:

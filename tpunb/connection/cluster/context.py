@@ -22,6 +22,7 @@ from tpunb.virtual import _tensorflow as private
 from tpunb.virtual._tensorflow import context
 from tpunb.virtual.devices import WORKER_JOB, prepare
 from tpunb.virtual.patch.patch_tools import attribute
+from tpunb.virtual.tensorflow_state import forget_cluster, has_started, restoring_as_one_task
 
 # A call to a worker that is gone fails instead of waiting for it forever.
 _FAIL_FAST = "GRPC_FAIL_FAST"
@@ -40,7 +41,7 @@ def started() -> bool:
     Connecting then invalidates existing variables: TensorFlow recreates its own devices as
     well, and an assignment to a variable on an earlier one has no effect.
     """
-    return context.context()._context_handle is not None and context.get_server_def() is None
+    return has_started() and context.get_server_def() is None
 
 
 _generation = 0
@@ -88,7 +89,7 @@ def give_up() -> int:
     """
     if not _joined:
         # TensorFlow stores a cluster that it failed to connect to as its current one.
-        context.context()._server_def = None
+        forget_cluster()
     return _generation
 
 
@@ -117,7 +118,7 @@ def skip_exit_wait() -> None:
 def _start(coordinated: bool) -> None:
     """Initialises the context, so that TensorFlow connects now and not at its next use."""
     running = context.context()
-    if running._context_handle is not None:
+    if has_started():
         return
     prepare()
     if coordinated:
@@ -174,10 +175,7 @@ def restored_eagerly() -> contextlib.AbstractContextManager[None]:
     restore = private.MultiDeviceSaver.restore
 
     def one_by_one(saver: Any, *args: Any, **kwargs: Any) -> Any:
-        tasks, saver._num_unique_tasks = saver._num_unique_tasks, 1
-        try:
+        with restoring_as_one_task(saver):
             return restore(saver, *args, **kwargs)
-        finally:
-            saver._num_unique_tasks = tasks
 
     return attribute(private.MultiDeviceSaver, "restore", one_by_one)

@@ -25,6 +25,7 @@ from tpunb.virtual._tensorflow import (
     op_def_registry,
     tensor_util,
 )
+from tpunb.virtual.graph.tensorflow_graphs import body_of, functions_of
 
 Library = Callable[[str], FunctionDef]
 """Finds a function by its name."""
@@ -364,11 +365,6 @@ def named_operations(graph: FuncGraph, path: str = "") -> Iterator[tuple[str, An
                 yield from named_operations(body, f"{name}/")
 
 
-def body_of(graph: FuncGraph, name: str) -> FuncGraph | None:
-    """The graph of a function that is called in a graph, as it was traced, if it is known."""
-    return getattr(graph._functions.get(name), "_cached_graph", None)
-
-
 def body_sizes(
     graph: FuncGraph, library: Callable[[str], FunctionDef]
 ) -> Callable[[str], KnownSizes]:
@@ -376,7 +372,7 @@ def body_sizes(
     bodies: dict[str, FuncGraph] = {}
 
     def visit(graph: FuncGraph) -> None:
-        for name in graph._functions:
+        for name in functions_of(graph):
             body = body_of(graph, name)
             if body is not None and name not in bodies:
                 bodies[name] = body

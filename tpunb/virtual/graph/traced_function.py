@@ -31,11 +31,11 @@ from tpunb.virtual.graph.function_def import (
     CALLS,
     OUTSIDE,
     Library,
-    body_of,
     called_functions,
     needed,
 )
 from tpunb.virtual.graph.rewrite import inlined
+from tpunb.virtual.graph.tensorflow_graphs import body_of, debug_info
 
 _NO_TENSORS = frozenset({dtypes.resource, dtypes.variant, dtypes.string})
 # They ask for a shape, which is known: TensorFlow's optimizer does not make the tensor for them.
@@ -190,7 +190,7 @@ def _origins(
     """The traces of a function's nodes and of those it calls, by their inlined names."""
     if not isinstance(function, atomic_function.AtomicFunction):
         return  # a function of TensorFlow 1's kind, which keeps no traces
-    offset = _append(function._bound_context.get_graph_debug_info(function.name), gathered)
+    offset = _append(debug_info(function), gathered)
     yield from ((prefix + node, trace) for node, trace in offset.items())
     # The body of a loop or branch names no children: those around it know them.
     children = {**outer, **{tf.compat.as_str(child.name): child for child in function.children}}

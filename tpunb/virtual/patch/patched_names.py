@@ -17,6 +17,7 @@ from tpunb.virtual.patch.patch_tools import attribute, construct_as_subclass, co
 from tpunb.virtual.patch.replacements import Replacements
 from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
 from tpunb.virtual.patch.state import Installation
+from tpunb.virtual.tensorflow_state import initialized_tpu_systems
 from tpunb.virtual.variable_copies import classes_on_cores
 
 _GENERATIONS = (
@@ -32,7 +33,7 @@ _RAW_ALL_TO_ALL = inspect.getclosurevars(tf.raw_ops.AllToAll).nonlocals["f"]
 def make_changes(installation: Installation, undo: contextlib.ExitStack) -> None:
     """Makes all changes; `undo` undoes those that were made."""
     replacements = Replacements(installation)
-    undo.enter_context(contents(private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS))
+    undo.enter_context(contents(initialized_tpu_systems()))
     _change_classes(replacements, undo)
     _change_functions(replacements, undo)
     _change_device_names(installation, undo)

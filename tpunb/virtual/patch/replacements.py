@@ -17,6 +17,7 @@ from tpunb.virtual.patch.state import Installation
 from tpunb.virtual.replica_call import ReplicateOptions, replicate
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.strictness import Strictness
+from tpunb.virtual.tensorflow_state import initialized_tpu_systems
 
 
 class ComputationError(TpunbError, ValueError):
@@ -150,7 +151,7 @@ class Replacements:
         del original
         private.logging.info("Deallocate tpu buffers before initializing tpu system.")
         resolver = self._resolver(cluster_resolver, tpu_cluster_resolver_cls)
-        systems = private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS
+        systems = initialized_tpu_systems()
         if resolver._tpu in systems:
             private.logging.warning(
                 "TPU system %s has already been initialized. Reinitializing the TPU can cause "
@@ -176,7 +177,7 @@ class Replacements:
         """Forgets that the system was initialised; its log lines are TensorFlow's own."""
         del original
         resolver = self._resolver(cluster_resolver, tpu_cluster_resolver_cls)
-        systems = private.tpu_strategy_util._INITIALIZED_TPU_SYSTEMS
+        systems = initialized_tpu_systems()
         if resolver._tpu not in systems:
             private.logging.warning(
                 "You are shutting down a TPU system %s that has not been initialized.",

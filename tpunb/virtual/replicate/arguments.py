@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import EagerTensor, is_flat, ops, tensor_util, tpu, variable_utils
+from tpunb.virtual._tensorflow import EagerTensor, is_flat, ops, tensor_util, variable_utils
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.replicate.trace import TracedVariable
 from tpunb.virtual.replicate.variance import Argument, Passing
+from tpunb.virtual.tensorflow_state import padded_for_replicas
 
 _MESSAGE = (
     "Shape mismatch in the collective instance: gather on a TPU wants values of the same shape on "
@@ -90,9 +91,7 @@ def padded(inputs: Sequence[Any], *, to_power_of_two: bool) -> list[Any]:
         None if composite else tf.TensorShape([None] * tensor.shape.rank)
         for composite, tensor in zip(_of_composites(inputs[0]), tensors[0], strict=True)
     ]
-    spec = tpu.PaddingSpec.POWER_OF_TWO if to_power_of_two else None
-    # What follows the arguments are their sizes, for the padder that is off.
-    filled, _ = tpu._pad_all_input(tensors, shapes, spec)
+    filled = padded_for_replicas(tensors, shapes, to_power_of_two=to_power_of_two)
     return [
         tf.nest.pack_sequence_as(
             one,

@@ -20,6 +20,7 @@ from tpunb.virtual._tensorflow import (
     function_def_to_graph_def,
     handle_data_util,
 )
+from tpunb.virtual.graph.tensorflow_graphs import add_functions_of, set_attr
 
 
 class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
@@ -157,8 +158,7 @@ def of_usual_size(
             placeholder = tf.compat.v1.placeholder(traced.dtype, shape)
             handle_data_util.copy_handle_data(traced, placeholder)
             inferred.inputs.append(placeholder)
-        for function in graph._functions.values():
-            inferred._add_function_recursive(function)
+        add_functions_of(inferred, graph)
         nodes, _ = function_def_to_graph_def(definition)
         names = [f"{one.name}:0" for one in definition.signature.input_arg]
         arguments = dict(zip(names, inferred.inputs, strict=True))
@@ -184,5 +184,5 @@ def chosen(condition: tf.Tensor, this: Callable[[], Any], other: Callable[[], An
     while operation.type not in {"If", "StatelessIf"}:
         operation = operation.inputs[0].op
     # Not as part of the graph around it, in which the nodes of both would be visited.
-    operation._set_attr("_lower_using_switch_merge", AttrValue(b=False))
+    set_attr(operation, "_lower_using_switch_merge", AttrValue(b=False))
     return list(outputs[1:])

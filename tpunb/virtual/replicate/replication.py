@@ -39,6 +39,7 @@ from tpunb.virtual.graph.function_def import (
     new_name,
     returned,
 )
+from tpunb.virtual.graph.tensorflow_graphs import add_function, functions_of
 from tpunb.virtual.graph.traced_function import gathered_origins, nearest_trace
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.function_copies import FunctionCopies
@@ -199,7 +200,7 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
             # Noted before: another thread may redefine the function at any time.
             self._family.graphs.add(holder)
             holder = getattr(holder, "outer_graph", None)
-        graph._add_function(self)
+        add_function(graph, self)
 
     @property
     def definition(self) -> FunctionDef:
@@ -479,8 +480,6 @@ def _redefine(definition: FunctionDef, graphs: Iterable[Any]) -> None:
     for _ in range(references):
         runtime.add_function_def(definition)
     for graph in graphs:
-        function = graph._functions.get(name)
+        function = functions_of(graph).get(name)
         if function is not None:
-            # `wrap_function` registers what its graph holds: it must be the same.
-            graph._remove_function(name)
-            graph._add_function(function)
+            add_function(graph, function)

@@ -22,6 +22,11 @@ from tpunb.virtual._tensorflow import (
     variable_utils,
 )
 from tpunb.virtual.graph.function_def import OUTSIDE
+from tpunb.virtual.graph.tensorflow_graphs import (
+    device_functions,
+    set_attr,
+    set_control_flow_context,
+)
 from tpunb.virtual.variable_copies import Copies, Watcher, copies_of, handle_of
 
 
@@ -105,7 +110,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         self._assigned = assigned
         self._watcher = watcher
         # What TensorFlow keeps when it enters the context, and takes in `outside_compilation`.
-        self._outer_device_function_stack = graph._device_function_stack.copy()
+        self._outer_device_function_stack = device_functions(graph)
         self.variables: dict[int, TracedVariable] = {}
 
     def get_replicated_var_handle(
@@ -173,7 +178,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     def AddOp(self, op: Any) -> None:
         """Marks what belongs to the host: gradients of what runs there; nothing else."""
         if self._outside_compilation_cluster:
-            op._set_attr(OUTSIDE, AttrValue(s=self._outside_compilation_cluster.encode()))
+            set_attr(op, OUTSIDE, AttrValue(s=self._outside_compilation_cluster.encode()))
 
     def AddValue(self, val: Any) -> Any:
         """Leaves a tensor as it is."""
@@ -190,7 +195,7 @@ class TracingGraph(FuncGraph):  # type: ignore[misc]
     def __init__(self, cores: Sequence[Sequence[str]], assigned: bool, watcher: Watcher) -> None:
         super().__init__(f"tpu_replica_{next(_names)}")
         self.tracing = ReplicaTracingContext(self, cores, assigned, watcher)
-        self._set_control_flow_context(self.tracing)
+        set_control_flow_context(self, self.tracing)
 
 
 @timed("replicate", "trace the replica function")

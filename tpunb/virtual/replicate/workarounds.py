@@ -26,6 +26,7 @@ from tpunb.virtual.graph.function_def import (
     integer,
     type_of,
 )
+from tpunb.virtual.graph.tensorflow_graphs import body_of
 
 # Their stateful twins differ in one thing: constant folding leaves them alone.
 _STATEFUL = {
@@ -113,8 +114,7 @@ def _shapes(graph: FuncGraph, path: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for operation in graph.get_operations():
         if operation.type in CALLS:
-            function = graph._functions.get(operation.get_attr("f").name)
-            body = getattr(function, "_cached_graph", None)
+            body = body_of(graph, operation.get_attr("f").name)
             if body is not None:
                 found.update(_shapes(body, f"{path}{operation.name}/"))
         elif operation.type in _CONVOLUTIONS:

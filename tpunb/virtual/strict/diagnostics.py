@@ -8,7 +8,7 @@ from typing import Any
 
 from tpunb.errors.code_problems import Problem, SourceLine, definition, innermost
 from tpunb.errors.explain import explain
-from tpunb.virtual.keras_layers import is_model
+from tpunb.virtual.keras_internals import is_model
 
 Choose = Callable[[Sequence[SourceLine]], "tuple[str, int] | None"]
 """Which of the lines that led to a node is shown."""

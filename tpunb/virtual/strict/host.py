@@ -13,12 +13,12 @@ from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_regis
 from tpunb.virtual.graph.function_def import (
     OUTSIDE,
     Library,
-    body_of,
     called_functions,
     has_outside,
     named_operations,
 )
 from tpunb.virtual.graph.rewrite import inlined
+from tpunb.virtual.graph.tensorflow_graphs import body_of
 from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
 
 NO_TENSORS = frozenset({dtypes.resource, dtypes.variant})

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpunb.virtual._tensorflow import XLAControlFlowContext, ops, tpu_replication
+from tpunb.virtual.graph.tensorflow_graphs import forget_gradients, registered_gradients
 from tpunb.virtual.patch.patch_tools import Replaced
 
 _looked_at: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_looked_at", default=False)
@@ -34,7 +35,7 @@ def traced_anew() -> Iterator[None]:
     """
     token = _looked_at.set(True)
     around = _CompilerContext()
-    registered = frozenset(ops.gradient_registry.list())
+    registered = registered_gradients()
     with _HOST_CALLS:
         around.Enter()
         try:
@@ -42,7 +43,8 @@ def traced_anew() -> Iterator[None]:
         finally:
             around.Exit()
             _looked_at.reset(token)
-            _forget_gradients(registered)
+            # Each would keep alive the graph that was looked at.
+            forget_gradients(registered_gradients() - registered)
 
 
 def _find_or_take(find: Any) -> Any:
@@ -56,12 +58,3 @@ def _find_or_take(find: Any) -> Any:
 
 _HOST_CALLS = Replaced(tpu_replication, "_enclosing_tpu_context_and_graph", _find_or_take)
 """Inside, `outside_compilation` finds a replica in each function that is looked at."""
-
-
-def _forget_gradients(kept: frozenset[str]) -> None:
-    """Removes the custom gradients of what was traced, whose graph is left when it was looked at.
-
-    TensorFlow registers each for as long as the process lives, and with it the whole graph.
-    """
-    for name in frozenset(ops.gradient_registry.list()) - kept:
-        ops.gradient_registry._registry.pop(name, None)

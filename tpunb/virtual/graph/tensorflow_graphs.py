@@ -1,0 +1,116 @@
+"""TensorFlow's graphs and functions, as far as it has no public way to them.
+
+Only this module uses their private attributes; `tests/virtual/test_tensorflow_adapters.py` lists
+them and tells when a release of TensorFlow no longer has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tpunb.virtual._tensorflow import (
+    AttrValue,
+    FuncGraph,
+    GraphDebugInfo,
+    atomic_function,
+    ops,
+)
+
+
+def set_attr(operation: Any, name: str, value: AttrValue) -> None:
+    """Sets an attribute of an operation that is in a graph already."""
+    operation._set_attr(name, value)
+
+
+def attributes_of_new(
+    graph: Any, attributes: Mapping[str, AttrValue]
+) -> AbstractContextManager[None]:
+    """Gives every operation that a graph gets inside of the block these attributes."""
+    return graph._attr_scope(attributes)  # type: ignore[no-any-return]
+
+
+def run_after(operation: Any, before: Any) -> None:
+    """Makes an operation of a graph wait for another one."""
+    operation._add_control_input(before)
+
+
+def is_stateful(operation: Any) -> bool:
+    """Whether an operation, or the function that it calls, has side effects."""
+    return bool(operation._is_stateful)
+
+
+def functions_of(graph: Any) -> Mapping[str, Any]:
+    """The functions that a graph can call, by name."""
+    return graph._functions  # type: ignore[no-any-return]
+
+
+def body_of(graph: Any, name: str) -> FuncGraph | None:
+    """The graph of a function that a graph can call, as it was traced, if it is known."""
+    return getattr(functions_of(graph).get(name), "_cached_graph", None)
+
+
+def add_function(graph: Any, function: Any) -> None:
+    """Lets a graph call a function, whose definition is read now."""
+    known = graph._functions.get(function.name)
+    if known is function:
+        # `wrap_function` registers what its graph holds: it must be the same.
+        graph._remove_function(function.name)
+    graph._add_function(function)
+
+
+def add_functions_of(graph: Any, other: Any) -> None:
+    """Lets a graph call what another one can call, and what that calls."""
+    for function in functions_of(other).values():
+        graph._add_function_recursive(function)
+
+
+def debug_info(function: atomic_function.AtomicFunction) -> GraphDebugInfo:
+    """The stack traces of the operations of a function."""
+    return function._bound_context.get_graph_debug_info(function.name)
+
+
+def without_attribute(concrete: Any, name: str) -> None:
+    """Takes an attribute from a concrete function that has not run yet."""
+    attributes = {key: value for key, value in concrete._attrs.items() if key != name}
+    concrete._attrs.pop(name, None)
+    atomic_function.from_func_graph(
+        concrete.inference_fn.name,
+        concrete.graph,
+        attributes,
+        concrete.function_type,
+        overwrite=True,
+    )
+
+
+def control_flow_context(graph: Any) -> Any:
+    """The control flow context of what a graph gets now; None outside of any."""
+    return graph._get_control_flow_context()
+
+
+def set_control_flow_context(graph: Any, context: Any) -> None:
+    """Puts what a graph gets from now on into a control flow context."""
+    graph._set_control_flow_context(context)
+
+
+def device_functions(graph: Any) -> Any:
+    """A copy of the stack of devices that a graph's next operation is placed by."""
+    return graph._device_function_stack.copy()
+
+
+def registered_gradients() -> frozenset[str]:
+    """The names of the gradients that are registered, custom ones among them."""
+    return frozenset(ops.gradient_registry.list())
+
+
+def forget_gradients(names: frozenset[str]) -> None:
+    """Removes registered gradients, which TensorFlow keeps for as long as the process lives."""
+    for name in names:
+        ops.gradient_registry._registry.pop(name, None)
+
+
+def value_of_handle(handle: Any) -> Any:
+    """The shape and the type of the variable behind a handle; None for anything else."""
+    data = getattr(handle, "_handle_data", None)
+    return data.shape_and_type[0] if data and data.is_set and data.shape_and_type else None

@@ -1,0 +1,120 @@
+"""Keras models of any backend: which values are models, and what Keras has no public way to.
+
+Only this module uses Keras's private attributes; `tests/virtual/test_tensorflow_adapters.py`
+lists them and tells when a release of Keras no longer has one. It does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+
+def is_model(value: object) -> bool:
+    """Whether this is a Keras model, of Keras 3 or tf_keras."""
+    return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
+
+
+def layers_of(value: Any) -> list[Any]:
+    """The layers inside of a Keras layer or model, those inside of other layers too."""
+    if not hasattr(type(value), "_flatten_layers"):
+        return []
+    try:
+        return list(value._flatten_layers(include_self=False))
+    except AttributeError:  # one whose `__init__` has not called Keras's
+        return []
+
+
+def _all_layers(model: Any) -> Sequence[Any]:
+    if not hasattr(model, "_flatten_layers"):
+        return model.layers  # type: ignore[no-any-return]
+    return list(model._flatten_layers())
+
+
+def build_for(model: Any, batch: Any) -> bool:
+    """Builds a compiled model of Keras 3, its optimizer and metrics, for batches of a type.
+
+    Args:
+        model: The model.
+        batch: A nest of specs, as a step takes it.
+
+    Returns:
+        Whether it is a model of Keras 3.
+    """
+    if not hasattr(model, "_symbolic_build"):
+        return False
+    if model.optimizer is not None:
+        model._symbolic_build(data_batch=batch)
+    return True
+
+
+def learning_rate_of(optimizer: Any) -> Any:
+    """An optimizer's learning rate, or its schedule, which the public name calls."""
+    return optimizer._learning_rate
+
+
+def ignored_by_keras(hook: Callable[..., None]) -> Callable[..., None]:
+    """A callback's hook that Keras does not call, as it does nothing."""
+    hook._is_default = True  # type: ignore[attr-defined]
+    return hook
+
+
+def is_of_jax(model: Any) -> bool:
+    """Whether a model is Keras's with the JAX backend."""
+    return hasattr(model, "_get_jax_state")
+
+
+def jax_state(model: Any, kinds: Sequence[str]) -> Any:
+    """The arrays of a model's variables, as its step takes them.
+
+    Args:
+        model: A model with the JAX backend.
+        kinds: Such as `"trainable_variables"`.
+    """
+    return model._get_jax_state(**dict.fromkeys(kinds, True))
+
+
+def jax_value_of(variable: Any, model: Any) -> Any:
+    """The array that a variable of a model's optimizer or metrics stands for.
+
+    Within an epoch the variable itself holds nothing, and the model has the arrays of its last
+    step. The next step takes them: what is to be kept has to be copied.
+    """
+    if model._jax_state_synced:
+        return variable.value
+    held = (
+        *zip(model.metrics_variables, model._jax_state["metrics_variables"], strict=True),
+        *zip(model.optimizer.variables, model._jax_state["optimizer_variables"], strict=True),
+    )
+    return next(value for one, value in held if one is variable)
+
+
+def layer_names(fn: Any) -> frozenset[str]:
+    """The names of the layers of the models that a function is, is a method of, or uses."""
+    return frozenset(layer.name for model in _models(fn) for layer in _all_layers(model))
+
+
+def _models(fn: Any) -> Iterator[Any]:
+    for value in (fn, getattr(fn, "__self__", None)):
+        if is_model(value):
+            yield value
+            return
+    plain = inspect.unwrap(getattr(fn, "python_function", fn))
+    try:
+        used = inspect.getclosurevars(plain)
+    except (TypeError, ValueError):
+        return
+    for value in (*used.nonlocals.values(), *used.globals.values()):
+        if is_model(value):
+            yield value
+        elif callable(value) and getattr(value, "__closure__", None):
+            cells = [cell.cell_contents for cell in value.__closure__ if _is_filled(cell)]
+            yield from filter(is_model, cells)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
