@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
 
-from tpunb.virtual import input_rounds, iterators
+from tpunb.virtual import datasets, iterators
 
 CORES, SIZE, BATCHES = 4, 8, 3
 
@@ -34,11 +34,12 @@ def reshaped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each iterator whether its batches were given another shape, not cut."""
     found: list[bool] = []
 
-    def rounds(dataset: Any, count: int) -> Any:
-        found.append(input_rounds._cut_batches(dataset, count) is not None)
-        return input_rounds.in_rounds(dataset, count)
+    def in_rounds(dataset: Any, count: int) -> Any:
+        rounds = datasets.in_rounds(dataset, count)
+        found.append(type(rounds) is not type(dataset.batch(count)))
+        return rounds
 
-    monkeypatch.setattr(iterators, "in_rounds", rounds)
+    monkeypatch.setattr(iterators, "in_rounds", in_rounds)
     return found
 
 

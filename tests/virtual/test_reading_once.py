@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
 
-from tpunb.virtual import input_workers
-from tpunb.virtual.host_datasets import can_be_read_once, replicas_of_parts
+from tpunb.virtual import strategy as strategies
+from tpunb.virtual.datasets import can_be_read_once, replicas_of_parts
 
 STEPS = 4
 
@@ -59,7 +59,7 @@ def test_each_replica_gets_what_its_host_would_read(
     step = tf.function(lambda it: strategy.run(lambda a, b: (a + 0, b + 0), args=next(it)))
     assert can_be_read_once(dataset)
     once = [list(parts(strategy, dataset, take)) for take in (next, step)]
-    monkeypatch.setattr(input_workers, "can_be_read_once", lambda _: False)
+    monkeypatch.setattr(strategies, "can_be_read_once", lambda _: False)
     assert once == [list(parts(strategy, dataset, take)) for take in (next, step)]
 
 

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 from support.strategies import local, strategy_of
 
-from tpunb.virtual import input_workers
+from tpunb.virtual import distributed_datasets
+from tpunb.virtual.distributed_datasets import WholeBatchIterator
 from tpunb.virtual.replicate.batch_parts import BatchParts
-from tpunb.virtual.whole_batches import WholeBatchIterator
 
 Policy = tf.data.experimental.AutoShardPolicy
 
@@ -122,7 +122,7 @@ def test_parts_are_those_that_tensorflow_cuts(
     assert isinstance(iter(distributed), WholeBatchIterator)
     traced = tf.function(lambda iterator: next(iterator))
     found = [list(taken(strategy, dataset, take)) for take in (next, traced, optional)]
-    monkeypatch.setattr(input_workers, "iterator_of_whole_batches", lambda _: None)
+    monkeypatch.setattr(distributed_datasets, "iterator_of_whole_batches", lambda _: None)
     expected = list(taken(strategy, dataset, next))
     for one in found:
         tf.nest.map_structure(np.testing.assert_array_equal, one, expected)
@@ -134,7 +134,7 @@ def test_hosts_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(iter(pod.experimental_distribute_dataset(dataset)), WholeBatchIterator)
     traced = tf.function(lambda iterator: next(iterator))
     found = [list(taken(pod, dataset, take)) for take in (next, traced)]
-    monkeypatch.setattr(input_workers, "iterator_of_whole_batches", lambda _: None)
+    monkeypatch.setattr(distributed_datasets, "iterator_of_whole_batches", lambda _: None)
     expected = list(taken(pod, dataset, next))
     for one in found:
         tf.nest.map_structure(np.testing.assert_array_equal, one, expected)

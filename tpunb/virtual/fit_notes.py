@@ -19,11 +19,9 @@ import tensorflow as tf
 
 from tpunb._util.units import counted
 from tpunb.errors import TpuWarning
-from tpunb.virtual._tensorflow import tensor_util
-from tpunb.virtual.input_rounds import WRAPPERS
+from tpunb.virtual.datasets import BatchSizes, batch_sizes, unknown_cut
 from tpunb.virtual.keras_internals import is_model
 from tpunb.virtual.tensorflow_state import default_strategy
-from tpunb.virtual.whole_batches import parts_of
 
 EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
 """The kinds of notes."""
@@ -32,8 +30,6 @@ _METHODS = ("fit", "evaluate", "predict")
 _LIBRARIES = {"keras", "tf_keras"}
 _TRAINING_DATA = frozenset({"data_handler", "epoch_iterator"})
 """What `fit` of tf_keras, and of Keras 3, calls its training data."""
-_SAME_ELEMENTS = {"_CacheDataset", "CacheDataset", "_ShuffleDataset", "ShuffleDataset"}
-_SAME_ELEMENTS |= {"_RepeatDataset", "RepeatDataset"}
 
 _notes: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 _told: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -123,20 +119,12 @@ def _tensor(variable: Any) -> tf.Tensor:
     return tf.convert_to_tensor(variable if callable(value) else value)
 
 
-class _Sizes(NamedTuple):
-    """A full batch's size, that of a smaller last one, and all examples; None if not known."""
-
-    full: int | None = None
-    last: int | None = None
-    examples: int | None = None
-
-
 def watch_shares(
     replicas: int,
     dataset: Any,
     distributed: Any,
     say: Callable[[str], None],
-    sizes: _Sizes | None = None,
+    sizes: BatchSizes | None = None,
 ) -> None:
     """Says, once, that a replica has no examples: now if it is known, else when the batch comes.
 
@@ -152,9 +140,9 @@ def watch_shares(
         return
     if isinstance(distributed, tf.distribute.DistributedDataset):
         clones: Sequence[Any] = getattr(distributed, "_cloned_datasets", ())
-        cut = parts_of(clones[0], replicas) if len(clones) == 1 else None
+        cut = unknown_cut(clones[0], replicas) if len(clones) == 1 else None
     own = list(cut.sizes) if cut is not None else []
-    sizes = sizes or _sizes_in(dataset)
+    sizes = sizes or batch_sizes(dataset)
     if text := _said_of(sizes, replicas, own):
         say(text)
     elif cut is not None and sizes.examples is None:
@@ -162,7 +150,7 @@ def watch_shares(
 
         def report(examples: int) -> None:
             if not said:
-                said.append(_sentence(examples, replicas, own, _Sizes(), "A batch"))
+                said.append(_sentence(examples, replicas, own, BatchSizes(), "A batch"))
                 say(said[0])
 
         distributed.when_empty = report
@@ -170,17 +158,17 @@ def watch_shares(
 
 def empty_share(dataset: Any, replicas: int) -> str:
     """Says of a dataset of global batches that replicas will have no examples; else empty."""
-    return _said_of(_sizes_in(dataset), replicas, ()) if replicas > 1 else ""
+    return _said_of(batch_sizes(dataset), replicas, ()) if replicas > 1 else ""
 
 
-def _said_of(sizes: _Sizes, replicas: int, own: Sequence[int]) -> str:
+def _said_of(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> str:
     for size, which in ((sizes.full, "Each batch"), (sizes.last, "The last batch")):
         if size and 0 in _shares(size, replicas, own):
             return _sentence(size, replicas, own, sizes, which)
     return ""
 
 
-def _sentence(size: int, replicas: int, own: Sequence[int], sizes: _Sizes, which: str) -> str:
+def _sentence(size: int, replicas: int, own: Sequence[int], sizes: BatchSizes, which: str) -> str:
     none = _shares(size, replicas, own).count(0)
     fits = _fitting(sizes, replicas, own)
     fixes = [f"a batch size that fits, such as {fits}"] if fits else []
@@ -203,7 +191,7 @@ def _shares(size: int, replicas: int, own: Sequence[int]) -> list[int]:
     return [max(0, min(one, size - start)) for one, start in zip(most, starts, strict=False)]
 
 
-def _fitting(sizes: _Sizes, replicas: int, own: Sequence[int]) -> int | None:
+def _fitting(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> int | None:
     """The batch size next to the present one that leaves no replica without examples."""
     full = sizes.full
     if full is None:
@@ -217,13 +205,13 @@ def _fitting(sizes: _Sizes, replicas: int, own: Sequence[int]) -> int | None:
     return None
 
 
-def _sizes_of(adapter: Any) -> _Sizes | None:
+def _sizes_of(adapter: Any) -> BatchSizes | None:
     """What Keras knows of the batches that it makes of arrays; None where it makes none."""
     names = (("batch_size",), ("partial_batch_size",), ("num_batches", "get_size"))
     full, last, count = (_asked(adapter, one) for one in names)
     if not full:
         return None
-    return _Sizes(full, last, count and full * count - (full - last if last else 0))
+    return BatchSizes(full, last, count and full * count - (full - last if last else 0))
 
 
 def _asked(adapter: Any, names: Sequence[str]) -> int | None:
@@ -236,19 +224,6 @@ def _asked(adapter: Any, names: Sequence[str]) -> int | None:
         if isinstance(value, int):
             return value
     return None
-
-
-def _sizes_in(dataset: Any) -> _Sizes:
-    """What a dataset says of its batches, where nothing comes after that changes them."""
-    while type(dataset) in WRAPPERS or type(dataset).__name__ in _SAME_ELEMENTS:
-        dataset = dataset._input_dataset
-    if not hasattr(dataset, "_drop_remainder") or not hasattr(dataset, "_batch_size"):
-        return _Sizes()
-    full, drops = map(tensor_util.constant_value, (dataset._batch_size, dataset._drop_remainder))
-    examples = int(dataset._input_dataset.cardinality()) if tf.executing_eagerly() else -1
-    if full is None or drops is None or examples < 0 or drops:
-        return _Sizes(None if full is None else int(full))
-    return _Sizes(int(full), examples % int(full), examples)
 
 
 def opened(strategy: Any) -> None:

@@ -5,24 +5,19 @@ them from the host by calls of functions of its own. Making those costs 35 ms fo
 each core, and Keras makes them twice an epoch. Virtual cores share their host's
 memory: one iterator on the host serves them all, each core in its turn.
 
-tf.data also tunes each iterator in a thread of its own that wakes up after growing
-pauses, of a minute in the end. Whoever ends an iterator waits for that thread,
-which can miss the call. A TPU's input ends once in a long run; in a notebook it
-ends with every short epoch: 12 epochs of `fit` on 8 virtual cores waited for
-3 minutes. There is nothing to gain from tuning either, as host and cores share one
-processor.
-
 TensorFlow makes an iterator's type, and that of each of its parts, in every call of a function
 that takes it, for each core: on 128 cores that takes longer than a small step. And it takes a
 function that was traced for batches of any size for those of one size too, which come to virtual
 cores in another form: as one tensor for all. Types are made once here, and tell these apart.
+
+Only this module and `distributed_datasets` use the private attributes of TensorFlow's distributed
+input; `tests/virtual/test_tensorflow_adapters.py` lists them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,39 +30,15 @@ from tpunb.virtual._tensorflow import (
     iterator_ops,
     multi_device_iterator_ops,
 )
-from tpunb.virtual.devices import is_elsewhere
-from tpunb.virtual.input_rounds import (
-    CopiedOptional,
-    Part,
+from tpunb.virtual.datasets import (
     come_in_rounds,
     copied,
-    elements_in,
     in_rounds,
-    parts_of,
     round_of,
+    without_tuning,
 )
+from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.patch.patch_tools import Replaced
-
-
-def without_tuning(dataset: Any) -> Any:
-    """A dataset that does not tune itself, unless its options say so.
-
-    Args:
-        dataset: A `tf.data.Dataset`; anything else is given back as it is.
-    """
-    if not isinstance(dataset, tf.data.Dataset) or _is_decided(dataset):
-        return dataset
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.with_options(options)
-
-
-def _is_decided(dataset: tf.data.Dataset) -> bool:
-    """Whether a dataset's options say that it tunes itself, or that it does not."""
-    with warnings.catch_warnings():
-        # In a graph, options that came out of a file are not known, of which it warns.
-        warnings.simplefilter("ignore", UserWarning)
-        return dataset.options().autotune.enabled is not None
 
 
 def _untuned_device_dataset(create: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,6 +50,40 @@ UNTUNED = Replaced(multi_device_iterator_ops, "_create_device_dataset", _untuned
 
 TensorFlow has no place to hand in such a dataset.
 """
+
+
+class _CopiedOptional:
+    """An optional element whose value is copied to the core that asks for it."""
+
+    def __init__(self, optional: Any, element_spec: Any) -> None:
+        self._optional = optional
+        self.element_spec = element_spec
+
+    def has_value(self) -> tf.Tensor:
+        """Whether there is an element, as a scalar of type bool."""
+        return self._optional.has_value()
+
+    def get_value(self) -> Any:
+        """The element; asking for one that is not there fails when it runs."""
+        return copied(self._optional.get_value())
+
+
+class _Part(_CopiedOptional):
+    """One core's part of an optional round."""
+
+    def __init__(self, optional: Any, element_spec: Any, place: int, size: tf.Tensor) -> None:
+        super().__init__(optional, element_spec)
+        self._place = place
+        self._size = size
+
+    def has_value(self) -> tf.Tensor:
+        """Whether the round has an element for this core, as a scalar of type bool."""
+        return self._place < self._size
+
+    def get_value(self) -> Any:
+        """The core's element; asking for one that is not there fails when it runs."""
+        whole = self._optional.get_value()
+        return copied(tf.nest.map_structure(lambda one: one[self._place], whole))
 
 
 class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # type: ignore[misc]
@@ -151,8 +156,8 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         with self._on_host():
             whole = self._whole_round(self._next_element())
             if not tf.executing_eagerly():  # Parted only where they are not taken as one.
-                return parts_of(copied(whole), len(self._devices))
-            parts = parts_of(whole, len(self._devices))
+                return _elements_of(copied(whole), len(self._devices))
+            parts = _elements_of(whole, len(self._devices))
         return [self._on_its_core(*pair) for pair in zip(parts, self._devices, strict=True)]
 
     @contextlib.contextmanager
@@ -201,14 +206,14 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         """A `tf.experimental.Optional` for each device, empty after the end."""
         if not self._in_rounds:
             return [
-                CopiedOptional(self._handed(self._next_optional(), device), self._element_spec)
+                _CopiedOptional(self._handed(self._next_optional(), device), self._element_spec)
                 for device in self._devices
             ]
         optional = self._next_optional()
         with self._on_host():
-            size = elements_in(optional)
+            size = _count_in(optional)
         return [
-            Part(self._handed(optional, device), self._element_spec, replica, size)
+            _Part(self._handed(optional, device), self._element_spec, replica, size)
             for replica, device in enumerate(self._devices)
         ]
 
@@ -230,6 +235,21 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
     @property
     def _type_spec(self) -> SharedIteratorSpec:
         return SharedIteratorSpec(self._devices, self._source_device, self._element_spec)
+
+
+def _count_in(optional: Any) -> tf.Tensor:
+    """How many elements there are in an optional round."""
+
+    def count() -> tf.Tensor:
+        return tf.shape(tf.nest.flatten(optional.get_value())[0])[0]
+
+    return tf.cond(optional.has_value(), count, lambda: 0)
+
+
+def _elements_of(whole: Any, count: int) -> list[Any]:
+    """The elements that are in a round."""
+    parts = [tf.unstack(one, count) for one in tf.nest.flatten(whole)]
+    return [tf.nest.pack_sequence_as(whole, one) for one in zip(*parts, strict=True)]
 
 
 def _prefetched(dataset: tf.data.Dataset, ahead: int, devices: int) -> tf.data.Dataset:

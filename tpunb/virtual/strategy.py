@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +17,7 @@ from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, largest_memory
 from tpunb.virtual._tensorflow import (
+    TPUExtended,
     TPUStrategyV2,
     _TPUReplicaContext,
     device_util,
@@ -22,14 +25,24 @@ from tpunb.virtual._tensorflow import (
     distribute_utils,
     distribute_values,
     enclosing_tpu_context,
+    input_util,
     tensor_util,
 )
 from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
-from tpunb.virtual.devices import replica_devices
+from tpunb.virtual.datasets import (
+    CLONED_FOR_EACH_HOST,
+    can_be_read_once,
+    cut_for,
+    replicas_of_parts,
+    without_tuning,
+)
+from tpunb.virtual.devices import VirtualDevices, is_elsewhere, replica_devices
+from tpunb.virtual.distributed_datasets import with_settled_types
+from tpunb.virtual.fit_notes import data_arrives
 from tpunb.virtual.graph.collectives import broadcast_from_first
-from tpunb.virtual.input_workers import InputWorkers
 from tpunb.virtual.interface import ModelParallelism, NumpyDatasets, VirtualTPU
+from tpunb.virtual.iterators import UNTUNED
 from tpunb.virtual.replica_call import (
     ReplicateOptions,
     checked,
@@ -116,7 +129,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         self._enable_packed_variable_in_eager_mode = False
 
 
-class VirtualTPUExtended(InputWorkers):
+class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
     """`TPUExtended` with virtual cores in place of the chip's."""
 
     def __init__(
@@ -288,6 +301,82 @@ class VirtualTPUExtended(InputWorkers):
         compiled = tf.function(tpu_function, autograph=False)
         self._tpu_function_cache[fn] = compiled
         return compiled
+
+    # Input.
+
+    def _assign_input_workers(self, devices: VirtualDevices) -> None:
+        """One input pipeline for each host, feeding the first core of its replicas."""
+        host_of = {
+            core: host
+            for host, cores in zip(devices.hosts, devices.cores, strict=True)
+            for core in cores
+        }
+        fed: collections.OrderedDict[str, list[str]] = collections.OrderedDict()
+        for core in self._tpu_devices[:, 0]:
+            fed.setdefault(host_of[core], []).append(core)
+        self._device_input_worker_devices = fed
+        self._host_input_worker_devices = collections.OrderedDict(
+            (host, [host] * len(cores)) for host, cores in fed.items()
+        )
+
+    def _get_input_workers(self, options: Any) -> Any:
+        workers = super()._get_input_workers(options)
+        return type(workers)(
+            tuple((self._options.place_of(host), fed) for host, fed in workers._worker_device_pairs)
+        )
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        untuned = without_tuning(dataset)
+        if options is None and self._hosts_are_in_one_place() and can_be_read_once(untuned):
+            distributed = self._distribute_once(untuned)
+        else:
+            with CLONED_FOR_EACH_HOST:
+                distributed = super()._experimental_distribute_dataset(untuned, options)
+        data_arrives(self._num_replicas_in_sync, dataset, distributed)
+        return with_settled_types(distributed)
+
+    def _hosts_are_in_one_place(self) -> bool:
+        """Whether there are several hosts, alike, which are one device of this process."""
+        fed = self._device_input_worker_devices
+        places = {self._options.place_of(host) for host in fed}
+        alike = len(set(map(len, fed.values()))) == 1
+        return len(fed) > 1 and alike and len(places) == 1 and not any(map(is_elsewhere, places))
+
+    def _distribute_once(self, dataset: tf.data.Dataset) -> Any:
+        """Distributes a dataset as the hosts would, by one input pipeline for all."""
+        fed = self._device_input_worker_devices
+        cores = list(itertools.chain.from_iterable(fed.values()))
+        order = replicas_of_parts(len(fed), len(cores) // len(fed))
+        place = self._options.place_of(next(iter(fed)))
+        workers = super()._get_input_workers(None)
+        return input_util.get_distributed_dataset(
+            cut_for(dataset, len(cores)),
+            type(workers)(((place, [cores[replica] for replica in order]),)),
+            self._container_strategy(),
+            replica_order=sorted(range(len(order)), key=order.__getitem__),
+        )
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        def untuned(context: Any) -> Any:
+            return without_tuning(dataset_fn(context))
+
+        return with_settled_types(super()._distribute_datasets_from_function(untuned, options))
+
+    def _make_dataset_iterator(self, dataset: Any) -> Any:
+        # TensorFlow 1's: closing a session waits for the tuning of each of its iterators.
+        with CLONED_FOR_EACH_HOST, UNTUNED:
+            return super()._make_dataset_iterator(without_tuning(dataset))
+
+    def _make_input_fn_iterator(
+        self,
+        input_fn: Any,
+        replication_mode: Any = tf.distribute.InputReplicationMode.PER_WORKER,
+    ) -> Any:
+        def untuned(context: Any) -> Any:
+            return without_tuning(input_fn(context))
+
+        with UNTUNED:
+            return super()._make_input_fn_iterator(untuned, replication_mode)
 
 
 def _prepared(

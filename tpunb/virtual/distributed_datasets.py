@@ -1,8 +1,9 @@
-"""Batches of unknown size: one iterator gives them whole, with the sizes of the replicas' parts.
+"""Distributed datasets for virtual cores, and iterators over batches of unknown size.
 
-TensorFlow cuts them in the input pipeline and asks for each replica's part whether there is one:
-on many cores that takes longer than a small step. Here one operation cuts each component of a
-batch, by its own rows, into the same parts, behind which it is still seen to be one.
+TensorFlow cuts such batches in the input pipeline and asks for each replica's part whether there is
+one: on many cores that takes longer than a small step. Here one iterator gives batches whole, with
+the sizes of the replicas' parts, and one operation cuts each component of a batch, by its own rows,
+into the same parts, behind which it is still seen to be one.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual._tensorflow import (
-    AutoShardDataset,
-    LegacyRebatchDataset,
-    RebatchDataset,
-    distribute_values,
-    input_lib,
-    iterator_ops,
-    tensor_util,
-)
+from tpunb.virtual._tensorflow import distribute_values, input_lib, input_lib_v1, iterator_ops
+from tpunb.virtual.datasets import Cut, copied, mapped, unknown_cut
 from tpunb.virtual.devices import is_elsewhere
-from tpunb.virtual.host_datasets import divides_batches
-from tpunb.virtual.input_rounds import WRAPPERS, copied
-from tpunb.virtual.iterators import SettledIterator, SettledIteratorSpec
+from tpunb.virtual.iterators import UNTUNED, SettledIterator, SettledIteratorSpec
 from tpunb.virtual.replicate.batch_parts import BatchParts, chosen
+
+_reports: weakref.WeakValueDictionary[int, Callable[[int], None]] = weakref.WeakValueDictionary()
+"""Who is told how many examples a batch has, if some replica gets none of them."""
+
+
+def _report(key: tf.Tensor, examples: tf.Tensor) -> None:
+    report = _reports.get(int(key))
+    if report is not None:
+        report(int(examples))
 
 
 def iterator_of_whole_batches(distributed: Any) -> Any | None:
@@ -53,7 +54,7 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
         if report is not None:
             _reports[key] = report
         dataset = distributed._cloned_datasets[0]
-        cut = parts_of(dataset, len(devices))
+        cut = unknown_cut(dataset, len(devices))
         if cut is None:
             return None
         iterator = iter(_whole_batches(cut, dataset.options(), key))
@@ -71,84 +72,6 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
     return made
 
 
-_reports: weakref.WeakValueDictionary[int, Callable[[int], None]] = weakref.WeakValueDictionary()
-"""Who is told how many examples a batch has, if some replica gets none of them."""
-
-
-def _report(key: tf.Tensor, examples: tf.Tensor) -> None:
-    report = _reports.get(int(key))
-    if report is not None:
-        report(int(examples))
-
-
-class Cut(NamedTuple):
-    """How a dataset cuts batches.
-
-    Attributes:
-        batches: The batches.
-        sizes: The sizes of a full batch's parts; zeros for as many parts of one size as there
-            can be, and the rest, which each component has by its own rows.
-        usual: The size of every part of most batches; None if they differ or nothing tells it.
-    """
-
-    batches: tf.data.Dataset
-    sizes: Sequence[int]
-    usual: int | None
-
-
-def parts_of(dataset: Any, count: int) -> Cut | None:
-    """How a dataset cuts batches of unknown size into so many parts; None if it does not."""
-    if not all(map(_is_cut, tf.nest.flatten(dataset.element_spec))):
-        return None
-    is_divided = False
-    while type(dataset) in WRAPPERS:
-        is_divided |= type(dataset) is AutoShardDataset
-        dataset = dataset._input_dataset
-    if type(dataset) not in {LegacyRebatchDataset, RebatchDataset}:
-        return None
-    batches = dataset._input_dataset
-    if not all(map(_are_rows, tf.nest.flatten(batches.element_spec))):
-        return None
-    cuts_each: bool | None = type(dataset) is LegacyRebatchDataset
-    if not cuts_each and is_divided:
-        cuts_each = divides_batches(batches)
-    if cuts_each is None:
-        return None
-    full = _sizes_of_full(dataset, count)
-    usual = full[0] if full and len(set(full)) == 1 else None
-    if cuts_each:
-        return Cut(batches, [0] * count, usual)
-    return Cut(batches, full, usual) if full else None
-
-
-def _sizes_of_full(dataset: Any, count: int) -> Sequence[int]:
-    """The sizes of a full batch's parts, as far as a dataset that cuts batches tells them."""
-    if type(dataset) is RebatchDataset:
-        sizes = tensor_util.constant_value(dataset._batch_sizes)
-        return [int(size) for size in sizes] if sizes is not None and len(sizes) == count else []
-    rows = _rows_of_slices(dataset)
-    return [rows // count] * count if rows and rows % count == 0 else []
-
-
-def _rows_of_slices(dataset: Any) -> int | None:
-    """The rows of what a function in a dataset slices first, as Keras's slices batches."""
-    for function in dataset._functions():
-        for operation in function.function.graph.get_operations():
-            if operation.type == "TensorSliceDataset":
-                shape = tf.TensorShape(operation.get_attr("output_shapes")[0])
-                return shape[0] if shape.rank else None
-    return next(filter(None, map(_rows_of_slices, dataset._inputs())), None)
-
-
-def _is_cut(spec: Any) -> bool:
-    return _are_rows(spec) and spec.shape[0] is None
-
-
-def _are_rows(spec: Any) -> bool:
-    is_dense = type(spec) is tf.TensorSpec and spec.dtype not in {tf.variant, tf.resource}
-    return is_dense and bool(spec.shape.rank)
-
-
 def _whole_batches(cut: Cut, options: tf.data.Options, key: int) -> tf.data.Dataset:
     """Batches, each with the sizes of its components' parts, of shape [components, parts].
 
@@ -159,31 +82,21 @@ def _whole_batches(cut: Cut, options: tf.data.Options, key: int) -> tf.data.Data
     """
     sizes = cut.sizes
     batches = cut.batches.rebatch(sum(sizes)) if any(sizes) else cut.batches
-    specs = tf.nest.flatten(batches.element_spec)
-    types = tuple(one.dtype for one in specs)
-    shapes = tuple(_of_any_size(one.shape) for one in specs)
-    # Not Dataset.map, which traces a function for each iterator, and Keras makes two an epoch.
-    variant = tf.raw_ops.MapDataset(
-        input_dataset=batches._variant_tensor,
-        other_arguments=[tf.constant(sizes, tf.int32), tf.constant(key, tf.int64)],
-        f=_sizes_of_parts(types, shapes, len(sizes), reports=bool(key)),
-        output_types=[*types, tf.int32],
-        output_shapes=[*shapes, tf.TensorShape([len(specs), len(sizes)])],
-        use_inter_op_parallelism=False,
-        preserve_cardinality=True,
-    )
     element = tf.nest.map_structure(_relaxed, batches.element_spec)
-    pairs = tf.data.experimental.from_variant(variant, _with_sizes_spec(element, len(sizes)))
-    pairs._source = batches  # what it calls, a Python generator for one, lives as long
+    specs = tuple(tf.nest.flatten(element))
+    pairs = mapped(
+        batches,
+        _sizes_of_parts(specs, len(sizes), reports=bool(key)),
+        _with_sizes_spec(element, len(sizes)),
+        tf.constant(sizes, tf.int32),
+        tf.constant(key, tf.int64),
+    )
     return pairs.with_options(options).prefetch(1)
 
 
-def _of_any_size(shape: tf.TensorShape) -> tf.TensorShape:
-    return tf.TensorShape([None, *shape[1:]])
-
-
 def _relaxed(spec: tf.TensorSpec) -> tf.TensorSpec:
-    return tf.TensorSpec(_of_any_size(spec.shape), spec.dtype)
+    """The type of rows of any number."""
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
 
 
 def _with_sizes_spec(element: Any, count: int) -> tuple[Any, tf.TensorSpec]:
@@ -191,9 +104,7 @@ def _with_sizes_spec(element: Any, count: int) -> tuple[Any, tf.TensorSpec]:
 
 
 @functools.lru_cache(maxsize=64)
-def _sizes_of_parts(
-    types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape], count: int, *, reports: bool
-) -> Any:
+def _sizes_of_parts(tensors: Sequence[tf.TensorSpec], count: int, *, reports: bool) -> Any:
     """The function that gives tensors and the sizes of the parts of their rows."""
 
     def sizes_of_parts(*arguments: Any) -> Any:
@@ -209,8 +120,7 @@ def _sizes_of_parts(
             chosen(some, list, lambda: (tf.py_function(_report, examples, []), [])[1])
         return [*tensors, sizes]
 
-    specs = [tf.TensorSpec(*pair) for pair in zip(shapes, types, strict=True)]
-    specs += [tf.TensorSpec([count], tf.int32), tf.TensorSpec([], tf.int64)]
+    specs = [*tensors, tf.TensorSpec([count], tf.int32), tf.TensorSpec([], tf.int64)]
     with tf.init_scope():
         return tf.function(sizes_of_parts, autograph=False).get_concrete_function(*specs)
 
@@ -326,3 +236,91 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
     @property
     def _is_in_rounds(self) -> bool:
         return False
+
+
+# Distributed datasets.
+
+
+def with_settled_types(dataset: Any) -> Any:
+    """A distributed dataset with iterators for virtual cores.
+
+    Args:
+        dataset: What a strategy has distributed, which is changed.
+    """
+    settled = _SETTLED.get(type(dataset))
+    if settled is not None:
+        dataset.__class__ = settled
+    return dataset
+
+
+class _Dataset(input_lib.DistributedDataset):  # type: ignore[misc]
+    def __iter__(self) -> Any:
+        if not _can_be_read(self):
+            return super().__iter__()  # which says why
+        whole = iterator_of_whole_batches(self)
+        return SettledIterator.over(self, self._cloned_datasets) if whole is None else whole
+
+    @property
+    def _type_spec(self) -> Any:
+        spec = super()._type_spec
+        spec.__class__ = _DatasetSpec
+        return spec
+
+
+class _DatasetSpec(input_lib.DistributedDatasetSpec):  # type: ignore[misc]
+    @property
+    def value_type(self) -> type:
+        return _Dataset
+
+    def _from_components(self, components: Any) -> Any:
+        return with_settled_types(super()._from_components(components))
+
+
+class _DatasetsFromFunction(input_lib.DistributedDatasetsFromFunction):  # type: ignore[misc]
+    def __iter__(self) -> Any:
+        if not _can_be_read(self):
+            return super().__iter__()  # which says why
+        return SettledIterator.over(self, self._datasets)
+
+    @property
+    def _type_spec(self) -> Any:
+        spec = super()._type_spec
+        spec.__class__ = _DatasetsFromFunctionSpec
+        return spec
+
+
+class _DatasetsFromFunctionSpec(
+    input_lib.DistributedDatasetsFromFunctionSpec  # type: ignore[misc]
+):
+    @property
+    def value_type(self) -> type:
+        return _DatasetsFromFunction
+
+    def _from_components(self, components: Any) -> Any:
+        return with_settled_types(super()._from_components(components))
+
+
+def _can_be_read(dataset: Any) -> bool:
+    return bool(dataset._built and (tf.executing_eagerly() or tf.inside_function()))
+
+
+class _DatasetV1(input_lib_v1.DistributedDatasetV1):  # type: ignore[misc]
+    def _get_iterator(self) -> Any:
+        with UNTUNED:
+            return super()._get_iterator()
+
+
+class _DatasetsFromFunctionV1(
+    input_lib_v1.DistributedDatasetsFromFunctionV1  # type: ignore[misc]
+):
+    def _get_iterator(self) -> Any:
+        with UNTUNED:
+            return super()._get_iterator()
+
+
+_SETTLED = {
+    input_lib.DistributedDataset: _Dataset,
+    input_lib.DistributedDatasetsFromFunction: _DatasetsFromFunction,
+    input_lib_v1.DistributedDatasetV1: _DatasetV1,
+    input_lib_v1.DistributedDatasetsFromFunctionV1: _DatasetsFromFunctionV1,
+}

@@ -1,0 +1,407 @@
+"""Datasets on their way to the replicas: who reads them, how their batches are cut.
+
+TensorFlow cuts each batch of a distributed dataset into as many parts as there are replicas, and
+copies the dataset for each worker. Workers that are processes shuffle their copies alike, by the
+seed, and divide among them what comes out. In one process the copies share a generator of seeds:
+each host would shuffle in its own way, and read some of the data that another reads too, and some
+not at all. So hosts in one process get copies that share nothing, or the data is read once for all.
+
+Only this module uses `tf.data`'s private attributes; `tests/virtual/test_tensorflow_adapters.py`
+lists them and tells when a release of TensorFlow no longer has one.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import (
+    IN_MEMORY_DATASETS,
+    AutoShardDataset,
+    FuncGraph,
+    LegacyRebatchDataset,
+    RebatchDataset,
+    dataset_distribution,
+    dataset_ops,
+    dataset_readers,
+    dtypes,
+    ops,
+    tensor_util,
+)
+from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.graph.tensorflow_graphs import body_of, functions_of
+from tpunb.virtual.patch.patch_tools import Replaced
+
+_STATE = ("SeedGenerator", "MemoryCache")
+_BY_BATCHES = {tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.DATA}
+"""How hosts divide a dataset that has no files."""
+_READER = re.compile("Record|TextLine|SSTable")
+"""The operations by which TensorFlow finds out that a dataset is made of files."""
+_WRAPPERS = (dataset_ops._OptionsDataset, dataset_ops.PrefetchDataset, AutoShardDataset)
+"""Datasets that change no element and drop none, if there is one input pipeline."""
+_SAME_ELEMENTS = {"_CacheDataset", "CacheDataset", "_ShuffleDataset", "ShuffleDataset"}
+_SAME_ELEMENTS |= {"_RepeatDataset", "RepeatDataset"}
+
+
+def without_tuning(dataset: Any) -> Any:
+    """A dataset that does not tune itself, unless its options say so.
+
+    tf.data tunes each iterator in a thread of its own that wakes up after growing pauses, of a
+    minute in the end. Whoever ends an iterator waits for that thread, which can miss the call. A
+    TPU's input ends once in a long run; in a notebook it ends with every short epoch: 12 epochs of
+    `fit` on 8 virtual cores waited for 3 minutes. There is nothing to gain from tuning either, as
+    host and cores share one processor.
+
+    Args:
+        dataset: A `tf.data.Dataset`; anything else is given back as it is.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    with warnings.catch_warnings():
+        # In a graph, options that came out of a file are not known, of which it warns.
+        warnings.simplefilter("ignore", UserWarning)
+        if dataset.options().autotune.enabled is not None:
+            return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def copied(element: Any) -> Any:
+    """An element in memory of its own.
+
+    Batches from Python functions are NumPy arrays' memory. TensorFlow forgets that
+    when it slices them for the replicas, and a replica that uses its slice last
+    writes its results there: training changed the arrays that it was fed.
+    """
+    return tf.nest.map_structure(_copy, element, expand_composites=True)
+
+
+def _copy(value: Any) -> Any:
+    if value is None:
+        return None
+    if value.dtype in {tf.variant, tf.resource}:
+        return tf.identity(value)
+    return tf.raw_ops.DeepCopy(x=value)
+
+
+def mapped(dataset: tf.data.Dataset, function: Any, element_spec: Any, *others: Any) -> Any:
+    """What a concrete function makes of a dataset's elements.
+
+    Unlike `Dataset.map`, which traces a function for each iterator: Keras makes two an epoch.
+
+    Args:
+        dataset: The dataset.
+        function: Takes the tensors of an element, and the others; returns a flat list.
+        element_spec: The type of what it returns.
+        others: Further arguments, which are tensors.
+    """
+    specs = tf.nest.flatten(element_spec)
+    variant = tf.raw_ops.MapDataset(
+        input_dataset=dataset._variant_tensor,
+        other_arguments=list(others),
+        f=function,
+        output_types=[one.dtype for one in specs],
+        output_shapes=[one.shape for one in specs],
+        use_inter_op_parallelism=False,
+        preserve_cardinality=True,
+    )
+    result = tf.data.experimental.from_variant(variant, element_spec)
+    result._source = dataset  # what it calls, a Python generator for one, lives as long
+    return result
+
+
+# How batches are cut.
+
+
+class Cut(NamedTuple):
+    """How a dataset cuts batches.
+
+    Attributes:
+        batches: The batches.
+        sizes: The sizes of a full batch's parts; zeros for as many parts of one size as there
+            can be, and the rest, which each component has by its own rows.
+        usual: The size of every part of most batches; None if they differ or nothing tells it.
+    """
+
+    batches: tf.data.Dataset
+    sizes: Sequence[int]
+    usual: int | None
+
+
+def unknown_cut(dataset: Any, count: int) -> Cut | None:
+    """How a dataset cuts batches into so many parts of unknown size; None if it does not."""
+    parts = tf.nest.flatten(dataset.element_spec)
+    if not all(are_rows(part) and part.shape[0] is None for part in parts):
+        return None
+    return _cut(dataset, count)
+
+
+def _cut(dataset: Any, count: int) -> Cut | None:
+    is_divided = False
+    while type(dataset) in _WRAPPERS:
+        is_divided |= type(dataset) is AutoShardDataset
+        dataset = dataset._input_dataset
+    if type(dataset) not in {LegacyRebatchDataset, RebatchDataset}:
+        return None
+    batches = dataset._input_dataset
+    specs = tf.nest.flatten(batches.element_spec)
+    if not all(map(are_rows, specs)):
+        return None
+    full = _sizes_of_full(dataset, count)
+    usual = full[0] if full and len(set(full)) == 1 else None
+    if usual and all(spec.shape[0] == count * usual for spec in specs):
+        return Cut(batches, full, usual)
+    cuts_each: bool | None = type(dataset) is LegacyRebatchDataset
+    if not cuts_each and is_divided:
+        cuts_each = _divides_batches(batches)
+    if cuts_each:
+        return Cut(batches, [0] * count, usual)
+    return Cut(batches, full, usual) if full and cuts_each is not None else None
+
+
+def _sizes_of_full(dataset: Any, count: int) -> Sequence[int]:
+    """The sizes of a full batch's parts, as far as a dataset that cuts batches tells them."""
+    if type(dataset) is RebatchDataset:
+        sizes = tensor_util.constant_value(dataset._batch_sizes)
+        return [int(size) for size in sizes] if sizes is not None and len(sizes) == count else []
+    # The older kind cuts into as many parts as there are replicas, of any number.
+    size = tf.nest.flatten(dataset.element_spec)[0].shape[0]
+    if size is not None:
+        return [int(size)] * count
+    rows = _rows_of_slices(dataset)
+    return [rows // count] * count if rows and rows % count == 0 else []
+
+
+def _rows_of_slices(dataset: Any) -> int | None:
+    """The rows of what a function in a dataset slices first, as Keras's slices batches."""
+    for function in dataset._functions():
+        for operation in function.function.graph.get_operations():
+            if operation.type == "TensorSliceDataset":
+                shape = tf.TensorShape(operation.get_attr("output_shapes")[0])
+                return shape[0] if shape.rank else None
+    return next(filter(None, map(_rows_of_slices, dataset._inputs())), None)
+
+
+def are_rows(spec: Any) -> bool:
+    """Whether a component of an element is a tensor that can be cut along axis 0."""
+    is_dense = type(spec) is tf.TensorSpec and spec.dtype not in {tf.variant, tf.resource}
+    return is_dense and bool(spec.shape.rank)
+
+
+def come_in_rounds(element_spec: Any, devices: Sequence[str]) -> bool:
+    """Whether elements have one shape, so that those of all devices are taken as one tensor.
+
+    To fetch and hand out an element for each takes longer than small layers to compute.
+    """
+    specs = tf.nest.flatten(element_spec)
+    return (
+        len(devices) > 1
+        and bool(specs)
+        and all(type(one) is tf.TensorSpec and one.shape.is_fully_defined() for one in specs)
+        and not any(one.dtype in {tf.variant, tf.resource} for one in specs)
+    )
+
+
+def round_of(element_spec: Any) -> Any:
+    """The type of several elements in one tensor."""
+    return tf.nest.map_structure(
+        lambda one: tf.TensorSpec([None, *one.shape], one.dtype), element_spec
+    )
+
+
+def in_rounds(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """The elements of a dataset, so many of them in one tensor.
+
+    Where they are cut from batches, each batch has them one after the other already: it takes
+    another shape, and is not cut.
+
+    Args:
+        dataset: Its elements have one shape, which is known.
+        count: How many elements are in a round.
+    """
+    cut, element = _cut(dataset, count), dataset.element_spec
+    whole = [] if cut is None else tf.nest.flatten(cut.batches.element_spec)
+    if cut is None or not all(one.shape[0] == sum(cut.sizes) for one in whole):
+        return dataset.batch(count)
+    shapes = tuple((count, *one.shape) for one in tf.nest.flatten(element))
+    before = tuple((tuple(one.shape), one.dtype) for one in whole)
+    rounds = mapped(cut.batches, _reshape(before, shapes), round_of(element))
+    return rounds.with_options(dataset.options())
+
+
+@functools.lru_cache(maxsize=64)
+def _reshape(before: Sequence[tuple[Any, tf.DType]], after: Sequence[Sequence[int]]) -> Any:
+    """The function that gives tensors of some shapes others."""
+
+    def reshape(*tensors: Any) -> Any:
+        return [tf.reshape(*pair) for pair in zip(tensors, after, strict=True)]
+
+    with tf.init_scope():
+        return tf.function(reshape, autograph=False).get_concrete_function(
+            *(tf.TensorSpec(*one) for one in before)
+        )
+
+
+class BatchSizes(NamedTuple):
+    """A full batch's size, that of a smaller last one, and all examples; None if not known."""
+
+    full: int | None = None
+    last: int | None = None
+    examples: int | None = None
+
+
+def batch_sizes(dataset: Any) -> BatchSizes:
+    """What a dataset says of its batches, where nothing comes after that changes them."""
+    while type(dataset) in _WRAPPERS or type(dataset).__name__ in _SAME_ELEMENTS:
+        dataset = dataset._input_dataset
+    if not hasattr(dataset, "_drop_remainder") or not hasattr(dataset, "_batch_size"):
+        return BatchSizes()
+    full, drops = map(tensor_util.constant_value, (dataset._batch_size, dataset._drop_remainder))
+    examples = int(dataset._input_dataset.cardinality()) if tf.executing_eagerly() else -1
+    if full is None or drops is None or examples < 0 or drops:
+        return BatchSizes(None if full is None else int(full))
+    return BatchSizes(int(full), examples % int(full), examples)
+
+
+# How hosts share a dataset.
+
+
+def can_be_read_once(dataset: Any) -> bool:
+    """Whether hosts divide a dataset among them by its batches, and not by its files.
+
+    Args:
+        dataset: What a strategy is to distribute.
+    """
+    if not tf.executing_eagerly() or not isinstance(dataset, tf.data.Dataset):
+        return False
+    specs = tf.nest.flatten(dataset.element_spec)
+    return (
+        bool(specs)
+        and all(type(one) is tf.TensorSpec and one.shape.rank for one in specs)
+        and dataset.options().experimental_distribute.auto_shard_policy in _BY_BATCHES
+        and _reads_files(dataset) is False
+    )
+
+
+def _divides_batches(dataset: tf.data.Dataset) -> bool | None:
+    """Whether hosts divide each batch of a dataset among them, not its files.
+
+    TensorFlow then cuts every batch into as many parts of one size as there can be; else it
+    counts batches of full size from the first example on, across those that are not full.
+
+    Returns:
+        Whether they do; None if that is not known.
+    """
+    policies = tf.data.experimental.AutoShardPolicy
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if policy is not policies.AUTO:
+        return bool(policy is policies.DATA)
+    reads = _reads_files(dataset)
+    return None if reads is None else not reads
+
+
+def _reads_files(dataset: Any) -> bool | None:
+    """Whether a dataset, or a function that it calls, reads files; None if that is not known."""
+    if type(dataset).__module__ == dataset_readers.__name__:
+        return True
+    found = [_has_readers(function.function.graph) for function in dataset._functions()]
+    inputs = dataset._inputs()
+    found += map(_reads_files, inputs)
+    if not inputs and not isinstance(dataset, IN_MEMORY_DATASETS):
+        found.append(None)
+    return _any(found)
+
+
+def _has_readers(graph: FuncGraph) -> bool | None:
+    if any(_READER.search(operation.type) for operation in graph.get_operations()):
+        return True
+    called = (body_of(graph, name) for name in functions_of(graph))
+    return _any(None if one is None else _has_readers(one) for one in called)
+
+
+def _any(answers: Iterable[bool | None]) -> bool | None:
+    """Whether one of some answers is yes; None if one that is not known decides it."""
+    given = set(answers)
+    return True if True in given else None if None in given else False
+
+
+def cut_for(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
+    """A dataset of each batch's parts for the replicas, as hosts cut it who share by batches."""
+    return LegacyRebatchDataset(dataset, replicas).prefetch(replicas)
+
+
+def replicas_of_parts(hosts: int, each: int) -> list[int]:
+    """The replica to which each part of a batch goes: of W hosts each takes every W-th part.
+
+    Args:
+        hosts: How many hosts there are.
+        each: How many replicas each of them has.
+    """
+    return [host * each + place for place in range(each) for host in range(hosts)]
+
+
+def _replicated(replicate: Any, dataset: Any, devices: Sequence[str]) -> Mapping[str, Any]:
+    here = tf.executing_eagerly() and not any(map(is_elsewhere, devices))
+    if not here or len(devices) == 1 or not isinstance(dataset, tf.data.Dataset):
+        return replicate(dataset, devices)  # type: ignore[no-any-return]
+    return _Clones(dataset, devices)
+
+
+CLONED_FOR_EACH_HOST = Replaced(dataset_distribution, "replicate", _replicated)
+"""Inside, each of several hosts in this process gets a dataset that depends on no other's.
+
+For one worker, and for workers that are processes, TensorFlow does what it did.
+"""
+
+
+class _Clones(Mapping[str, Any]):
+    """The copies of a dataset, by their devices: hosts on one device get theirs one by one."""
+
+    def __init__(self, dataset: tf.data.Dataset, devices: Sequence[str]) -> None:
+        with ops.colocate_with(dataset._variant_tensor):
+            # For workers elsewhere TensorFlow strips devices, and spoils that of a py_function.
+            graph = dataset._apply_debug_options()._as_serialized_graph(
+                external_state_policy=tf.data.experimental.ExternalStatePolicy.WARN,
+            )
+        definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+        handles = _handles_of_state(definition)
+        names = [handle.name for handle in handles]
+        self._left: dict[str, list[Any]] = defaultdict(list)
+        for number, device in enumerate(devices):
+            if handles:
+                for handle, name in zip(handles, names, strict=True):
+                    handle.name = f"{name}/host_{number}"
+                graph = tf.constant(definition.SerializeToString())
+            clone = dataset_distribution._RemoteDataset(graph, device, dataset.element_spec)
+            self._left[device].append(clone)
+
+    def __getitem__(self, device: str) -> Any:
+        return self._left[device].pop(0)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._left)
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+
+def _handles_of_state(definition: Any) -> list[Any]:
+    """The handles of what a dataset keeps from one iterator to the next.
+
+    A dataset that does not find it by its name makes its own, a generator of seeds from its
+    seeds: so do remote workers'.
+    """
+    return [
+        handle
+        for node in definition.node
+        if node.op == "Const" and node.attr["dtype"].type == dtypes.resource.as_datatype_enum
+        for handle in node.attr["value"].tensor.resource_handle_val
+        if any(kind in handle.maybe_type_name for kind in _STATE)
+    ]
