@@ -53,7 +53,7 @@ from tpunb.virtual.replica_call import (
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
 from tpunb.virtual.strictness import Strictness
-from tpunb.virtual.v1_steps import run_steps, values_outside
+from tpunb.virtual.v1_steps import OuterGraph, run_steps
 from tpunb.virtual.variable_copies import (
     Copies,
     are_written_alike,
@@ -265,10 +265,14 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         steps = 1 if self.steps_per_run == 1 else iterations
         on_replicas = functools.partial(replicate, options=self._options)
         replicas = len(self._options.cores)
-        with values_outside(self):
+        # TensorFlow 1's metrics make their values there, outside of the steps.
+        self._outer_control_flow_context = OuterGraph()
+        try:
             return run_steps(
                 fn, multi_worker_iterator, steps, initial_loop_values, on_replicas, replicas
             )
+        finally:
+            del self._outer_control_flow_context
 
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -80,20 +80,6 @@ class OuterGraph:
     def Exit(self) -> None:
         """What is made from here on is in the step again."""
         self._exits.pop().close()
-
-
-@contextlib.contextmanager
-def values_outside(extended: Any) -> Iterator[None]:
-    """TensorFlow 1's metrics make their values outside of the steps that are traced inside.
-
-    Args:
-        extended: The strategy's, by which they know.
-    """
-    extended._outer_control_flow_context = OuterGraph()
-    try:
-        yield
-    finally:
-        del extended._outer_control_flow_context
 
 
 def _repeated(steps: Callable[..., list[Any]], iterations: int, start: Sequence[Any]) -> list[Any]:

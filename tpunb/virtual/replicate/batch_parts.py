@@ -70,13 +70,13 @@ class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
 class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
     """The type of `BatchParts`; a trace for batches of one usual size is right for others."""
 
-    __slots__ = ["_order", "_usual", "_whole"]
+    __slots__ = ["_order", "_part", "_usual", "_whole"]
 
     def __init__(
         self, whole: tf.TensorSpec, order: Sequence[int], usual: int | None = None
     ) -> None:
-        part = tf.TensorSpec([None, *whole.shape[1:]], whole.dtype)
-        super().__init__(*[part] * len(order))
+        self._part = tf.TensorSpec([None, *whole.shape[1:]], whole.dtype)
+        super().__init__(*[self._part] * len(order))
         self._whole = tf.TensorSpec(whole.shape, whole.dtype)
         self._order = tuple(order)
         self._usual = usual
@@ -115,7 +115,7 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
 
     def _of_any_parts(self) -> Any:
         """The type of values that need not be parts of one batch."""
-        return distribute_values.PerReplicaSpec(*self._value_specs)
+        return distribute_values.PerReplicaSpec(*[self._part] * len(self._order))
 
 
 def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:

@@ -1,0 +1,383 @@
+"""TensorFlow's and Keras's private attributes: in which modules, and that this release has them.
+
+A release that changes one fails here, with a sentence that says what it was for and where.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.strategies import strategy_of
+
+from tpunb.virtual import _tensorflow as private
+from tpunb.virtual import distributed_datasets, iterators, strategy
+from tpunb.virtual.replicate import trace
+
+PACKAGE = Path(__file__).parents[2] / "tpunb"
+
+ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
+    "virtual/graph/tensorflow_graphs.py": {
+        "an operation": {
+            "_set_attr": "marks what belongs to the host",
+            "_add_control_input": "orders what prints",
+            "_is_stateful": "finds what has side effects",
+        },
+        "a graph": {
+            "_attr_scope": "marks what belongs to the host",
+            "_functions": "finds the functions that a graph calls",
+            "_add_function": "lets a graph call a function",
+            "_remove_function": "lets a graph call what has been redefined",
+            "_add_function_recursive": "lets a graph call what another one calls",
+            "_get_control_flow_context": "leaves the step that TensorFlow 1's metrics are made in",
+            "_set_control_flow_context": "answers that a replica function is being traced",
+            "_device_function_stack": "is what outside_compilation takes for the devices around it",
+        },
+        "a called function": {"_cached_graph": "looks into functions that a graph calls"},
+        "a concrete function": {"_attrs": "takes the request for XLA from a function"},
+        "an atomic function": {"_bound_context": "finds the lines that made operations"},
+        "the gradients": {"_registry": "forgets the gradients of what was only looked at"},
+        "a handle": {"_handle_data": "finds the type of a variable by its handle"},
+    },
+    "virtual/tensorflow_state.py": {
+        "the context": {
+            "_context_handle": "tells whether devices can still be added",
+            "_server_def": "forgets a cluster that could not be connected to",
+            "_soft_device_placement": "tells soft placement that is unset from off",
+        },
+        "tf.distribute": {"_get_default_strategy": "looks at models made outside of any scope"},
+        "TPU systems": {"_INITIALIZED_TPU_SYSTEMS": "initializes a virtual TPU system"},
+        "cancellation": {"_active_context": "lets an interrupt end a function"},
+        "TPU functions": {"_pad_all_input": "pads inputs as a TPU does"},
+        "a saver": {"_num_unique_tasks": "restores checkpoints on any number of workers"},
+    },
+    "virtual/datasets.py": {
+        "datasets": {"_OptionsDataset": "sees through options to the batches"},
+        "distribution of datasets": {"_RemoteDataset": "clones a dataset for each host"},
+        "a batched dataset": {
+            "_variant_tensor": "maps and clones datasets",
+            "_input_dataset": "sees through a dataset to what is behind it",
+            "_batch_size": "warns of replicas without examples",
+            "_drop_remainder": "warns of replicas without examples",
+            "_apply_debug_options": "clones a dataset for each host",
+            "_as_serialized_graph": "clones a dataset for each host",
+            "_functions": "finds what reads files",
+            "_inputs": "finds what reads files",
+        },
+        "a rebatched dataset": {"_batch_sizes": "finds how a batch is cut"},
+    },
+    "virtual/iterators.py": {
+        "distributed input": {
+            "_SingleWorkerOwnedDatasetIterator": "is the base of a host's iterator",
+            "_SingleWorkerDatasetIteratorSpec": "is the base of its type",
+        },
+        "the host's iterator": {"_dataset": "makes one iterator for all cores"},
+        "an iterator": {"_get_next_call_count": "counts calls for all cores as one"},
+        "a distributed iterator": {
+            "_cardinality": "makes an iterator's type once",
+            "_enable_get_next_as_optional": "makes an iterator's type once",
+            "_input_workers": "makes an iterator's type once",
+            "_replica_order": "makes an iterator's type once",
+        },
+        "TensorFlow 1's iterators": {
+            "_create_device_dataset": "keeps TensorFlow 1's iterators from tuning themselves",
+        },
+    },
+    "virtual/distributed_datasets.py": {
+        "a distributed dataset": {
+            "_built": "leaves what cannot be read to TensorFlow, which says why",
+            "_cloned_datasets": "reads what each host has of a dataset",
+            "_input_workers": "finds the hosts and cores of a dataset",
+            "_cardinality": "makes an iterator as TensorFlow does",
+            "_replica_order": "gives each replica its own part",
+        },
+        "a dataset from a function": {"_datasets": "reads what each host has of a dataset"},
+        "input workers": {"_worker_device_pairs": "finds the hosts and cores of a dataset"},
+        "a distributed iterator": {"_iterators": "takes batches whole"},
+        "distributed input": {
+            "_create_per_replica": "groups the parts of a batch",
+            "_replace_per_replica_spec": "finds the type of a part",
+        },
+    },
+    "virtual/strategy.py": {
+        "an extended strategy": {
+            "_container_strategy": "finds the strategy",
+            "_num_replicas_in_sync": "knows the replicas",
+            "_tpu_function_cache": "traces a replica function once",
+            "_logical_device_stack": "finds the logical device of a variable",
+            "_use_spmd_for_xla_partitioning": "finds the logical devices of a variable",
+        },
+        "input workers": {"_worker_device_pairs": "places input pipelines"},
+    },
+    "virtual/replicate/trace.py": {
+        "a replica context": {
+            "_replicated_vars": "gives a variable one handle for all replicas",
+            "_outside_compilation_cluster": "marks what belongs to the host",
+        },
+        "a packed variable": {"_distributed_variables": "finds the copies of a variable"},
+    },
+    "virtual/variable_copies.py": {
+        "a distributed variable": {
+            "_primary": "finds the first copy",
+            "_handle_id": "knows a variable from others",
+            "_is_mirrored": "merges mirrored variables alone",
+            "_get_on_device_or_primary": "says where a variable is",
+            "_update_cross_replica": "sees updates through the strategy",
+            "_gather_saveables_for_checkpoint": "sees checkpoints restore a variable",
+        },
+        "a variable": {
+            "_distribute_strategy": "makes a copy that shares a resource",
+            "_handle_name": "names what a copy gets of its own",
+            "_read_variable_op": "says that a copy is on its core",
+            "_validate_shape": "makes a copy that shares a resource",
+        },
+        "a variable's handle": {
+            "_handle_data": "gives a copy a resource of its own",
+            "_unique_id": "gives a copy a resource of its own",
+            "_parent_trackable": "saves a copy that has a resource of its own",
+            "_distributed_container": "finds the variable that a copy belongs to",
+        },
+        "a replicated variable": {"_vars": "finds the copies of a variable"},
+    },
+    "virtual/keras_internals.py": {
+        "a model": {
+            "_flatten_layers": "names the layers of a model",
+            "_symbolic_build": "builds a model that is checked",
+        },
+        "an optimizer": {"_learning_rate": "draws the learning rate"},
+        "a callback's hook": {"_is_default": "skips hooks that do nothing"},
+        "a JAX trainer": {
+            "_get_jax_state": "compiles a step of a model with the JAX backend",
+            "_jax_state": "draws the learning rate within an epoch",
+            "_jax_state_synced": "draws the learning rate within an epoch",
+        },
+    },
+}
+"""By module and by what has it: a private attribute, and what the module does by it."""
+
+NOT_OF_TENSORFLOW = {
+    "_Environ": "os",
+    "_actions": "argparse",
+    "_cleanup_kernel": "nbclient",
+    "_current_frames": "sys",
+    "_exit": "os",
+    "_getframe": "sys",
+    "_inst": "random",
+    "_tpunb_batch": "tpunb, on a tensor",
+}
+CALLED: dict[type, list[str]] = {
+    iterators.SharedIterator: ["_type_spec"],
+    iterators.SharedIteratorSpec: ["_component_specs", "_from_components", "_to_components"],
+    iterators._HostIterator: ["_create_owned_multi_device_iterator", "_type_spec"],
+    iterators._HostIteratorSpec: ["_from_components", "_get_multi_device_iterator_spec"],
+    iterators.SettledIterator: ["_type_spec", "_get_next_no_partial_batch_handling"],
+    iterators.SettledIteratorSpec: ["_component_specs", "_from_components"],
+    distributed_datasets._Dataset: ["_type_spec"],
+    distributed_datasets._DatasetV1: ["_get_iterator"],
+    distributed_datasets._DatasetsFromFunctionV1: ["_get_iterator"],
+    strategy.VirtualTPUExtended: [
+        "_broadcast_to",
+        "_create_variable",
+        "_distribute_datasets_from_function",
+        "_experimental_distribute_dataset",
+        "_experimental_run_steps_on_iterator",
+        "_gather_to_implementation",
+        "_get_input_workers",
+        "_make_dataset_iterator",
+        "_make_input_fn_iterator",
+        "_tpu_function_creator",
+        "_update",
+    ],
+    trace.ReplicaTracingContext: ["get_replicated_var_handle", "AddOp", "AddValue", "AddInnerOp"],
+}
+"""By class: methods of TensorFlow's classes that TensorFlow itself calls, which ours override."""
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """The names that a module defines, the attributes of its own objects among them."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield from [node.attr] if getattr(node.value, "id", "") == "self" else []
+
+
+def private_uses() -> dict[str, set[str]]:
+    """For each module the private attributes that it uses and nothing in the package defines."""
+    own = {name for tree in trees().values() for name in defined(tree)} | set(NOT_OF_TENSORFLOW)
+    found: dict[str, set[str]] = {}
+    for module, tree in trees().items():
+        for node in ast.walk(tree):
+            name = node.attr if isinstance(node, ast.Attribute) else ""
+            if name.startswith("_") and not name.startswith("__") and name not in own:
+                found.setdefault(module, set()).add(name)
+    return found
+
+
+def test_private_attributes_are_used_in_few_modules() -> None:
+    elsewhere = {name: uses for name, uses in private_uses().items() if name not in ADAPTERS}
+    assert not elsewhere, "Use the functions of a module in ADAPTERS, or add one there."
+    assert len(ADAPTERS) <= 10
+
+
+@pytest.mark.parametrize("module", ADAPTERS)
+def test_each_is_listed(module: str) -> None:
+    listed = {name for names in ADAPTERS[module].values() for name in names}
+    assert not private_uses()[module] - listed, "Say in ADAPTERS what it is for."
+    used = {
+        part.value if isinstance(part, ast.Constant) else getattr(part, "attr", None)
+        for part in ast.walk(trees()[module])
+    }
+    assert not listed - used, "No longer used: take it from ADAPTERS."
+
+
+# What has them.
+
+
+@tf.function
+def doubled(x: tf.Tensor) -> tf.Tensor:
+    return tf.function(lambda y: y * 2.0)(x)
+
+
+def concrete() -> Any:
+    return doubled.get_concrete_function(tf.TensorSpec([2], tf.float32))
+
+
+def distributed(make: str) -> Any:
+    tpu = strategy_of(2)
+    batches = tf.data.Dataset.range(8).batch(4, drop_remainder=True)
+    if make == "function":
+        return tpu.distribute_datasets_from_function(lambda _: batches)
+    return tpu.experimental_distribute_dataset(batches)
+
+
+def mirrored() -> Any:
+    with strategy_of(2).scope():
+        return tf.Variable([1.0])
+
+
+def replicated() -> Any:
+    parts = [tf.Variable(1.0), tf.Variable(1.0)]
+    return private.TPUReplicatedVariable(variables=parts, name="parts")
+
+
+def model() -> Any:
+    import keras
+
+    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    made.compile("sgd", "mse")
+    return made
+
+
+def jax_trainer() -> Any:
+    """Keras's methods for JAX, whose attributes are set while it trains: their names, in its code."""
+    import inspect
+
+    import keras
+
+    path = Path(inspect.getfile(keras.Model)).parents[1] / "backend" / "jax" / "trainer.py"
+    names = {
+        node.attr if isinstance(node, ast.Attribute) else getattr(node, "name", "")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    return type("Trainer", (), dict.fromkeys(names - {""}))
+
+
+def hook() -> Any:
+    import keras
+
+    return keras.callbacks.Callback.on_train_batch_end
+
+
+def packed() -> Any:
+    from tensorflow.python.distribute import packed_distributed_variable as packing
+
+    return packing.PackedDistributedVariable([tf.Variable(1.0), tf.Variable(1.0)])
+
+
+def called() -> Any:
+    return next(iter(concrete().graph._functions.values()))
+
+
+def replica_context() -> Any:
+    return private.TPUReplicateContext(name="context", num_replicas=2, pivot=None)
+
+
+MAKE: dict[str, Callable[[], Any]] = {
+    "an operation": lambda: concrete().graph.get_operations()[0],
+    "a graph": lambda: concrete().graph,
+    "a called function": called,
+    "a concrete function": concrete,
+    "an atomic function": lambda: concrete().inference_fn,
+    "the gradients": lambda: private.ops.gradient_registry,
+    "a handle": lambda: tf.Variable(1.0).handle,
+    "the context": private.context.context,
+    "tf.distribute": lambda: private.distribute_lib,
+    "TPU systems": lambda: private.tpu_strategy_util,
+    "cancellation": lambda: private.cancellation,
+    "TPU functions": lambda: private.tpu,
+    "a saver": lambda: private.MultiDeviceSaver({}),
+    "datasets": lambda: private.dataset_ops,
+    "distribution of datasets": lambda: private.dataset_distribution,
+    "a batched dataset": lambda: tf.data.Dataset.range(4).batch(2),
+    "a rebatched dataset": lambda: tf.data.Dataset.range(4).batch(2).rebatch([1, 1]),
+    "distributed input": lambda: private.input_lib,
+    "the host's iterator": lambda: iter(distributed("dataset"))._iterators[0],
+    "an iterator": lambda: iter(tf.data.Dataset.range(1)),
+    "a distributed iterator": lambda: iter(distributed("dataset")),
+    "TensorFlow 1's iterators": lambda: private.multi_device_iterator_ops,
+    "a distributed dataset": lambda: distributed("dataset"),
+    "a dataset from a function": lambda: distributed("function"),
+    "input workers": lambda: distributed("dataset")._input_workers,
+    "an extended strategy": lambda: strategy_of(2).extended,
+    "a replica context": replica_context,
+    "a packed variable": packed,
+    "a distributed variable": mirrored,
+    "a variable": lambda: tf.Variable(1.0),
+    "a variable's handle": lambda: mirrored().values[0].handle,
+    "a replicated variable": replicated,
+    "a model": model,
+    "an optimizer": lambda: model().optimizer,
+    "a callback's hook": hook,
+    "a JAX trainer": jax_trainer,
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "owner"), [(module, owner) for module in ADAPTERS for owner in ADAPTERS[module]]
+)
+def test_this_release_has_them(module: str, owner: str) -> None:
+    has = MAKE[owner]()
+    missing = [
+        f"TensorFlow {tf.__version__}: {owner} has no {name} any more, by which tpunb/{module} "
+        f"{purpose}."
+        for name, purpose in ADAPTERS[module][owner].items()
+        if not hasattr(has, name)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+@pytest.mark.parametrize("kind", CALLED, ids=lambda kind: kind.__name__)
+def test_tensorflow_calls_what_ours_override(kind: type) -> None:
+    theirs = [base for base in kind.__mro__ if not base.__module__.startswith("tpunb")]
+    missing = [
+        f"TensorFlow {tf.__version__} no longer calls {name}, which {kind.__name__} overrides."
+        for name in CALLED[kind]
+        if not any(name in vars(base) for base in theirs)
+    ]
+    assert not missing, "\n".join(missing)
