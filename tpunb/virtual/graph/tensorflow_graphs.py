@@ -52,12 +52,19 @@ def body_of(graph: Any, name: str) -> FuncGraph | None:
 
 
 def add_function(graph: Any, function: Any) -> None:
-    """Lets a graph call a function, whose definition is read now."""
-    known = graph._functions.get(function.name)
-    if known is function:
-        # `wrap_function` registers what its graph holds: it must be the same.
-        graph._remove_function(function.name)
+    """Lets a graph call a function."""
     graph._add_function(function)
+
+
+def renew_function(graph: Any, name: str) -> None:
+    """Has a graph take the present definition of a function that it can call, if it can.
+
+    `wrap_function` registers what its graph holds: it must be the same.
+    """
+    function = functions_of(graph).get(name)
+    if function is not None:
+        graph._remove_function(name)
+        graph._add_function(function)
 
 
 def add_functions_of(graph: Any, other: Any) -> None:

@@ -39,7 +39,7 @@ from tpunb.virtual.graph.function_def import (
     new_name,
     returned,
 )
-from tpunb.virtual.graph.tensorflow_graphs import add_function, functions_of
+from tpunb.virtual.graph.tensorflow_graphs import add_function, renew_function
 from tpunb.virtual.graph.traced_function import gathered_origins, nearest_trace
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.replicate.function_copies import FunctionCopies
@@ -480,6 +480,4 @@ def _redefine(definition: FunctionDef, graphs: Iterable[Any]) -> None:
     for _ in range(references):
         runtime.add_function_def(definition)
     for graph in graphs:
-        function = functions_of(graph).get(name)
-        if function is not None:
-            add_function(graph, function)
+        renew_function(graph, name)
