@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.shell import Notebook
 
-from tpunb.virtual.patch.state import current
+from tpunb.virtual.installation import current
 
 pytestmark = pytest.mark.usefixtures("tf")
 

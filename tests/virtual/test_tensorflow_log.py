@@ -16,7 +16,7 @@ from support.patience import PATIENCE
 from tpunb.machine.software import tensorflow_version
 from tpunb.machine.tested_releases import release
 from tpunb.virtual import tensorflow_log
-from tpunb.virtual.tensorflow_log import quiet_start, restore_log, silence_log
+from tpunb.virtual.import_tensorflow import quiet_start, restore_log, silence_log
 
 ROOT = Path(__file__).parents[2]
 

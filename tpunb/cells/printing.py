@@ -31,7 +31,7 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     run_after,
     set_attr,
 )
-from tpunb.virtual.interface import VirtualTPU
+from tpunb.virtual.strategy import VirtualTPU
 from tpunb.virtual.strict.examination import is_observed
 
 _MOST_LINES, _FEWEST_LINES = 500, 5  # of all replicas, and of each whatever their number

@@ -13,8 +13,8 @@ from tpunb._util.units import counted
 from tpunb.connection.plan import Plan
 from tpunb.errors import ConnectError, NotConnectedError
 from tpunb.virtual import current_strategy
+from tpunb.virtual.installation import Installation
 from tpunb.virtual.patch.install import give_back
-from tpunb.virtual.patch.state import Installation
 
 if TYPE_CHECKING:
     from tpunb.cells import CellResult, CellRunner, LoopTimings, Steps

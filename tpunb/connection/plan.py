@@ -11,7 +11,7 @@ from tpunb.errors import AcceleratorTypeError, ConnectError
 from tpunb.machine import keras_2
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
-from tpunb.virtual.patch.state import current
+from tpunb.virtual.installation import current
 
 if TYPE_CHECKING:
     from tpunb.machine.detect import Search

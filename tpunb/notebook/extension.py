@@ -11,8 +11,7 @@ from tpunb.notebook.explain_hook import Explaining
 from tpunb.notebook.interrupts import StoppableCells
 from tpunb.notebook.magics import TpuMagics
 from tpunb.notebook.plain_warnings import PlainWarnings
-from tpunb.virtual.import_tensorflow import QuietImport
-from tpunb.virtual.tensorflow_log import restore_log, silence_log
+from tpunb.virtual.import_tensorflow import QuietImport, restore_log, silence_log
 
 _ATTRIBUTE = "_tpunb_extension"
 

@@ -18,8 +18,8 @@ from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
 from tpunb.virtual.fit_notes import empty_share
 from tpunb.virtual.graph.traced_function import TracedFunction, traced_function_of
-from tpunb.virtual.interface import VirtualTPU
 from tpunb.virtual.keras_models import model_step
+from tpunb.virtual.strategy import VirtualTPU
 from tpunb.virtual.strict.advice import advice
 from tpunb.virtual.strict.diagnostics import chooser, problem_of
 from tpunb.virtual.strict.examination import Examination, examine, observing

@@ -1,5 +1,105 @@
-"""The public path of what `install` reports: `tpunb.virtual.installation.failure`."""
+"""What is installed: the virtual TPU that TensorFlow's own names answer for."""
 
-from tpunb.virtual.patch.state import current, failure
+from __future__ import annotations
 
-__all__ = ["current", "failure"]
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from tpunb.tpu.defaults import WORKER_PORT
+from tpunb.tpu.types import Accelerator
+from tpunb.virtual.arithmetic import Arithmetic
+from tpunb.virtual.patch.patch_tools import variable
+from tpunb.virtual.strictness import Strictness
+
+if TYPE_CHECKING:
+    from tpunb.virtual.patch.device_names import TPUNames
+
+ADDRESS = f"10.0.0.2:{WORKER_PORT}"
+"""The virtual TPU's worker, at the address that Colab's and Kaggle's TPU had."""
+
+
+@dataclasses.dataclass
+class Installation:
+    """What TensorFlow's names answer for.
+
+    Attributes:
+        accelerator: The TPU type.
+        strictness: What strategies refuse.
+        environment: Whether environment variables announce the TPU.
+        arithmetic: How strategies multiply matrices.
+        addresses: The addresses that resolvers have given as the TPU's.
+        undo: Puts everything back.
+        lent: Whether it is for the length of a connection.
+        before: For one that is lent, what holds again after it.
+    """
+
+    accelerator: Accelerator
+    strictness: Strictness
+    environment: bool
+    arithmetic: Arithmetic = "cpu"
+    addresses: set[str] = dataclasses.field(default_factory=lambda: {ADDRESS})
+    undo: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    lent: bool = False
+    before: Installation | None = None
+
+    def options(self) -> dict[str, Any]:
+        """What `install` takes, for the same once more."""
+        return {
+            "strict": self.strictness,
+            "environment": self.environment,
+            "arithmetic": self.arithmetic,
+        }
+
+    @property
+    def names(self) -> TPUNames:
+        """The names of the TPU's devices."""
+        assert self._names is not None
+        return self._names
+
+    _names: TPUNames | None = None
+
+
+_current: Installation | None = None
+_failure: Exception | None = None
+
+
+def current() -> Installation | None:
+    """The installation that holds, or None."""
+    return _current
+
+
+def set_current(installation: Installation | None) -> None:
+    """Makes an installation the current one, or none."""
+    global _current
+    _current = installation
+
+
+def failure() -> Exception | None:
+    """Why TensorFlow's names do not answer, or did not when they were asked last.
+
+    A notebook may swallow the error and go on without a TPU: `except: strategy =
+    tf.distribute.get_strategy()`. Who runs notebooks to test them can ask here.
+
+    Returns:
+        The last such error; None if there was none since the last `install`.
+    """
+    return _failure
+
+
+def set_failure(error: Exception | None) -> None:
+    """Keeps an error for `failure`."""
+    global _failure
+    _failure = error
+
+
+def set_tpu_variables(accelerator: Accelerator, undo: contextlib.ExitStack) -> None:
+    """Sets those that are not set: Colab's of old, and that of a TPU VM for its type."""
+    values = {
+        "COLAB_TPU_ADDR": ADDRESS,
+        "TPU_NAME": f"grpc://{ADDRESS}",
+        "XRT_TPU_CONFIG": f"tpu_worker;0;{ADDRESS}",
+        "TPU_ACCELERATOR_TYPE": accelerator.name,
+    }
+    for name, value in values.items():
+        undo.enter_context(variable(name, value))

@@ -13,9 +13,8 @@ import tensorflow as tf
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual._tensorflow import distribute_lib
-from tpunb.virtual.interface import NumpyDatasets, VirtualTPU
 from tpunb.virtual.resolver import VirtualTPUClusterResolver
-from tpunb.virtual.strategy import VirtualTPUExtended, VirtualTPUStrategy
+from tpunb.virtual.strategy import NumpyDatasets, VirtualTPU, VirtualTPUExtended, VirtualTPUStrategy
 
 
 class TPUStrategyV2(VirtualTPUStrategy):

@@ -180,7 +180,7 @@ class Result:
 def test_an_error_that_a_cell_swallows_is_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     failure: list[BaseException | None] = [None]
     state = SimpleNamespace(failure=lambda: failure[0])
-    monkeypatch.setitem(sys.modules, "tpunb.virtual.patch.state", state)
+    monkeypatch.setitem(sys.modules, "tpunb.virtual.installation", state)
     shell: Any = Shell()
     app.watch(shell)
     first, second, third = Result(), Result(), Result()

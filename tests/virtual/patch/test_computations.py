@@ -12,7 +12,7 @@ from support.bfloat16 import bf, whole_numbers
 
 from tpunb.virtual import installed
 from tpunb.virtual._tensorflow import tpu_ops
-from tpunb.virtual.patch.replacements import ComputationError
+from tpunb.virtual.patch.patched_names import ComputationError
 
 v1 = tf.compat.v1
 X = whole_numbers(4, 16, seed=1)

@@ -14,8 +14,8 @@ from counterparts.children import WITHOUT_KERAS, run_code
 from support.tiers import THOROUGH
 
 from tpunb.errors import AcceleratorTypeError, TpuWarning
-from tpunb.virtual import install_when_imported, uninstall
-from tpunb.virtual.patch import import_hook, install, state
+from tpunb.virtual import install_when_imported, installation, uninstall
+from tpunb.virtual.patch import install
 
 pytestmark = pytest.mark.tensorflow
 
@@ -30,7 +30,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file.write_text("value = 1\n")
     (file.parent / "part.py").write_text("value = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(import_hook, "_MODULE", NAME)
+    monkeypatch.setattr(install, "_MODULE", NAME)
     before = list(sys.meta_path)
     yield file
     sys.meta_path[:] = before
@@ -45,10 +45,10 @@ def load() -> Any:
 
 def test_arrives_once_and_goes(package: Path) -> None:
     arrived = []
-    with import_hook.Hook(lambda: arrived.append(sys.modules[NAME].value), required=False):
+    with install.Hook(lambda: arrived.append(sys.modules[NAME].value), required=False):
         module = load()
         assert arrived == [1]
-        assert not any(isinstance(f, import_hook.Hook) for f in sys.meta_path)
+        assert not any(isinstance(f, install.Hook) for f in sys.meta_path)
         assert importlib.import_module(f"{NAME}.part").value == 2
         assert module.__spec__.loader.get_source(NAME) == "value = 1\n"
         assert "exec_module" not in vars(module.__loader__)
@@ -60,7 +60,7 @@ def test_an_error_is_a_warning(package: Path) -> None:
         raise RuntimeError("too late")
 
     with (
-        import_hook.Hook(fail, required=False),
+        install.Hook(fail, required=False),
         pytest.warns(TpuWarning, match="do not answer.*RuntimeError: too late"),
     ):
         assert load().value == 1
@@ -70,7 +70,7 @@ def test_an_error_of_what_is_required_fails_every_import(package: Path) -> None:
     def fail() -> None:
         raise RuntimeError("too late")
 
-    with import_hook.Hook(fail, required=True):
+    with install.Hook(fail, required=True):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="too late"):
                 load()
@@ -80,16 +80,16 @@ def test_an_error_of_what_is_required_fails_every_import(package: Path) -> None:
 def test_a_broken_package_breaks_as_it_would(package: Path) -> None:
     package.write_text("import no_such_module_at_all\n")
     with (
-        import_hook.Hook(lambda: None, required=True),
+        install.Hook(lambda: None, required=True),
         pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"),
     ):
         load()
 
 
 def test_no_package_is_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_hook, "_MODULE", "no_such_module_at_all")
+    monkeypatch.setattr(install, "_MODULE", "no_such_module_at_all")
     with (
-        import_hook.Hook(lambda: None, required=True),
+        install.Hook(lambda: None, required=True),
         pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"),
     ):
         importlib.import_module("no_such_module_at_all")
@@ -110,8 +110,8 @@ def test_a_failure_is_remembered_and_the_environment_silent(
     with pytest.warns(TpuWarning):
         load()
     assert "COLAB_TPU_ADDR" not in os.environ
-    assert str(state.failure()) == "too late"
-    state.set_failure(None)
+    assert str(installation.failure()) == "too late"
+    installation.set_failure(None)
 
 
 def test_a_wrong_type_is_told_at_once() -> None:

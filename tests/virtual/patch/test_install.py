@@ -20,8 +20,8 @@ from tensorflow.python.tpu import tpu_strategy_util
 import tpunb
 from tpunb.errors import ConnectError, VirtualDevicesError
 from tpunb.virtual import install, installed, uninstall
+from tpunb.virtual.installation import current, failure
 from tpunb.virtual.patch import patched_names
-from tpunb.virtual.patch.state import current, failure
 
 TPUClusterResolver = tf.distribute.cluster_resolver.TPUClusterResolver
 TPUStrategy = tf.distribute.TPUStrategy

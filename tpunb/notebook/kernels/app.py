@@ -81,7 +81,7 @@ def watch(shell: Any) -> None:
 
     def look(result: Any) -> None:
         # The error because of which TensorFlow's names do not answer for the virtual TPU.
-        state = sys.modules.get("tpunb.virtual.patch.state")
+        state = sys.modules.get("tpunb.virtual.installation")
         failure = getattr(state, "failure", None)
         error = None if failure is None else failure()
         if error is None or error in shown:

@@ -16,7 +16,7 @@ from tpunb.virtual._tensorflow import (
     get_registered_kernels_for_op,
     op_def_registry,
 )
-from tpunb.virtual.tensorflow_log import quiet_start
+from tpunb.virtual.import_tensorflow import quiet_start
 
 RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
 """Gradients of resizing images, for which TPUs have kernels of their own and XLA has none.

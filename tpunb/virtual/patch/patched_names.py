@@ -1,22 +1,28 @@
-"""What `install` changes in TensorFlow, one line for each."""
+"""What `install` changes in TensorFlow, one line for each, and what stands there instead."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tpunb.errors import TpunbError
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual import tensorflow_strategies
+from tpunb.virtual._tensorflow import is_flat
+from tpunb.virtual.devices import replica_devices, virtual_devices
+from tpunb.virtual.installation import Installation, set_tpu_variables
 from tpunb.virtual.patch.device_names import translated_property
-from tpunb.virtual.patch.import_hook import set_tpu_variables
 from tpunb.virtual.patch.patch_tools import attribute, construct_as_subclass, contents, redirected
-from tpunb.virtual.patch.replacements import Replacements
 from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
-from tpunb.virtual.patch.state import Installation
+from tpunb.virtual.replica_call import ReplicateOptions, replicate
+from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.tensorflow_state import initialized_tpu_systems
 from tpunb.virtual.variable_copies import classes_on_cores
 
@@ -115,3 +121,278 @@ def _change_device_names(installation: Installation, undo: contextlib.ExitStack)
 def _inherited(owner: type, name: str) -> Any:
     """A descriptor itself, from the class that has it."""
     return next(vars(base)[name] for base in owner.__mro__ if name in vars(base))
+
+
+# What they do while a virtual TPU is installed, those of TensorFlow 1 too.
+
+
+class ComputationError(TpunbError, ValueError):
+    """A call of TensorFlow 1's for a TPU that the virtual TPU cannot answer."""
+
+
+def run_on_replicas(
+    installation: Installation,
+    computation: Callable[..., Any],
+    inputs: Sequence[Sequence[Any]] | None = None,
+    infeed_queue: Any = None,
+    device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
+) -> tuple[Any, list[Any]]:
+    """The counterpart of `split_compile_and_replicate`.
+
+    Args:
+        installation: The virtual TPU.
+        computation: Takes the inputs of one replica.
+        inputs: Those of each replica; None for one replica without any.
+        infeed_queue: Must be None.
+        device_assignment: Which cores form a replica; by default each is one.
+
+    Returns:
+        What stands for the compilation, and the results of each replica: a list of
+        tensors, the nest that the computation returns, or an operation if it returns none.
+
+    Raises:
+        ComputationError: There are more replicas than cores, or there is an infeed queue.
+    """
+    if infeed_queue is not None:
+        raise ComputationError(
+            "A virtual TPU has no infeed.",
+            fix="Pass the batch as an input, or use tf.distribute.TPUStrategy with a dataset.",
+        )
+    rows = [[tf.nest.map_structure(tf.convert_to_tensor, row)] for row in inputs or [[]]]
+    options = _options(installation, device_assignment, len(rows))
+    results = replicate(lambda row: _tensors(computation(*row)), rows, options)
+    # A tensor by itself stands for operations alone.
+    return tf.no_op(), [tf.group(one) if tf.is_tensor(one) else one for one in results]
+
+
+def _options(
+    installation: Installation,
+    assignment: tf.tpu.experimental.DeviceAssignment | None,
+    replicas: int,
+) -> ReplicateOptions:
+    cores = replica_devices(virtual_devices(installation.accelerator), assignment)
+    if replicas > len(cores):
+        raise ComputationError(
+            f"There are inputs for {replicas} replicas, and cores for {len(cores)}.",
+            fix="Give inputs for fewer replicas, or install a larger TPU.",
+        )
+    return ReplicateOptions(
+        cores=[list(one) for one in cores[:replicas]],
+        assigned=assignment is not None,
+        # Variables of TensorFlow 1 have no scope of a strategy.
+        strictness=Strictness(installation.strictness.off | {"scope"}),
+        arithmetic=installation.arithmetic,
+    )
+
+
+def _tensors(result: Any) -> Any:
+    """The tensors of what a computation returns: a list or a nest; a number if there are none."""
+    parts = tf.nest.flatten(result)
+    effects = [part for part in parts if isinstance(part, tf.Operation)]
+    with tf.control_dependencies(effects):
+        kept = [
+            None if part is None or isinstance(part, tf.Operation) else tf.identity(part)
+            for part in parts
+        ]
+        if all(part is None for part in kept):
+            return tf.constant(0)
+    return (
+        [part for part in kept if part is not None]
+        if is_flat(result)
+        else tf.nest.pack_sequence_as(result, kept)
+    )
+
+
+_Original = Callable[..., Any]
+
+
+class Replacements:
+    """The replacements of one installation."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._names = installation.names
+        self._remote: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def connect_to_cluster(
+        self, original: _Original, cluster_spec_or_resolver: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Connects to nothing where the virtual TPU is meant; it is here already."""
+        if not self._is_meant(cluster_spec_or_resolver):
+            original(cluster_spec_or_resolver, *args, **kwargs)
+            return
+        if not tf.executing_eagerly():
+            raise ValueError(
+                "`tf.config.experimental_connect_to_cluster` can only be called in eager mode."
+            )
+        if isinstance(cluster_spec_or_resolver, InstalledTPUClusterResolver):
+            cluster_spec_or_resolver.connected()
+        elif isinstance(cluster_spec_or_resolver, tf.train.ClusterSpec):
+            self._names.job = "worker"
+
+    def _is_meant(self, cluster: Any) -> bool:
+        if isinstance(cluster, tf.train.ClusterSpec):
+            addresses = {a for job in cluster.jobs for a in cluster.job_tasks(job)}
+            return bool(addresses & self._installation.addresses)
+        return isinstance(cluster, VirtualTPUClusterResolver)
+
+    def connect_to_remote_host(
+        self, original: _Original, remote_host: Any = None, job_name: str = "worker"
+    ) -> None:
+        """As above; a resolver's address may be empty, as on a TPU VM."""
+        if remote_host == "":
+            return
+        original(remote_host, job_name)
+
+    def initialize_tpu_system(
+        self,
+        original: _Original,
+        cluster_resolver: Any = None,
+        tpu_cluster_resolver_cls: Any = None,
+    ) -> Any:
+        """The topology, with the log lines and the bookkeeping of TensorFlow's own.
+
+        Inside a tf.function it is the serialized topology, as a tensor.
+        """
+        del original
+        private.logging.info("Deallocate tpu buffers before initializing tpu system.")
+        resolver = self._resolver(cluster_resolver, tpu_cluster_resolver_cls)
+        systems = initialized_tpu_systems()
+        if resolver._tpu in systems:
+            private.logging.warning(
+                "TPU system %s has already been initialized. Reinitializing the TPU can cause "
+                "previously created variables on TPU to be lost.",
+                resolver._tpu,
+            )
+        private.logging.info("Initializing the TPU system: %s", resolver._tpu)
+        topology = virtual_topology(resolver.accelerator)
+        serialized = topology.serialized()
+        if not tf.executing_eagerly():
+            return tf.constant(serialized)
+        private.logging.info("Finished initializing TPU system.")
+        resolver.set_tpu_topology(serialized)
+        systems[resolver._tpu] = topology
+        return topology
+
+    def shutdown_tpu_system(
+        self,
+        original: _Original,
+        cluster_resolver: Any = None,
+        tpu_cluster_resolver_cls: Any = None,
+    ) -> None:
+        """Forgets that the system was initialised; its log lines are TensorFlow's own."""
+        del original
+        resolver = self._resolver(cluster_resolver, tpu_cluster_resolver_cls)
+        systems = initialized_tpu_systems()
+        if resolver._tpu not in systems:
+            private.logging.warning(
+                "You are shutting down a TPU system %s that has not been initialized.",
+                resolver._tpu,
+            )
+        private.logging.info("Shutting down the TPU system: %s", resolver._tpu)
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "initialize_tpu_system is not supported within tf.functions.  You should call "
+                "initialize_tpu_system outside of your tf.function. "
+            )
+        private.logging.info("Finished shutting down TPU system.")
+        systems.pop(resolver._tpu, None)
+
+    def run_on_replicas(
+        self, original: _Original, computation: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """TensorFlow 1's `tpu.rewrite`, `replicate`, `shard` and `batch_parallel`."""
+        if not kwargs.get("use_tpu", True):
+            return original(computation, *args, **kwargs)
+        places = ("inputs", "infeed_queue", "device_assignment")
+        given = {**dict(zip(places, args, strict=False)), **kwargs}
+        return run_on_replicas(
+            self._installation, computation, **{key: given.get(key) for key in places}
+        )
+
+    @staticmethod
+    def all_to_all(original: _Original, *args: Any, **kwargs: Any) -> Any:
+        """Outside of a function too, arguments that do not fit are refused with a ValueError.
+
+        TensorFlow would only say that a single core has no kernel for it.
+        """
+        if tf.executing_eagerly():
+            with tf.Graph().as_default():
+                original(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    def initialize_system(self, original: _Original, *args: Any, **kwargs: Any) -> Any:
+        """TensorFlow 1's: the serialized topology, as a tensor."""
+        del original, args, kwargs
+        return tf.constant(virtual_topology(self._installation.accelerator).serialized())
+
+    def shutdown_system(self, original: _Original, job: str | None = None) -> Any:
+        """TensorFlow 1's: there is nothing to shut down."""
+        del original, job
+        return tf.no_op()
+
+    @staticmethod
+    def _resolver(cluster_resolver: Any, resolver_class: Any) -> VirtualTPUClusterResolver:
+        if not hasattr(resolver_class, "tpu_hardware_feature"):
+            raise TypeError(
+                "tpu_cluster_resolver_cls is not tf.distribute.cluster_resolver.TPUClusterResolver."
+            )
+        resolver = resolver_class("") if cluster_resolver is None else cluster_resolver
+        assert isinstance(resolver, resolver_class)  # as TensorFlow's own
+        return resolver  # type: ignore[no-any-return]
+
+    def list_logical_devices(self, original: _Original, device_type: Any = None) -> list[Any]:
+        """One CPU, the TPU's devices, and what else there is, such as GPUs."""
+        return _listed(original, self._names.logical, device_type)
+
+    def list_physical_devices(self, original: _Original, device_type: Any = None) -> list[Any]:
+        """The CPU, the TPU's devices, and what else there is, such as GPUs."""
+        return _listed(original, self._names.physical, device_type)
+
+    def get_device_details(self, original: _Original, device: Any) -> dict[str, Any]:
+        """TensorFlow knows no details of TPUs."""
+        return {} if getattr(device, "device_type", "").startswith("TPU") else original(device)
+
+    def place(self, original: _Original, device: Any, *args: Any, **kwargs: Any) -> Any:
+        """A function of a device's name, with that of the CPU that stands for a TPU's."""
+        if isinstance(device, tf.config.LogicalDevice) and device.device_type.startswith("TPU"):
+            device = tf.config.LogicalDevice(self._names.cpu(device.name), "CPU")
+        elif isinstance(device, str):
+            device = self._names.cpu(device)
+        return original(device, *args, **kwargs)
+
+    def session_target(self, session: Any, target: Any) -> Any:
+        """A session with the TPU's worker is one with this process."""
+        if isinstance(target, bytes):
+            target = target.decode()
+        if isinstance(target, str) and target.rpartition("://")[2] in self._installation.addresses:
+            self._remote.add(session)
+            return ""
+        return target
+
+    def session_devices(self, session: Any, found: list[Any]) -> list[Any]:
+        """What `session.list_devices()` lists: the worker's devices, or those of this machine.
+
+        Args:
+            session: The session.
+            found: The devices that there are.
+        """
+        return self._names.of_session(found, remote=session in self._remote)
+
+    def make_strategy(self, stand_in: type) -> Callable[..., None]:
+        """Initialises a strategy, with the virtual TPU where no resolver is given."""
+
+        def make(self: Any, tpu_cluster_resolver: Any = None, *args: Any, **kwargs: Any) -> None:
+            resolver = tpu_cluster_resolver or InstalledTPUClusterResolver("")
+            stand_in.__init__(self, resolver, *args, **kwargs)  # type: ignore[misc]
+
+        return make
+
+
+def _listed(original: _Original, tpu: Callable[[], list[Any]], device_type: Any) -> list[Any]:
+    found = original(device_type)
+    # The other logical CPUs are the TPU.
+    cpus = [device for device in found if device.device_type == "CPU"][:1]
+    others = [device for device in found if device.device_type != "CPU"]
+    mine = [d for d in tpu() if device_type is None or d.device_type == device_type]
+    return [*cpus, *mine, *others]

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tpunb.errors import VirtualDevicesError
 from tpunb.virtual import _tensorflow as private
+from tpunb.virtual.installation import ADDRESS, current, set_failure
 from tpunb.virtual.patch.device_names import TPUNames
-from tpunb.virtual.patch.state import ADDRESS, current, set_failure
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 
 _LOCAL = "local"
