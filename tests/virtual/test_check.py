@@ -14,7 +14,7 @@ from support.strategies import strategy_of
 
 import tpunb
 from tpunb.virtual._tensorflow import tpu_ops
-from tpunb.virtual.check import CheckError, CheckReport, check
+from tpunb.virtual.check import CheckError, CheckReport, Problem, check
 from tpunb.virtual.replicate.replication import Divergence
 
 X = tf.TensorSpec([8, 16])
@@ -580,3 +580,16 @@ def test_embedding_tables_on_the_cores() -> None:
 
     step(tf.constant([[1], [2]]))
     np.testing.assert_allclose(table.numpy()[:4, 0], [1, 0.6, 0.6, 1])
+
+
+def test_many_problems() -> None:
+    """Some of thousands of problems are shown, and the others counted."""
+    problem = Problem("rule", 1, "", "because " * 10_000, "Do otherwise.")
+    report = CheckReport((problem,) * 10_000, (problem,) * 40)
+    shown = str(report)
+    assert shown.startswith("Does not compile for a TPU: 10000 errors, 40 warnings.")
+    assert shown.count("error rule") == shown.count("warning rule") == 30
+    assert "and 9970 more errors" in shown
+    assert "and 10 more warnings" in shown
+    assert "and 9970 more errors" in report._repr_html_()
+    assert len(shown) + len(report._repr_html_()) < 400_000
