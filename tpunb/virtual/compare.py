@@ -209,18 +209,7 @@ def compare(
         )
     inputs = [_as_input(argument, strategy) for argument in args]
     exact, rounded = (_run(fn, inputs, strategy, arithmetic) for arithmetic in ARITHMETICS)
-    return Comparison(
-        tuple(_differences(exact.results, rounded.results)),
-        tuple(_differences(exact.variables, rounded.variables)),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Ran:
-    """What a run has left: its results, and the variables that it has changed."""
-
-    results: Results
-    variables: Results
+    return Comparison(*(tuple(_differences(*pair)) for pair in zip(exact, rounded, strict=True)))
 
 
 def _as_input(argument: Any, strategy: Any) -> Any:
@@ -242,14 +231,14 @@ def _as_input(argument: Any, strategy: Any) -> Any:
 
 def _run(
     fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any, arithmetic: Arithmetic
-) -> _Ran:
-    """Runs a function once, and gives the variables back their values."""
+) -> tuple[Results, Results]:
+    """What a function returns, and the variables that it changes, which get their values back."""
     with strategy.extended.computing(arithmetic):
         concrete = _traced(fn, inputs, strategy)
     before = VariableValues.used_by(concrete)
     try:
         results = dict(_parts(concrete(), strategy))
-        return _Ran(results, before.changed())
+        return results, before.changed()
     finally:
         before.restore()
 
@@ -263,24 +252,23 @@ def _traced(fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any) -> Any
     def as_caller() -> Any:
         return fn(*inputs)
 
+    def concrete(call: Callable[[], Any]) -> Any:
+        def seeded() -> Any:
+            graph = ops.get_default_graph()
+            graph.seed = 0 if graph.seed is None else graph.seed
+            with _traced_apart(strategy.extended.arithmetic):
+                result = call()
+            return None if isinstance(result, tf.Operation) else result
+
+        return tf.function(seeded).get_concrete_function()
+
     failures = []
     for way in (as_replica, as_caller):
         try:
-            return _concrete(way, strategy.extended.arithmetic)
+            return concrete(way)
         except Exception as error:
             failures.append(error)
     raise failures[0]
-
-
-def _concrete(call: Callable[[], Any], arithmetic: Arithmetic) -> Any:
-    def seeded() -> Any:
-        graph = ops.get_default_graph()
-        graph.seed = 0 if graph.seed is None else graph.seed
-        with _traced_apart(arithmetic):
-            result = call()
-        return None if isinstance(result, tf.Operation) else result
-
-    return tf.function(seeded).get_concrete_function()
 
 
 class _Apart(XLAControlFlowContext):  # type: ignore[misc]

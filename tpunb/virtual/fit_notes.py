@@ -11,7 +11,7 @@ import itertools
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -59,7 +59,8 @@ class _Call(NamedTuple):
 def _call() -> _Call | None:
     """The innermost call of a Keras model's method; None if something else passes the data."""
     model, method, adapter = None, "", None
-    for frame in _callers(sys._getframe(1)):
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
         owner = frame.f_locals.get("self")
         if model is None:
             adapter = adapter or getattr(owner, "data_adapter", getattr(owner, "_adapter", None))
@@ -69,13 +70,8 @@ def _call() -> _Call | None:
                 model, method = owner, "evaluate" if validates else frame.f_code.co_name
         elif str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES:
             return _Call(model, method, adapter, frame.f_code.co_filename, frame.f_lineno)
-    return None
-
-
-def _callers(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
         frame = frame.f_back
+    return None
 
 
 def data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:

@@ -91,8 +91,12 @@ def prepared_import() -> Iterator[None]:
     skip_tpu_search()
 
 
-class QuietImport(MetaPathFinder):
-    """Stands before all that find modules, and prepares every import of TensorFlow."""
+class WatchedImport(MetaPathFinder):
+    """Stands before all that find modules, and takes part in the import of TensorFlow.
+
+    It finds TensorFlow as Python would and has its own loader load it: a failure of the import
+    itself, or that there is no TensorFlow, is as without it.
+    """
 
     def __init__(self) -> None:
         self._asking = False
@@ -112,26 +116,31 @@ class QuietImport(MetaPathFinder):
             spec = importlib.util.find_spec(fullname)
         finally:
             self._asking = False
-        if spec is not None:
-            self._watch(spec.loader)
-        return spec
+        loader: Any = getattr(spec, "loader", None)
+        if hasattr(loader, "exec_module"):
+            # On the loader itself: a wrapper would have to offer all that loaders offer.
+            load = loader.exec_module
 
-    def _watch(self, loader: Any) -> None:
-        load = getattr(loader, "exec_module", None)
-        if load is None:
-            return
-
-        def exec_module(module: types.ModuleType) -> None:
-            with contextlib.suppress(AttributeError):
-                del loader.exec_module  # it may have been taken back by then
-            with prepared_import():
+            def exec_module(module: types.ModuleType) -> None:
+                with contextlib.suppress(AttributeError):
+                    del loader.exec_module  # it may have been taken back by then
                 self.load(module, load)
 
-        loader.exec_module = exec_module
+            loader.exec_module = exec_module
+        return spec
 
     def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
         """Loads TensorFlow by its loader's own function."""
         load(module)
+
+
+class QuietImport(WatchedImport):
+    """Prepares every import of TensorFlow."""
+
+    def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
+        """Loads TensorFlow without the noise."""
+        with prepared_import():
+            load(module)
 
 
 def require_tensorflow() -> None:

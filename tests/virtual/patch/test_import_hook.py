@@ -14,7 +14,7 @@ from counterparts.children import WITHOUT_KERAS, run_code
 from support.tiers import THOROUGH
 
 from tpunb.errors import AcceleratorTypeError, TpuWarning
-from tpunb.virtual import install_when_imported, installation, uninstall
+from tpunb.virtual import import_tensorflow, install_when_imported, installation, uninstall
 from tpunb.virtual.patch import install
 
 pytestmark = pytest.mark.tensorflow
@@ -30,7 +30,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file.write_text("value = 1\n")
     (file.parent / "part.py").write_text("value = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(install, "_MODULE", NAME)
+    monkeypatch.setattr(import_tensorflow, "_MODULE", NAME)
     before = list(sys.meta_path)
     yield file
     sys.meta_path[:] = before
@@ -87,7 +87,7 @@ def test_a_broken_package_breaks_as_it_would(package: Path) -> None:
 
 
 def test_no_package_is_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "_MODULE", "no_such_module_at_all")
+    monkeypatch.setattr(import_tensorflow, "_MODULE", "no_such_module_at_all")
     with (
         install.Hook(lambda: None, required=True),
         pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"),
@@ -133,7 +133,7 @@ def test_uninstall_takes_the_hook_away(package: Path, monkeypatch: pytest.Monkey
 
 NOTEBOOK = """
 import sys
-from tpunb.virtual import install_when_imported
+from tpunb.virtual import import_tensorflow, install_when_imported
 install_when_imported("v3-8", environment=True)
 assert "tensorflow" not in sys.modules
 import os

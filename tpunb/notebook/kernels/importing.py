@@ -35,7 +35,7 @@ class Gate(QuietImport):
     def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
         """Loads TensorFlow, and keeps the reason if it has no virtual TPU."""
         try:
-            load(module)
+            super().load(module, load)
         except TpunbError as error:
             self.error = error
             raise

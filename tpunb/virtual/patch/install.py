@@ -8,21 +8,17 @@ somebody else does.
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from tpunb.errors import TpuWarning
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
-from tpunb.virtual.import_tensorflow import require_tensorflow
+from tpunb.virtual.import_tensorflow import WatchedImport, require_tensorflow
 from tpunb.virtual.installation import (
     Installation,
     current,
@@ -236,14 +232,8 @@ def _wanted(
     return Installation(found, Strictness.of(strict), environment, arithmetic_of(arithmetic))
 
 
-_MODULE = "tensorflow"
-
-
-class Hook(importlib.abc.MetaPathFinder, contextlib.AbstractContextManager[None]):
+class Hook(WatchedImport, contextlib.AbstractContextManager[None]):
     """Waits for TensorFlow's import.
-
-    It finds TensorFlow as Python would and lets its own loader load it; a failure
-    of the import itself, or that there is no TensorFlow, is as without the hook.
 
     Args:
         arrived: Called when TensorFlow has been imported.
@@ -252,6 +242,7 @@ class Hook(importlib.abc.MetaPathFinder, contextlib.AbstractContextManager[None]
     """
 
     def __init__(self, arrived: Callable[[], None], *, required: bool) -> None:
+        super().__init__()
         self._arrived = arrived
         self._required = required
 
@@ -262,44 +253,9 @@ class Hook(importlib.abc.MetaPathFinder, contextlib.AbstractContextManager[None]
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: types.ModuleType | None = None,
-    ) -> importlib.machinery.ModuleSpec | None:
-        """TensorFlow's spec as the other finders give it, with a loader that reports."""
-        del path, target
-        if fullname != _MODULE:
-            return None
-        spec = self._found()
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            self._listen(spec.loader)
-        return spec
-
-    def _found(self) -> importlib.machinery.ModuleSpec | None:
-        for finder in list(sys.meta_path):
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(_MODULE, None)
-            if spec is not None:
-                return spec
-        return None
-
-    def _listen(self, loader: Any) -> None:
-        # On the loader itself: a wrapper would have to offer all that loaders offer.
-        load = loader.exec_module
-
-        def exec_module(module: types.ModuleType) -> None:
-            with contextlib.suppress(AttributeError):
-                del loader.exec_module
-            load(module)
-            self._report()
-            self.__exit__()
-
-        loader.exec_module = exec_module
-
-    def _report(self) -> None:
+    def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
+        """Loads TensorFlow, reports that, and is gone."""
+        load(module)
         try:
             self._arrived()
         except Exception as error:
@@ -311,3 +267,4 @@ class Hook(importlib.abc.MetaPathFinder, contextlib.AbstractContextManager[None]
                 TpuWarning,
                 stacklevel=2,
             )
+        self.__exit__()
