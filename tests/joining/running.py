@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from joining.cases import SUMMED, Case, cases_of
+from support.joined import analyses
 
 from tpunb.virtual import VirtualTPUStrategy
-from tpunb.virtual.replicate import joining
-from tpunb.virtual.replicate import replication as expanding
 from tpunb.virtual.replicate.joined_forms import FRESH
-from tpunb.virtual.replicate.variance import Analysis
 
 REPLICAS = 3
 TOLERANCES = {tf.float16: 2e-2, tf.bfloat16: 1e-1, tf.float64: 1e-8, tf.complex128: 1e-8}
@@ -44,23 +42,6 @@ class Findings:
     refused: Counter[str] = dataclasses.field(default_factory=Counter)
     joined: Counter[str] = dataclasses.field(default_factory=Counter)
     wrong: list[str] = dataclasses.field(default_factory=list)
-
-
-@contextlib.contextmanager
-def everything_joined() -> Iterator[list[Analysis]]:
-    """Joins what can be joined, however little it buys; gives the analyses of what is traced."""
-    found: list[Analysis] = []
-    kept = joining._CONVERSION, joining._BYTES, expanding.join
-
-    def observed(*args: Any) -> Analysis:
-        found.append(kept[2](*args))
-        return found[-1]
-
-    joining._CONVERSION, joining._BYTES, expanding.join = 0.0, 1e9, observed
-    try:
-        yield found
-    finally:
-        joining._CONVERSION, joining._BYTES, expanding.join = kept
 
 
 @dataclasses.dataclass
@@ -215,9 +196,9 @@ def _run(
                 results.append(_result(one.case, inputs, all_reduce))
         return results
 
-    with everything_joined() as analyses:
+    with analyses(costs=False) as found:
         made = tf.function(lambda *args: strategy.run(replica, args=args), autograph=False)(*values)
-    names = {node.name: node.op for one in analyses for node in one.order if node.name in one.plans}
+    names = {node.name: node.op for one in found for node in one.order if node.name in one.plans}
     for number, one in enumerate(batch if findings else []):
         own = [op for name, op in names.items() if name.startswith(f"case{number}/")]
         findings.joined[one.case.op] += one.case.op in own

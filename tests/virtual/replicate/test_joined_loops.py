@@ -2,62 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support import joined
+from support.joined import REPLICAS, SUM, analyses, per_replica
 from support.keras_models import keras
 from support.strategies import each, replica_id, run, strategy_of
 from support.tiers import THOROUGH
 
-from tpunb.virtual.replicate import joining
-from tpunb.virtual.replicate import replication as expanding
+from tpunb.virtual.replicate import joining, replication
 from tpunb.virtual.replicate.variance import Analysis
 
-REPLICAS, SUM = 4, tf.distribute.ReduceOp.SUM
+both = functools.partial(joined.both, strict=False)
 WEIGHTS = np.random.default_rng(7).normal(size=[5, 5]).astype(np.float32)
-
-
-def per_replica(*shape: int, seed: int = 0) -> list[np.ndarray]:
-    values = np.random.default_rng(seed).normal(size=[REPLICAS, *shape])
-    return list(values.astype(np.float32))
 
 
 @pytest.fixture(name="found")
 def fixture_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
     """The analyses of what is traced."""
-    analyses: list[Analysis] = []
-    decide = joining.join
-
-    def observed(*args: Any) -> Any:
-        analysis, at_once = decide(*args)
-        analyses.append(analysis)
-        return analysis, at_once
 
     def failed(*_: Any) -> None:
         raise AssertionError("What is joined could not be written.")
 
-    monkeypatch.setattr(expanding, "join", observed)
-    monkeypatch.setattr(expanding, "logger", failed)
-    return analyses
+    monkeypatch.setattr(replication, "logger", failed)
+    with analyses(costs=True) as found:
+        yield found
 
 
-def flows(analyses: list[Analysis]) -> list[str]:
+def flows(found: list[Analysis]) -> list[str]:
     """The operations of the control flow that is joined."""
-    plans = [(node, one.plans.get(node.name)) for one in analyses for node in one.order]
+    plans = [(node, one.plans.get(node.name)) for one in found for node in one.order]
     return [node.op.removeprefix("Stateless") for node, plan in plans if plan and plan.bodies]
-
-
-def both(function: Callable[..., Any], *columns: list[Any], choice: bool | None = True) -> None:
-    """Compares a replica function's results, joined and not."""
-    results = []
-    for one in (choice, False):
-        strategy = strategy_of(REPLICAS, joined=one, strict=False)
-        results.append(run(strategy, function, *(each(strategy, column) for column in columns)))
-    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
 
 
 def mapped(x: Any, weights: Any) -> Any:

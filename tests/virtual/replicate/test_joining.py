@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.joined import REPLICAS, SUM, analyses, both, operations, per_replica
 from support.keras_models import keras
 from support.replica_operations import (
     DEPTHWISE,
@@ -23,16 +24,7 @@ from support.replica_operations import (
 from support.strategies import each, local, replica_id, run, strategy_of
 from support.tiers import THOROUGH
 
-from tpunb.virtual.replicate import joining
-from tpunb.virtual.replicate import replication as expanding
 from tpunb.virtual.replicate.variance import Analysis
-
-REPLICAS, SUM = 4, tf.distribute.ReduceOp.SUM
-
-
-def per_replica(*shape: int, seed: int = 0) -> list[np.ndarray]:
-    values = np.random.default_rng(seed).normal(size=[REPLICAS, *shape])
-    return list(values.astype(np.float32))
 
 
 def all_reduce(value: Any) -> Any:
@@ -40,35 +32,10 @@ def all_reduce(value: Any) -> Any:
 
 
 @pytest.fixture(name="joined")
-def fixture_joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
+def fixture_joined() -> Iterator[list[Analysis]]:
     """The analyses of what is traced; nothing is too cheap to be joined."""
-    found: list[Analysis] = []
-    decide = joining.join
-
-    def observed(*args: Any) -> Any:
-        analysis, at_once = decide(*args)
-        found.append(analysis)
-        return analysis, at_once
-
-    monkeypatch.setattr(joining, "_CONVERSION", 0.0)
-    monkeypatch.setattr(joining, "_BYTES", 1e9)
-    monkeypatch.setattr(expanding, "join", observed)
-    return found
-
-
-def operations(analyses: list[Analysis]) -> set[str]:
-    """The operations of the nodes that were joined."""
-    return {node.op for one in analyses for node in one.order if node.name in one.plans}
-
-
-def both(function: Callable[..., Any], *columns: list[Any]) -> None:
-    """Compares a replica function's results, joined and not."""
-    results = []
-    for choice in (True, False):
-        strategy = strategy_of(REPLICAS, joined=choice)
-        results.append(run(strategy, function, *(each(strategy, column) for column in columns)))
-    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    with analyses(costs=False) as found:
+        yield found
 
 
 @pytest.mark.parametrize("function", [elements, reductions, shapes, products])

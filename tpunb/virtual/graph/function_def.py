@@ -344,14 +344,16 @@ _PASS_ON = frozenset({"Cast", "Identity"})
 
 def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, int], Sizes]:
     """The shapes that are fully known of what a replica function computes."""
-    found: dict[tuple[str, int], Sizes] = {}
-    for argument, placeholder in zip(definition.signature.input_arg, graph.inputs, strict=True):
-        _note(found, argument.name, 0, placeholder)
+    arguments = zip(definition.signature.input_arg, graph.inputs, strict=True)
+    tensors = {(one.name, 0): placeholder for one, placeholder in arguments}
     for name, operation in named_operations(graph):
         if operation.type not in CALLS:
-            for index, tensor in enumerate(operation.outputs):
-                _note(found, name, index, tensor)
-    return found
+            tensors.update(((name, k), tensor) for k, tensor in enumerate(operation.outputs))
+    return {
+        key: tuple(tensor.shape.as_list())
+        for key, tensor in tensors.items()
+        if tensor.shape.is_fully_defined()
+    }
 
 
 def named_operations(graph: FuncGraph, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -389,12 +391,6 @@ def body_sizes(
         return known_sizes(body, definition)
 
     return sizes
-
-
-def _note(found: dict[tuple[str, int], Sizes], name: str, index: int, tensor: object) -> None:
-    shape = tensor.shape  # type: ignore[attr-defined]
-    if shape.is_fully_defined():
-        found[name, index] = tuple(shape.as_list())
 
 
 class StaticTensors:

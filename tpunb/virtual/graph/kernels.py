@@ -53,7 +53,7 @@ def compiles(node: NodeDef) -> bool:
     """Whether XLA has a kernel for a node and its types."""
     if op_def_registry.get(node.op) is None:
         return True  # the name of a function: the compiler opens it
-    if node.op in RESIZES or not _has_compiler():
+    if node.op in RESIZES or not _kernels("AddV2"):  # a TensorFlow without XLA's kernels
         return True
     kernels = _kernels(node.op)
     if not kernels:
@@ -77,17 +77,7 @@ def why_not(node: NodeDef) -> str:
 @functools.cache
 def _kernels(op: str) -> Sequence[Any]:
     _register()
-    return [kernel for kernel in get_registered_kernels_for_op(op).kernel if _is_xla(kernel)]
-
-
-@functools.cache
-def _has_compiler() -> bool:
-    """Whether this TensorFlow has XLA's kernels at all."""
-    return bool(_kernels("AddV2"))
-
-
-def _is_xla(kernel: Any) -> bool:
-    return bool(kernel.device_type == _DEVICE)
+    return [one for one in get_registered_kernels_for_op(op).kernel if one.device_type == _DEVICE]
 
 
 @functools.cache

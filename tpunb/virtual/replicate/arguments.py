@@ -142,14 +142,12 @@ def _flat(nest: Any) -> list[Any]:
 
 def _as_tensors(column: Sequence[Any]) -> list[Any]:
     if all(value is column[0] for value in column):
-        one = None if column[0] is None else tf.convert_to_tensor(column[0])
-        return [one] * len(column)
-    return [_as_tensor(value) for value in column]
-
-
-def _as_tensor(value: Any) -> Any:
+        return [None if column[0] is None else tf.convert_to_tensor(column[0])] * len(column)
     # A tensor that is converted becomes an input of the graph, although another may take its place.
-    return value if value is None or isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
+    return [
+        value if value is None or isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
+        for value in column
+    ]
 
 
 def _type(value: Any) -> tf.DType:

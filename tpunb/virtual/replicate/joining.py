@@ -270,16 +270,14 @@ class _Candidates:
     def _drops(self, node: NodeDef, plans: dict[str, Plan]) -> bool:
         """Drops a node's plan if it is not worthwhile, or if it has lost what it counts on."""
         plan = plans[node.name]
-        if not self._holds(node, plan, plans):
-            del plans[node.name]
-            return True
-        if Form.LISTED in {*plan.gives, *(take.form for take in plan.takes)}:
-            return False  # lists are not converted: all of them are joined that meet, or none
-        joined, apart = self._costs(node, plan, plans)
-        if joined > apart:
-            del plans[node.name]
-            return True
-        return False
+        if self._holds(node, plan, plans):
+            if Form.LISTED in {*plan.gives, *(take.form for take in plan.takes)}:
+                return False  # lists are not converted: all of them are joined that meet, or none
+            joined, apart = self._costs(node, plan, plans)
+            if joined <= apart:
+                return False
+        del plans[node.name]
+        return True
 
     def _holds(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> bool:
         """Whether what a plan counts on of other nodes is still so.

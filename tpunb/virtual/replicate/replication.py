@@ -446,9 +446,9 @@ class Divergence:
                 self._separate[key] = merged
                 del self._merged[key]
 
-    def _is_stale(self, replication: Replication) -> bool:
-        diverged = not replication.equal.isdisjoint(self.variables)
-        return diverged or not replication.merged.isdisjoint(self._separate)
+    def _is_stale(self, one: Replication) -> bool:
+        equal, merged = one.equal, one.merged
+        return not (equal.isdisjoint(self.variables) and merged.isdisjoint(self._separate))
 
 
 def keys_of(arguments: Arguments, names: Collection[str]) -> set[str]:

@@ -218,11 +218,12 @@ def trace(
         assigned: Whether a device assignment says which cores form a replica.
         watcher: The strategy's, which is told of copies that may differ.
     """
-    specs = [
-        tf.TensorSpec(_common_shape(column), column[0].dtype)
-        for column in columns
-        if column[0] is not None
-    ]
+    specs = []
+    for column in (one for one in columns if one[0] is not None):
+        shape = column[0].shape
+        for tensor in column[1:]:
+            shape = shape.most_specific_compatible_shape(tensor.shape)
+        specs.append(tf.TensorSpec(shape, column[0].dtype))
 
     def call(*placeholders: Any) -> Any:
         values = iter(placeholders)
@@ -236,10 +237,3 @@ def trace(
     with ops.device(None):
         func_graph_from_py_func(graph.name, call, args=tuple(specs), kwargs={}, func_graph=graph)
     return graph
-
-
-def _common_shape(column: Sequence[Any]) -> tf.TensorShape:
-    shape = column[0].shape
-    for tensor in column[1:]:
-        shape = shape.most_specific_compatible_shape(tensor.shape)
-    return shape

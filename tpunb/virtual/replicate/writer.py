@@ -212,7 +212,11 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
     value = data_inputs(node)[0]
     joined = groups(node, builder.nodes)
     if value.source in builder.analysis.plans and len(joined) == 1:
-        _write_joined_sum(builder, node, value)
+        # It is one tensor, or a sum already.
+        taken = builder.joined.taken(value, Form.SUMMED)
+        inputs = [taken, *builder.all_waits(node, builder.replicas)]
+        name, device = instance(node.name, 0), builder.cores[0][0]
+        builder.add("Identity", name, device, inputs, T=node.attr["T"])
         return
     for group in joined:
         first = group[0]
@@ -225,13 +229,6 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
             total = builder.broadcast(f"{name}:sum:0", node.attr["T"], replica, first)
             builder.tensors[node.name, ":output:0", replica] = total
             builder.controls[node.name][replica] = [name]
-
-
-def _write_joined_sum(builder: Builder, node: NodeDef, value: Reference) -> None:
-    """Writes the sum of what is one tensor, or is a sum already."""
-    name, device = instance(node.name, 0), builder.cores[0][0]
-    inputs = [builder.joined.taken(value, Form.SUMMED), *builder.all_waits(node, builder.replicas)]
-    builder.add("Identity", name, device, inputs, T=node.attr["T"])
 
 
 def _write_exchange(builder: Builder, node: NodeDef) -> None:
