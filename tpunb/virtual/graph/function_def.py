@@ -345,13 +345,13 @@ _PASS_ON = frozenset({"Cast", "Identity"})
 def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, int], Sizes]:
     """The shapes that are fully known of what a replica function computes."""
     arguments = zip(definition.signature.input_arg, graph.inputs, strict=True)
-    tensors = {(one.name, 0): placeholder for one, placeholder in arguments}
+    tensors = [((one.name, 0), placeholder) for one, placeholder in arguments]
     for name, operation in named_operations(graph):
         if operation.type not in CALLS:
-            tensors.update(((name, k), tensor) for k, tensor in enumerate(operation.outputs))
+            tensors += [((name, k), tensor) for k, tensor in enumerate(operation.outputs)]
     return {
         key: tuple(tensor.shape.as_list())
-        for key, tensor in tensors.items()
+        for key, tensor in tensors
         if tensor.shape.is_fully_defined()
     }
 
