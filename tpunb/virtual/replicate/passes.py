@@ -19,6 +19,7 @@ from tpunb.virtual.graph.function_def import (
     LOOPS,
     OUTSIDE,
     READS,
+    SLICE_MASKS,
     KnownSizes,
     Library,
     Reference,
@@ -233,7 +234,6 @@ class Pass:
 _ASK = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 _SLICE = "StridedSlice"
 _BROADCAST = "BroadcastGradientArgs"
-_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
 def with_constant_shapes(function: FunctionDef, known: KnownSizes | None) -> FunctionDef:
@@ -289,8 +289,8 @@ class _Constants:
     def _sliced(self, node: NodeDef) -> list[Any] | None:
         """Some sizes of a shape, or one."""
         values = self._values(node)
-        masks = {key: node.attr[f"{key}_mask"].i for key in _MASKS}
-        if values is None or masks.pop("ellipsis") or masks.pop("new_axis"):
+        masks = {key: node.attr[key].i for key in SLICE_MASKS}
+        if values is None or masks["ellipsis_mask"] or masks["new_axis_mask"]:
             return None
         if any(source.source in self._found for source in data_inputs(node)[1:]):
             return None  # which sizes it takes may depend on sizes
@@ -298,10 +298,10 @@ class _Constants:
         if sizes.dtype.kind != "i" or sizes.ndim != 1 or any(one.size != 1 for one in bounds):
             return None
         begin, end, stride = (int(one[0]) for one in bounds)
-        if masks["shrink_axis"]:
+        if masks["shrink_axis_mask"]:
             return [sizes[begin]]
-        some = slice(None if masks["begin"] else begin, None if masks["end"] else end, stride)
-        return [sizes[some]]
+        first, last = (None if masks["begin_mask"] else begin), (None if masks["end_mask"] else end)
+        return [sizes[first:last:stride]]
 
     def _summed(self, node: NodeDef) -> list[Any] | None:
         """The axes over which the gradients of two broadcast tensors are summed."""

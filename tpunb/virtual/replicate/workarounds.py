@@ -90,7 +90,6 @@ def _keep_waits(add: Add, node: NodeDef) -> None:
 
 
 _CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
-_INT32 = type_of(dtypes.int32)
 _NO_MASKS = dict.fromkeys(SLICE_MASKS, integer(0))
 
 
