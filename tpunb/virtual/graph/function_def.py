@@ -97,11 +97,15 @@ def returned(function: FunctionDef) -> list[Returned]:
 
 def function_attributes(node: NodeDef) -> Iterator[Any]:
     """The functions in a node's attributes, whose names may be changed."""
-    for key in sorted(node.attr):
-        value = node.attr[key]
-        if value.WhichOneof("value") == "func":
-            yield value.func
-        yield from value.list.func
+    found: dict[str, Sequence[Any]] = {}
+    for key, value in node.attr.items():
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            found[key] = [value.func]
+        elif kind == "list":
+            found[key] = value.list.func
+    for key in sorted(found):
+        yield from found[key]
 
 
 def called_functions(node: NodeDef) -> list[str]:
