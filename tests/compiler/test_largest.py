@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from support.programs import FITS
 
+from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.largest import LargestBatch, largest_batch
 from tpunb.compiler.program import CompileError
 
@@ -31,7 +33,7 @@ def test_one_more_step_does_not_fit() -> None:
     assert sizes[found.per_replica]
     assert not sizes[found.per_replica + 8]
     assert len(sizes) <= 8
-    assert any("a batch of" in message for message in messages)
+    assert any("try 2: a batch of" in message for message in messages)
 
 
 def test_where_not_one_example_fits_it_says_so() -> None:
@@ -49,7 +51,26 @@ def test_what_does_not_compile_has_no_largest_batch() -> None:
         largest_batch(doubled, 1.0, tpu="v3-8")
 
 
-def test_a_notebook_shows_its_sentence() -> None:
-    pretty = pytest.importorskip("IPython.lib.pretty").pretty
-    found = LargestBatch("v5e-8", 1600, 12800, None, ((1600, 10**9, True),))  # type: ignore[arg-type]
-    assert pretty(found) == str(found) == "v5e-8: 12,800 examples, 1600 a replica."
+def test_a_notebook_shows_its_sentence_and_its_memory() -> None:
+    found = LargestBatch("v5e-8", 1600, 12800, FITS, ((1600, 10**9, True),))
+    assert str(found) == (
+        "v5e-8: 12,800 examples, 1600 a replica. A round batch is 12,288. Next: batch(12288) in "
+        "your dataset."
+    )
+    bundle = found._repr_mimebundle_()
+    assert bundle["text/plain"].startswith(str(found))
+    assert "HBM" in bundle["text/plain"]
+    assert "<div" in bundle["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("per_replica", "round_batch"), [(0, 0), (5, 32), (128, 1024), (200, 1024), (1992, 15360)]
+)
+def test_a_round_batch_beside_the_exact_one(per_replica: int, round_batch: int) -> None:
+    assert LargestBatch("v5e-8", per_replica, 8 * per_replica, FITS, ()).round == round_batch
+
+
+def test_a_batch_that_fits_where_the_given_one_does_not() -> None:
+    program = compile(doubled, tf.TensorSpec([4096, 1024, 1024]), tpu="v5e-8")
+    assert not program.ok
+    assert "A batch of 1024 a replica fits: 8.0 GiB a core." in program.errors[0].fix

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
-from tpunb.compiler import jax_functions, libtpu
+from tpunb.compiler import libtpu
+from tpunb.compiler.batches import lowering, would_fit
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.progress import told
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, deadline_for
-from tpunb.virtual.import_tensorflow import needing_tensorflow
 from tpunb.virtual.strict.diagnostics import chooser
 
 
@@ -48,7 +48,8 @@ def compile(
     """Compiles a function with the TPU's own compiler; no TPU is needed, and nothing is run.
 
     The function is traced, as for its first call: Python code in it runs, and variables
-    that it makes are made.
+    that it makes are made. Where it does not fit, smaller batches, and for a model more
+    cores of the same family, are compiled as well: the error's `fix` says what fits.
 
     Args:
         fn: A replica function, such as one would give to `strategy.run`; a function that
@@ -85,14 +86,8 @@ def compile(
         settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
         function = lower(fn, args, strategy, settings)
         programs = [function.on(kind, settings) for kind in kinds]
+        for place, (kind, program) in enumerate(zip(kinds, programs, strict=True)):
+            if [error.code for error in program.errors] == ["memory"]:
+                found = would_fit(fn, args, strategy, program, kind, settings)
+                programs[place] = program.with_fix(found)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
-
-
-def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[..., Any], Any]:
-    """What lowers a function, JAX's or TensorFlow's, and on whose replicas it runs."""
-    if jax_functions.takes(fn, args):
-        return jax_functions.function_for, None
-    with needing_tensorflow():
-        from tpunb.compiler.prepare import function_for
-        from tpunb.virtual.check import current
-    return function_for, strategy or current()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import grouped
-from tpunb.compiler import jax_functions, libtpu
-from tpunb.compiler.compile import lowering
-from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.compiler import libtpu
+from tpunb.compiler.batches import AnyBatch, lowering, with_any_batch
+from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.progress import told
-from tpunb.compiler.topologies import Target, cores_of, targets
+from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Settings
-from tpunb.virtual.keras_internals import is_model
 from tpunb.virtual.strict.diagnostics import chooser
 
 FINE = 32
@@ -25,6 +24,11 @@ FINE = 32
 _MOST_TRIES = 12
 _LARGEST = 2**24
 _FARTHEST = 16
+_FIRST = 128
+"""The batch of a replica to begin with where none is given."""
+
+_ROUND = 128
+"""Lanes of a TPU's registers and matrix units: batches that are a multiple of it fill them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,17 +72,13 @@ def search(
         unit = max(low // fine // step, 1) * step if fine else step
         if high - low <= unit:
             break
-        guess = _guessed(peaks, available) or _middle(low, high)
-        size = _between(low, high, guess // step * step, unit)
+        guess = (_guessed(peaks, available) or _middle(low, high)) // step * step
+        farthest = high - unit
+        if high == _LARGEST and len(peaks) < 2:  # a line through one size does not lead far
+            farthest = _FARTHEST * low
+        # Where no more is to be expected, show that one more does not fit.
+        size = max(min(guess, farthest), low + unit)
     return low
-
-
-def _between(low: int, high: int, guess: int, unit: int) -> int:
-    """What to try next between what fits and what does not."""
-    if guess <= low:  # what fits may be the answer: show that more does not
-        return low + unit
-    farthest = high - unit if high < _LARGEST else _FARTHEST * low
-    return max(min(guess, farthest), low + unit)
 
 
 def _middle(low: int, high: int) -> int:
@@ -88,7 +88,7 @@ def _middle(low: int, high: int) -> int:
 def _guessed(peaks: Mapping[int, int], available: int) -> int:
     """Where the line through the two sizes nearest to it reaches what there is; or 0.
 
-    Of a single size, the line from nothing.
+    With a single size, a line through the origin.
     """
     near = sorted(peaks, key=lambda size: abs(peaks[size] - available))[:2]
     if not near:
@@ -117,14 +117,28 @@ class LargestBatch:
     program: TpuProgram
     tried: tuple[tuple[int, int | None, bool], ...]
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What IPython shows."""
-        printer.text("LargestBatch(...)" if cycle else str(self))
+    @property
+    def round(self) -> int:
+        """A round global batch that fits too: a multiple of 128 a replica, or a power of two."""
+        per_replica = self.per_replica // _ROUND * _ROUND
+        if self.per_replica and not per_replica:
+            per_replica = 2 ** (self.per_replica.bit_length() - 1)
+        return per_replica * (self.batch // self.per_replica) if self.per_replica else 0
 
     def __str__(self) -> str:
         if not self.per_replica:
             return f"{self.tpu}: not even one example a replica fits."
-        return f"{self.tpu}: {grouped(self.batch)} examples, {grouped(self.per_replica)} a replica."
+        each = f"{grouped(self.batch)} examples, {grouped(self.per_replica)} a replica"
+        round_one = "" if self.round == self.batch else f" A round batch is {grouped(self.round)}."
+        return f"{self.tpu}: {each}.{round_one} Next: batch({self.round}) in your dataset."
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """The sentence, and the program with the bar of its memory."""
+        del include, exclude
+        bundle = self.program._repr_mimebundle_()
+        bundle["text/plain"] = f"{self}\n\n{bundle['text/plain']}"
+        bundle["text/html"] = f"<div>{html.escape(str(self))}</div>{bundle['text/html']}"
+        return bundle
 
 
 @giving_back()
@@ -163,111 +177,51 @@ def largest_batch(
         CompilerUnavailableError: The compiler is not installed.
     """
     libtpu.start()
-    jax = jax_functions.takes(fn, specs)
-    lower, strategy = lowering(fn, specs, strategy)
-    kinds = targets(tpu, strategy)
-    # A model takes its global batch, a replica function that of a replica.
-    whole = is_model(fn) or is_model(getattr(fn, "__self__", None))
-    traced_on = cores_of(strategy)[0] if whole else 1
+    _, replicated = lowering(fn, specs, strategy)
     with told(progress) as say:
-
-        def compiled(kind: Target, args: Sequence[Any]) -> TpuProgram:
-            settings = Settings(chooser(fn), Deadline(timeout), details=False)
-            program: TpuProgram = lower(fn, args, strategy, settings).on(kind, settings)
-            return program
-
         found = []
-        before: int | None
-        for kind in kinds:
-            if jax:  # JAX's take the batch of all devices
-                cores = kind.replicas if whole else jax_functions.devices_of(fn, specs)
-                kind = dataclasses.replace(kind, replicas=cores)
-                before, resized = jax_functions.any_batch(fn, specs)
-            else:
-                cores, before = traced_on, _batch_of(specs)
-                resized = functools.partial(_with_batch, specs, before)
-            sizes = _Sizes(compiled, resized, before, say, cores)
-            found.append(sizes.largest(kind, step))
+        for kind in targets(tpu, replicated):
+            batches = with_any_batch(fn, specs, strategy, kind)
+            if batches.replicas:
+                kind = dataclasses.replace(kind, replicas=batches.replicas)
+
+            def compiled(size: int, kind: Target = kind, batches: AnyBatch = batches) -> TpuProgram:
+                settings = Settings(chooser(fn), Deadline(timeout), details=False)
+                return batches.on(kind, size, settings)
+
+            first = _FIRST if batches.before is None else batches.before // batches.times
+            found.append(_largest(compiled, kind, max(first, step), step, say))
     return found[0] if tpu is None or isinstance(tpu, str) else tuple(found)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sizes:
-    """A function with any batch.
+def _largest(
+    compiled: Callable[[int], TpuProgram],
+    kind: Target,
+    first: int,
+    step: int,
+    progress: Callable[[str], None],
+) -> LargestBatch:
+    """The largest batch of a replica that fits on a TPU type."""
+    tried: dict[int, TpuProgram] = {}
 
-    Attributes:
-        compiled: Compiles it for a TPU type with these arguments.
-        resized: Its arguments with a batch.
-        before: The batch to begin with; None where it is open.
-        progress: Is called with what is done next.
-        times: The batch of its arguments, in batches of a replica.
-    """
-
-    compiled: Callable[[Target, Sequence[Any]], TpuProgram]
-    resized: Callable[[int], Sequence[Any]]
-    before: int | None
-    progress: Callable[[str], None]
-    times: int
-
-    def largest(self, kind: Target, step: int) -> LargestBatch:
-        """The largest batch of a replica that fits on a TPU type."""
-        tried: dict[int, TpuProgram] = {}
-
-        def attempt(size: int) -> Tried:
-            program = tried[size] = self._compiled(size, kind)
-            exact = program.memory is not None and program.memory.exact
-            return Tried(program.ok, program.memory.peak if program.memory and exact else None)
-
-        first = (self.before or step * self.times) // self.times
-        good = search(attempt, first, kind.hardware.usable_bytes, step=step)
-        program = tried[good or min(tried)]
-        batch = good * kind.replicas
-        return LargestBatch(
-            kind.tpu.name,
-            good,
-            batch,
-            dataclasses.replace(program, largest_batch=batch),
-            tuple(
-                (size, one.memory.peak if one.memory else None, one.ok)
-                for size, one in sorted(tried.items())
-            ),
-        )
-
-    def _compiled(self, size: int, kind: Target) -> TpuProgram:
-        self.progress(f"a batch of {grouped(size)} a replica on {kind.tpu.name}")
-        program = self.compiled(kind, self.resized(size * self.times))
+    def attempt(size: int) -> Tried:
+        number = len(tried) + 1
+        progress(f"try {number}: a batch of {grouped(size)} a replica on {kind.tpu.name}")
+        program = tried[size] = compiled(size)
         if program.unknown or any(error.code != "memory" for error in program.errors):
             program.raise_if_refused()
-        return program
+        exact = program.memory is not None and program.memory.exact
+        return Tried(program.ok, program.memory.peak if program.memory and exact else None)
 
-
-def _batch_of(specs: Sequence[Any]) -> int | None:
-    """The batch in the arguments; None where it is open."""
-    import tensorflow as tf
-
-    for value in tf.nest.flatten(_specs(specs)):
-        shape = getattr(value, "shape", None)
-        if shape is not None and len(shape):
-            return None if shape[0] is None else int(shape[0])
-    raise CompileError("None of the arguments has a batch.", fix="Pass a tf.TensorSpec([None, …]).")
-
-
-def _with_batch(specs: Sequence[Any], before: int | None, size: int) -> list[Any]:
-    """The arguments with another batch."""
-    import tensorflow as tf
-
-    def resized(value: Any) -> Any:
-        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-        if shape is None or dtype is None or not len(shape) or shape[0] != before:
-            return value
-        return tf.TensorSpec([size, *shape[1:]], dtype)
-
-    return list(tf.nest.map_structure(resized, _specs(specs)))
-
-
-def _specs(specs: Sequence[Any]) -> list[Any]:
-    """A dataset as its elements are."""
-    if len(specs) == 1 and hasattr(specs[0], "element_spec"):
-        spec = specs[0].element_spec
-        return list(spec) if isinstance(spec, tuple) else [spec]
-    return list(specs)
+    good = search(attempt, first, kind.hardware.usable_bytes, step=step)
+    batch = good * kind.replicas
+    return LargestBatch(
+        kind.tpu.name,
+        good,
+        batch,
+        dataclasses.replace(tried[good or min(tried)], largest_batch=batch),
+        tuple(
+            (size, one.memory.peak if one.memory else None, one.ok)
+            for size, one in sorted(tried.items())
+        ),
+    )

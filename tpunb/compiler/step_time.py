@@ -487,7 +487,7 @@ def _collectives(
 
 
 def _not_counted(found: _Sum) -> Iterator[str]:
-    yield "The host: input, dispatch and what is returned to it."
+    yield "the host's input, its dispatch and what is returned to it."
     if found.unknown_loops:
         yield f"{found.unknown_loops} loops of unknown length are counted as one trip each."
     if found.branches:

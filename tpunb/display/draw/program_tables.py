@@ -11,7 +11,7 @@ from typing import TypeVar
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import byte_count, counted, duration, grouped
 from tpunb.errors.code_problems import SourceLine
-from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, TpuRow
+from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, StepTime, TpuRow
 
 MAX_LINES = 200
 """Lines of code that are kept: of more, those that matter."""
@@ -58,6 +58,7 @@ class Tables:
         padding: Tensors with padding, most wasteful first.
         peak: Bytes of which those of a row are a part.
         omitted: How many rows are left out, by the name of their table; `"errors"` too.
+        rest: The time that no line, or no layer, accounts for, in words.
     """
 
     lines: list[Share]
@@ -69,6 +70,7 @@ class Tables:
     padding: list[Buffer]
     peak: int
     omitted: Mapping[str, int]
+    rest: Mapping[str, str]
 
     def problem(self, row: Share) -> str:
         """What the compiler refuses in a line; empty for nothing."""
@@ -119,7 +121,19 @@ def tables(program: Program) -> Tables:
         padding=wasteful[:MAX_ROWS],
         peak=peak,
         omitted={name: count for name, count in omitted.items() if count > 0},
+        rest=dict(_rest(time)) if time is not None else {},
     )
+
+
+def _rest(time: StepTime) -> Iterator[tuple[str, str]]:
+    """What the shares of lines and of layers leave out, where it is a percent or more."""
+    for name, rows, of in (
+        ("lines", time.by_line, "no line of this code: libraries, such as an optimizer, and"),
+        ("layers", time.by_layer, "no layer: loss, optimizer and"),
+    ):
+        rest = 1 - sum(row.fraction or 0.0 for row in rows)
+        if rows and rest >= 0.01:
+            yield name, f"The other {percent(rest)} of the time is in {of} what the compiler adds."
 
 
 def _first(rows: Sequence[Share]) -> list[Share]:
@@ -255,6 +269,9 @@ def time_phrases(program: Program) -> Iterator[str]:
     if time is None:
         return
     yield f"{time} a call (estimated)"
+    if time.host_decides:
+        yield "too small to compare types: the host decides"
+        return
     if examples is not None and time.low > 0:
         yield f"{rate(examples / time.high)} to {rate(examples / time.low)} examples/s"
     if (per_core := program.examples_per_second_per_core) is not None:
@@ -271,8 +288,10 @@ def facts(program: Program) -> list[str]:
 
 def notes(program: Program) -> list[str]:
     """What a reader has to know, and what the figures leave out."""
-    left_out = () if program.time is None else program.time.not_counted
-    return [shortened(note, _MAX_NOTE) for note in dict.fromkeys((*program.notes, *left_out))]
+    found = list(program.notes)
+    if program.time is not None and program.time.not_counted:
+        found.append(f"Not counted: {' '.join(program.time.not_counted)}")
+    return [shortened(note, _MAX_NOTE) for note in dict.fromkeys(found)]
 
 
 def tensor_source(tensor: Buffer) -> str:
@@ -294,6 +313,14 @@ def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
     rows = [_type_cells(program.row) for program in programs]
     kept = [at for at in range(len(TYPE_HEAD)) if any(row[at] for row in rows)]
     return [TYPE_HEAD[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def types_note(programs: Iterable[Program]) -> str:
+    """What to know of the times in that table; empty for nothing."""
+    small = [one.tpu for one in programs if one.time is not None and one.time.host_decides]
+    if not small:
+        return ""
+    return f"Too small to compare types by time ({', '.join(small)}): the host decides."
 
 
 def _type_cells(row: TpuRow) -> tuple[str, ...]:

@@ -74,6 +74,8 @@ def programs_html(programs: Sequence[Program]) -> str:
         for program, row in zip(programs, cells, strict=True)
     ]
     parts = [_wide(table(rows, head=head, named=True, style=LINED))]
+    if note := shown.types_note(programs):
+        parts.append(_small(note))
     parts += [_folded(shown.title(one), _program(one)) for one in programs[:MAX_PROGRAMS]]
     if (rest := len(programs) - MAX_PROGRAMS) > 0:
         parts.append(block(and_more(rest)))
@@ -269,9 +271,10 @@ def _whole(text: str) -> Markup:
 
 
 def _more(tables: shown.Tables, name: str, drawn: int = 0, there: int = 0) -> str:
-    """The line that says how many rows are left out, here and before."""
-    rest = tables.omitted.get(name, 0) + max(there - drawn, 0)
-    return _small(and_more(rest)) if rest else ""
+    """How many rows are left out, here and before, and what no row accounts for."""
+    omitted = tables.omitted.get(name, 0) + max(there - drawn, 0)
+    rest = tables.rest.get(name, "")
+    return (_small(and_more(omitted)) if omitted else "") + (_small(rest) if rest else "")
 
 
 def _folded(title: str, content: str, *, is_open: bool = False) -> str:

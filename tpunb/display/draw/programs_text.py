@@ -34,6 +34,7 @@ def programs_text(programs: Sequence[Program]) -> str:
         lines.append("  ".join(cells).rstrip())
     for program in programs:
         lines += [f"{program.tpu}: {problem.reason}" for problem in program.errors[:1]]
+    lines += filter(None, [shown.types_note(programs)])
     return plain("\n".join(shortened(line, WIDTH) for line in lines))
 
 
@@ -133,6 +134,7 @@ def _code(tables: shown.Tables, *, timed: bool, held: bool) -> Iterator[str]:
         memory = f"{_bar(row.memory / tables.peak)} {size:>9}" if held else ""
         yield shortened(f"{mark} {number:>4}  {time}{memory}  {row.name.rstrip()}", WIDTH)
     yield from _more(tables, "lines", len(rows), len(tables.lines))
+    yield from _wrapped(tables.rest.get("lines", ""))
 
 
 def _share_bar(row: Share) -> str:
@@ -160,6 +162,7 @@ def _shares(tables: shown.Tables, name: str) -> Iterator[str]:
         time = f"{_share_bar(row)} " if timed else ""
         yield shortened(f"  {time}{seconds:>8} {size:>9}  {row.name}", WIDTH)
     yield from _more(tables, name, MAX_ROWS, len(rows))
+    yield from _wrapped(tables.rest.get(name, ""))
 
 
 def _tensors(tables: shown.Tables, name: str, heading: str) -> Iterator[str]:

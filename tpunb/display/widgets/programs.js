@@ -79,7 +79,7 @@ class ProgramsView {
   // -- Several types
 
   types() {
-    const { types, head, programs } = this.model.get("content");
+    const { types, types_note: note, head, programs } = this.model.get("content");
     if (!types.length) return null;
     const cell = (row, number, index) => {
       if (index) return element("td", {}, row[index]);
@@ -93,9 +93,10 @@ class ProgramsView {
     };
     const rows = types.map((row, number) => element("tr", { "data-verdict": programs[number].verdict },
       ...head.map((_, index) => cell(row, number, index))));
-    return this.wide(element("table", { class: "tpunb-programs-types" },
+    const table = this.wide(element("table", { class: "tpunb-programs-types" },
       element("thead", {}, element("tr", {}, ...head.map((name) => element("th", { scope: "col" }, name)))),
       element("tbody", {}, ...rows)));
+    return note ? element("div", {}, table, element("p", { class: "tpunb-programs-note" }, note)) : table;
   }
 
   // -- The outcome
@@ -190,11 +191,12 @@ class ProgramsView {
       }
       body.push(this.row(row, columns, sorted));
     }
-    const more = this.program.omitted[view];
+    const more = this.program.omitted[view], rest = this.program.rest[view];
     return element("div", {}, this.wide(element("table", { class: "tpunb-programs-table" },
       element("thead", {}, element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, HEADS[name] ?? name)))),
       element("tbody", {}, ...body))),
-      more ? element("p", { class: "tpunb-programs-note" }, `and ${groups(more)} more`) : null);
+      more ? element("p", { class: "tpunb-programs-note" }, `and ${groups(more)} more`) : null,
+      rest ? element("p", { class: "tpunb-programs-note" }, rest) : null);
   }
 
   row(row, columns, sorted) {

@@ -74,7 +74,12 @@ def _programs(value: Any) -> tuple[Program, ...]:
 def _content(programs: Sequence[Program]) -> dict[str, Any]:
     """What the front end draws from: fractions as numbers, all else as the text to be shown."""
     head, types = shown.type_rows(programs) if len(programs) > 1 else ([], [])
-    return {"head": head, "types": types, "programs": list(map(_program, programs))}
+    return {
+        "head": head,
+        "types": types,
+        "types_note": shown.types_note(programs) if types else "",
+        "programs": list(map(_program, programs)),
+    }
 
 
 def _program(program: Program) -> dict[str, Any]:
@@ -106,6 +111,7 @@ def _program(program: Program) -> dict[str, Any]:
             "padding": [_tensor(row, shown.padding_phrase(row), tables) for row in tables.padding],
         },
         "omitted": dict(tables.omitted),
+        "rest": dict(tables.rest),
         "notes": shown.notes(program),
     }
 

@@ -1,0 +1,173 @@
+"""A function with other batches than its own: the largest that fits, or one that fits at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tpunb._util.units import byte_count, grouped
+from tpunb.compiler import jax_functions
+from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.compiler.topologies import Target, cores_of, target
+from tpunb.compiler.verdict import Settings
+from tpunb.tpu.types import accelerator_types
+from tpunb.virtual.import_tensorflow import needing_tensorflow
+from tpunb.virtual.keras_internals import is_model
+
+_TRIES = 3
+
+
+def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[..., Any], Any]:
+    """What lowers a function, JAX's or TensorFlow's, and on whose replicas it runs."""
+    if jax_functions.takes(fn, args):
+        return jax_functions.function_for, None
+    with needing_tensorflow():
+        from tpunb.compiler.prepare import function_for
+        from tpunb.virtual.check import current
+    return function_for, strategy or current()
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyBatch:
+    """A function with any batch.
+
+    Attributes:
+        lower: Lowers it with given arguments.
+        resized: Its arguments with a batch.
+        before: The batch that they have; None where it is open.
+        times: Their batch, in batches of a replica.
+        replicas: How many replicas run a function of JAX, whose arguments say so; else None.
+    """
+
+    lower: Callable[[Sequence[Any], Settings], Any]
+    resized: Callable[[int], Sequence[Any]]
+    before: int | None
+    times: int
+    replicas: int | None = None
+
+    def on(self, kind: Target, per_replica: int, settings: Settings) -> TpuProgram:
+        """Compiles it for a TPU type, with a batch of each replica."""
+        arguments = self.resized(per_replica * self.times)
+        program: TpuProgram = self.lower(arguments, settings).on(kind, settings)
+        return program
+
+
+def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) -> AnyBatch:
+    """A function whose batch can be changed; see `tpunb.largest_batch` for what the batch is.
+
+    Raises:
+        CompileError: None of the arguments has a batch.
+    """
+    lower, strategy = lowering(fn, args, strategy)
+
+    def lowered(arguments: Sequence[Any], settings: Settings) -> Any:
+        return lower(fn, arguments, strategy, settings)
+
+    # A model takes its global batch, a replica function that of a replica.
+    whole = is_model(fn) or is_model(getattr(fn, "__self__", None))
+    if jax_functions.takes(fn, args):  # JAX's take the batch of all devices
+        cores = kind.replicas if whole else jax_functions.devices_of(fn, args)
+        before, resized = jax_functions.any_batch(fn, args)
+        return AnyBatch(lowered, resized, before, cores, cores)
+    size = _batch_of(args)
+    times = cores_of(strategy)[0] if whole else 1
+    return AnyBatch(lowered, functools.partial(_with_batch, args, size), size, times)
+
+
+def would_fit(
+    fn: Any, args: Sequence[Any], strategy: Any, program: TpuProgram, kind: Target, how: Settings
+) -> str:
+    """What would fit in place of a program that does not: sentences, each of them compiled.
+
+    A smaller batch, and, for a model, the same batch on more cores.
+    """
+    settings = dataclasses.replace(how, speed=False, details=False)
+    found = []
+    try:
+        batches = with_any_batch(fn, args, strategy, kind)
+        if batches.before is None:
+            return ""
+        own = batches.before // batches.times
+        for size in _smaller(own, program):
+            settings.progress(f"trying a batch of {grouped(size)} a replica on {kind.tpu.name}")
+            smaller = batches.on(kind, size, settings)
+            if smaller.ok and smaller.memory:
+                takes = byte_count(smaller.memory.peak)
+                batch = f"{grouped(size)} a replica"
+                if program.examples:
+                    batch = f"{grouped(size * kind.replicas)} ({batch})"
+                found.append(f"A batch of {batch} fits: {takes} a core.")
+                if program.examples and (larger := _larger(kind, program.examples, size)):
+                    found += _on(larger, batches, program.examples, settings)
+                break
+    except Exception:  # of the function with another batch: its own verdict stands
+        logging.getLogger("tpunb.compiler").debug("no other batch", exc_info=True)
+    return " ".join(found)
+
+
+def _smaller(batch: int, program: TpuProgram) -> Iterator[int]:
+    """Halves of a batch, from the first that may fit if memory is proportional to the batch."""
+    over = program.memory.fraction if program.memory else 1.0
+    size, tries = batch // 2, 0
+    while size and tries < _TRIES:
+        if size * over <= batch:
+            yield size
+            tries += 1
+        size //= 2
+
+
+def _larger(kind: Target, examples: int, per_replica: int) -> Target | None:
+    """The smallest type of the same family on which a replica has so small a part of a batch."""
+    for name in accelerator_types():
+        family, _, _ = name.partition("-")
+        if family == kind.tpu.family:
+            found = target(name, None, kind.partitions)
+            if found.replicas * per_replica >= examples and examples % found.replicas == 0:
+                return found
+    return None
+
+
+def _on(kind: Target, batches: AnyBatch, examples: int, settings: Settings) -> Iterator[str]:
+    """The sentence that a global batch fits on a larger type, if it does."""
+    settings.progress(f"trying {kind.tpu.name}")
+    if batches.replicas is not None:  # a model of JAX's takes the batch of all cores
+        batches = dataclasses.replace(batches, times=kind.replicas)
+    program = batches.on(kind, examples // kind.replicas, settings)
+    if program.ok and program.memory:
+        takes = byte_count(program.memory.peak)
+        yield f"{grouped(examples)} fit on a {kind.tpu.name}: {takes} a core."
+
+
+def _batch_of(specs: Sequence[Any]) -> int | None:
+    """The batch in the arguments; None where it is open."""
+    import tensorflow as tf
+
+    for value in tf.nest.flatten(_specs(specs)):
+        shape = getattr(value, "shape", None)
+        if shape is not None and len(shape):
+            return None if shape[0] is None else int(shape[0])
+    raise CompileError("None of the arguments has a batch.", fix="Pass a tf.TensorSpec([None, …]).")
+
+
+def _with_batch(specs: Sequence[Any], before: int | None, size: int) -> list[Any]:
+    """The arguments with another batch."""
+    import tensorflow as tf
+
+    def resized(value: Any) -> Any:
+        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+        if shape is None or dtype is None or not len(shape) or shape[0] != before:
+            return value
+        return tf.TensorSpec([size, *shape[1:]], dtype)
+
+    return list(tf.nest.map_structure(resized, _specs(specs)))
+
+
+def _specs(specs: Sequence[Any]) -> list[Any]:
+    """A dataset as its elements are."""
+    if len(specs) == 1 and hasattr(specs[0], "element_spec"):
+        spec = specs[0].element_spec
+        return list(spec) if isinstance(spec, tuple) else [spec]
+    return list(specs)
