@@ -285,7 +285,7 @@ def test_what_cannot_be_compiled_says_what_to_do(eight: Any) -> None:
         compile(lambda x: x, SQUARE)
     with pytest.raises(AcceleratorTypeError):
         compile(lambda x: x, SQUARE, tpu="v5e-9")
-    with pytest.raises(CompileError, match="no TPU that a compiler knows"):
+    with pytest.raises(CompileError, match="needs a TPU type"):
         compile(lambda x: x, SQUARE, tpu="8")
     with pytest.raises(CompileError, match="no program"):
         compile(lambda x: tf.matmul(x, x), tf.TensorSpec([4, 4], tf.int64), tpu="v5e-8").as_text()
@@ -353,3 +353,11 @@ def test_a_model_made_without_a_strategy_needs_none() -> None:
     program = compile(model, tf.TensorSpec([64, 8]), tf.TensorSpec([64, 4]), tpu="v5e-1")
     assert program.ok
     assert (program.replicas, program.examples) == (1, 64)
+
+
+def test_a_model_that_makes_variables_in_its_first_trace_is_compiled_once() -> None:
+    tf_keras = pytest.importorskip("tf_keras")
+    model = tf_keras.Sequential([tf_keras.Input([8]), tf_keras.layers.Dense(4)])
+    model.compile(tf_keras.optimizers.legacy.SGD(momentum=0.9), "mse")
+    program = compile(model, tf.TensorSpec([16, 8]), tf.TensorSpec([16, 4]), tpu="v5e-8")
+    assert not any("strategy.run" in note for note in program.notes)

@@ -36,7 +36,7 @@ class TpuProgram(Program):
                 compiler does not give it for this TPU.
         """
         if not self.text:
-            reason = self.unknown or "the compiler gave none for it."
+            reason = self.unknown or "the compiler did not return it."
             if self.errors:
                 reason = "it does not compile."
             raise CompileError(f"There is no program for {self.tpu}: {reason}")
@@ -104,7 +104,7 @@ def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
         return programs[0]
     largest = max(programs, key=lambda one: one.memory.peak if one.memory else 0)
     times = [one.time for one in programs if one.time is not None]
-    note = f"It calls strategy.run {len(programs)} times: memory is that of the largest program."
+    note = f"It calls strategy.run {len(programs)} times; the memory is the largest program's."
     return dataclasses.replace(
         largest,
         errors=tuple(dict.fromkeys(error for one in programs for error in one.errors)),

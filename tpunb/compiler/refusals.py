@@ -1,4 +1,4 @@
-"""What libtpu's refusals mean: the rule, the node, and what to do."""
+"""The meaning of libtpu's refusals: the rule, the node, and the fix."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _FIXES: tuple[tuple[str, str, str, str], ...] = (
     (
         _X64,
         "x64-op",
-        "The TPU's compiler has no way to do it in {types}.",
-        "Cast to int32 or float32 before it; NumPy arrays are 64-bit by default.",
+        "The TPU's compiler does not support this operation in {types}.",
+        "Cast to int32 or float32 first; NumPy arrays are 64-bit by default.",
     ),
     (
         "#stablehlo.bounds<",
         "dynamic-shape",
-        "A tensor has several sizes that depend on data, which JAX's way to the compiler has not.",
+        "Several sizes of a tensor depend on data, which JAX's compile path does not support.",
         "Work at a fixed shape: mask, or pad.",
     ),
     (
         "dynamic",
         "dynamic-shape",
-        "The TPU's compiler cannot do it with a size that depends on data.",
+        "The TPU's compiler does not support this operation with a size that depends on data.",
         "Work at a fixed shape: mask, or pad.",
     ),
     (
         "memory space vmem",
         "compile",
-        "One operation needs more than the core's fast memory.",
+        "One operation needs more fast memory than the core has.",
         "Split the tensor that it works on, or change its shape.",
     ),
 )
@@ -51,7 +51,7 @@ _TYPES = {"s64": "int64", "u64": "uint64", "f64": "float64", "c128": "complex128
 
 
 def needed_bytes(message: str) -> int | None:
-    """What a program would need of HBM, from the error that says it does not fit.
+    """Reads from the error how much HBM a program that does not fit would need.
 
     Returns:
         Bytes; 0 where the error does not say how many, None for another error.
@@ -68,7 +68,7 @@ def needed_bytes(message: str) -> int | None:
 
 
 def refusal(message: str) -> Diagnostic:
-    """What is the matter with a program that libtpu refuses for another reason than memory."""
+    """Explains why libtpu refuses a program for another reason than memory."""
     found = _NODE.search(message)
     node = found[1] if found else ""
     for sign, rule, reason, fix in _FIXES:
@@ -76,7 +76,7 @@ def refusal(message: str) -> Diagnostic:
             kind = _OF_X64.search(message)
             types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
             return Diagnostic(rule, node, "", reason.format(types=types), fix, message)
-    first = unmarked(message).splitlines()[0].rstrip(".") if message else "it says not why"
+    first = unmarked(message).splitlines()[0].rstrip(".") if message else "it gives no reason"
     return Diagnostic(
         "compile",
         node,
@@ -88,7 +88,7 @@ def refusal(message: str) -> Diagnostic:
 
 
 def memory_refusal(message: str, needed: int, available: int, largest: Buffer | None) -> Diagnostic:
-    """What is the matter with a program that does not fit."""
+    """Explains why a program does not fit."""
     takes = byte_count(needed) if needed else "more than that"
     reason = f"The program takes {takes} of a core's {byte_count(available)}."
     if largest is not None:

@@ -489,15 +489,15 @@ def _collectives(
 def _not_counted(found: _Sum) -> Iterator[str]:
     yield "the host's input, its dispatch and what is returned to it."
     if found.unknown_loops:
-        yield f"{found.unknown_loops} loops of unknown length are counted as one trip each."
+        yield f"Loops of unknown length ({found.unknown_loops}) count as one trip each."
     if found.branches:
-        yield f"Of {found.branches} conditionals, the mean of the branches is counted."
+        yield f"Conditionals ({found.branches}) count as the mean of their branches."
     if found.irregular:
         names = ", ".join(f"{kind}s" for kind in sorted(found.irregular))
-        yield f"The compiler gives no cycles for {names}: modelled, by rows and by memory."
+        yield f"The compiler gives no cycles for {names}: they are modelled by rows and by memory."
     if found.without_cycles:
         names = ", ".join(sorted(found.without_cycles)[:6])
-        yield f"The compiler gives no cycles for {names}: counted as what they read and write."
+        yield f"The compiler gives no cycles for {names}: they count as what they read and write."
     if any(cost.kind == "collective" for cost in found.costs):
         yield (
             "Collectives are modelled from the links' bandwidth: hidden behind other work in the "

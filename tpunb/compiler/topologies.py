@@ -61,8 +61,8 @@ def target(tpu: str, replicas: int | None, partitions: int = 1) -> Target:
     kind = accelerator(tpu)
     if kind.family not in HARDWARE:
         raise CompileError(
-            f"{kind.name}: a number of cores is no TPU that a compiler knows.",
-            fix="Name a TPU type: tpu='v5e-8'.",
+            f"{kind.name}: the compiler needs a TPU type, not a number of cores.",
+            fix="Name one, such as tpu='v5e-8'.",
         )
     if kind.num_devices < partitions:
         raise CompileError(

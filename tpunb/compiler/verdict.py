@@ -26,12 +26,12 @@ _SECONDS = 300.0
 # So close to the limit, low effort may come to another verdict than all of it.
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
-_PARTLY = "The largest tensors are those of the same program compiled for v5p, into which it fits."
+_PARTLY = "The largest tensors are those of the same program compiled for v5p, where it fits."
 _BOUNDED = (
-    "Some sizes depend on data: a TPU keeps room for the largest, and computes all of it. Not "
-    "every operation takes such sizes, and TensorFlow may refuse to return them."
+    "Some sizes depend on data: a TPU reserves room for the largest, and computes all of it. Not "
+    "every operation supports such sizes, and TensorFlow may refuse to return them."
 )
-_LOW_EFFORT = "Compiled with low effort: all of it may change the peak by some percent."
+_LOW_EFFORT = "Compiled at low effort; full effort may change the peak by a few percent."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,7 +125,9 @@ def _asked(
     answer = _ask(prepared, wanted, settings, low=low)
     if not low or not _is_close(answer, wanted.hardware.usable_bytes):
         return answer, low
-    settings.progress(f"compiling for {wanted.tpu.name} again: it just fits, or just does not")
+    settings.progress(
+        f"compiling for {wanted.tpu.name} again, at full effort: it is close to the limit"
+    )
     return _ask(prepared, wanted, settings, low=False), False
 
 
@@ -157,10 +159,14 @@ def _accepted(
     if answer.bounded:
         notes.append(_BOUNDED)
     if module is None and settings.details:
-        notes.append(f"The compiler gives no program for {wanted.tpu.name}: totals only.")
+        notes.append(
+            f"The compiler does not return the program for {wanted.tpu.name}: totals only."
+        )
     timed = settings.speed and module is not None
     if timed and wanted.hardware.clock is None:
-        notes.append(f"No time is estimated: the clock of a {wanted.tpu.family} is not published.")
+        notes.append(
+            f"The time is not estimated: the clock of {wanted.tpu.family} is not published."
+        )
     return dataclasses.replace(
         program,
         memory=memory,
@@ -203,7 +209,7 @@ def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMe
     roomy = target(_ROOMIEST, None, min(wanted.partitions, 4))
     if not settings.details or wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes:
         return None
-    settings.progress("looking for what takes the memory")
+    settings.progress("finding the tensors that take the memory")
     try:
         answer = _ask(prepared, roomy, settings, low=True)
     except ChildLostError:

@@ -249,7 +249,7 @@ def trace_for(
         found: list[_Seen] = []
         with observing(lambda traced: found.append(see(traced)), written=False):
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
-        return found
+        return found[-1:]  # the first trace is made twice where it makes variables
 
     def as_caller() -> list[_Seen]:
         found: list[_Seen] = []
