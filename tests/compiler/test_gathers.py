@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpunb.compiler.hlo import parse
+from tpunb.compiler.hlo import is_depthwise, parse
 from tpunb.compiler.step_time import irregular
 from tpunb.compiler.topologies import target
 
@@ -75,6 +75,42 @@ def test_a_sort_is_a_network() -> None:
 
 def test_other_operations_are_not_its_business() -> None:
     assert cost("sum") == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "sizes", "depthwise"),
+    [
+        ("b01f_01io->b01f, feature_group_count=480", "16,64,64,480", True),
+        ("f01b_i01o->01bf, batch_group_count=480", "5,5,1,480", True),
+        ("b01f_01io->b01f, feature_group_count=32", "16,64,64,256", False),
+        ("b01f_01io->b01f", "16,64,64,4", False),
+    ],
+)
+def test_a_convolution_of_narrow_groups_is_the_vector_units(
+    labels: str, sizes: str, depthwise: bool
+) -> None:
+    text = PROGRAM.replace(
+        "ROOT %result",
+        f"%conv = f32[{sizes}]{{3,2,1,0}} convolution(%x, %x), dim_labels={labels}\n  ROOT %result",
+    )
+    assert is_depthwise(parse(text).entry.by_name["conv"]) is depthwise
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_the_vector_unit_takes_its_cycles_at_least() -> None:
+    import tensorflow as tf
+
+    from tpunb.compiler.compile import compile  # noqa: A004
+
+    def fn(x: Any, w: Any) -> Any:
+        return tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME")
+
+    specs = tf.TensorSpec([16, 64, 64, 480]), tf.TensorSpec([5, 5, 480, 1])
+    time = compile(fn, *specs, tpu="v3-8", speed=True).time
+    assert time is not None
+    # A roofline of the matrix unit and memory has 0.6 ms; 25 products a number on 1024 lanes take 0.8.
+    products, memory = 25 * 16 * 64 * 64 * 480 / 1024 / 940e6, 2 * 4 * 16 * 64 * 64 * 480 / 450e9
+    assert products < time.low < time.high < 2 * (products + 2 * memory)
 
 
 @pytest.mark.usefixtures("libtpu")

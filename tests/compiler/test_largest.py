@@ -73,4 +73,5 @@ def test_a_round_batch_beside_the_exact_one(per_replica: int, round_batch: int) 
 def test_a_batch_that_fits_where_the_given_one_does_not() -> None:
     program = compile(doubled, tf.TensorSpec([4096, 1024, 1024]), tpu="v5e-8")
     assert not program.ok
-    assert "A batch of 1024 a replica fits: 8.0 GiB a core." in program.errors[0].fix
+    assert "32,768 fit on a v5e-32: 8 GiB a core." in program.errors[0].fix
+    assert "A batch of 8192 (1024 a replica) fits: 8 GiB a core." in program.errors[0].fix

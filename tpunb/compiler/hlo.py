@@ -414,6 +414,11 @@ def _constant(instruction: Instruction) -> int | None:
     return int(instruction.argument)
 
 
+_GROUPED = re.compile(r"(?:feature|batch)_group_count=(\d+)")
+_RESULT_LABELS = re.compile(r"dim_labels=\w+->(\w+)")
+_NARROW = 8
+"""Features of a group: the rows of a tile."""
+
 _LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
@@ -434,6 +439,14 @@ def products(
         inner = module.computations.get(instruction.called.get("calls", ""))
         for one in inner.instructions if inner else ():
             yield from products(one, module, inner)
+
+
+def is_depthwise(product: Instruction) -> bool:
+    """Whether a convolution's groups are so narrow that the matrix unit has nothing to sum."""
+    groups, labels = _GROUPED.search(product.rest), _RESULT_LABELS.search(product.rest)
+    if groups is None or labels is None:
+        return False
+    return product.results[0].sizes[labels[1].index("f")] < _NARROW * int(groups[1])
 
 
 def multiplications(product: Instruction, inside: Computation) -> float:

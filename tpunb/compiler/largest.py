@@ -27,6 +27,9 @@ _FARTHEST = 16
 _FIRST = 128
 """The batch of a replica to begin with where none is given."""
 
+_FINEST = 256
+"""To such a part of itself a batch is exact that `largest_batch` finds, or to its step."""
+
 _ROUND = 128
 """Lanes of a TPU's registers and matrix units: batches that are a multiple of it fill them."""
 
@@ -64,6 +67,7 @@ def search(
     low, high = 0, _LARGEST
     peaks: dict[int, int] = {}
     size = max(first // step, 1) * step
+    retreat = 1
     for _ in range(_MOST_TRIES):
         found = attempt(size)
         if found.peak is not None:
@@ -73,7 +77,9 @@ def search(
         if high - low <= unit:
             break
         guess = (_guessed(peaks, available) or _middle(low, high)) // step * step
-        farthest = high - unit
+        # Lines that lead beyond what does not fit are wrong: each one goes further back.
+        retreat = 1 if found.fits or guess < high else 4 * retreat
+        farthest = max(high - retreat * unit, (low + high) // 2 // step * step)
         if high == _LARGEST and len(peaks) < 2:  # a line through one size does not lead far
             farthest = _FARTHEST * low
         # Where no more is to be expected, show that one more does not fit.
@@ -164,7 +170,7 @@ def largest_batch(
             what else has it in all its arrays is resized with it.
         tpu: A TPU type, or several; by default the strategy's.
         strategy: As for `tpunb.compile`.
-        step: The batch of a replica is a multiple of it.
+        step: The batch of a replica is a multiple of it; it is exact to that, or to a 256th.
         timeout: Seconds that one batch may take.
         progress: Is called with what is done next; by default a notebook's cell shows it.
 
@@ -213,7 +219,7 @@ def _largest(
         exact = program.memory is not None and program.memory.exact
         return Tried(program.ok, program.memory.peak if program.memory and exact else None)
 
-    good = search(attempt, first, kind.hardware.usable_bytes, step=step)
+    good = search(attempt, first, kind.hardware.usable_bytes, step=step, fine=_FINEST)
     batch = good * kind.replicas
     return LargestBatch(
         kind.tpu.name,
