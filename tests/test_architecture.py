@@ -39,7 +39,7 @@ ROOMS = (
 
 TENSORFLOW = {"virtual", "compiler", "cells", "connection", "verification", "keras"}
 IPYTHON = {"notebook"}
-PRIVATE = {"virtual._tensorflow", "virtual.strict.xla_process", "virtual.tensorflow_runtime"}
+PRIVATE = {"virtual._tensorflow", "virtual.strict.xla", "virtual.tensorflow_runtime"}
 """The others run in processes of their own, for which all of the first takes too long."""
 
 MODULES = {

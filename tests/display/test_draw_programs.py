@@ -145,7 +145,7 @@ def test_errors_without_figures() -> None:
 
 def test_an_error_of_a_cell_is_at_the_cells_line() -> None:
     """A check names no file where there is only a cell."""
-    problem = Problem("float64", 6, "", "No.", "Yes.")
+    problem = Problem("float64", "No.", "Yes.", 6)
     found = tables(dataclasses.replace(made.REFUSED, errors=(problem,)))
     assert numbers(found.lines) == list(range(2, 10))
     assert numbers([row for row in found.lines if found.problem(row)]) == [6]

@@ -19,7 +19,7 @@ from support.patience import PATIENCE
 from support.tiers import thorough
 
 from tpunb import cli
-from tpunb.cli.signals import Stopped, StopSignals
+from tpunb.cli.command import Stopped, StopSignals
 from tpunb.notebook.files import NotebookError, read_notebook, write_notebook
 
 pytest_plugins = ["pytester"]

@@ -102,10 +102,10 @@ TOO_LARGE = TpuProgram(
     errors=(
         Problem(
             "memory",
-            4,
-            CELL,
             "It needs 9.1 GiB of a core's 7.48 GiB.",
             "Take a smaller batch.",
+            4,
+            CELL,
         ),
     ),
     memory=dataclasses.replace(
@@ -119,8 +119,8 @@ REFUSED = TpuProgram(
     "v5e-8",
     8,
     errors=(
-        Problem("unsupported-op", 6, CELL, "StringJoin has no kernel.", "Do it in the input."),
-        Problem("float64", None, "", "complex128 is no type of a TPU's.", "Take complex64."),
+        Problem("unsupported-op", "StringJoin has no kernel.", "Do it in the input.", 6, CELL),
+        Problem("float64", "complex128 is no type of a TPU's.", "Take complex64."),
     ),
     lines=LINES,
 )
@@ -136,7 +136,7 @@ def hostile() -> TpuProgram:
     return TpuProgram(
         HOSTILE,
         8,
-        errors=(Problem(HOSTILE, 1, f"{HOSTILE}.py", HOSTILE, HOSTILE),),
+        errors=(Problem(HOSTILE, HOSTILE, HOSTILE, 1, f"{HOSTILE}.py"),),
         memory=dataclasses.replace(
             MEMORY, largest=(buffer,), padding=(buffer,), by_line=(share,), by_layer=(share,)
         ),

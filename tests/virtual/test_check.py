@@ -584,7 +584,7 @@ def test_embedding_tables_on_the_cores() -> None:
 
 def test_many_problems() -> None:
     """Some of thousands of problems are shown, and the others counted."""
-    problem = Problem("rule", 1, "", "because " * 10_000, "Do otherwise.")
+    problem = Problem("rule", "because " * 10_000, "Do otherwise.", 1)
     report = CheckReport((problem,) * 10_000, (problem,) * 40)
     shown = str(report)
     assert shown.startswith("Does not compile for a TPU: 10000 errors, 40 warnings.")

@@ -168,7 +168,7 @@ class Programs:
             raise error
         reason = getattr(error, "message", None) or first_line(error)
         fix = getattr(error, "fix", "") or "Fix this line first."
-        problem = Problem("trace", lines[-1], "", reason, fix)
+        problem = Problem("trace", reason, fix, lines[-1])
         return dataclasses.replace(found, errors=(*found.errors, problem))
 
     def traced(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tpunb.cli.outcome import Failed
+from tpunb.cli.command import Failed, add_command
 
 _EPILOG = """\
 examples:
@@ -20,22 +20,23 @@ exit codes: 0 done; 1 there is no compiler; 2 the command failed
 
 def add_to(commands: Any) -> None:
     """Adds the command and its own commands to those of the parser."""
-    compiler = commands.add_parser(
+    compiler = add_command(
+        commands,
         "compiler",
         help="install, show and remove the TPU's own compiler",
         description="The TPU's own compiler, libtpu, with the JAX that it fits, in an environment "
         "of its own in your cache folder. Your JAX, libtpu and Keras stay as they are.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = compiler.add_subparsers(required=True, metavar="ACTION", title="actions")
-    install = actions.add_parser(
+    install = add_command(
+        actions,
         "install",
+        _install,
         help="install it, or another release of it",
         description="Download JAX and libtpu with pip, or with uv where Python has no pip, into "
         "your cache folder. libtpu is under Google Cloud Platform's terms.",
         epilog="example:\n  tpunb compiler install",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     install.add_argument(
         "--python",
@@ -43,23 +44,22 @@ def add_to(commands: Any) -> None:
         default="",
         help="the Python that runs it, 3.11 or later (default: the one of this command)",
     )
-    install.set_defaults(command=_install)
-    status = actions.add_parser(
+    add_command(
+        actions,
         "status",
+        _status,
         help="show where it is, its releases and its size",
         description="Show which compiler is used: folder, Python, releases and size.",
         epilog="example:\n  tpunb compiler status",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    status.set_defaults(command=_status)
-    remove = actions.add_parser(
+    add_command(
+        actions,
         "remove",
+        _remove,
         help="delete what install made",
         description="Delete the environment that install made, and nothing else.",
         epilog="example:\n  tpunb compiler remove",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    remove.set_defaults(command=_remove)
 
 
 def _install(args: argparse.Namespace) -> None:

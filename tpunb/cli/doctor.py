@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from tpunb.cli.outcome import Failed
+from tpunb.cli.command import Failed, add_command
 
 _EPILOG = """\
 examples:
@@ -19,17 +19,17 @@ exit codes: 0 no blocking problems; 1 something to fix first
 
 def add_to(commands: Any) -> None:
     """Adds the command to those of the parser."""
-    doctor = commands.add_parser(
+    doctor = add_command(
+        commands,
         "doctor",
+        _doctor,
         help="check this machine's TPU setup and show the next step",
         description="Show versions and conflicts, TPU devices and the processes that use them, "
         "relevant environment variables, memory, what %%tpu_connect would do, and the next step. "
         "It does not import TensorFlow and hides secrets.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     doctor.add_argument("--json", action="store_true", help="print the report as JSON")
-    doctor.set_defaults(command=_doctor)
 
 
 def _doctor(args: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any, TextIO
 
-from tpunb.cli.outcome import Failed
+from tpunb.cli.command import Failed, add_command
 
 _EPILOG = """\
 examples:
@@ -21,12 +21,13 @@ exit codes: 0 explained; 1 the error is unknown
 
 def add_to(commands: Any) -> None:
     """Adds the command to those of the parser."""
-    explain = commands.add_parser(
+    explain = add_command(
+        commands,
         "explain",
+        _explain,
         help="explain a common error of TPU users",
         description="Explain why an error happens and how to fix it, without TensorFlow.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     explain.add_argument(
         "text",
@@ -38,7 +39,6 @@ def add_to(commands: Any) -> None:
     explain.add_argument(
         "--all", action="store_true", help="print the whole catalogue, as Markdown"
     )
-    explain.set_defaults(command=_explain)
 
 
 def _explain(args: argparse.Namespace) -> None:

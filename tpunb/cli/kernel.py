@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tpunb.cli.command import add_command
+
 _EPILOG = """\
 examples:
   tpunb kernel install v5e-8                for you, in every Jupyter of yours
@@ -34,43 +36,44 @@ TPUNB_TPU=v3-32 in the environment of Jupyter overrides the type.
 
 def add_to(commands: Any) -> None:
     """Adds the command and its own commands to those of the parser."""
-    kernel = commands.add_parser(
+    kernel = add_command(
+        commands,
         "kernel",
         help="install, list and remove Jupyter kernels with a virtual TPU",
         description="Jupyter kernels in which any TPU notebook runs unmodified: TensorFlow's own "
         "names answer for a virtual TPU.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = kernel.add_subparsers(required=True, metavar="ACTION", title="actions")
     _add_install(actions)
-    listing = actions.add_parser(
+    add_command(
+        actions,
         "list",
+        _list,
         help="show the kernels that tpunb has installed",
         description="Show the kernels that tpunb has installed: name, TPU type and folder.",
         epilog="example:\n  tpunb kernel list",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    listing.set_defaults(command=_list)
-    remove = actions.add_parser(
+    remove = add_command(
+        actions,
         "remove",
+        _remove,
         help="remove kernels that tpunb has installed",
         description="Remove kernels that tpunb has installed; others are left alone.",
         epilog="example:\n  tpunb kernel remove tpunb-v5e-8",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     remove.add_argument("names", nargs="+", metavar="NAME", help="a name that list shows")
-    remove.set_defaults(command=_remove)
 
 
 def _add_install(actions: Any) -> None:
-    install = actions.add_parser(
+    install = add_command(
+        actions,
         "install",
+        _install,
         help="add a kernel with a virtual TPU",
         description="Add a kernel with a virtual TPU to Jupyter. It runs in the Python "
         f"environment of this command ({sys.executable}).",
         epilog=_INSTALL_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     install.add_argument(
         "type", metavar="TYPE", help="a type such as v5e-8 or v3-32, or a number of cores"
@@ -102,7 +105,6 @@ def _add_install(actions: Any) -> None:
         const=Path(sys.prefix),
         help=f"into the environment of this command ({sys.prefix})",
     )
-    install.set_defaults(command=_install)
 
 
 def _folder(text: str) -> Path:

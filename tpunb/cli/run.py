@@ -17,9 +17,8 @@ from typing import Any
 
 from tpunb._util.atomic_files import check_writable, is_stream, own_stream
 from tpunb._util.units import duration
-from tpunb.cli.outcome import Failed, Interrupted
+from tpunb.cli.command import Failed, Interrupted, Stopped, StopSignals, add_command
 from tpunb.cli.progress import Progress, explained
-from tpunb.cli.signals import Stopped, StopSignals
 from tpunb.machine import keras_2
 from tpunb.notebook.files import NotebookError, read_notebook, write_notebook
 
@@ -40,13 +39,14 @@ saved in any case, with what was executed; if that fails, OUT stays as it was.
 
 def add_to(commands: Any) -> None:
     """Adds the command to those of the parser."""
-    run = commands.add_parser(
+    run = add_command(
+        commands,
         "run",
+        _run,
         help="execute a notebook and save it with its outputs",
         description="Execute a notebook cell by cell and save it with its outputs, also when a "
         "cell fails: execution ends there, and the error is in the saved notebook.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("notebook", metavar="NOTEBOOK", type=Path, help="the notebook to execute")
     run.add_argument(
@@ -82,7 +82,6 @@ def add_to(commands: Any) -> None:
         "-q", "--quiet", action="store_true", help="no lines about cells that pass, only failures"
     )
     _add_kernel(run)
-    run.set_defaults(command=_run)
 
 
 def _add_kernel(run: argparse.ArgumentParser) -> None:

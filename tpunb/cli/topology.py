@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tpunb.cli.command import add_command
 from tpunb.tpu.defaults import DEFAULT_TPU
 
 _EPILOG = """\
@@ -19,12 +20,13 @@ exit codes: 0 done; 2 there is no such type
 
 def add_to(commands: Any) -> None:
     """Adds the command to those of the parser."""
-    topology = commands.add_parser(
+    topology = add_command(
+        commands,
         "topology",
+        _topology,
         help="draw the topology of a TPU type",
         description="Draw the hosts, chips and cores of a TPU type; no TPU is needed.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     topology.add_argument(
         "type",
@@ -33,7 +35,6 @@ def add_to(commands: Any) -> None:
         metavar="TYPE",
         help="a type such as v5e-8 or v3-32, or a number of cores (default: %(default)s)",
     )
-    topology.set_defaults(command=_topology)
 
 
 def _topology(args: argparse.Namespace) -> None:

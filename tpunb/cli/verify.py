@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.atomic_files import check_writable, own_stream, write_file
-from tpunb.cli.outcome import Failed, Interrupted
+from tpunb.cli.command import Failed, Interrupted, add_command
 from tpunb.connection.plan import resolve, type_meant
 from tpunb.connection.request import Request, argument_of, options
 from tpunb.errors import TpunbError
@@ -42,15 +42,16 @@ exit codes: 0 no difference; 1 a claim differs; 2 cannot connect; 130 interrupte
 
 def add_to(commands: Any) -> None:
     """Adds the command to those of the parser."""
-    verify = commands.add_parser(
+    verify = add_command(
+        commands,
         "verify",
+        _verify,
         help="compare a TPU, real or virtual, with what tpunb says of every TPU",
         description="Connect to a TPU and try on it, in a few minutes, what tpunb says of every "
         "TPU: topology, replica ids, collectives, variables, numbers, training, what is refused, "
         "known errors, the stop button, connecting again. The report says where they differ, and "
         "holds no secrets, addresses, paths or names.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verify.add_argument(
         "tpu",
@@ -69,7 +70,6 @@ def add_to(commands: Any) -> None:
         if option.name in _CONNECTING:
             flag, settings = argument_of(option)
             verify.add_argument(flag, **settings)
-    verify.set_defaults(command=_verify)
 
 
 def _verify(args: argparse.Namespace) -> None:

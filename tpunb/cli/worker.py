@@ -9,6 +9,7 @@ import socket
 import sys
 from typing import Any
 
+from tpunb.cli.command import add_command
 from tpunb.cli.streams import OutputError
 from tpunb.connection.cluster.worker import MOST_CORES, serve
 from tpunb.tpu.defaults import WORKER_PORT
@@ -42,13 +43,14 @@ exit codes: 0 stopped; 2 the port is not available
 
 def add_to(commands: Any) -> None:
     """Adds the command to those of the parser."""
-    worker = commands.add_parser(
+    worker = add_command(
+        commands,
         "worker",
+        _worker,
         help="run a host of a virtual Pod, for notebooks on this and other machines",
         description="Serve virtual TPU cores to a notebook, until Ctrl-C stops it. The port is "
         "open to the network without a password: see below.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     worker.add_argument(
         "--cores", type=_cores, default=8, metavar="N", help="how many virtual cores (default: 8)"
@@ -60,7 +62,6 @@ def add_to(commands: Any) -> None:
         metavar="P",
         help=f"the port to listen on, 0 for any free one (default: {WORKER_PORT})",
     )
-    worker.set_defaults(command=_worker)
 
 
 def _worker(args: argparse.Namespace) -> None:

@@ -14,10 +14,10 @@ from tpunb.compiler.program import CompileError, CompilerUnavailableError, TpuPr
 from tpunb.compiler.progress import told
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, program_for
-from tpunb.errors.code_problems import Problem
+from tpunb.errors.code_problems import Choose, Problem
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.check import CheckReport, current, examined
-from tpunb.virtual.strict.diagnostics import Choose, chooser
+from tpunb.virtual.keras_internals import chooser
 from tpunb.virtual.strict.examination import Examination
 from tpunb.virtual.untouched import untouched
 

@@ -12,7 +12,7 @@ from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.progress import told
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, deadline_for
-from tpunb.virtual.strict.diagnostics import chooser
+from tpunb.virtual.keras_internals import chooser
 
 
 @overload

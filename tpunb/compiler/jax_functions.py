@@ -24,9 +24,14 @@ from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.progress import LOWERING, TRACING
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import Settings, program_for
-from tpunb.errors.code_problems import SourceLine, is_library, is_of_this_package
+from tpunb.errors.code_problems import (
+    Choose,
+    Problem,
+    SourceLine,
+    is_library,
+    is_of_this_package,
+)
 from tpunb.virtual.keras_internals import build_for, is_model, jax_state, layer_names
-from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, problem_of
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 _CALLS = frozenset({"jit", "pjit"})
@@ -223,17 +228,13 @@ class JaxFunction:
         try:
             traced.lower(lowering_platforms=("tpu",))
         except Exception as refused:
-            diagnostic = Diagnostic(
+            problem = Problem(
                 "compile",
-                "",
-                "",
                 f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
                 "Write it with other operations.",
-                str(refused),
+                message=str(refused),
             )
-            return Prepared(
-                origins, (problem_of(diagnostic, lines_of(refused), self.settings.choose),)
-            )
+            return Prepared(origins, (problem.at(lines_of(refused)).shown(self.settings.choose),))
         return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
 
 

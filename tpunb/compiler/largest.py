@@ -16,7 +16,7 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.progress import told
 from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Settings
-from tpunb.virtual.strict.diagnostics import chooser
+from tpunb.virtual.keras_internals import chooser
 
 FINE = 32
 """Batches are told apart to this part of themselves: 1/32."""

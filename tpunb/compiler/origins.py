@@ -7,10 +7,9 @@ import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from tpunb.errors.code_problems import SourceLine
+from tpunb.errors.code_problems import Choose, SourceLine
 from tpunb.virtual.graph.function_def import called_functions, data_inputs
 from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.strict.diagnostics import Choose
 from tpunb.virtual.strict.source_lines import SourceLines
 
 _TAPES = frozenset({"gradient_tape", "gradients"})

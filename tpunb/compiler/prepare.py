@@ -15,18 +15,17 @@ from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.progress import LOWERING, TRACING
 from tpunb.compiler.topologies import Target, cores_of
 from tpunb.compiler.verdict import Function, Settings
-from tpunb.errors.code_problems import Problem
+from tpunb.errors.code_problems import Choose, Problem
 from tpunb.virtual.check import refuse_other_strategies, trace_for
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.keras_internals import layer_names
 from tpunb.virtual.keras_models import model_step
 from tpunb.virtual.strict import xla
-from tpunb.virtual.strict.arguments import parameters
-from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, Unknown, problem_of
-from tpunb.virtual.strict.examination import Located, once_a_line, statically_found
-from tpunb.virtual.strict.host import on_host
+from tpunb.virtual.strict.examination import once_a_line
+from tpunb.virtual.strict.known_loops import ANY_SIZE
+from tpunb.virtual.strict.lint import statically_found
 from tpunb.virtual.strict.lowering import Lowered, lower_for_tpu
-from tpunb.virtual.strict.stand_ins import ANY_SIZE
+from tpunb.virtual.strict.stand_ins import Unknown, on_host
 
 # What TensorFlow refuses before its compiler is asked. Of memory, sizes that depend on data
 # and 64-bit types libtpu says more.
@@ -53,16 +52,15 @@ def prepare(
     """
     origins = GraphOrigins(traced, choose, layers)
     found = statically_found(traced)
-    if refused := [one for one in found if one.rule in _BEFORE]:
+    if refused := [one for one in found if one.code in _BEFORE]:
         return Prepared(origins, _problems(refused, origins, choose))
     try:
-        host = on_host(traced.graph, traced.definition, traced.library, found)
-        given = parameters(traced, traced.definition)
-        lowered = lower_for_tpu(traced.definition, given, traced.library, host, deadline)
+        host = on_host(traced, found)
+        lowered = lower_for_tpu(traced, host, deadline)
     except Unknown as error:
         return Prepared(origins, unknown=str(error))
-    if isinstance(lowered, Diagnostic):
-        if lowered.rule == "unchecked":
+    if isinstance(lowered, Problem):
+        if lowered.code == "unchecked":
             return Prepared(origins, unknown=lowered.reason)
         return Prepared(origins, _problems([lowered], origins, choose))
     return Prepared(
@@ -130,14 +128,10 @@ def _examples(traced: Sequence[TracedFunction], replicas: int) -> int | None:
 
 
 def _problems(
-    found: Sequence[Diagnostic], origins: GraphOrigins, choose: Choose
+    found: Sequence[Problem], origins: GraphOrigins, choose: Choose
 ) -> tuple[Problem, ...]:
-    located = [Located(one, origins.places(one.node) if one.node else ()) for one in found]
-    return tuple(
-        dict.fromkeys(
-            problem_of(one.diagnostic, one.places, choose) for one in once_a_line(located)
-        )
-    )
+    located = [one.at(origins.places(one.node)) if one.node else one for one in found]
+    return tuple(dict.fromkeys(one.shown(choose) for one in once_a_line(located)))
 
 
 def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:

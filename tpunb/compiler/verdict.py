@@ -17,9 +17,8 @@ from tpunb.compiler.program import TpuProgram, merged
 from tpunb.compiler.refusals import memory_refusal, needed_bytes, refusal
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
-from tpunb.errors.code_problems import Problem, SourceLine
+from tpunb.errors.code_problems import Choose, Problem, SourceLine
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
-from tpunb.virtual.strict.diagnostics import Choose, Diagnostic, problem_of
 
 _SECONDS = 300.0
 """How long compiling for one type may take where nothing else is said."""
@@ -220,9 +219,9 @@ def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMe
     return described(answer, module, prepared.parameters, prepared.origins, roomy)
 
 
-def _problem(found: Diagnostic, prepared: Prepared, settings: Settings) -> Problem:
+def _problem(found: Problem, prepared: Prepared, settings: Settings) -> Problem:
     places = prepared.origins.places(found.node) if found.node else ()
-    return problem_of(found, places, settings.choose)
+    return found.at(places).shown(settings.choose)
 
 
 def _noting(program: TpuProgram, note: str) -> TpuProgram:

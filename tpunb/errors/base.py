@@ -30,11 +30,6 @@ class TpunbError(Exception):
         self.message = message
         self.fix = fix
 
-    @property
-    def mend(self) -> str:
-        """Its name before it was `fix`."""
-        return self.fix
-
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback."""
         return [plain(f"{type(self).__name__}: {self}")]

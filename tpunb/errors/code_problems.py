@@ -7,11 +7,12 @@ import functools
 import inspect
 import re
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tpunb.errors.base import hint
+from tpunb.errors.explain import explain
 
 _GENERATED = re.compile(r"__autograph_generated_file|^<frozen|^<string>")
 
@@ -34,30 +35,51 @@ class SourceLine:
     line: int
 
 
+Choose = Callable[[Sequence[SourceLine]], "tuple[str, int] | None"]
+"""Chooses which of the lines that led to a problem is shown."""
+
+_quiet: Any = functools.partial(dataclasses.field, compare=False, repr=False)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """An error or a warning of a check.
+    """Something in a user's code that a TPU refuses, is slow at or does otherwise.
 
     Attributes:
         code: The rule's name; the documentation has the list.
+        reason: The cause, a sentence, with figures where it is about speed.
+        fix: What to do, a sentence.
         line: The line, in a cell or in `file`; None where none is known.
         file: The file, or what the notebook calls the cell; may be empty.
-        reason: What is the matter, with figures where it is about speed.
-        fix: What to do.
         entry: The code of its entry in the catalogue of errors, or None.
+        message: What TensorFlow says on a TPU.
+        node: The node that it was found at, with the names of the calls around it; empty
+            where it concerns the whole function.
+        op: The node's operation.
+        places: The lines of the user's code that led to the node, innermost first.
     """
 
     code: str
-    line: int | None
-    file: str
     reason: str
     fix: str
+    line: int | None = None
+    file: str = ""
     entry: str | None = None
+    message: str = _quiet(default="")
+    node: str = _quiet(default="")
+    op: str = _quiet(default="")
+    places: tuple[SourceLine, ...] = _quiet(default=())
 
-    @property
-    def mend(self) -> str:
-        """Its name before it was `fix`."""
-        return self.fix
+    def at(self, places: Iterable[SourceLine]) -> Problem:
+        """The problem with the lines of the user's code that led to it."""
+        return dataclasses.replace(self, places=tuple(places))
+
+    def shown(self, choose: Choose) -> Problem:
+        """The problem for a reader: with one of its lines, and its entry in the catalogue."""
+        file, line = choose(self.places) or ("", None)
+        known = explain(self.message)
+        entry = known.code if known else None
+        return dataclasses.replace(self, line=line, file=file, entry=entry)
 
     @property
     def cause(self) -> str:

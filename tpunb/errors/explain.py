@@ -44,11 +44,6 @@ class Explanation:
     sources: tuple[str, ...]
 
     @property
-    def mend(self) -> str:
-        """Its name before it was `fix`."""
-        return self.fix
-
-    @property
     def number(self) -> int | None:
         """The number of an error in the catalogue; None for a performance trap."""
         return ENTRIES[self.code].number

@@ -18,12 +18,13 @@ from tpunb.errors.explain import explain
 from tpunb.virtual import current_strategy
 from tpunb.virtual.fit_notes import empty_share
 from tpunb.virtual.graph.traced_function import TracedFunction, traced_function_of
+from tpunb.virtual.keras_internals import chooser
 from tpunb.virtual.keras_models import model_step
 from tpunb.virtual.strategy import VirtualTPU
 from tpunb.virtual.strict.advice import advice
-from tpunb.virtual.strict.diagnostics import chooser, problem_of
 from tpunb.virtual.strict.examination import Examination, examine, observing
 from tpunb.virtual.strict.traced_anew import traced_anew
+from tpunb.virtual.strictness import REFUSED
 from tpunb.virtual.untouched import untouched
 
 _CODE = "48"  # in the catalogue
@@ -45,7 +46,7 @@ def no_embedding_tables(error: Exception, place: tuple[str, int] | None) -> Prob
     if known is None or known.code != _CODE:
         raise error
     file, line = place or ("", None)
-    return Problem("unsupported-op", line, file, known.cause, known.fix, known.code)
+    return Problem("unsupported-op", known.cause, known.fix, line, file, known.code)
 
 
 _WIDTH = 92
@@ -173,7 +174,7 @@ def _empty_shares(args: Sequence[Any], strategy: Any) -> list[Problem]:
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
     found = [empty_share(one, replicas) for one in args if isinstance(one, tf.data.Dataset)]
     parts = [text.partition(" Use ") for text in found if text]
-    return [Problem("empty-share", None, "", cause, f"Use {fix}") for cause, _, fix in parts]
+    return [Problem("empty-share", cause, f"Use {fix}") for cause, _, fix in parts]
 
 
 def refuse_other_strategies(strategy: Any) -> None:
@@ -206,11 +207,11 @@ def report(
     errors: dict[Problem, None] = {}
     warnings: dict[Problem, None] = dict.fromkeys(more)
     for examination in examinations:
-        for located in examination.diagnostics:
-            kept = errors if located.refuses else warnings
-            kept[problem_of(located.diagnostic, located.places, choose)] = None
-        for located in advice(examination):
-            warnings[problem_of(located.diagnostic, located.places, choose)] = None
+        for problem in examination.problems:
+            kept = errors if problem.code in REFUSED else warnings
+            kept[problem.shown(choose)] = None
+        for problem in advice(examination):
+            warnings[problem.shown(choose)] = None
     return CheckReport(tuple(sorted(errors, key=_order)), tuple(sorted(warnings, key=_order)))
 
 
@@ -305,7 +306,7 @@ def _traces_of(fn: Any, args: Sequence[Any]) -> list[Problem]:
     if made >= _MANY_TRACES:
         found.append(f"The function has been traced {made} times.")
     fix = "Pass tensors (`tf.constant(0.1)`) of the same shapes, and make the function once."
-    return [Problem("retracing", None, "", reason, fix, "P6") for reason in found]
+    return [Problem("retracing", reason, fix, entry="P6") for reason in found]
 
 
 def _is_number(value: object) -> bool:

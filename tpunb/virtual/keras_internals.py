@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tpunb.errors.code_problems import Choose, definition, innermost
+
 
 def is_model(value: object) -> bool:
     """Whether this is a Keras model, of Keras 3 or tf_keras."""
@@ -118,3 +120,11 @@ def _is_filled(cell: Any) -> bool:
         return cell.cell_contents is not None
     except ValueError:
         return False
+
+
+def chooser(fn: Any) -> Choose:
+    """Chooses the innermost line of a function, or else the line where it is defined."""
+    if is_model(fn) or is_model(getattr(fn, "__self__", None)):
+        return innermost  # no line of a library's model is the user's
+    defined = definition(fn)
+    return lambda places: innermost(places) or defined

@@ -39,7 +39,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "unsupported-type",
         True,
-        "A string or complex128 tensor cannot be put into a core's memory, nor be computed there.",
+        "A core can neither hold nor compute a string or complex128 tensor.",
     ),
     Rule(
         "constant-size",
@@ -49,12 +49,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "list-size",
         True,
-        "A loop or TensorArray without a bound cannot be given memory beforehand.",
+        "Memory cannot be reserved for a loop or TensorArray without a bound.",
     ),
     Rule(
         "compile",
         True,
-        "What XLA cannot compile for any other reason does not run.",
+        "A function that XLA cannot compile for any other reason does not run.",
     ),
     Rule(
         "x64-op",
@@ -71,18 +71,18 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "scope",
         True,
-        "A variable made outside of the strategy's scope lies on the host: a core gets its value, "
-        "but what the replicas assign to it is not kept in sync.",
+        "A variable made outside of the strategy's scope stays on the host: a core gets its "
+        "value, but what the replicas assign to it is not kept in sync.",
     ),
     Rule(
         "unknown-rank",
         True,
-        "An input of unknown rank is refused by `strategy.run`.",
+        "`strategy.run` refuses an input of unknown rank.",
     ),
     Rule(
         "gather-shapes",
         True,
-        "`gather` wants the same shape on all replicas.",
+        "`gather` needs the same shape on all replicas.",
     ),
     Rule(
         "host-op",
@@ -100,7 +100,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "bounded-shape",
         False,
-        "A size of which only the bound is known, as of `x[:n]` with a tensor n: likewise.",
+        "The same for a size of which only the bound is known, as of `x[:n]` with a tensor n.",
     ),
     Rule(
         "unchecked",
@@ -111,10 +111,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "float64",
         False,
-        "float64 is put together from float32: slowly, and with less precision than on a CPU.",
+        "float64 is emulated with float32: slowly, and with less precision than on a CPU.",
     ),
 )
 """All rules; the catalogue of errors has the causes and the fixes."""
+
+REFUSED = frozenset(rule.name for rule in RULES if rule.refuses)
+"""The names of those that raise."""
+
+UNCHECKED = "It runs here; whether a TPU compiles it is not known."
+"""The advice where nothing is known of a function."""
 
 _NAMES = tuple(rule.name for rule in RULES)
 

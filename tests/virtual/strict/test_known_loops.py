@@ -11,16 +11,18 @@ from support.keras_models import keras
 
 from tpunb.virtual.graph.traced_function import traced_function_of
 from tpunb.virtual.strict import examination
+from tpunb.virtual.strict.known_loops import compiles_for_certain
+from tpunb.virtual.strict.traced_anew import traced_anew
 
 L = keras.layers
 
 
-def verdicts(function: Callable[..., Any], *shapes: list[int]) -> tuple[bool, list[str]]:
+def verdicts(function: Callable[..., Any], *shapes: list[Any]) -> tuple[bool, list[str]]:
     """Whether the graph says that a function compiles, and what the compiler finds."""
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     traced = traced_function_of(tf.function(function).get_concrete_function(*specs))
-    found = examination.examine(traced).diagnostics
-    return examination._compiles_surely(traced), [one.diagnostic.rule for one in found]
+    found = examination.examine(traced).problems
+    return compiles_for_certain(traced), [one.code for one in found]
 
 
 def trained(*layers: Any) -> Callable[..., Any]:
@@ -63,6 +65,38 @@ def turned(
 )
 def test_a_recurrent_network_compiles(layers: Callable[[], list[Any]]) -> None:
     assert verdicts(trained(*layers()), [2, 6, 3]) == (True, [])
+
+
+@pytest.mark.parametrize("layer", [L.LSTM, L.GRU, L.SimpleRNN])
+def test_what_comes_before_a_recurrent_layer_is_trained_too(layer: Any) -> None:
+    step = trained(L.Dense(3), L.Bidirectional(layer(4, return_sequences=True)), layer(4))
+
+    def as_in_a_replica(x: Any) -> Any:
+        with traced_anew():
+            return step(x)
+
+    assert verdicts(as_in_a_replica, [2, 6, 3]) == (True, [])
+
+
+@pytest.mark.parametrize("layer", [L.LSTM, L.GRU, L.SimpleRNN])
+def test_a_recurrent_layer_compiles_for_batches_of_any_size(layer: Any) -> None:
+    layers = [L.Bidirectional(layer(4, return_sequences=True)), layer(4, dropout=0.1)]
+    model = keras.Sequential([keras.Input((6, 3)), *layers])
+    assert verdicts(lambda x: model(x, training=False), [None, 6, 3]) == (True, [])
+
+
+def test_a_loop_that_reads_what_nothing_has_written_is_not_known() -> None:
+    def step(x: Any) -> Any:
+        array = tf.TensorArray(tf.float32, 3, element_shape=[None, 3])
+
+        def body(i: Any, array: Any, total: Any) -> Any:
+            return i + 1, array.write(i, x + tf.ensure_shape(array.read(i), [8, 3])), total
+
+        return tf.while_loop(lambda i, *_: i < 3, body, (0, array, 0.0))[2]
+
+    specs = [tf.TensorSpec([None, 3])]
+    traced = traced_function_of(tf.function(step).get_concrete_function(*specs))
+    assert not compiles_for_certain(traced)
 
 
 @pytest.mark.parametrize("gradient", [False, True])

@@ -19,7 +19,7 @@ from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb.errors import TpuWarning
 from tpunb.virtual.check import check
 from tpunb.virtual.strict import lowering, xla
-from tpunb.virtual.strict.xla_process import Answer, Request
+from tpunb.virtual.strict.xla import Answer, Request
 
 X = tf.TensorSpec([2, 4])
 

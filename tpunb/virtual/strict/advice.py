@@ -1,21 +1,139 @@
-"""What would make a function faster on a TPU, with figures."""
+"""Finds what makes a function slow on a TPU, with figures.
+
+A TPU multiplies tiles: the batch is padded to a multiple of 8 and the features to one of 128, or
+the other way round. The padding is computed for nothing. Source: Cloud TPU performance guide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tpunb.errors.code_problems import Problem
 from tpunb.virtual._tensorflow import dtypes
-from tpunb.virtual.strict.diagnostics import Diagnostic
-from tpunb.virtual.strict.examination import Examination, Located
-from tpunb.virtual.strict.memory import LANES, ROWS, Product, products, wasted
+from tpunb.virtual.strict.examination import Examination
+
+ROWS = 8
+LANES = 128
+
+_MATRICES = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
+_CONVOLUTIONS = frozenset({"Conv1D", "Conv2D", "Conv3D"})
+# The gradients multiply the same sizes once more: they add no information.
+_GRADIENTS = ("gradient_tape/", "gradients/")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product or a convolution, as the matrix unit sees it.
+
+    Attributes:
+        node: Its operation's name.
+        op: Its operation's type.
+        times: How often it multiplies matrices of the following sizes.
+        batch: Rows: examples, or whatever stands in the place of the batch.
+        inner: Features that are summed over.
+        outer: Features of the result.
+        dtype: The type of the factors.
+    """
+
+    node: str
+    op: str
+    times: int
+    batch: int
+    inner: int
+    outer: int
+    dtype: dtypes.DType
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds that are wanted."""
+        return self.times * self.batch * self.inner * self.outer
+
+    @property
+    def padded(self) -> int:
+        """Multiply-adds that are made, in the better of the two layouts."""
+        return self.times * min(
+            _up(self.batch, rows) * _up(self.inner, lanes) * _up(self.outer, lanes)
+            for rows, lanes in ((ROWS, LANES), (LANES, ROWS))
+        )
+
+    @property
+    def sizes(self) -> str:
+        """The sizes for a reader."""
+        return f"[{self.batch}, {self.inner}] × [{self.inner}, {self.outer}]"
+
+
+def wasted(found: Iterable[Product]) -> float:
+    """The share of the multiply-adds that padding adds, between 0 and 1."""
+    listed = list(found)
+    padded = sum(product.padded for product in listed)
+    return 1 - sum(product.work for product in listed) / padded if padded else 0.0
+
+
+def products(graph: Any) -> Iterator[Product]:
+    """The products of a traced function, without those of its gradients.
+
+    Args:
+        graph: The function's graph. Products of unknown sizes are left out.
+    """
+    for operation in graph.get_operations():
+        if operation.name.startswith(_GRADIENTS):
+            continue
+        if operation.type in _MATRICES:
+            product = _matrices(operation)
+        elif operation.type in _CONVOLUTIONS:
+            product = _convolution(operation)
+        else:
+            continue
+        if product is not None:
+            yield product
+
+
+def _matrices(operation: Any) -> Product | None:
+    left, right = (tensor.shape for tensor in operation.inputs)
+    result = operation.outputs[0].shape
+    if not all(shape.is_fully_defined() for shape in (left, right, result)):
+        return None
+    transposed = any(
+        operation.get_attr(name) for name in ("transpose_a", "adj_x") if _has(operation, name)
+    )
+    *around, batch, outer = result.as_list()
+    inner = left[-2 if transposed else -1]
+    times = math.prod(around)
+    return Product(
+        operation.name, operation.type, times, batch, inner, outer, operation.inputs[0].dtype
+    )
+
+
+def _convolution(operation: Any) -> Product | None:
+    image, kernel = (tensor.shape for tensor in operation.inputs)
+    result = operation.outputs[0].shape
+    if not all(shape.is_fully_defined() for shape in (image, kernel, result)):
+        return None
+    *window, inner, outer = kernel.as_list()
+    batch = image[0]
+    times = math.prod(window) * (result.num_elements() // max(batch * outer, 1))
+    return Product(
+        operation.name, operation.type, times, batch, inner, outer, operation.inputs[0].dtype
+    )
+
+
+def _has(operation: Any, name: str) -> bool:
+    return name in operation.node_def.attr
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
 
 # Below this many multiply-adds there is nothing to gain: a core makes them in no time.
 _WORTH_WHILE = 1 << 18
 _MUCH_WASTE = 0.3
 
 
-def advice(examination: Examination) -> Iterator[Located]:
+def advice(examination: Examination) -> Iterator[Problem]:
     """Looks for what the compiler accepts and a TPU is slow at.
 
     Args:
@@ -30,12 +148,12 @@ def advice(examination: Examination) -> Iterator[Located]:
     if work >= _WORTH_WHILE:
         advised += [_small_batch(found), _padding(found), _float32(found, work)]
     advised.append(_last_batch(examination.graph))
-    for diagnostic in advised:
-        if diagnostic is not None:
-            yield examination.located(diagnostic)
+    for problem in advised:
+        if problem is not None:
+            yield examination.located(problem)
 
 
-def _padding(found: list[Product]) -> Diagnostic | None:
+def _padding(found: list[Product]) -> Problem | None:
     share = wasted(found)
     if share < _MUCH_WASTE:
         return None
@@ -51,7 +169,7 @@ def _padding(found: list[Product]) -> Diagnostic | None:
     return _advice("padding", worst, reason, fix, "padding to tiles")
 
 
-def _small_batch(found: list[Product]) -> Diagnostic | None:
+def _small_batch(found: list[Product]) -> Problem | None:
     small = [product for product in found if product.batch < ROWS]
     if 2 * sum(product.padded for product in small) < sum(product.padded for product in found):
         return None
@@ -64,7 +182,7 @@ def _small_batch(found: list[Product]) -> Diagnostic | None:
     return _advice("small-batch", worst, reason, fix, "small batch")
 
 
-def _float32(found: list[Product], work: int) -> Diagnostic | None:
+def _float32(found: list[Product], work: int) -> Problem | None:
     single = [product for product in found if product.dtype is dtypes.float32]
     share = sum(product.work for product in single) / work
     if share < 0.5:
@@ -77,7 +195,7 @@ def _float32(found: list[Product], work: int) -> Diagnostic | None:
     return _advice("float32", single[0], reason, fix, "float32 everywhere")
 
 
-def _last_batch(graph: Any) -> Diagnostic | None:
+def _last_batch(graph: Any) -> Problem | None:
     open_ended = [
         tensor.shape
         for tensor in graph.inputs
@@ -92,8 +210,8 @@ def _last_batch(graph: Any) -> Diagnostic | None:
         "in another step, such as the last one: each new size compiles a program of its own."
     )
     fix = "Use `dataset.batch(n, drop_remainder=True)`."
-    return Diagnostic("last-batch", "", "", reason, fix, "recompiling on an odd last batch")
+    return Problem("last-batch", reason, fix, message="recompiling on an odd last batch")
 
 
-def _advice(rule: str, product: Product, reason: str, fix: str, message: str) -> Diagnostic:
-    return Diagnostic(rule, product.node, product.op, reason, fix, message)
+def _advice(rule: str, product: Product, reason: str, fix: str, message: str) -> Problem:
+    return Problem(rule, reason, fix, message=message, node=product.node, op=product.op)

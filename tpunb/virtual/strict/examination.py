@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import linecache
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,44 +13,20 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.errors import MemoryLimitError, TpuWarning
-from tpunb.errors.code_problems import Problem, SourceLine, refusal
-from tpunb.errors.explain import explain
-from tpunb.virtual.graph.function_def import body_sizes, known_sizes
-from tpunb.virtual.graph.rewrite import inlined
+from tpunb.errors.code_problems import Problem, SourceLine, innermost, refusal
 from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.strict.arguments import foreign_types, out_of_scope_variables, parameters
-from tpunb.virtual.strict.diagnostics import Diagnostic, Unknown
-from tpunb.virtual.strict.host import on_host
-from tpunb.virtual.strict.known_ops import KnownLoops
-from tpunb.virtual.strict.lint import lint
+from tpunb.virtual.strict.known_loops import compiles_for_certain
+from tpunb.virtual.strict.lint import statically_found
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.source_lines import SourceLines
-from tpunb.virtual.strictness import RULES, Strictness
+from tpunb.virtual.strict.stand_ins import Unknown, on_host
+from tpunb.virtual.strictness import REFUSED, Strictness
 
-_REFUSES = {rule.name: rule.refuses for rule in RULES}
 _observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = contextvars.ContextVar(
     "tpunb_observer", default=None
 )
 _written: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_written", default=True)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Located:
-    """A diagnostic with the lines of the user's code that led to it.
-
-    Attributes:
-        diagnostic: What was found.
-        places: The lines, innermost first; empty where none is known.
-    """
-
-    diagnostic: Diagnostic
-    places: tuple[SourceLine, ...]
-
-    @property
-    def refuses(self) -> bool:
-        """Whether a TPU refuses it, or may."""
-        return _REFUSES.get(self.diagnostic.rule, False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,22 +36,22 @@ class Examination:
     Attributes:
         graph: The traced graph.
         places: Where its nodes came from.
-        diagnostics: What a TPU refuses or does otherwise, in the order of the code.
+        problems: What a TPU refuses or does otherwise, in the order of the code.
         traced: The function.
     """
 
     graph: Any
     places: SourceLines
-    diagnostics: tuple[Located, ...]
+    problems: tuple[Problem, ...]
     traced: TracedFunction
 
-    def located(self, diagnostic: Diagnostic) -> Located:
-        """A diagnostic with its place."""
-        return _located(diagnostic, self.places)
+    def located(self, problem: Problem) -> Problem:
+        """A problem with the lines that led to it."""
+        return _located(problem, self.places)
 
 
-def _located(diagnostic: Diagnostic, places: SourceLines) -> Located:
-    return Located(diagnostic, tuple(places.own(diagnostic.node)) if diagnostic.node else ())
+def _located(problem: Problem, places: SourceLines) -> Problem:
+    return problem.at(places.own(problem.node)) if problem.node else problem
 
 
 @contextlib.contextmanager
@@ -132,10 +107,10 @@ def enforce(traced: TracedFunction, strictness: Strictness) -> None:
     if not strictness.any:
         return
     found = examine(traced, lambda one: strictness.holds(_rule(one)), trusting=True)
-    for located in found.diagnostics:
-        if _REFUSES[_rule(located.diagnostic)]:
-            raise _error(located)
-        _warn(located)
+    for problem in found.problems:
+        if _rule(problem) in REFUSED:
+            raise _error(problem)
+        _warn(problem)
 
 
 def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset[str]) -> None:
@@ -159,16 +134,16 @@ def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset
     )
 
 
-def _rule(diagnostic: Diagnostic) -> str:
-    """The rule that a diagnostic falls under when it is about to run."""
-    if diagnostic.rule == "unsupported-op" and tf.config.get_soft_device_placement():
+def _rule(problem: Problem) -> str:
+    """The rule that a problem falls under when the function is about to run."""
+    if problem.code == "unsupported-op" and tf.config.get_soft_device_placement():
         return "host-op"
-    return diagnostic.rule
+    return problem.code
 
 
 def examine(
     traced: TracedFunction,
-    wanted: Callable[[Diagnostic], bool] = lambda _: True,
+    wanted: Callable[[Problem], bool] = lambda _: True,
     *,
     trusting: bool = False,
 ) -> Examination:
@@ -176,84 +151,57 @@ def examine(
 
     Args:
         traced: The function.
-        wanted: Which diagnostics to keep.
+        wanted: Which problems to keep.
         trusting: Whether to leave the compiler out where it cannot refuse.
     """
-    library, definition = traced.library, traced.definition
     found = [
         *statically_found(traced),
         *beyond_a_core(traced.made, traced.variables, traced.memory, traced.cores),
     ]
-    diagnostics = [diagnostic for diagnostic in found if wanted(diagnostic)]
+    problems = [problem for problem in found if wanted(problem)]
     # Neither a type that cannot be compiled nor a tensor that the compiler might make.
-    sure = any(diagnostic.rule in {"unsupported-type", "memory"} for diagnostic in found) or (
-        trusting and _compiles_surely(traced)
+    sure = any(problem.code in {"unsupported-type", "memory"} for problem in found) or (
+        trusting and compiles_for_certain(traced)
     )
     refused = None
     if not sure:
         with contextlib.suppress(Unknown):
-            host = on_host(traced.graph, definition, library, found)
-            given = parameters(traced, definition)
-            refused = lower(definition, given, library, host)
+            refused = lower(traced, on_host(traced, found))
     if refused is not None and wanted(refused) and not _says_again(refused, found):
-        diagnostics.append(refused)
+        problems.append(refused)
     places = SourceLines(traced.atomic)
-    located = [_located(diagnostic, places) for diagnostic in diagnostics]
+    located = [_located(problem, places) for problem in problems]
     return Examination(traced.graph, places, tuple(once_a_line(located)), traced)
 
 
-def _compiles_surely(traced: TracedFunction) -> bool:
-    """Whether the compiler need not be asked."""
-    library = functools.cache(lambda name: inlined(traced.library(name), traced.library))
-    sizes = known_sizes(traced.graph, traced.definition)
-    inside = body_sizes(traced.graph, library)
-    return KnownLoops(traced.definition, library, sizes, inside).compiles()
-
-
-def statically_found(traced: TracedFunction) -> list[Diagnostic]:
-    """What is found without a compiler, and without counting memory."""
-    return [
-        *foreign_types(traced, traced.definition),
-        *out_of_scope_variables(traced, traced.definition),
-        *lint(traced.definition, traced.library, traced.graph.name),
-    ]
-
-
-def _says_again(refused: Diagnostic, found: list[Diagnostic]) -> bool:
+def _says_again(refused: Problem, found: list[Problem]) -> bool:
     """Whether what the compiler reports was found already."""
-    reported = {diagnostic.rule for diagnostic in found}
-    return refused.rule in reported or (
-        refused.rule == "bounded-shape" and "dynamic-shape" in reported
+    reported = {problem.code for problem in found}
+    return refused.code in reported or (
+        refused.code == "bounded-shape" and "dynamic-shape" in reported
     )
 
 
-def once_a_line(located: list[Located]) -> Iterator[Located]:
-    """One diagnostic of a kind for a line of code: what says most."""
-    kept: dict[object, Located] = {}
+def once_a_line(located: list[Problem]) -> Iterator[Problem]:
+    """One problem of a kind for a line of code: the one that says most."""
+    kept: dict[object, Problem] = {}
     for item in located:
-        key = (item.diagnostic.rule, item.places[:1] or item.diagnostic.node)
+        key = (item.code, item.places[:1] or item.node)
         before = kept.get(key)
-        if before is None or _says_little(before.diagnostic):
+        if before is None or _says_little(before):
             kept[key] = item
     yield from kept.values()
 
 
-def _says_little(diagnostic: Diagnostic) -> bool:
-    return diagnostic.op in {"Const", "Identity", "Cast"} or diagnostic.reason.endswith(
-        "do not have."
-    )
+def _says_little(problem: Problem) -> bool:
+    return problem.op in {"Const", "Identity", "Cast"} or problem.reason.endswith("do not have.")
 
 
-def _error(located: Located) -> tf.errors.OpError:
+def _error(problem: Problem) -> tf.errors.OpError:
     """The error that a TPU's compiler raises, with the place, the cause and the fix."""
-    diagnostic = located.diagnostic
-    at = "".join(f"\n{_shown(place)}" for place in reversed(located.places))
-    known = explain(diagnostic.message)
-    problem = Problem(
-        diagnostic.rule, None, "", diagnostic.reason, diagnostic.fix, known.code if known else None
-    )
-    text = refusal(diagnostic.message, at, problem)
-    if diagnostic.rule == "memory":
+    at = "".join(f"\n{_shown(place)}" for place in reversed(problem.places))
+    text = refusal(problem.message, at, problem.shown(innermost))
+    if problem.code == "memory":
         return tf.errors.ResourceExhaustedError(None, None, text)
     return tf.errors.InvalidArgumentError(None, None, text)
 
@@ -267,14 +215,9 @@ def _shown(place: SourceLine) -> str:
 _warned: dict[Any, Any] = {}
 
 
-def _warn(located: Located) -> None:
+def _warn(problem: Problem) -> None:
     """Warns once of each line."""
-    diagnostic = located.diagnostic
-    place = located.places[0] if located.places else SourceLine("<unknown>", 0)
+    place = problem.places[0] if problem.places else SourceLine("<unknown>", 0)
     warnings.warn_explicit(
-        f"{diagnostic.reason} {diagnostic.fix}",
-        TpuWarning,
-        place.file,
-        place.line,
-        registry=_warned,
+        f"{problem.reason} {problem.fix}", TpuWarning, place.file, place.line, registry=_warned
     )

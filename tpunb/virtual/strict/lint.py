@@ -1,13 +1,23 @@
-"""Reads a replica function for what XLA on a CPU lets through and a TPU does not."""
+"""Finds in a replica function's graph what XLA on a CPU lets through and a TPU does not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, tensor_util
-from tpunb.virtual.graph.function_def import OUTSIDE, Library, called_functions, data_inputs, needed
+from tpunb.errors.code_problems import Problem
+from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, in_save_context, tensor_util
+from tpunb.virtual.graph.function_def import (
+    BRANCHES,
+    OUTSIDE,
+    READS,
+    Library,
+    called_functions,
+    data_inputs,
+    needed,
+)
 from tpunb.virtual.graph.kernels import compiles, why_not
-from tpunb.virtual.strict.diagnostics import Diagnostic
+from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.known_ops import PRODUCTS, is_known
 
 FRAGILE = (
@@ -56,6 +66,8 @@ _NOT_IN_FLOAT64 = frozenset(
     {"MaxPoolGrad", "MaxPoolGradV2", "MaxPool3DGrad"}
     | {"RandomStandardNormal", "RandomUniform", "TruncatedNormal"}
 )
+# No TPU's memory holds these.
+_NO_TPU_TYPES = frozenset({dtypes.string, dtypes.complex128})
 # They say or move what is float64, and compute nothing.
 _LIGHT = frozenset(
     {"Cast", "Const", "Identity", "IdentityN", "Reshape", "Shape", "XlaSharding", "ZerosLike"}
@@ -78,7 +90,16 @@ _HOST_FIX = (
 )
 
 
-def lint(function: FunctionDef, library: Library, name: str) -> list[Diagnostic]:
+def statically_found(traced: TracedFunction) -> list[Problem]:
+    """Finds what can be found without a compiler and without counting memory."""
+    return [
+        *foreign_types(traced, traced.definition),
+        *out_of_scope_variables(traced, traced.definition),
+        *lint(traced.definition, traced.library, traced.graph.name),
+    ]
+
+
+def lint(function: FunctionDef, library: Library, name: str) -> list[Problem]:
     """Looks at each node by itself.
 
     Args:
@@ -95,7 +116,7 @@ def lint(function: FunctionDef, library: Library, name: str) -> list[Diagnostic]
 
 def _lint(
     function: FunctionDef, library: Library, name: str, path: str, around: frozenset[str]
-) -> Iterator[Diagnostic]:
+) -> Iterator[Problem]:
     nodes = {node.name: node for node in function.node_def}
     examined = needed(function) - _serve_assertions(function)
     for node in function.node_def:
@@ -109,9 +130,7 @@ def _lint(
                 yield from _lint(library(callee), library, name, inner, around | {callee})
 
 
-def _lint_node(
-    node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str
-) -> Iterator[Diagnostic]:
+def _lint_node(node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str) -> Iterator[Problem]:
     if is_known(node):
         return
     if not compiles(node):
@@ -119,8 +138,8 @@ def _lint_node(
     elif node.op in _DYNAMIC and not (_PADDED in node.attr and node.attr[_PADDED].b):
         yield _dynamic(node, path)
     elif _is_unbounded(node, nodes):
-        reason = "The TensorArray or the loop has no fixed size, so that it cannot get memory."
-        yield Diagnostic("list-size", path + node.name, node.op, reason, _LIST_FIX, _LIST_MESSAGE)
+        reason = "The TensorArray or the loop has no fixed size, so no memory can be reserved."
+        yield _found("list-size", node, path, reason, _LIST_FIX, _LIST_MESSAGE)
     elif _computes_in(node, dtypes.complex128):
         yield _complex128(node, path)
     elif kind := _never_rewritten(node):
@@ -129,15 +148,15 @@ def _lint_node(
         yield _float64(node, path)
 
 
-def _unsupported(node: NodeDef, name: str, path: str) -> Diagnostic:
+def _unsupported(node: NodeDef, name: str, path: str) -> Problem:
     place = f"{{{{node {path}{node.name}}}}}"
-    return Diagnostic(
-        rule="unsupported-op",
-        node=path + node.name,
-        op=node.op,
-        reason=f"{node.op} {why_not(node)}.",
-        fix=_HOST_FIX,
-        message=(
+    return _found(
+        "unsupported-op",
+        node,
+        path,
+        f"{node.op} {why_not(node)}.",
+        _HOST_FIX,
+        (
             f"Detected unsupported operations when trying to compile graph {name} on XLA_TPU_JIT: "
             f"{node.op} (No registered '{node.op}' OpKernel for XLA_TPU_JIT devices compatible "
             f"with node {place}){place}\n{_SOFT_PLACEMENT}"
@@ -145,15 +164,19 @@ def _unsupported(node: NodeDef, name: str, path: str) -> Diagnostic:
     )
 
 
-def _dynamic(node: NodeDef, path: str) -> Diagnostic:
+def _found(rule: str, node: NodeDef, path: str, reason: str, fix: str, message: str) -> Problem:
+    return Problem(rule, reason, fix, message=message, node=path + node.name, op=node.op)
+
+
+def _dynamic(node: NodeDef, path: str) -> Problem:
     called, fix = _DYNAMIC[node.op]
-    return Diagnostic(
-        rule="dynamic-shape",
-        node=path + node.name,
-        op=node.op,
-        reason=f"{called} gives a tensor whose size depends on the data: {FRAGILE}",
-        fix=fix,
-        message=(
+    return _found(
+        "dynamic-shape",
+        node,
+        path,
+        f"{called} gives a tensor whose size depends on the data: {FRAGILE}",
+        fix,
+        (
             f"No registered '{node.op}' OpKernel for 'TPU' devices compatible with node "
             f"{{{{node {path}{node.name}}}}}"
         ),
@@ -186,14 +209,14 @@ def _never_rewritten(node: NodeDef) -> str:
     return "float64" if node.op in _NOT_IN_FLOAT64 and _computes_in(node, dtypes.float64) else ""
 
 
-def _x64(node: NodeDef, path: str, kind: str) -> Diagnostic:
-    return Diagnostic(
-        rule="x64-op",
-        node=path + node.name,
-        op=node.op,
-        reason=f"{node.op} is computed in {kind}, for which a TPU's compiler has no way.",
-        fix=_FLOAT64_FIX if kind == "float64" else _INT64_FIX,
-        message=(
+def _x64(node: NodeDef, path: str, kind: str) -> Problem:
+    return _found(
+        "x64-op",
+        node,
+        path,
+        f"{node.op} is computed in {kind}, which a TPU's compiler cannot do.",
+        _FLOAT64_FIX if kind == "float64" else _INT64_FIX,
+        (
             "While rewriting computation to not contain X64 element types, XLA encountered an "
             f"HLO for which this rewriting is not implemented: {node.op} in {kind} "
             f"{{{{node {path}{node.name}}}}}"
@@ -201,20 +224,20 @@ def _x64(node: NodeDef, path: str, kind: str) -> Diagnostic:
     )
 
 
-def _complex128(node: NodeDef, path: str) -> Diagnostic:
-    return Diagnostic(
-        rule="unsupported-type",
-        node=path + node.name,
-        op=node.op,
-        reason=f"{node.op} is computed in complex128, which is none of the types of a TPU.",
-        fix="Cast to complex64.",
-        message=f"Unsupported data type for TPU: complex128, caused by output {node.name}:0",
+def _complex128(node: NodeDef, path: str) -> Problem:
+    return _found(
+        "unsupported-type",
+        node,
+        path,
+        f"{node.op} is computed in complex128, a type that a TPU does not have.",
+        "Cast to complex64.",
+        f"Unsupported data type for TPU: complex128, caused by output {node.name}:0",
     )
 
 
-def _float64(node: NodeDef, path: str) -> Diagnostic:
-    reason = f"{node.op} is computed in float64, which a TPU puts together from float32."
-    return Diagnostic("float64", path + node.name, node.op, reason, _FLOAT64_FIX, reason)
+def _float64(node: NodeDef, path: str) -> Problem:
+    reason = f"{node.op} is computed in float64, which a TPU emulates with float32."
+    return _found("float64", node, path, reason, _FLOAT64_FIX, reason)
 
 
 def _serve_assertions(function: FunctionDef) -> set[str]:
@@ -232,3 +255,78 @@ def _serve_assertions(function: FunctionDef) -> set[str]:
         if users and users <= serving and node.name not in returned:
             serving.add(node.name)
     return serving
+
+
+def foreign_types(traced: TracedFunction, definition: FunctionDef) -> Iterator[Problem]:
+    """Tensors that go to a core or come from it and that no core can hold."""
+    for argument in (*definition.signature.input_arg, *definition.signature.output_arg):
+        kind = dtypes.as_dtype(argument.type)
+        if kind in _NO_TPU_TYPES:
+            goes = "goes into" if argument.name not in definition.ret else "comes out of"
+            source = definition.ret.get(argument.name, argument.name).partition(":")[0]
+            users = [node.name for node in definition.node_def if source in node.input]
+            yield Problem(
+                "unsupported-type",
+                reason=f"A {kind.name} tensor {goes} the replica function: no TPU can hold it.",
+                fix="Encode it as numbers in the input pipeline (tf.data), or leave it out.",
+                message=f"Unsupported data type for TPU: {kind.name}, caused by output {source}:0",
+                # An argument has no line: the first node that reads it has one.
+                node=users[0] if users else source,
+            )
+
+
+def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> Iterator[Problem]:
+    """Variables that are not on the cores, and that each replica would write in its turn.
+
+    To read one is well: a TPU's program gets its value from the host.
+    """
+    if traced.variables_anywhere:
+        return
+    known = {id(variable.handle): variable for variable in traced.graph.variables}
+    outer = {id(inner): value for value, inner in traced.graph.captures}
+    names = [argument.name for argument in definition.signature.input_arg]
+    for name, placeholder in zip(names, traced.graph.inputs, strict=True):
+        variable = known.get(id(outer.get(id(placeholder))))
+        if variable is None or id(placeholder) in traced.variables:
+            continue
+        node = _touching(definition, name, traced.library)
+        if node is not None:
+            yield _out_of_scope(node, variable, traced.device)
+
+
+def _touching(function: FunctionDef, name: str, library: Library) -> NodeDef | None:
+    """The first node that does more on a core with an argument's variable than read it."""
+    for node in function.node_def:
+        if OUTSIDE in node.attr or node.op in READS:
+            continue
+        for place, source in enumerate(data_inputs(node)):
+            if source.source == name and _touches(node, place, library):
+                return node
+    return None
+
+
+def _touches(node: NodeDef, place: int, library: Library) -> bool:
+    """Whether a node does more than read the variable that it takes at a place."""
+    bodies = list(map(library, called_functions(node)))
+    inner = place - (node.op in BRANCHES)  # a branch does not see its condition
+    return not bodies or any(
+        _touching(body, body.signature.input_arg[inner].name, library) is not None
+        for body in bodies
+    )
+
+
+def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Problem:
+    reason = f"The variable {variable.name} was made outside of the strategy's scope."
+    fix = "Make models, optimizers, metrics and variables inside `with strategy.scope():`."
+    message = (
+        f"Trying to access resource {variable.name} located in device {variable.device} from "
+        f"device {device}"
+    )
+    if in_save_context():  # where a variable of the scope stands without its copies
+        reason = (
+            "A function that returns no tensor is traced again when it is saved, where a variable "
+            "has no copies for the replicas to set."
+        )
+        fix = "Return a tensor from it, such as `tf.identity(v)`, or leave it out of the model."
+        message = f"{variable.name} cannot be set on the replicas while a model is saved."
+    return Problem("scope", reason, fix, message=message, node=node.name, op=node.op)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,14 +16,16 @@ import tensorflow as tf
 from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
+from tpunb.errors.code_problems import Problem
+from tpunb.errors.refusals import FIXED_SHAPE, XLA, refusal_of
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.graph.function_def import Library, called_functions
-from tpunb.virtual.strict.diagnostics import UNCHECKED, Diagnostic, Unknown
-from tpunb.virtual.strict.host import Host
+from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.strict.known_loops import ANY_SIZE
 from tpunb.virtual.strict.lint import FRAGILE
-from tpunb.virtual.strict.stand_ins import ANY_SIZE, CompilerFunctions, Parameter
-from tpunb.virtual.strict.xla import ask
-from tpunb.virtual.strict.xla_process import Answer, Request
+from tpunb.virtual.strict.stand_ins import CompilerFunctions, Host, Unknown, parameters
+from tpunb.virtual.strict.xla import Answer, Request, ask
+from tpunb.virtual.strictness import UNCHECKED
 
 _NODE = re.compile(r"{{node ([^}]+)}}")
 _BOUNDED = re.compile(r"<=\d+")
@@ -44,18 +46,11 @@ _OF_ITS_OWN_STATE = re.compile(
 
 
 @timed("strict", "lower the replica function to HLO")
-def lower(
-    function: FunctionDef,
-    parameters: Mapping[str, Parameter],
-    library: Library,
-    host: Host,
-) -> Diagnostic | None:
+def lower(traced: TracedFunction, host: Host) -> Problem | None:
     """Compiles a replica function to HLO.
 
     Args:
-        function: The replica function, calls written out.
-        parameters: Its arguments by name.
-        library: Finds the functions that it calls.
+        traced: The function.
         host: Nodes that run on the host, and what they give.
 
     Returns:
@@ -64,8 +59,8 @@ def lower(
     Raises:
         Unknown: It cannot be compiled by itself.
     """
-    lowered = _lowered(function, parameters, library, host, for_tpu=False)
-    return lowered if isinstance(lowered, Diagnostic) else _bounded(lowered.text)
+    lowered = _lowered(traced, host, for_tpu=False)
+    return lowered if isinstance(lowered, Problem) else _bounded(lowered.text)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,45 +81,28 @@ class Lowered:
 
 
 @timed("strict", "lower the replica function for a TPU's compiler")
-def lower_for_tpu(
-    function: FunctionDef,
-    parameters: Mapping[str, Parameter],
-    library: Library,
-    host: Host,
-    deadline: Deadline,
-) -> Lowered | Diagnostic:
-    """Compiles a replica function to HLO that a TPU's compiler can go on from.
-
-    Arguments, results and errors are as those of `lower`, but for the HLO and the deadline.
-
-    Raises:
-        Unknown: It cannot be compiled by itself.
-    """
-    return _lowered(function, parameters, library, host, deadline, for_tpu=True)
+def lower_for_tpu(traced: TracedFunction, host: Host, deadline: Deadline) -> Lowered | Problem:
+    """Compiles a replica function to HLO that a TPU's compiler can go on from; see `lower`."""
+    return _lowered(traced, host, deadline, for_tpu=True)
 
 
 def _lowered(
-    function: FunctionDef,
-    parameters: Mapping[str, Parameter],
-    library: Library,
-    host: Host,
-    deadline: Deadline | None = None,
-    *,
-    for_tpu: bool,
-) -> Lowered | Diagnostic:
+    traced: TracedFunction, host: Host, deadline: Deadline | None = None, *, for_tpu: bool
+) -> Lowered | Problem:
     if not ops.executing_eagerly_outside_functions():
         raise Unknown("Variables of TensorFlow 1's graphs have no values yet.")
-    writer = CompilerFunctions(library, for_tpu=for_tpu)
-    lowered, specs = writer.write(function, parameters, host)
+    given = parameters(traced)
+    writer = CompilerFunctions(traced.library, for_tpu=for_tpu)
+    lowered, specs = writer.write(traced.definition, given, host)
     arguments = tuple(argument.name for argument in lowered.signature.input_arg)
     request = Request(
         lowered.signature.name,
-        [one.SerializeToString() for one in _with_callees(lowered, writer.made, library)],
+        [one.SerializeToString() for one in _with_callees(lowered, writer.made, traced.library)],
         [(_sizes(spec.shape), spec.dtype.as_datatype_enum) for spec in specs],
-        [_variable(parameters[name].handle) for name in arguments[len(specs) :]],
+        [_variable(given[name].handle) for name in arguments[len(specs) :]],
         serialized=for_tpu,
     )
-    sized = not any(_has_unknown(spec) for spec in specs)
+    sized = all(spec.shape.is_fully_defined() for spec in specs)
     try:
         answer: Answer = ask(request, deadline)
     except ChildLostError as error:
@@ -133,7 +111,7 @@ def _lowered(
         return Lowered(answer.text, answer.module, arguments, sized)
     if _OF_ITS_OWN_STATE.search(answer.text):
         return _unchecked(f"did not look at this function: {answer.text.splitlines()[0]}")
-    return _diagnostic(answer.text, not sized)
+    return _refused(answer.text, not sized)
 
 
 def _with_callees(
@@ -164,10 +142,6 @@ def _sizes(shape: tf.TensorShape) -> tuple[int, ...]:
     return tuple(ANY_SIZE if size is None else size for size in shape)
 
 
-def _has_unknown(spec: tf.TensorSpec) -> bool:
-    return not spec.shape.is_fully_defined()
-
-
 def _variable(handle: Any) -> tuple[tuple[int, ...], int]:
     """The shape and the type of a variable, which may have no value yet."""
     data = getattr(handle, "_handle_data", None)
@@ -177,44 +151,13 @@ def _variable(handle: Any) -> tuple[tuple[int, ...], int]:
     return _sizes(tf.TensorShape(held.shape)), held.dtype
 
 
-def _unchecked(reason: str) -> Diagnostic:
+def _unchecked(reason: str) -> Problem:
     """Says that nothing is known, which is no fault of the function's."""
     message = f"TensorFlow's compiler {reason}"
-    return Diagnostic("unchecked", "", "", message, UNCHECKED, message)
+    return Problem("unchecked", message, UNCHECKED, message=message)
 
 
-_KINDS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        r"Detected unsupported operations|No registered '",
-        "unsupported-op",
-        "The operation has no TPU kernel.",
-        "Do it in the input pipeline (tf.data) or after the step on what it returns.",
-    ),
-    (
-        r"with op (EmptyTensorList|TensorListReserve) must be|fixed tensor list size|TensorList",
-        "list-size",
-        "A TensorArray or a loop has no fixed size.",
-        "Give the TensorArray its size and `tf.while_loop` constant `maximum_iterations`.",
-    ),
-    (
-        r"must be a compile-time constant",
-        "constant-size",
-        "A size, an axis or a number of elements depends on data.",
-        (
-            "Make it a Python number or take it from a static shape; for a mask, use "
-            "`tf.sequence_mask(..., maxlen=64)`."
-        ),
-    ),
-    (
-        r"[Dd]ynamic",
-        "compile",
-        "A shape depends on the data.",
-        "Work at a fixed shape.",
-    ),
-)
-
-
-def _diagnostic(message: str, unknown_sizes: bool) -> Diagnostic:
+def _refused(message: str, unknown_sizes: bool) -> Problem:
     nodes = _NODE.findall(message)
     node = nodes[0] if nodes else ""
     message = _OF_THE_COMPILER.split(message.removeprefix("Failed getting HLO text: '"))[0].rstrip(
@@ -223,19 +166,17 @@ def _diagnostic(message: str, unknown_sizes: bool) -> Diagnostic:
     if unknown_sizes and "Invalid TensorList shape" in message:
         # Between the size that is tried and the 0 that TensorFlow writes for an unknown one.
         raise Unknown(message)
-    for pattern, rule, reason, fix in _KINDS:
-        if re.search(pattern, message):
-            return Diagnostic(rule, node, "", reason, fix, message)
+    if known := refusal_of(message, XLA):
+        return Problem(known.code, known.reason, known.fix, message=message, node=node)
     if unknown_sizes:
         # With another size it might compile.
         raise Unknown(message)
     reason = f"XLA cannot compile it: {message.splitlines()[0].rstrip('.')}."
-    return Diagnostic(
-        "compile", node, "", reason, "Write it with operations of fixed shapes.", message
-    )
+    fix = "Write it with operations of fixed shapes."
+    return Problem("compile", reason, fix, message=message, node=node)
 
 
-def _bounded(text: str) -> Diagnostic | None:
+def _bounded(text: str) -> Problem | None:
     """Finds a size that is only bounded, which XLA on a CPU can do and a TPU cannot."""
     found = [line for line in text.splitlines() if _BOUNDED.search(line.partition("metadata=")[0])]
     if not found:
@@ -243,9 +184,9 @@ def _bounded(text: str) -> Diagnostic | None:
     origin = next((match for match in map(_METADATA.search, found) if match), None)
     op, node = origin.groups() if origin else ("", "")
     reason = f"A tensor's size depends on the data: {FRAGILE}"
-    fix = "Work at a fixed shape: mask, or pad."
+    fix = FIXED_SHAPE
     if op == "StridedSlice":
         reason = f"The size of a slice depends on the data, as its begin or its end: {FRAGILE}"
         fix = "Give `tf.slice` a size in numbers, or index a tensor of whole batches: `x[step]`."
     message = f"TPU has inputs with dynamic shapes: {{{{node {node}}}}}"
-    return Diagnostic("bounded-shape", node, op, reason, fix, message)
+    return Problem("bounded-shape", reason, fix, message=message, node=node, op=op)

@@ -10,8 +10,6 @@ from tpunb.errors.code_problems import SourceLine, is_library, is_of_this_packag
 from tpunb.virtual._tensorflow import GraphDebugInfo, atomic_function
 from tpunb.virtual.graph.traced_function import gathered_origins, nearest_trace
 
-__all__ = ["SourceLine", "SourceLines"]
-
 
 class SourceLines:
     """The places from which the nodes of a traced function came.

@@ -9,12 +9,14 @@ a CPU than for a TPU is marked for the TPU's own compiler.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tpunb.errors.code_problems import Problem
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_registry, tensor_util
 from tpunb.virtual.graph.collectives import groups, source_target_pairs
 from tpunb.virtual.graph.function_def import (
@@ -25,16 +27,128 @@ from tpunb.virtual.graph.function_def import (
     Library,
     called_functions,
     has_collectives,
+    has_outside,
     integer,
     make_identity,
+    named_operations,
     needed,
     new_constant,
     new_node,
     type_of,
 )
 from tpunb.virtual.graph.rewrite import Rewrite, inlined
-from tpunb.virtual.strict.diagnostics import Unknown
-from tpunb.virtual.strict.host import Host
+from tpunb.virtual.graph.tensorflow_graphs import body_of
+from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.strict.known_loops import ANY_SIZE
+
+
+class Unknown(Exception):
+    """A function cannot be compiled by itself, so that nothing is known of it."""
+
+
+NO_TENSORS = frozenset({dtypes.resource, dtypes.variant})
+"""What the host cannot send to a core."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """What of a function runs on the host.
+
+    Attributes:
+        nodes: Its nodes that do; what each gives to the core's, by the end of the reference
+            to it.
+        inside: Likewise of the functions of its loops and branches, by the names of their
+            nodes and their own.
+    """
+
+    nodes: Mapping[str, Mapping[str, tf.TensorSpec]] = dataclasses.field(default_factory=dict)
+    inside: Mapping[tuple[str, str], Host] = dataclasses.field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.inside)
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """What its nodes give to the core, outside of loops and branches."""
+        return [spec for specs in self.nodes.values() for spec in specs.values()]
+
+
+def on_host(traced: TracedFunction, found: Iterable[Problem]) -> Host:
+    """Finds what of a replica function runs on the host, and what the cores take of it.
+
+    Args:
+        traced: The function.
+        found: What was found in it: what has no kernel for a TPU runs on the host, if at all.
+
+    Raises:
+        Unknown: It is not known what the host gives.
+    """
+    unsupported = {one.node for one in found if one.code == "unsupported-op"}
+    return _Search(traced.library, unsupported).of(traced.definition, traced.graph, "", ())
+
+
+class _Search:
+    def __init__(self, library: Library, unsupported: Collection[str]) -> None:
+        self._library = library
+        self._unsupported = unsupported
+        self._operations = functools.cache(lambda graph: dict(named_operations(graph)))
+
+    def of(self, function: FunctionDef, graph: Any, path: str, returned: Iterable[str]) -> Host:
+        """What of a function runs on the host.
+
+        Args:
+            function: The function, its calls written out.
+            graph: The same as it was traced; None if that is not known.
+            path: The names of the nodes around it, as a prefix.
+            returned: What of it goes to a core besides what its own nodes take.
+        """
+        hosted = {
+            node.name: node
+            for node in function.node_def
+            if OUTSIDE in node.attr or path + node.name in self._unsupported
+        }
+        cores = [node for node in function.node_def if node.name not in hosted]
+        used = {text for node in cores for text in node.input}.union(returned)
+        given = {name: self._given_by(graph, node, used) for name, node in hosted.items()}
+        inside = {
+            (node.name, name): found
+            for node in cores
+            for name in called_functions(node)
+            if (found := self._inside(node, name, graph, path))
+        }
+        return Host(given, inside)
+
+    def _inside(self, node: NodeDef, name: str, graph: Any, path: str) -> Host:
+        around = f"{path}{node.name}/"
+        body = self._library(name)
+        if not has_outside(body, self._library) and not any(
+            one.startswith(around) for one in self._unsupported
+        ):
+            return Host()
+        body = inlined(body, self._library)
+        operation = None if graph is None else self._operations(graph).get(node.name)
+        traced = None if operation is None else body_of(operation.graph, name)
+        return self.of(body, traced, around, body.ret.values())
+
+    def _given_by(self, graph: Any, node: NodeDef, used: set[str]) -> dict[str, tf.TensorSpec]:
+        """What a node gives to others, by the end of the reference to it."""
+        ends = {text[len(node.name) :] for text in used if text.startswith(f"{node.name}:")}
+        if not ends:
+            return {}
+        operation = None if graph is None else self._operations(graph).get(node.name)
+        if operation is None:
+            raise Unknown("It is not known what a node on the host gives.")
+        arguments = [argument.name for argument in op_def_registry.get(node.op).output_arg]
+        given = {}
+        for end in sorted(ends):
+            _, argument, index = end.split(":")
+            place = arguments.index(argument) if len(arguments) > 1 else int(index)
+            tensor = operation.outputs[place]
+            if tensor.dtype in NO_TENSORS:
+                raise Unknown("A node on the host gives what is no tensor.")
+            given[end] = tf.TensorSpec(tensor.shape, tensor.dtype)
+        return given
+
 
 _ALL = "all"
 """All replicas in one group."""
@@ -52,25 +166,6 @@ _AUTO_SELECT = 3
 
 # A serialized xla.FrontendAttributes: {"tpunb_generator": "named"}.
 _NAMED = b"\n\x18\n\x0ftpunb_generator\x12\x05named"
-
-
-def mark(node: NodeDef, nodes: Mapping[str, NodeDef], value: str) -> list[NodeDef]:
-    """A barrier in the place of a cross-replica operation.
-
-    Args:
-        node: The operation.
-        nodes: The nodes of its function, by name.
-        value: What it is done to, as an input is written.
-
-    Returns:
-        The nodes, the last of which has the operation's name; none where it depends on data
-        between which replicas it is, which a TPU refuses.
-    """
-    try:
-        partners = _partners(node, nodes)
-    except ValueError:
-        return []
-    return _barrier(node, f"{node.op}/{partners}", [value], [node.attr["T"].type])
 
 
 def mark_resizing(node: NodeDef, like: Sequence[NodeDef]) -> list[NodeDef]:
@@ -112,11 +207,6 @@ def names_generator(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
     return int(tensor_util.MakeNdarray(source.attr["value"].tensor)) != _AUTO_SELECT
 
 
-def mark_generator(node: NodeDef) -> None:
-    """Marks an operation that names the algorithm of its random numbers."""
-    node.attr["_XlaFrontendAttributes"].s += _NAMED
-
-
 def _barrier(
     node: NodeDef, meaning: str, values: Sequence[str], kinds: Sequence[int]
 ) -> list[NodeDef]:
@@ -130,35 +220,31 @@ def _barrier(
     return [barrier, result]
 
 
-def _partners(node: NodeDef, nodes: Mapping[str, NodeDef]) -> str:
-    """Between which replicas it is, in a text that may stand in a name: `0-1_2-3`."""
-    if node.op == "CollectivePermute":
-        return _joined(source_target_pairs(node, nodes))
-    found = groups(node, nodes)
-    return _joined(found) if len(found) > 1 else _ALL
-
-
-def _joined(rows: Sequence[Sequence[int]]) -> str:
-    return "_".join("-".join(map(str, row)) for row in rows)
-
-
 def marked_collective(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeDef]:
-    """A mark for the TPU's compiler, after what gives its shape.
+    """A barrier in place of a cross-replica operation, after what gives its shape.
 
     Args:
         node: The operation.
-        nodes: Those of the function, by name.
+        nodes: Those of its function, by name.
 
     Returns:
-        What stands for it; nothing if there can be no mark.
+        The nodes, the last of which has the operation's name; none if the replicas it is
+        between depend on data, which a TPU refuses.
     """
-    before = exchange(node) if node.op == "AllToAll" and node.attr["split_count"].i > 1 else []
-    value = node.input[0]
-    if before:
+    is_permutation = node.op == "CollectivePermute"
+    try:
+        rows = source_target_pairs(node, nodes) if is_permutation else groups(node, nodes)
+    except ValueError:
+        return []
+    partners = "_".join("-".join(map(str, row)) for row in rows)
+    if not is_permutation and len(rows) <= 1:
+        partners = _ALL
+    before, value = [], node.input[0]
+    if node.op == "AllToAll" and node.attr["split_count"].i > 1:
+        before = exchange(node)
         before[-1].name = f"{node.name}/exchanged"
         value = f"{before[-1].name}:output:0"
-    found = mark(node, nodes, value)
-    return [*before, *found] if found else []
+    return [*before, *_barrier(node, f"{node.op}/{partners}", [value], [node.attr["T"].type])]
 
 
 def pass_on(node: NodeDef) -> None:
@@ -203,11 +289,11 @@ _NOT_OF_A_CORE = frozenset(
 )
 
 
-def write_unknown(function: FunctionDef, name: str, spec: tf.TensorSpec, any_size: int) -> str:
+def write_unknown(function: FunctionDef, name: str, spec: tf.TensorSpec) -> str:
     """Writes a tensor whose value the compiler cannot know; gives the reference to it."""
     if spec.shape.rank is None or spec.dtype == dtypes.string:
         raise Unknown("The host gives what cannot go to a core.")
-    sizes = [any_size if size is None else size for size in spec.shape]
+    sizes = [ANY_SIZE if size is None else size for size in spec.shape]
     shape = new_constant(f"{name}/shape", sizes)
     number = new_node(
         "RandomUniform",
@@ -282,9 +368,6 @@ def _make_int32(body: FunctionDef, place: int) -> None:
 
 _names = itertools.count()
 
-ANY_SIZE = 8
-"""What stands for a size that is known only when the step runs."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameter:
@@ -297,6 +380,22 @@ class Parameter:
 
     spec: tf.TensorSpec | None = None
     handle: Any = None
+
+
+def parameters(traced: TracedFunction) -> dict[str, Parameter]:
+    """The arguments of a replica function, as the compiler is given them."""
+    outer = {id(inner): value for value, inner in traced.graph.captures}
+    parameters = {}
+    for argument, placeholder in zip(
+        traced.definition.signature.input_arg, traced.graph.inputs, strict=True
+    ):
+        if placeholder.dtype in NO_TENSORS:
+            handle = traced.variables.get(id(placeholder), outer.get(id(placeholder)))
+            parameters[argument.name] = Parameter(handle=handle)
+        else:
+            spec = tf.TensorSpec(placeholder.shape, placeholder.dtype)
+            parameters[argument.name] = Parameter(spec=spec)
+    return parameters
 
 
 class CompilerFunctions:
@@ -388,7 +487,7 @@ class CompilerFunctions:
             like = _like_resized(copy)
             return mark_resizing(node, like) if self._for_tpu else like
         if self._for_tpu and names_generator(node, nodes):
-            mark_generator(copy)
+            copy.attr["_XlaFrontendAttributes"].s += _NAMED
         in_part = any((node.name, name) in host.inside for name in called_functions(node))
         bodies = []
         for key in sorted(copy.attr):
@@ -421,7 +520,7 @@ def _arguments(host: Host, given: Sequence[str]) -> dict[str, str]:
 def _unknowns(body: FunctionDef, host: Host) -> dict[str, str]:
     """Writes what stands in a body for what the host gives; gives the references to it."""
     return {
-        name + end: write_unknown(body, f"{name}/of_the_host_{place}", spec, ANY_SIZE)
+        name + end: write_unknown(body, f"{name}/of_the_host_{place}", spec)
         for name, specs in host.nodes.items()
         for place, (end, spec) in enumerate(specs.items())
     }

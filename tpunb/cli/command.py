@@ -1,14 +1,56 @@
-"""Signals that end a command, raised where it can still save what it has."""
+"""The parts that commands share: how they parse their arguments, and how they end."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
 _WORDS = {"SIGINT": "Interrupted", "SIGTERM": "Terminated", "SIGHUP": "Hung up"}
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], None] | None = None,
+    **texts: str,
+) -> argparse.ArgumentParser:
+    """Adds a command.
+
+    Args:
+        commands: The commands of the parser above it.
+        name: Its name.
+        run: Is called with its arguments; None for a command that has its own commands.
+        **texts: Its help, description and epilog, as `argparse` takes them.
+
+    Returns:
+        Its parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts
+    )
+    if run is not None:
+        parser.set_defaults(command=run)
+    return parser
+
+
+class Failed(Exception):
+    """The command ran and the result is negative; the message says why. Exit code 1."""
+
+
+class Interrupted(Exception):
+    """The user interrupted the command; the message says where.
+
+    Attributes:
+        code: The exit code, 128 plus the number of the signal, as in shells.
+    """
+
+    def __init__(self, message: str, code: int = 130) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Stopped(KeyboardInterrupt):

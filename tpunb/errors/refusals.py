@@ -1,0 +1,92 @@
+"""The refusals of compilers, which name an operation or a shape: what they mean, what to do.
+
+XLA's are met before a function runs, libtpu's where the TPU's own compiler is asked. The first
+that fits counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """A kind of refusal.
+
+    Attributes:
+        pattern: A regular expression that the message contains.
+        code: The rule that it falls under.
+        reason: The cause, a sentence.
+        fix: What to do, a sentence.
+    """
+
+    pattern: str
+    code: str
+    reason: str
+    fix: str
+
+
+SMALLER = "Make the batch smaller, use more cores, or a smaller type such as bfloat16."
+"""The fix for programs that do not fit."""
+
+FIXED_SHAPE = "Work at a fixed shape: mask, or pad."
+"""The fix for sizes that depend on data."""
+
+XLA = (
+    Refusal(
+        r"Detected unsupported operations|No registered '",
+        "unsupported-op",
+        "The operation has no TPU kernel.",
+        "Do it in the input pipeline (tf.data) or after the step on what it returns.",
+    ),
+    Refusal(
+        r"with op (EmptyTensorList|TensorListReserve) must be|fixed tensor list size|TensorList",
+        "list-size",
+        "A TensorArray or a loop has no fixed size.",
+        "Give the TensorArray its size and `tf.while_loop` constant `maximum_iterations`.",
+    ),
+    Refusal(
+        r"must be a compile-time constant",
+        "constant-size",
+        "A size, an axis or a number of elements depends on data.",
+        "Make it a Python number or take it from a static shape; for a mask, use "
+        "`tf.sequence_mask(..., maxlen=64)`.",
+    ),
+    Refusal(r"[Dd]ynamic", "compile", "A shape depends on the data.", "Work at a fixed shape."),
+)
+"""Those of XLA, as far as its intermediate form."""
+
+LIBTPU = (
+    Refusal(
+        r"X\{64\|128\}",
+        "x64-op",
+        "The TPU's compiler does not support this operation in {types}.",
+        "Cast to int32 or float32 first; NumPy arrays are 64-bit by default.",
+    ),
+    Refusal(
+        r"#stablehlo\.bounds<",
+        "dynamic-shape",
+        "Several sizes of a tensor depend on data, which JAX's compile path does not support.",
+        FIXED_SHAPE,
+    ),
+    Refusal(
+        r"dynamic",
+        "dynamic-shape",
+        "The TPU's compiler does not support this operation with a size that depends on data.",
+        FIXED_SHAPE,
+    ),
+    Refusal(
+        r"memory space vmem",
+        "compile",
+        "One operation needs more fast memory than the core has.",
+        "Split the tensor that it works on, or change its shape.",
+    ),
+)
+"""Those of the TPU's own compiler, beside programs that do not fit."""
+
+
+def refusal_of(message: str, known: Iterable[Refusal]) -> Refusal | None:
+    """Returns the first kind that a message is of; None if it is of none."""
+    return next((one for one in known if re.search(one.pattern, message)), None)
