@@ -259,7 +259,7 @@ def _is_arithmetic(nodes: list[ast.AST]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Lesson:
+class _Mistake:
     """A mistake that an error shows, and what to write instead.
 
     Attributes:
@@ -277,97 +277,97 @@ class _Lesson:
     applies: Callable[[list[ast.AST]], bool] = lambda _: True
 
 
-_LESSONS = (
-    _Lesson(
+_MISTAKES = (
+    _Mistake(
         Exception,
         r"'(?:Symbolic|Eager)?Tensor' object has no attribute 'numpy'",
         "A tensor gets its value after the cell is traced: `.numpy()` cannot be used inside it.",
         "Leave it out here, and write `{in_the_next_cell}` in the next cell.",
     ),
-    _Lesson(
+    _Mistake(
         Exception,
         _AS_BOOL,
         _NEEDS_VALUE,
         "Use an operation of TensorFlow: `tf.where`, `tf.maximum`, `tf.reduce_any`, ….",
     ),
-    _Lesson(
+    _Mistake(
         Exception,
         r"Iterating over a symbolic `?tf\.Tensor`?",
         "Python needs the number of a tensor's rows here, and the cell is only traced.",
         "Use `tf.unstack(x)`, a `for` statement, or an operation on the whole tensor.",
     ),
-    _Lesson(
+    _Mistake(
         Exception,
         r"Cannot convert a symbolic (?:tf\.)?Tensor[^\n]{0,200} to a numpy array",
         "NumPy needs the value of a tensor, which comes after the cell is traced.",
         "Use TensorFlow's functions, such as `tf.reduce_mean(x)` instead of `np.mean(x)`.",
     ),
-    _Lesson(
+    _Mistake(
         TypeError,
         _AS_NUMBER,
         _NEEDS_VALUE,
         "Look it up with `tf.gather([10, 20, 30], replica_id)`, or use TensorFlow's function.",
     ),
-    _Lesson(
+    _Mistake(
         TypeError,
         r"unsupported format string passed to \w*Tensor\."
         r"|format: a \w+ number is required, not \w*Tensor",
         "Text cannot hold the value of a tensor, which comes after the cell is traced.",
         "Show it with `print('x', x)`, or format it in the next cell.",
     ),
-    _Lesson(
+    _Mistake(
         TypeError,
         _MIXED,
         "TensorFlow does not mix types in arithmetic: integers do not become floats.",
         "Cast to one type first, as in `tf.cast({integer}, tf.float32)`.",
         _is_arithmetic,
     ),
-    _Lesson(
+    _Mistake(
         TypeError,
         r"'(?:Symbolic|Eager)?Tensor' object does not support item assignment",
         "A tensor cannot be changed in place.",
         "Make another: `tf.tensor_scatter_nd_update(x, [[0]], [5])`, or one with `tf.where`.",
     ),
-    _Lesson(
+    _Mistake(
         AttributeError,
         r"\w*Tensor'? object has no attribute 'assign(?:_add|_sub)?'",
         "A tensor cannot be changed in place; a `tf.Variable` can.",
         "Assign the new value to a name: `x = …`. It comes back to the notebook.",
     ),
-    _Lesson(
+    _Mistake(
         (TypeError, ValueError),
         _MIXED,
         "The mean of integers is not an integer.",
         "Write `ctx.all_reduce('mean', tf.cast(x, tf.float32))`.",
         _calls_method("all_reduce"),
     ),
-    _Lesson(
+    _Mistake(
         (TypeError, ValueError),
         r"is not a valid ReduceOp",
         "`all_reduce` takes 'sum' or 'mean'.",
         "For the largest of all: `tf.reduce_max(ctx.all_gather([x], axis=0))`.",
         _calls_method("all_reduce"),
     ),
-    _Lesson(
+    _Mistake(
         AttributeError,
         rf"\w*Tensor'? object has no attribute '(?:{'|'.join(_OF_NUMPY)})'",
         "`{attribute}` is NumPy's, and a tensor has no such attribute.",
         "Write `{tensorflow}` in place of `x.{attribute}`.",
     ),
-    _Lesson(
+    _Mistake(
         Exception,
         r"should be called from outside of replica_fn",
         *keras_loop("{loop}"),
         _calls_method(*KERAS_LOOPS),
     ),
-    _Lesson(
+    _Mistake(
         RuntimeError,
         r"requires (?:being in )?cross-replica context",
         "Models and variables are made once, outside the cell.",
         "Move `with strategy.scope():` and what is in it to a cell without a magic.",
         _calls_method("scope"),
     ),
-    _Lesson(
+    _Mistake(
         RuntimeError,
         r"requires (?:being in )?cross-replica context",
         "The cell itself runs on every replica, and the strategy's methods are for outside.",
@@ -388,7 +388,7 @@ def is_traced_in_branch(frames: TracebackType | None) -> bool:
     return False
 
 
-def lesson(
+def mistake(
     error: BaseException, cell: StepSource, *, in_branch: bool, replicas: int
 ) -> CellError | None:
     """Explains what to write in place of what has raised an error; None if that is clear.
@@ -404,11 +404,11 @@ def lesson(
         return None
     path = _path(cell.body, lines[-1])
     nodes = list(ast.walk(path[-1])) if path else []
-    told = _checked(error, path, in_branch, replicas) if path else None
-    if told is None:
+    texts = _checked(error, path, in_branch, replicas) if path else None
+    if texts is None:
         fits = (
             each
-            for each in _LESSONS
+            for each in _MISTAKES
             if isinstance(error, each.kinds)
             and re.search(each.pattern, str(error))
             and each.applies(nodes)
@@ -416,8 +416,8 @@ def lesson(
         if (found := next(fits, None)) is None:
             return None
         words = _words(error, nodes, replicas)
-        told = found.cause.format_map(words), found.fix.format_map(words)
-    explained = CellError(told[0], fix=told[1])
+        texts = found.cause.format_map(words), found.fix.format_map(words)
+    explained = CellError(texts[0], fix=texts[1])
     for name in ("tpunb_lines", "tpunb_replicas"):
         setattr(explained, name, getattr(error, name, ()))
     return explained
@@ -462,7 +462,7 @@ def _shown(test: ast.expr) -> str:
 
 
 def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[str, str]:
-    """The cell's own names, for the fields of a lesson."""
+    """The cell's own names, for the fields of a mistake."""
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     asked = next((node.value for node in attributes if node.attr == "numpy"), None)
     owner = asked.id if isinstance(asked, ast.Name) else "result"

@@ -26,7 +26,7 @@ from .program import Program, named
 
 
 @dataclass(frozen=True)
-class Kept:
+class LoopResult:
     """The results of a loop of steps.
 
     Attributes:
@@ -80,7 +80,7 @@ class Loop:
         """Steps made since the last call began."""
         return int(self._count.numpy())
 
-    def run(self, iterator: Any, count: int, captured: Captured) -> Kept:
+    def run(self, iterator: Any, count: int, captured: Captured) -> LoopResult:
         """Makes steps; of the captured arguments, those of the batch are ignored."""
         self._count.assign(0)
         state = [
@@ -92,7 +92,7 @@ class Loop:
         carried, plots, waited = self._function(iterator, tf.constant(count), state, rest)
         shape = (count, len(self._plotted), self._strategy.num_replicas_in_sync)
         kept = np.asarray(plots).reshape(shape) if self._plotted else np.zeros(shape, np.float32)
-        return Kept(list(carried), kept, float(waited) if self._timed else None)
+        return LoopResult(list(carried), kept, float(waited) if self._timed else None)
 
     def _is_rest(self, owner: str) -> bool:
         return owner not in self._carried and owner not in self._fed

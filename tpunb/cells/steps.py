@@ -24,7 +24,7 @@ from .outputs import LAST, OutputRecord
 from .program import Program
 from .settings import RunSettings, checked_outputs, refuse_counts, total_steps
 from .source import CellSource, StepSource
-from .step_loop import Kept, Loop, PlottedValues, StepsPerLoop, bound_to
+from .step_loop import Loop, LoopResult, PlottedValues, StepsPerLoop, bound_to
 from .trace_cache import Programs
 
 
@@ -314,7 +314,7 @@ class Steps:
         record = program.records[tuple(captured.signature)]
         return {n for n in captured.owners if n in record.nests and n not in self.names}
 
-    def _keep(self, kept: Kept, count: int, captured: Captured, program: Program) -> None:
+    def _keep(self, kept: LoopResult, count: int, captured: Captured, program: Program) -> None:
         """Stores the results of a loop."""
         record = program.records[tuple(captured.signature)]
         self._plots.extend(self.done, kept.plots)

@@ -22,7 +22,7 @@ from ..virtual.stoppable import StoppableCalls
 from ..virtual.strict.examination import observed, observing
 from ..virtual.strict.traced_anew import traced_anew
 from .capture import Captured, CaptureKind, Capturer
-from .cell_errors import first_line, lesson, line_in, mark, original
+from .cell_errors import first_line, line_in, mark, mistake, original
 from .guards import MISSING, is_plain
 from .nests import is_nest
 from .optimizers import make_ready
@@ -219,9 +219,9 @@ class Programs:
         raised = original(error, program.failure)
         mark(raised, program.cell, graph)
         replicas = self.strategy.num_replicas_in_sync
-        told = lesson(raised, program.cell, in_branch=program.in_branch, replicas=replicas)
-        if told is not None:
-            raise told from raised
+        explained = mistake(raised, program.cell, in_branch=program.in_branch, replicas=replicas)
+        if explained is not None:
+            raise explained from raised
         if raised is error:
             raise raised
         raise raised from None
@@ -300,7 +300,7 @@ def why_new_program(last: Program, captured: Captured, options: OutputOptions) -
             inner, _, function = name.partition(" in ")
             subject = f"`{inner}`, which `{function}` reads," if function else f"`{inner}`"
             value = captured.closed.get(name)
-            return _told(
+            return _sentence(
                 subject, _of_key(before, last.closed.get(name)), _of_key(now, value), value
             )
     if options != last.options:
@@ -310,7 +310,7 @@ def why_new_program(last: Program, captured: Captured, options: OutputOptions) -
         return EVICTED
     if isinstance(change.now, CodeType):
         return f"{change.subject} has been edited"
-    return _told(change.subject, _shown(change.before), _shown(change.now), change.now)
+    return _sentence(change.subject, _shown(change.before), _shown(change.now), change.now)
 
 
 def why_new_arguments(program: Program, captured: Captured) -> str:
@@ -322,7 +322,7 @@ def why_new_arguments(program: Program, captured: Captured) -> str:
     return EVICTED
 
 
-def _told(subject: str, before: str, now: str, value: Any) -> str:
+def _sentence(subject: str, before: str, now: str, value: Any) -> str:
     """A change as a sentence; its texts may be the same though the value is another."""
     if not before:
         return f"{subject} is new"

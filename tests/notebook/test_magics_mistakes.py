@@ -27,7 +27,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
         yield notebook
 
 
-LESSONS = {
+MISTAKES = {
     "if replica_id == 1:\n    raise ValueError('no')": (
         "Both branches of `if replica_id == 1` are traced, so `raise` runs at once",
         "`failed = replica_id == 1`, and in the next cell `if any(failed.values): raise …`",
@@ -83,10 +83,10 @@ LESSONS = {
 }
 
 
-@pytest.mark.parametrize("body", LESSONS)
+@pytest.mark.parametrize("body", MISTAKES)
 def test_one_mistake_one_explanation(book: Notebook, body: str) -> None:
-    cause, fix = LESSONS[body]
-    other = ("%%tpu_run -n 2", "%%tpu_check")[list(LESSONS).index(body) % 2]
+    cause, fix = MISTAKES[body]
+    other = ("%%tpu_run -n 2", "%%tpu_check")[list(MISTAKES).index(body) % 2]
     for magic in ("%%tpu_run", other):
         ran = book.run(f"{magic}\n{body}")
         assert isinstance(ran.error, CellError)
