@@ -407,7 +407,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "batches that do not divide": ({"data": "indivisible"}, "A batch of 6"),
     "batches that turn out not to": ({"data": "uneven"}, "A batch of 6"),
     "no data": ({"data": 5}, "holds no batches"),
-    "arrays of two lengths": ({"data": "unequal"}, "one example for each index"),
+    "arrays of two lengths": ({"data": "unequal"}, "one length along their first axis"),
     "too few examples": ({"data": "few"}, "too few"),
     "another structure": ({"data": "changing"}, "unlike the batches before"),
     "too many parts": ({"data": "pairs", "names": ("a", "b", "c")}, "2 parts, and --as names 3"),

@@ -234,7 +234,9 @@ def test_what_is_not_recorded(fitted: Notebook) -> None:
     cores = [core for cores in devices.cores for core in cores]
     strategy = SimpleNamespace(extended=SimpleNamespace(worker_devices=tuple(cores)))
     [note] = unrecorded_cores(SimpleNamespace(strategy=strategy))  # type: ignore[arg-type]
-    assert note.startswith("The 32 cores are other processes', and only this process is recorded")
+    assert note.startswith(
+        "The 32 cores belong to other processes, and only this process is recorded"
+    )
 
 
 def test_wrong_options(fitted: Notebook) -> None:

@@ -155,8 +155,8 @@ def _batched(strategy: Any, arrays: Any, *, repeat: bool) -> Any:
     if len(sizes) != 1 or None in sizes:
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(arrays))
         raise CellError(
-            f"Arrays that are fed together have one example for each index; these are {shapes}.",
-            fix="Give arrays of one length along their first axis.",
+            f"Arrays that are fed together need one length along their first axis: {shapes}.",
+            fix="Give as many labels as examples.",
         )
     replicas = strategy.num_replicas_in_sync
     (size,) = sizes

@@ -370,7 +370,7 @@ _MISTAKES = (
     _Mistake(
         RuntimeError,
         r"requires (?:being in )?cross-replica context",
-        "The cell itself runs on every replica, and the strategy's methods are for outside.",
+        "The cell itself runs on every replica, and the strategy's methods belong outside it.",
         "Leave `strategy.run` out; `ctx.all_reduce('sum', x)` and `ctx.all_gather(x, axis=0)` "
         "combine the replicas' values, and so do `-r NAME=mean` and `-g NAME`.",
     ),

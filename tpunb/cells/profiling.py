@@ -57,7 +57,7 @@ def profile(keep: str | Path | None = None) -> Iterator[Profile]:
             tf.profiler.experimental.start(str(folder))
         except tf.errors.AlreadyExistsError:
             raise ProfileError(
-                "A profiler is running already, and TensorFlow has one.",
+                "A profiler is already running, and TensorFlow has only one.",
                 fix="Let it end, or run tf.profiler.experimental.stop().",
             ) from None
         began = time.perf_counter()
@@ -73,8 +73,7 @@ def profile(keep: str | Path | None = None) -> Iterator[Profile]:
         except tf.errors.UnavailableError:
             raise ProfileError(
                 "The profiler was stopped before the end.",
-                fix="Take out what stops it, such as TensorBoard(profile_batch=...): it records "
-                "too.",
+                fix="Remove what stops it, such as TensorBoard(profile_batch=...): it records too.",
             ) from None
         from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 

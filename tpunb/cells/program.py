@@ -276,7 +276,7 @@ class Program:
         several = self.strategy.num_replicas_in_sync > 1
         if several and operation == "mean" and (dtype.is_integer or dtype.is_bool):
             raise self._failed(
-                f"`{name}` is {dtype.name}, and its mean is not.",
+                f"`{name}` is {dtype.name}, and its mean would not be.",
                 f"Write `{name} = tf.cast({name}, tf.float32)`, or `-r {name}=sum`.",
             )
         return self.strategy.reduce(_REDUCTIONS[operation], value, axis=None)

@@ -112,8 +112,8 @@ def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
             )
     if steps is not None and steps_per_loop is not None and steps_per_loop > steps:
         raise CellError(
-            f"Loops of {steps_per_loop} steps are longer than the {steps} steps that there are.",
-            fix="Choose at most as many, or leave it out.",
+            f"Loops of {steps_per_loop} steps are longer than the {steps} steps of the run.",
+            fix=f"Choose at most {steps}, or leave it out.",
         )
 
 

@@ -229,7 +229,7 @@ def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
     if isinstance(node, _ASYNC) or (isinstance(node, ast.comprehension) and node.is_async):
         return "a replica cannot run asynchronous code.", _OWN_CELL
     if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-        return "an import from `__future__` counts for a whole module.", _OWN_CELL
+        return "an import from `__future__` applies to a whole module.", _OWN_CELL
     if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
         return "`import *` cannot be inside a function.", _OWN_CELL
     return None

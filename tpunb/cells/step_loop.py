@@ -259,7 +259,7 @@ def bound_to(names: Sequence[str], batch: Any) -> dict[str, Any]:
         count = len(parts) if isinstance(parts, list | tuple) else 1
         raise CellError(
             f"A batch has {count} part{'' if count == 1 else 's'}, and --as names {len(names)}.",
-            fix="Name as many, or one for the whole batch.",
+            fix=f"Give --as {count} name{'' if count == 1 else 's'}, or one for the whole batch.",
         )
     return dict(zip(names, parts, strict=True))
 

@@ -394,7 +394,7 @@ def interrupted(calls: StoppableCalls) -> str:
             f"stood for before.{left}"
         )
     if calls.left_behind:
-        return "before the cell has run: it was waiting for what was stopped before it."
+        return "before the cell has run: it was waiting for the call that was stopped before."
     if calls.has_run:
         return "when the cell had run, before its names were assigned."
     return "before the cell has run; nothing has changed."

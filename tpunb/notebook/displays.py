@@ -68,7 +68,7 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
     try:
         return Described(describe_chosen_replicas(value, targets))
     except IndexError as error:
-        fix = f"Name some of them. {error}"
+        fix = f"Choose among those that exist. {error}"
         raise CellError("-t names a replica that does not exist.", fix=fix) from None
 
 

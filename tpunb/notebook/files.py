@@ -86,7 +86,7 @@ def _fault(notebook: Any) -> str | None:
         return "its metadata is not a JSON object"
     kernel = metadata.get("kernelspec", {})
     if not isinstance(kernel, Mapping) or not isinstance(kernel.get("name", ""), str):
-        return "its kernelspec is not one"
+        return "its kernelspec is not valid"
     if not isinstance(metadata.get("language_info", {}), Mapping):
         return "its language_info is not a JSON object"
     cells = notebook.get("cells")

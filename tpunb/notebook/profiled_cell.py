@@ -65,7 +65,7 @@ def unrecorded_cores(connection: Connection | None) -> tuple[str, ...]:
     if not elsewhere:
         return ()
     text = (
-        f"The {counted(elsewhere, 'core')} are other processes', and only this process is "
+        f"The {counted(elsewhere, 'core')} belong to other processes, and only this process is "
         "recorded: what they compute and exchange is host time here, spent waiting for them."
     )
     return (text,)

@@ -26,9 +26,9 @@ def checked_name(name: str) -> str:
     """A kernel's name as Jupyter has it, in lower case; a `KernelError` if it is not valid."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise KernelError(
-            f"A kernel's name has letters of ASCII, digits and . _ - only, with no dot at its "
-            f"start or end, and at most {_LONGEST} of them, unlike {name!r}.",
-            fix="Choose one such as my-tpu.",
+            f"{name!r} is not a valid name for a kernel.",
+            fix=f"Use at most {_LONGEST} ASCII letters, digits and . _ -, with no dot at the start "
+            "or end, such as my-tpu.",
         )
     return name.lower()
 

@@ -89,7 +89,7 @@ def install_kernel(
     except OSError as error:
         raise KernelError(
             f"Cannot write {error.filename or base}: {error.strerror}.",
-            fix="Install it for you alone (--user), or into this environment (--sys-prefix).",
+            fix="Install it for yourself alone (--user), or into this environment (--sys-prefix).",
         ) from error
     return InstalledKernel(name, found.name, folder, replaced)
 
@@ -173,7 +173,7 @@ def require_packages(*names: str) -> None:
     if missing:
         raise KernelError(
             f"A kernel needs {', '.join(missing)}.",
-            fix='Install what it takes: pip install "tpunb[run]".',
+            fix='Install what it needs: pip install "tpunb[run]".',
         )
 
 
