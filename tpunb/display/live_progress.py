@@ -48,7 +48,7 @@ class CurvesDisplay:
     ) -> None:
         self._histories, self._metrics = tuple(histories), metrics
         self._widget: CurvesWidget | None = None
-        if frontend.shows_widgets():
+        if frontend.shows_widgets() or frontend.in_marimo():
             _kept.drop_former()
             from tpunb.display.widgets.curves import CurvesWidget
             from tpunb.training.metrics import MAX_PANELS, panels_of
@@ -66,7 +66,7 @@ class CurvesDisplay:
 
     def close(self) -> None:
         """Ends the live curves, which stay where they can be saved as a picture; or shows it."""
-        if self._widget is not None and frontend.saves_static_forms():
+        if self._widget is not None and (frontend.saves_static_forms() or frontend.in_marimo()):
             self._widget.settle()
             _kept.add(self._widget)
             return

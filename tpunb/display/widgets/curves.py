@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import struct
 import threading
@@ -23,6 +24,7 @@ from tpunb.display.describe.history_description import (
     run_names,
 )
 from tpunb.display.draw.curves_picture import curves_png, curves_text
+from tpunb.display.widgets import frontend
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack, styles
 from tpunb.training.columns import Columns
@@ -228,6 +230,10 @@ class Follower:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._wait()
+        if frontend.in_marimo() and not self._is_over():
+            # A thread that Keras's or another one starts would not reach the page.
+            self._patience = math.inf
+            self._start()
 
     @property
     def running(self) -> bool:
@@ -252,7 +258,7 @@ class Follower:
         with self._lock:
             if self._stop.is_set() or self.running:
                 return
-            self._thread = threading.Thread(target=self._run, name="tpunb-curves", daemon=True)
+            self._thread = frontend.thread(self._run, "tpunb-curves")
             self._thread.start()
 
     def _run(self) -> None:

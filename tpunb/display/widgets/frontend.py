@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import os
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 VARIABLE = "TPUNB_WIDGETS"
@@ -147,6 +149,17 @@ def in_marimo() -> bool:
     """Whether cells run in marimo, which shows the value of a cell's last expression."""
     marimo = sys.modules.get("marimo")
     return marimo is not None and bool(marimo.running_in_notebook())
+
+
+def thread(target: Callable[[], None], name: str) -> threading.Thread:
+    """A thread whose messages reach the page: marimo takes them from its own kind alone.
+
+    Args:
+        target: What it does.
+        name: Its name.
+    """
+    kind: type[threading.Thread] = sys.modules["marimo"].Thread if in_marimo() else threading.Thread
+    return kind(target=target, name=name, daemon=True)
 
 
 def encoded(data: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -88,6 +89,9 @@ class LiveWidget(anywidget.AnyWidget):
 
     def show(self) -> None:
         """Shows the widget, alive."""
+        if frontend.in_marimo():
+            sys.modules["marimo"].output.append(self)
+            return
         display_id = uuid.uuid4().hex
         self._displays.append(display_id)
         is_live = frontend.shows_widgets() and not self.closed
