@@ -27,7 +27,7 @@ examples:
   tpunb explain < training.log           why it failed and how to fix it
 
 exit codes: 0 done; 1 a cell failed, a claim differs, or the error is unknown;
-2 the command failed; 130 interrupted; 141 nobody reads the output
+2 the command failed; 130 interrupted; 141 the reader of the output is gone
 """
 
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 done, 1 a cell failed, a claim differs or an error is unknown, 2 the
-        command failed, 130 it was interrupted, 141 what reads its output has ended.
+        command failed, 130 it was interrupted, 141 the reader of its output is gone.
     """
     with safe_streams():
         try:

@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
         commands,
         "compiler",
         help="install, show and remove the TPU's own compiler",
-        description="The TPU's own compiler, libtpu, with the JAX that it fits, in an environment "
+        description="The TPU's own compiler, libtpu, with the JAX that it needs, in an environment "
         "of its own in your cache folder. Your JAX, libtpu and Keras stay as they are.",
         epilog=_EPILOG,
     )

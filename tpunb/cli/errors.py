@@ -33,8 +33,8 @@ def add_to(commands: Any) -> None:
         "text",
         nargs="*",
         metavar="TEXT",
-        help="a message, a traceback, a log, or an entry's number; - or nothing: what is piped "
-        "or pasted in",
+        help="a message, a traceback, a log, or an entry's number; - or nothing to read what is "
+        "piped or pasted in",
     )
     explain.add_argument(
         "--all", action="store_true", help="print the whole catalogue, as Markdown"

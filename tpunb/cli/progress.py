@@ -87,7 +87,7 @@ class Progress:
 
     @property
     def begun(self) -> bool:
-        """Whether a cell has begun, and so the kernel has started."""
+        """True if a cell has begun, and so the kernel has started."""
         return self._number > 0
 
     def where(self) -> str:
@@ -127,7 +127,7 @@ class Progress:
             raise self.lost
 
     def summary(self) -> str:
-        """How many cells were executed and which failed."""
+        """The number of cells that were executed, and those that failed."""
         cells = counted(self.total, "cell")
         if self._number < self.total:
             cells = f"{self._number} of {cells}"
@@ -160,7 +160,7 @@ class Progress:
 
 
 def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:
-    """What a cell raised, and the cause and the fix if it is a known error.
+    """Describes what a cell raised, and the cause and the fix if it is a known error.
 
     Args:
         name: The exception's class.
@@ -196,5 +196,5 @@ def _first_line(source: str) -> str:
 
 
 def _may_fail(cell: Any) -> bool:
-    """Whether a cell is tagged as one that may raise an error."""
+    """Returns whether a cell is tagged as one that may raise an error."""
     return "raises-exception" in cell.metadata.get("tags", [])

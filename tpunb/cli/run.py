@@ -69,7 +69,7 @@ def add_to(commands: Any) -> None:
         "-k",
         "--keep-going",
         action="store_true",
-        help="run every cell, also after one that failed, and count those",
+        help="run every cell, even after one has failed, and count the failures",
     )
     run.add_argument(
         "--keras",
@@ -79,7 +79,10 @@ def add_to(commands: Any) -> None:
         help="make tf.keras Keras 2 (tf_keras), for a notebook that was written for it",
     )
     run.add_argument(
-        "-q", "--quiet", action="store_true", help="no lines about cells that pass, only failures"
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print no lines about cells that pass, only failures",
     )
     _add_kernel(run)
 

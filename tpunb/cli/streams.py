@@ -13,11 +13,11 @@ from tpunb.errors import TpunbError
 
 
 class OutputError(TpunbError):
-    """What is printed cannot be written."""
+    """The output cannot be written."""
 
 
 class ReaderGone(OutputError):
-    """Nobody reads what is printed any more, as after `| head`."""
+    """The reader of the output has gone, as after `| head`."""
 
 
 class Stream:

@@ -1,4 +1,4 @@
-"""`tpunb verify`: does a TPU do what this package says of every TPU?"""
+"""`tpunb verify`: checks a TPU against what this package says of every TPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_to(commands: Any) -> None:
         commands,
         "verify",
         _verify,
-        help="compare a TPU, real or virtual, with what tpunb says of every TPU",
+        help="check a TPU, real or virtual, against what tpunb says of every TPU",
         description="Connect to a TPU and try on it, in a few minutes, what tpunb says of every "
         "TPU: topology, replica ids, collectives, variables, numbers, training, what is refused, "
         "known errors, the stop button, connecting again. The report says where they differ, and "

@@ -31,7 +31,7 @@ class TpunbError(Exception):
         self.fix = fix
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
+        """The lines that IPython shows in place of a traceback."""
         return [plain(f"{type(self).__name__}: {self}")]
 
 

@@ -47,8 +47,8 @@ class Problem:
 
     Attributes:
         code: The rule's name; the documentation has the list.
-        reason: The cause, a sentence, with figures where it is about speed.
-        fix: What to do, a sentence.
+        reason: The cause in a sentence, with figures where it is about speed.
+        fix: The next step in a sentence.
         line: The line, in a cell or in `file`; None where none is known.
         file: The file, or what the notebook calls the cell; may be empty.
         entry: The code of its entry in the catalogue of errors, or None.
@@ -109,7 +109,7 @@ def known_error(code: str) -> str:
 
 
 def refusal_in_short(message: str) -> str | None:
-    """What a message says that `refusal` has made, in our words; None for other messages."""
+    """Returns our own words in a message made by `refusal`; None for other messages."""
     found = _OURS.search(message)
     return found["said"] if found else None
 
@@ -127,7 +127,7 @@ def definition(fn: Any) -> tuple[str, int] | None:
 
 @functools.cache
 def is_library(file: str) -> bool:
-    """Whether a file belongs to Python, to a package that is installed, or to this one."""
+    """Returns whether a file belongs to Python, to a package that is installed, or to this one."""
     if _GENERATED.search(file):
         return True
     path = Path(file)
@@ -144,5 +144,5 @@ def _homes() -> list[Path]:
 
 @functools.cache
 def is_of_this_package(file: str) -> bool:
-    """Whether a file is one of ours."""
+    """Returns whether a file is one of ours."""
     return Path(file).is_relative_to(Path(__file__).parents[1])

@@ -1,4 +1,4 @@
-"""Explains known errors: which entry of the catalogue is it, why, and what to do."""
+"""Explains known errors: finds the entry of the catalogue, with the cause and the fix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INDENT = "  "
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What is known about an error; shows itself in a notebook and a terminal.
+    """The explanation of a known error; displays itself in a notebook and a terminal.
 
     Attributes:
         code: Its code in the catalogue: `"1"` to `"58"`, or `"P1"` to `"P10"`
@@ -200,7 +200,7 @@ def _parts(error: BaseException) -> list[Any]:
 
 
 def _report(error: BaseException) -> tuple[str, str]:
-    """What an error says with its notes, and the files and functions that it came through."""
+    """An error's message with its notes, and the files and functions that it came through."""
     notes = getattr(error, "__notes__", None)
     lines = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
     message = "\n".join([f"{type(error).__name__}: {_said(error)}", *lines])

@@ -131,7 +131,7 @@ class RuleError(TpunbError, ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Strictness:
-    """Which rules hold.
+    """The rules that hold.
 
     Attributes:
         off: The names of those that do not.
@@ -159,12 +159,12 @@ class Strictness:
         return cls() if strict else cls(frozenset(_NAMES))
 
     def holds(self, name: str) -> bool:
-        """Whether a rule holds."""
+        """Returns whether a rule holds."""
         return name not in self.off
 
     @property
     def any(self) -> bool:
-        """Whether any rule holds."""
+        """True if any rule holds."""
         return len(self.off) < len(_NAMES)
 
 

@@ -1,4 +1,4 @@
-"""What XLA cannot compile for a TPU, and programs that do not fit its memory."""
+"""Functions that XLA cannot compile for a TPU, and programs that do not fit its memory."""
 
 from __future__ import annotations
 

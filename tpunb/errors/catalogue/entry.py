@@ -1,4 +1,4 @@
-"""What the catalogue knows about one error or one performance trap."""
+"""An entry of the catalogue: one error or one performance trap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Clue:
-    """What an error is known by.
+    """A pattern that an error is known by.
 
     Attributes:
         message: A regular expression that is searched for in

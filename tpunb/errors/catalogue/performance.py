@@ -1,4 +1,4 @@
-"""What makes programs slow on a TPU; most of it raises nothing."""
+"""Traps that make programs slow on a TPU; most of them raise nothing."""
 
 from __future__ import annotations
 

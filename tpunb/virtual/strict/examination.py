@@ -31,7 +31,7 @@ _written: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_written",
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """What is known of a replica function before it runs.
+    """The findings in a replica function before it runs.
 
     Attributes:
         graph: The traced graph.
@@ -81,12 +81,12 @@ def observing(
 
 
 def is_observed() -> bool:
-    """Whether what is traced now is examined only, and will not run."""
+    """True while what is traced is only examined and will not run."""
     return _observer.get() is not None
 
 
 def is_written() -> bool:
-    """Whether what is traced now has to be written out for all replicas."""
+    """True while what is traced has to be written out for all replicas."""
     return _written.get()
 
 
@@ -175,7 +175,7 @@ def examine(
 
 
 def _says_again(refused: Problem, found: list[Problem]) -> bool:
-    """Whether what the compiler reports was found already."""
+    """Returns whether the compiler repeats a finding."""
     reported = {problem.code for problem in found}
     return refused.code in reported or (
         refused.code == "bounded-shape" and "dynamic-shape" in reported

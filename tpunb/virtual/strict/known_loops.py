@@ -43,7 +43,7 @@ from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.known_ops import TYPES, compiles_surely
 
 ANY_SIZE = 8
-"""What stands for a size that is known only when the step runs."""
+"""The size tried in place of one that is known only when the step runs."""
 
 _FRESH = frozenset({"EmptyTensorList", "TensorListReserve"})
 _ALIKE = frozenset({"AddN", "Identity", "ZerosLike"})
@@ -82,7 +82,7 @@ class _List:
 
 
 def compiles_for_certain(traced: TracedFunction) -> bool:
-    """Whether a replica function compiles, so that the compiler need not be asked."""
+    """Returns whether a replica function certainly compiles: the compiler need not be asked."""
     library = functools.cache(lambda name: inlined(traced.library(name), traced.library))
     inputs = zip(traced.definition.signature.input_arg, traced.graph.inputs, strict=True)
     arguments = {
@@ -125,7 +125,7 @@ class KnownLoops:
         self._carried: dict[tuple[str, int], _List] = {}
 
     def compiles(self) -> bool:
-        """Whether the function compiles without any doubt."""
+        """Returns whether the function certainly compiles."""
         # What an assertion says is no tensor on a TPU, which has no assertions.
         kept, said = needed(self._function), needed(self._function, without={"Assert"})
         nodes = [
@@ -136,7 +136,7 @@ class KnownLoops:
         return compiles_surely(self._function, nodes, self._knows)
 
     def _knows(self, node: NodeDef) -> bool:
-        """Whether a loop, or an operation on a list, compiles without any doubt."""
+        """Returns whether a loop, or an operation on a list, certainly compiles."""
         if node.op in LOOPS:
             if node.name not in self._loops:
                 self._loops[node.name] = self._turns(node)
@@ -156,7 +156,7 @@ class KnownLoops:
         return self._statics.output_sizes(node.name, 0) == (*ahead, *values.sizes)
 
     def list_of(self, source: Reference) -> _List | None:
-        """What is known of a list; None if that is too little."""
+        """Describes a list; None if too little is known of it."""
         node = self._statics.node(source)
         if node is None:
             return self._lists.get(source.source)
@@ -240,7 +240,7 @@ class KnownLoops:
         return value[begin[0] : end]
 
     def _turns(self, node: NodeDef) -> bool:
-        """Whether a loop compiles, and carries on what it is given."""
+        """Returns whether a loop compiles, and carries on what it is given."""
         condition, body = (self._library(node.attr[key].func.name) for key in ("cond", "body"))
         library, sources = self._library, data_inputs(node)
         if any(

@@ -103,7 +103,7 @@ PRODUCTS = frozenset(
 
 
 def is_known(node: NodeDef) -> bool:
-    """Whether a TPU has a kernel for a node, as far as this is common knowledge."""
+    """Returns whether a TPU is known to have a kernel for a node."""
     if node.op not in _KNOWN:
         return False
     types = {value.type for value in node.attr.values() if value.WhichOneof("value") == "type"}
@@ -115,7 +115,7 @@ def compiles_surely(
     nodes: Iterable[NodeDef],
     knows: Callable[[NodeDef], bool] = lambda _: False,
 ) -> bool:
-    """Whether a function compiles without any doubt.
+    """Returns whether a function certainly compiles.
 
     Args:
         function: The function, calls written out.

@@ -24,7 +24,7 @@ FRAGILE = (
     "a TPU pads it to its bound and computes all of it, and its compiler refuses some of what may "
     "follow."
 )
-"""What is true of sizes that depend on data; measured with libtpu 0.0.52."""
+"""A fact about sizes that depend on data; measured with libtpu 0.0.52."""
 
 _WHERE = (
     "Work at a fixed shape: compute a mask and multiply, or give `tf.where` all three arguments."
@@ -184,7 +184,7 @@ def _dynamic(node: NodeDef, path: str) -> Problem:
 
 
 def _is_unbounded(node: NodeDef, nodes: dict[str, NodeDef]) -> bool:
-    """Whether a list may get any number of elements."""
+    """Returns whether a list may get any number of elements."""
     if _GROWS in node.attr and node.attr[_GROWS].b:
         return True
     if node.op not in _LISTS:
@@ -306,7 +306,7 @@ def _touching(function: FunctionDef, name: str, library: Library) -> NodeDef | N
 
 
 def _touches(node: NodeDef, place: int, library: Library) -> bool:
-    """Whether a node does more than read the variable that it takes at a place."""
+    """Returns whether a node does more than read the variable that it takes at a place."""
     bodies = list(map(library, called_functions(node)))
     inner = place - (node.op in BRANCHES)  # a branch does not see its condition
     return not bodies or any(

@@ -37,7 +37,7 @@ class SourceLines:
         return [_place(info, number) for number in reversed(info.traces_by_id[trace].frame_id)]
 
     def knows(self, path: str) -> bool:
-        """Whether a node of exactly this name was traced, in a body of a loop or branch too."""
+        """Returns whether a node of exactly this name was traced, even in a loop or branch."""
         return path in self._known[1] or path in self._inner
 
     def own(self, path: str) -> list[SourceLine]:

@@ -47,12 +47,12 @@ class Unknown(Exception):
 
 
 NO_TENSORS = frozenset({dtypes.resource, dtypes.variant})
-"""What the host cannot send to a core."""
+"""The types that the host cannot send to a core."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What of a function runs on the host.
+    """The part of a function that runs on the host.
 
     Attributes:
         nodes: Its nodes that do; what each gives to the core's, by the end of the reference
@@ -69,7 +69,7 @@ class Host:
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """What its nodes give to the core, outside of loops and branches."""
+        """The tensors that its nodes give to the core, outside of loops and branches."""
         return [spec for specs in self.nodes.values() for spec in specs.values()]
 
 
@@ -94,7 +94,7 @@ class _Search:
         self._operations = functools.cache(lambda graph: dict(named_operations(graph)))
 
     def of(self, function: FunctionDef, graph: Any, path: str, returned: Iterable[str]) -> Host:
-        """What of a function runs on the host.
+        """Finds the part of a function that runs on the host.
 
         Args:
             function: The function, its calls written out.
@@ -131,7 +131,7 @@ class _Search:
         return self.of(body, traced, around, body.ret.values())
 
     def _given_by(self, graph: Any, node: NodeDef, used: set[str]) -> dict[str, tf.TensorSpec]:
-        """What a node gives to others, by the end of the reference to it."""
+        """The tensors that a node gives to others, by the end of the reference to it."""
         ends = {text[len(node.name) :] for text in used if text.startswith(f"{node.name}:")}
         if not ends:
             return {}
@@ -189,7 +189,7 @@ def mark_resizing(node: NodeDef, like: Sequence[NodeDef]) -> list[NodeDef]:
 
 
 def names_generator(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
-    """Whether an operation names the algorithm that makes its random numbers.
+    """Returns whether an operation names the algorithm that makes its random numbers.
 
     Args:
         node: The operation.
@@ -349,7 +349,7 @@ def hide_what_the_host_takes(
 
 
 def _is_unused(body: FunctionDef, place: int) -> bool:
-    """Whether a function only hands an argument on, if anything, as the result of its place."""
+    """Returns whether a function at most hands an argument on, as the result of its place."""
     name = body.signature.input_arg[place].name
     outputs = [output.name for output in body.signature.output_arg]
     handed_on = [place for place, output in enumerate(outputs) if body.ret[output] == name]
@@ -572,7 +572,7 @@ def _give_size(node: NodeDef) -> None:
 
 
 def _like_resized(node: NodeDef) -> list[NodeDef]:
-    """What has the shape and the type of a resizing's result; XLA has no kernels for gradients."""
+    """Gives a tensor like a resizing's result, for whose gradients XLA has no kernels."""
     if not node.op.endswith("Grad"):
         return [node]
     if node.op == "ResizeBilinearGrad":

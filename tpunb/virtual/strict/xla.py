@@ -45,7 +45,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What came of it.
+    """The answer to a request.
 
     Attributes:
         text: HLO, or an error's message.
@@ -59,7 +59,7 @@ class Answer:
 
 
 SECONDS = 60.0
-"""How long a function may take that is about to run; whole models take a few seconds."""
+"""The time limit for a function that is about to run; whole models take a few seconds."""
 
 _CODE = """\
 import sys
