@@ -15,8 +15,8 @@ import pytest
 from counterparts.machines import accel, lock_table, pci, process
 
 from tpunb import machine
-from tpunb.machine.holders import Holding, find_holders
 from tpunb.machine.problems import Problem
+from tpunb.machine.processes_using_tpu import Holding, find_holders
 from tpunb.machine.resources import Memory, measure
 from tpunb.machine.software import Software, find_software
 from tpunb.machine.variables import SHOWN, shown_variables

@@ -20,8 +20,14 @@ from support.tiers import THOROUGH, thorough
 
 from tpunb.errors import ConnectError
 from tpunb.machine import software
-from tpunb.machine.software import LIBTPU, Software, fatal_pair, find_software, prepare_tpu_library
-from tpunb.machine.tested_releases import release
+from tpunb.machine.software import (
+    LIBTPU,
+    Software,
+    fatal_pair,
+    find_software,
+    prepare_tpu_library,
+    release,
+)
 
 ROOT = Path(__file__).parents[2]
 FINE = ("0.0.17", "0.0.21.1", "0.0.27", "0.0.29", "0.0.30", "0.0.31")

@@ -14,8 +14,7 @@ from counterparts.children import WITHOUT_UNUSED
 from support.patience import PATIENCE
 
 from tpunb.errors import ConnectError
-from tpunb.machine.software import tensorflow_version
-from tpunb.machine.tested_releases import release
+from tpunb.machine.software import release, tensorflow_version
 from tpunb.virtual import import_tensorflow
 from tpunb.virtual.import_tensorflow import quiet_start, restore_log, silence_log
 

@@ -13,7 +13,6 @@ import pickle
 import signal
 import subprocess
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -116,7 +115,7 @@ class ChildProcess:
     @contextlib.contextmanager
     def _held(self, deadline: Deadline) -> Iterator[None]:
         """Holds the lock, for which others that ask may have to be waited for."""
-        if not self._lock.acquire(timeout=max(deadline.end - time.monotonic(), 0)):
+        if not self._lock.acquire(timeout=deadline.left):
             raise _too_slow(deadline)
         try:
             yield

@@ -1,14 +1,16 @@
-"""Runs a blocking call with a deadline."""
+"""Time limits: one that several steps share, and a blocking call that ends in time."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 # A signal that another thread gets interrupts no wait: it is seen between two.
 _SECONDS_BETWEEN_LOOKS = 0.5
+_LEAST = 0.05  # seconds: an answer that is there already is not missed
 
 _Value = TypeVar("_Value")
 
@@ -27,6 +29,25 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds left; a twentieth at least, so that a last step can take what is there."""
+        return max(_LEAST, self.end - time.monotonic())
+
+    @property
+    def has_passed(self) -> bool:
+        """True if the time is over."""
+        return time.monotonic() >= self.end
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Excludes the time of its block."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.end += time.monotonic() - begin
 
 
 class Running(Generic[_Value]):
@@ -74,7 +95,7 @@ class Running(Generic[_Value]):
             TimeoutError: The deadline has passed.
             BaseException: What the call raises.
         """
-        self.wait(max(deadline, time.monotonic() + 0.05), look)
+        self.wait(max(deadline, time.monotonic() + _LEAST), look)
         if self._errors:
             raise self._errors[0]
         if not self._values:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpunb.compiler.program import CompileError
-from tpunb.tpu.core_figures import HARDWARE, Hardware
+from tpunb.tpu.families import HARDWARE, Hardware
 from tpunb.tpu.types import Accelerator, accelerator
 
 # Both TensorCores of a chip as one device, as TensorFlow has them.

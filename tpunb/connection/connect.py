@@ -15,8 +15,7 @@ from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
 from tpunb.errors import ConnectError
 from tpunb.machine import keras_2
-from tpunb.machine.software import tensorflow_version
-from tpunb.machine.tested_releases import warn_if_newer
+from tpunb.machine.software import tensorflow_version, warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual import current_strategy

@@ -201,7 +201,7 @@ class DoctorReport:
         rows = [("action", f"would {self.prospect.says}")]
         if not self.connected:
             return rows
-        lost = "another TPU would end it, and models have to be made again"
+        lost = "another TPU would end it, and models would have to be made again"
         return [("connected", f"{self.connected}; connecting to {lost}"), *rows]
 
     def _memory(self) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Resolves a request: what to connect to, given the options, the environment and this machine."""
+"""Resolves a request from the options, the environment and this machine."""
 
 from __future__ import annotations
 
@@ -103,26 +103,26 @@ def _searched(request: Request, found: Search | None, required: bool) -> Plan:
 
 
 def _installed(request: Request, required: bool) -> Plan | None:
-    """The virtual TPU that TensorFlow's names stand for; any TPU name means it."""
+    """Plans the virtual TPU that TensorFlow's names refer to; any TPU name means it."""
     found = current()
     if found is None or found.lent:
         return None
     name = found.accelerator.name
     if required:
         raise ConnectError(
-            f"TensorFlow's names answer for a virtual {name} where a real one is required.",
+            f"TensorFlow's names refer to a virtual {name} where a real one is required.",
             fix="Choose a kernel without a virtual TPU, or leave out --require-tpu and unset "
             "TPUNB_REQUIRE_TPU.",
         )
-    note = f"TensorFlow's names answer for a virtual {name} here."
+    note = f"TensorFlow's names refer to a virtual {name} here."
     return Plan(request, "virtual", name, notes=(note,))
 
 
 def _refuse_contradiction(tpu: str, required: bool) -> None:
     if tpu:
         raise ConnectError(
-            f"A TPU is either connected to ({tpu}) or simulated, not both.",
-            fix="Leave out one of them.",
+            f"Either connect to a TPU ({tpu}) or simulate one, not both.",
+            fix="Leave out one of the two.",
         )
     if required:
         raise ConnectError(

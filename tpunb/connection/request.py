@@ -112,7 +112,7 @@ class Request:
 
     tpu: str | None = _option(
         None,
-        "what to connect to: local (Colab, Kaggle, a TPU VM), the name of a Cloud TPU, or "
+        "the TPU to connect to: local (Colab, Kaggle, a TPU VM), the name of a Cloud TPU, or "
         "grpc://host:port; by default the TPU that is found",
         compare=False,
         flag="tpu",
@@ -122,7 +122,7 @@ class Request:
     simulate: str | int | bool | None = _option(
         None,
         "a virtual TPU on this machine's CPU: a type such as v5e-8 or v3-32, or a number of "
-        f"cores; {DEFAULT_TPU} if just asked for",
+        f"cores; {DEFAULT_TPU} if none is given",
         compare=False,
         nargs="?",
         const=True,
@@ -136,7 +136,7 @@ class Request:
         metavar="X,Y,Z,CORE",
     )
     replicas: int | None = _option(
-        None, "how many replicas; by default as many as fit", type=int, metavar="N"
+        None, "the number of replicas; by default as many as fit", type=int, metavar="N"
     )
     spmd: bool = _option(
         False, "partition tensors over a replica's logical devices by XLA's SPMD partitioner"
@@ -147,7 +147,7 @@ class Request:
         "mapping from a rule's name to whether it holds",
         compare=False,
         flag="--lenient",
-        help="let pass what a TPU refuses: these rules (a,b), or all",
+        help="allow what a TPU refuses: by these rules (a,b), or by all",
         nargs="?",
         const=False,
         type=_lenient,
@@ -162,8 +162,8 @@ class Request:
     )
     at_once: int | None = _option(
         None,
-        "how many replicas of a virtual TPU run at a time: fewer take less memory; by default as "
-        "many as there are processors",
+        "how many replicas of a virtual TPU run at a time: fewer take less memory; by default one "
+        "for each processor",
         type=int,
         metavar="N",
     )
@@ -173,19 +173,19 @@ class Request:
         "tensor, where all do the same: faster, with the memory of all at once; by default where "
         "that takes a small part of the machine's",
         flag="--no-joining",
-        help="let each replica of a virtual TPU do its operations for itself",
+        help="run each replica of a virtual TPU by itself",
         action="store_const",
         const=False,
     )
     patch: bool = _option(
         False,
-        "let TensorFlow's own names answer for the virtual TPU until the connection is closed: "
-        "for unmodified notebooks",
+        "make TensorFlow's own names refer to the virtual TPU until the connection is closed, for "
+        "unmodified notebooks",
     )
     keras: int | None = _option(
         None,
-        "2 makes tf.keras Keras 2, the package tf_keras, for notebooks that were written for it; "
-        "before anything imports TensorFlow",
+        "the version of Keras that is tf.keras: 2 for the package tf_keras, for notebooks written "
+        "for it; choose it before anything imports TensorFlow",
         compare=False,
         type=int,
         choices=(2,),
@@ -201,15 +201,15 @@ class Request:
     project: str | None = _option(None, "the Cloud project of a TPU given by name")
     workers: Sequence[str] | str | None = _option(
         None,
-        "a virtual Pod whose hosts are these `tpunb worker` processes, as host:port each; without "
-        "a type, all their cores",
+        "a virtual Pod whose hosts are these `tpunb worker` processes, each as host:port; without "
+        "a type it has all their cores",
         compare=False,
         metavar="H:P,H:P",
     )
     local_workers: int | bool = _option(
         False,
-        "a virtual Pod whose hosts are processes on this machine, so many or one for each host; "
-        "they are started for it and end with it",
+        "a virtual Pod whose hosts are processes on this machine: this many, or one for each host; "
+        "they start and end with it",
         compare=False,
         nargs="?",
         const=True,
@@ -228,9 +228,6 @@ class Request:
         if not isinstance(self.tpu, str | None):
             kind = type(self.tpu).__name__
             raise TypeError(f"tpu is the name or the address of a TPU, not a {kind}")
-        _check_replicas(self.replicas)
-        _check_timeout(self.timeout)
-        _check_keras(self.keras)
         settled = {
             "computation_shape": _shape_as_given(self.computation_shape),
             "strictness": Strictness.of(self.strict),
@@ -240,7 +237,7 @@ class Request:
         }
         for name, value in settled.items():
             object.__setattr__(self, name, value)  # the class is frozen
-        _check_pod(self)
+        _check(self)
 
     @classmethod
     def of(cls, *args: Any, **values: Any) -> Request:
@@ -267,7 +264,7 @@ def options() -> list[dataclasses.Field[Any]]:
 
 
 def argument_of(option: dataclasses.Field[Any]) -> tuple[str, dict[str, Any]]:
-    """The flag of an option, and what argparse is to know of it."""
+    """The flag of an option, and its settings for argparse."""
     settings = {"help": option.metadata["help"], "default": option.default}
     settings |= option.metadata["line"]
     if option.default is False and not option.metadata["line"]:
@@ -309,18 +306,15 @@ def takes(
 
 
 def _documented(text: str) -> str:
-    """A docstring with the options before what is returned."""
+    """A docstring with the options inserted before `Returns:`."""
     before, returns, after = inspect.cleandoc(text).partition("Returns:")
-    rows = [f"{field.name}: {_sentence(field.metadata['help'])}" for field in options()]
+    helps = [(field.name, field.metadata["help"]) for field in options()]
+    rows = [f"{name}: {text[0].upper()}{text[1:]}." for name, text in helps]
     wrapped = [
         textwrap.fill(row, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
         for row in rows
     ]
     return "\n".join([f"{before}Args:", *wrapped, "", f"{returns}{after}"]).rstrip()
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _started(local_workers: int | bool) -> int | None:
@@ -338,42 +332,33 @@ def _started(local_workers: int | bool) -> int | None:
     return int(local_workers)
 
 
-def _check_pod(request: Request) -> None:
-    if not request.is_pod:
-        return
-    if request.addresses and request.started is not None:
-        raise ConnectError(
-            "Workers are either given or started on this machine, not both.",
-            fix="Leave out the workers or the local ones.",
-        )
-    if request.patch:
-        raise ConnectError(
-            "TensorFlow's own names cannot answer for a virtual Pod of workers.",
-            fix="Leave out --patch, or the workers: a Pod of one process has as many hosts.",
-        )
-
-
-def _check_replicas(replicas: int | None) -> None:
+def _check(request: Request) -> None:
+    """Refuses values out of range, and options that exclude each other."""
+    replicas, timeout = request.replicas, request.timeout
     if replicas is not None and not (is_whole(replicas) and replicas >= 1):
         raise ComputationShapeError(
             f"The number of replicas is a positive whole number, not {reprlib.repr(replicas)}.",
             fix="Leave it out for as many replicas as fit.",
         )
-
-
-def _check_timeout(timeout: float) -> None:
     if not (isinstance(timeout, int | float) and 0 < timeout <= _DAY):
         raise ConnectError(
             f"A timeout is a number of seconds, not {reprlib.repr(timeout)}.",
             fix="Choose one above 0, and of a day at most; the default is 60.",
         )
-
-
-def _check_keras(version: int | None) -> None:
-    if version not in (None, 2):
+    if request.keras not in (None, 2):
         raise ConnectError(
-            f"The version of Keras to choose is 2, not {reprlib.repr(version)}.",
+            f"The version of Keras to choose is 2, not {reprlib.repr(request.keras)}.",
             fix="Leave it out for Keras 3.",
+        )
+    if request.addresses and request.started is not None:
+        raise ConnectError(
+            "Workers are either given or started on this machine, not both.",
+            fix="Leave out the workers or the local ones.",
+        )
+    if request.is_pod and request.patch:
+        raise ConnectError(
+            "TensorFlow's own names cannot refer to a virtual Pod of workers.",
+            fix="Leave out --patch, or the workers: a Pod of one process has as many hosts.",
         )
 
 

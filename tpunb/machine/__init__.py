@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpunb.machine.detect import Search, find_tpu
-from tpunb.machine.holders import Holding, find_holders
-from tpunb.machine.problems import Problem, platform_problems
+from tpunb.machine.problems import Problem
+from tpunb.machine.processes_using_tpu import Holding, find_holders
 from tpunb.machine.resources import Memory, measure
 from tpunb.machine.software import Software, find_software
 from tpunb.machine.variables import shown_variables
@@ -49,7 +49,7 @@ class Machine:
             local_tpu: Whether this machine's TPU is to be used.
         """
         found = [
-            *platform_problems(self.search),
+            *self.search.problems(),
             *self.software.problems(local_tpu=local_tpu),
             # The client of a Pod leaves its host's chips to the worker, which uses them.
             *(self.holding.problems() if local_tpu else ()),

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +23,9 @@ from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.errors import ConnectError
 from tpunb.machine import chips as device_files
-from tpunb.machine.chips import Chips, find_chips
+from tpunb.machine.chips import Chips, find_chips, text_of
 from tpunb.machine.metadata_server import MetadataError, metadata
+from tpunb.machine.problems import Problem
 from tpunb.tpu.defaults import DEFAULT_TPU, WORKER_PORT
 
 PlatformKind = Literal["colab", "kaggle", "kubernetes", "tpu-vm", "compute-engine", "machine"]
@@ -78,7 +79,8 @@ def detect_platform(environment: Mapping[str, str], root: Path | None = None) ->
         environment: Environment variables.
         root: The directory with `sys`; by default `/`.
     """
-    on_board = _is_google(device_files.ROOT if root is None else root)
+    board = text_of((device_files.ROOT if root is None else root) / _BOARD)
+    on_board = (board or "").strip() in _BOARDS
     for kind, variables in _SIGNS:
         found = next((name for name in variables if environment.get(name, "").strip()), None)
         if found is None:
@@ -99,14 +101,6 @@ def _tpu_sign(kind: PlatformKind, environment: Mapping[str, str]) -> str:
         return "COLAB_TPU_1VM is 1" if environment.get("COLAB_TPU_1VM", "").strip() == "1" else ""
     found = next((name for name in _TPU_SIGNS if environment.get(name, "").strip()), None)
     return f"{found} is set" if found else ""
-
-
-def _is_google(root: Path) -> bool:
-    try:
-        board = (root / _BOARD).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return False
-    return board in _BOARDS
 
 
 _TYPE = re.compile(r"[A-Za-z0-9_-]{2,40}")
@@ -154,7 +148,7 @@ def slice_of_environment(environment: Mapping[str, str]) -> Slice:
     hostnames = environment.get("TPU_WORKER_HOSTNAMES", "").split(",")
     return Slice(
         accelerator_type=_fitting(_TYPE, environment.get("TPU_ACCELERATOR_TYPE")),
-        workers=tuple(host for name in hostnames if (host := _fitting(_HOST, name))),
+        workers=_hosts(hostnames),
         worker_id=_number(environment.get("TPU_WORKER_ID")),
     )
 
@@ -189,9 +183,11 @@ def slice_of_metadata(environment: Mapping[str, str], timeout: float) -> Slice |
     accelerator_type = known.get("ACCELERATOR_TYPE") or attribute("accelerator-type")
     if not accelerator_type:
         return None
+    endpoints = attribute("worker-network-endpoints") or ""
     return Slice(
         accelerator_type=_fitting(_TYPE, accelerator_type),
-        workers=_workers(attribute("worker-network-endpoints") or ""),
+        # As unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3
+        workers=_hosts(name.rpartition(":")[2] for name in endpoints.split(",")),
         worker_id=_number(known.get("WORKER_ID") or attribute("agent-worker-number")),
         name=_fitting(_NAME, known.get("NODE_ID")),
         project=_fitting(_NAME, known.get("CONSUMER_PROJECT_ID")),
@@ -199,10 +195,8 @@ def slice_of_metadata(environment: Mapping[str, str], timeout: float) -> Slice |
     )
 
 
-def _workers(endpoints: str) -> tuple[str, ...]:
-    """The hosts of `unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3`."""
-    hosts = (endpoint.strip().rpartition(":")[2] for endpoint in endpoints.split(","))
-    return tuple(found for host in hosts if (found := _fitting(_HOST, host)))
+def _hosts(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(host for name in names if (host := _fitting(_HOST, name)))
 
 
 def _fitting(pattern: re.Pattern[str], value: str | None) -> str | None:
@@ -225,6 +219,10 @@ _NAMING = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_T
 _ADDRESSES = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR")
 _ONE_CORE = re.compile(r"v(?:5e|5litepod|6e)-1")
 _SKIPS = frozenset({"1", "true"})
+_OTHER_RUNTIME = {
+    "colab": "For one, choose Runtime, Change runtime type, v5e-1 TPU; it has one core.",
+    "kaggle": "For one, choose Settings, Accelerator, TPU v5e-8.",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -259,6 +257,33 @@ class Search:
         chips = self.chips
         there = chips.files or chips.unknown or chips.on_bus or self.platform.tpu_sign
         return self.tpu == "local" and not there and self.platform.kind != "tpu-vm"
+
+    def problems(self) -> Iterator[Problem]:
+        """Problems: devices that are missing, and variables that lead nowhere."""
+        kind = self.platform.kind
+        if self.lacks_devices:
+            yield Problem(
+                "device",
+                "This machine has a TPU, but /dev has no device file for it.",
+                "Start the container with its devices (docker run --privileged), or load the "
+                "driver.",
+            )
+        elif self.tpu is None and kind in _OTHER_RUNTIME:
+            yield Problem(
+                "device",
+                f"This runtime of {self.platform.name} has no TPU.",
+                _OTHER_RUNTIME[kind],
+                stops=False,
+            )
+        if self.tpu_only_from_env:
+            yield Problem(
+                "TPU_NAME",
+                "TPU_NAME is local, but nothing else says that this machine has a TPU.",
+                "Unset TPU_NAME to simulate a TPU, or run this on the TPU's own machine.",
+            )
+        for note in self.notes:
+            if note.startswith("TPU_LOAD_LIBRARY"):
+                yield Problem("TPU_LOAD_LIBRARY", note, "Unset it, then restart the kernel.")
 
     def __repr__(self) -> str:
         """The dataclass's repr, with secrets in addresses and names masked."""

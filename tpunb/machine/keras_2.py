@@ -10,8 +10,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 
 from tpunb.errors import ConnectError
-from tpunb.machine.software import find_software, install_tf_keras, tensorflow_version
-from tpunb.machine.tested_releases import release
+from tpunb.machine.software import find_software, install_tf_keras, release, tensorflow_version
 
 _VARIABLE = "TF_USE_LEGACY_KERAS"
 

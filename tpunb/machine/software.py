@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +19,62 @@ from tpunb.errors import ConnectError
 from tpunb.machine.chips import find_chips
 from tpunb.machine.detect import detect_platform
 from tpunb.machine.problems import Problem
-from tpunb.machine.tested_releases import OLDEST, SPECIFIER, is_newer, newer_than_tested, release
+
+TESTED = ((2, 18), (2, 19), (2, 20), (2, 21))
+"""The releases of TensorFlow that this package is tested with, oldest first.
+
+Its virtual TPU uses private parts of TensorFlow, which any release may change; a patch release
+counts as its minor release. pyproject.toml, the doctor and the warning of connecting follow this.
+"""
+
+OLDEST = TESTED[0]
+_NEWEST = TESTED[-1]
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+SPECIFIER = f">={_dotted(OLDEST)},<{_NEWEST[0]}.{_NEWEST[1] + 1}"
+"""The tested releases as requirements name them."""
+
+RANGE = f"{_dotted(OLDEST)} to {_dotted(_NEWEST)}"
+"""The tested releases in a sentence."""
+
+_warned: set[str] = set()
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers at a version's start; none if it does not start with one."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def is_newer(version: str) -> bool:
+    """Returns whether a version of TensorFlow is newer than all that are tested."""
+    return release(version)[:2] > _NEWEST
+
+
+def newer_than_tested(version: str) -> str:
+    """Says that a version is newer than the tested ones, without a full stop."""
+    return f"TensorFlow {version} is newer than those that tpunb is tested with, {RANGE}"
+
+
+def warn_if_newer(version: str | None) -> None:
+    """Warns, once in a process, if a version of TensorFlow is newer than all that are tested.
+
+    Args:
+        version: The version; None where it is not known.
+    """
+    if version is None or not is_newer(version) or version in _warned:
+        return
+    _warned.add(version)
+    warnings.warn(
+        f"{newer_than_tested(version)}: a virtual TPU may fail or behave otherwise. If it does, "
+        f'update tpunb, or install a tested release: pip install "tensorflow{SPECIFIER}"',
+        stacklevel=3,
+    )
+
 
 FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
 """Distributions of TensorFlow with TPU support."""
@@ -47,7 +103,7 @@ def fatal_pair(versions: Mapping[str, str]) -> Problem | None:
     bounds = LIBTPU.get(release(tensorflow)[:2])
     if bounds is None or release(libtpu) < bounds[1]:
         return None
-    oldest, too_new = (".".join(map(str, bound)) for bound in bounds)
+    oldest, too_new = map(_dotted, bounds)
     return Problem(
         "libtpu",
         f"tensorflow-tpu {tensorflow} cannot use libtpu {libtpu}: it ends the process when "
@@ -217,7 +273,7 @@ class Software:
 
     def _missing(self, *, local_tpu: bool) -> Problem:
         if release(self.python)[:2] > _NEWEST_PYTHON:
-            newest = ".".join(map(str, _NEWEST_PYTHON))
+            newest = _dotted(_NEWEST_PYTHON)
             return Problem(
                 "Python",
                 f"TensorFlow is not installed, and it may have no wheel for Python {self.python}.",
@@ -275,7 +331,7 @@ class Software:
         if release(tensorflow) and release(tensorflow)[:2] < OLDEST:
             yield Problem(
                 "tensorflow",
-                f"TensorFlow {tensorflow} is too old: tpunb needs {'.'.join(map(str, OLDEST))}.",
+                f"TensorFlow {tensorflow} is too old: tpunb needs {_dotted(OLDEST)}.",
                 "Install a newer one, then restart the kernel.",
                 f'pip install "{name}{SPECIFIER}"',
             )
@@ -287,7 +343,7 @@ class Software:
                 f'pip install "{name.replace("tf-nightly", "tensorflow")}{SPECIFIER}"',
                 stops=False,
             )
-        minor = ".".join(self.python.split(".")[:2])
+        minor = _minor(self.python)
         if self.pythons and minor not in self.pythons:
             yield Problem(
                 "Python",
@@ -439,7 +495,7 @@ def install_tf_keras(tensorflow: str | None) -> str:
 
 
 def _minor(version: str | None) -> str:
-    return ".".join(map(str, release(version or "")[:2]))
+    return _dotted(release(version or "")[:2])
 
 
 _LOAD = "TPU_LOAD_LIBRARY"

@@ -9,12 +9,11 @@ import re
 
 from tpunb.errors import AcceleratorTypeError, nearest
 from tpunb.tpu.defaults import DEFAULT_TPU
-from tpunb.tpu.families import BY_PREFIX, FAMILIES, Family, Shape
+from tpunb.tpu.families import BY_PREFIX, FAMILIES, GIB, Family, Shape
 
 MAX_GENERIC_CORES = 1024
 """The largest number of cores without a TPU type."""
 
-_GIB = 2**30
 _SEE = "See tpunb.accelerator_types()."
 
 
@@ -115,7 +114,7 @@ def accelerator_types() -> tuple[str, ...]:
 
 def largest_memory() -> int:
     """Memory of one device in bytes, on the TPU type that has most."""
-    return max(family.hbm_gib for family in FAMILIES.values()) * _GIB
+    return max(family.hbm_gib for family in FAMILIES.values()) * GIB
 
 
 def accelerator(spec: str | int) -> Accelerator:
@@ -164,7 +163,7 @@ def _of_family(family: Family, size: int) -> Accelerator:
         devices_per_chip=family.devices_per_chip,
         mesh=mesh,
         host_bounds=mesh if chips <= family.one_host else family.host_chips,
-        hbm_bytes=family.hbm_gib * _GIB,
+        hbm_bytes=family.hbm_gib * GIB,
         wraps=family.wraps(mesh),
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb._util.units import counted
-from tpunb.machine.tested_releases import warn_if_newer
+from tpunb.machine.software import warn_if_newer
 from tpunb.tpu.annotations import Annotations
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, largest_memory

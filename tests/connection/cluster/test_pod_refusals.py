@@ -91,7 +91,7 @@ def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.Monkey
         raise StillWaitingError(left_behind=False)
 
     monkeypatch.setattr(pods, "check_all", late)
-    monkeypatch.setattr(pods, "join", silent)
+    monkeypatch.setattr("tpunb.connection.cluster.join.join", silent)
     error = refused(workers=[worker], timeout=2 * PATIENCE)
     assert 0 < left[0] <= 2 * PATIENCE - 0.1
     assert "the rest of the time limit" in str(error)
@@ -101,7 +101,7 @@ def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.Monkey
 
 def test_as_many_workers_as_hosts(worker: str, tf: Any) -> None:
     error = refused(simulate="v3-32", workers=[worker])
-    assert "v3-32 has 4 hosts, and 1 worker cannot be them" in str(error)
+    assert "v3-32 has 4 hosts, which 1 worker cannot make up" in str(error)
 
 
 def test_as_many_cores_as_a_host(worker: str, tf: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import PATIENCE
 
+from tpunb._util.deadline import Deadline
 from tpunb.connection.hardware import cloud
 from tpunb.connection.hardware.cloud import Asking
 from tpunb.errors import ConnectError
@@ -191,7 +191,7 @@ def test_not_on_google_cloud() -> None:
 )
 def test_no_names(name: str) -> None:
     with CloudAPI() as api:
-        with pytest.raises(ConnectError, match="not a name of a TPU") as caught:
+        with pytest.raises(ConnectError, match="not the name of a TPU") as caught:
             look_up(api, name)
         if name.startswith(("10.", "localhost")):
             assert f"grpc://{name}." in caught.value.fix
@@ -234,8 +234,8 @@ def test_not_found() -> None:
         ((401, "UNAUTHENTICATED", "who?"), "requires credentials", "gcloud auth"),
         ((403, "PERMISSION_DENIED", "denied"), "may not look up", "roles/tpu.viewer"),
         ((403, "SERVICE_DISABLED", "off"), "not enabled", "gcloud services enable"),
-        ((500, "INTERNAL", "oops"), "answers 500, INTERNAL: oops", "gcloud compute tpus"),
-        ((429, "RESOURCE_EXHAUSTED", "quota"), "answers 429", "again in a while"),
+        ((500, "INTERNAL", "oops"), "answered 500, INTERNAL: oops", "gcloud compute tpus"),
+        ((429, "RESOURCE_EXHAUSTED", "quota"), "answered 429", "again in a while"),
     ],
     ids=["401", "403", "disabled", "500", "429"],
 )
@@ -258,7 +258,7 @@ def test_the_time_limit_holds(mode: Any) -> None:
 def test_odd_answers(mode: Any) -> None:
     with CloudAPI(mode=mode) as api:
         error = refused(api)
-        assert "something else" in str(error)
+        assert "in place of the Cloud TPU API" in str(error)
         assert "proxy or a login page" in error.fix
 
 
@@ -289,7 +289,7 @@ def test_nobody_there() -> None:
         ({"state": "STOPPING"}, "is STOPPING", "Wait until"),
         ({"state": "PREEMPTED"}, "took it back", "tpu-vm delete my-tpu"),
         ({"state": "TERMINATED"}, "it is gone", "queued-resources"),
-        ({"state": "DELETING"}, "it is gone", "when it has gone, then create"),
+        ({"state": "DELETING"}, "it is gone", "that it is gone, then create"),
         ({"state": "REPAIRING"}, "is repairing it", "Wait until"),
         ({"state": "SOMETHING_NEW"}, "is SOMETHING_NEW", "describe my-tpu"),
         ({"state": None}, "is UNKNOWN", "describe my-tpu"),
@@ -344,7 +344,7 @@ def test_a_good_one_is_not_refused() -> None:
 def test_the_token_goes_to_google_alone() -> None:
     with MetadataServer() as server:
         environment = {"GCE_METADATA_HOST": server.host}
-        token = Asking(time.monotonic() + PATIENCE, [], environment).token()
+        token = Asking(Deadline(PATIENCE), [], environment).token
         for other in (
             "http://tpu.googleapis.com/v2/x",
             "https://tpu.googleapis.com.evil.example/v2/x",
@@ -362,12 +362,12 @@ def test_the_token_goes_to_google_alone() -> None:
 
 def test_no_token() -> None:
     tried: list[str] = []
-    asking = Asking(time.monotonic() + PATIENCE, tried, {"GCE_METADATA_HOST": "127.0.0.1:1"})
+    asking = Asking(Deadline(PATIENCE), tried, {"GCE_METADATA_HOST": "127.0.0.1:1"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
         patch.setenv("GCE_METADATA_IP", "127.0.0.1:1")
         patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
-        assert asking.token()("https://tpu.googleapis.com/") is None
+        assert asking.token("https://tpu.googleapis.com/") is None
     assert tried[0].startswith("a token from the metadata server: ")
     assert tried[1].startswith("google.auth")
 

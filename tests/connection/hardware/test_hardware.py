@@ -91,7 +91,7 @@ def refused(
     ("port", "limit", "said", "fix"),
     [
         (refusing, PATIENCE, "nothing listens", "gcloud compute tpus tpu-vm list"),
-        (mute, SHORT, "accepts connections and did not answer in 1.", "--timeout 3"),
+        (mute, SHORT, "accepts connections but did not answer in 1.", "--timeout 3"),
         (dropping, SHORT, "a firewall may drop", "gcloud compute firewall-rules create"),
         (web, PATIENCE, "does not speak gRPC", "listen on 8470"),
     ],
@@ -133,7 +133,7 @@ def test_all_workers_are_asked_and_told(server: Served) -> None:
         ("grpc://127.0.0.1:1,", "not an address"),
         ("grpc://127.0.0.1:1,127.0.0.1:1", "given twice"),
         ("grpc://[::1]:8470", "IPv6"),
-        ("127.0.0.1:8470", "not a name of a TPU"),
+        ("127.0.0.1:8470", "not the name of a TPU"),
     ],
 )
 def test_addresses_that_are_none(tpu: str, said: str) -> None:
@@ -304,7 +304,7 @@ def chip(root: Path) -> None:
 
 def test_no_tpu_here() -> None:
     error = refused("local", None)
-    assert "nor any sign of one" in str(error)
+    assert "nothing else indicates one" in str(error)
     assert error.tried[-1] == "TensorFlow lists 0 TPU devices"
 
 

@@ -653,6 +653,6 @@ def test_connect_where_it_is_installed(tpu: str | None) -> None:
     install("v3-8", environment=True)
     connection = tpunb.connect(tpu)
     assert (connection.kind, connection.tpu) == ("virtual", "v3-8")
-    assert "answer for a virtual v3-8" in connection.plan.notes[0]
+    assert "refer to a virtual v3-8" in connection.plan.notes[0]
     with pytest.raises(ConnectError, match="a real one is required"):
         tpunb.connect(tpu, require_tpu=True)

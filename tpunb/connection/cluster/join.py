@@ -1,21 +1,63 @@
-"""Connects TensorFlow to the workers of a TPU or of a virtual Pod, and disconnects."""
+"""Connects TensorFlow to the workers of a TPU or of a virtual Pod, and disconnects.
+
+TensorFlow connects to workers in two ways. The public one, `experimental_connect_to_cluster`,
+starts over: the devices of the previous cluster are gone, and a process that touches a
+variable or tensor on one of them crashes. Updating the cluster keeps enough state for an
+error instead, so it is used where there is a cluster already.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import logging
+import os
+import socket
+import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tpunb._util.logs import timed
 from tpunb.connection.cluster.probe import Unreachable, Worker, check_all, peers_of
+from tpunb.connection.cluster.time_limit import StillWaitingError, set_keepalive, within
+from tpunb.virtual import _tensorflow as private
+from tpunb.virtual._tensorflow import context
+from tpunb.virtual.devices import WORKER_JOB, prepare
+from tpunb.virtual.patch.patch_tools import attribute
+from tpunb.virtual.tensorflow_state import forget_cluster, has_started, restoring_as_one_task
 
+# A call to a worker that is gone fails instead of waiting for it forever.
+_FAIL_FAST = "GRPC_FAIL_FAST"
+# Streamed operations to a worker that is gone vanish silently, while single calls fail. A TPU's
+# worker is more likely to freeze, and closing the stream ends that wait.
+_STREAMING = "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"
+_LOCAL_JOB = "localhost"
+# TensorFlow retries a worker that was away once a second.
+_PATIENCE = 5.0
+_PAUSE = 0.1
 _LEAVING = 3.0  # seconds
 _AT_ONCE = 0.2
 
 _current: Joined | None = None
 """TensorFlow is connected to one cluster at a time."""
+_has_connected = False  # to any cluster, in this process
+
+
+def runs_without_workers() -> bool:
+    """Returns whether TensorFlow runs in this process without a cluster.
+
+    Connecting then invalidates existing variables: TensorFlow recreates its own devices as
+    well, and an assignment to a variable on an earlier one has no effect.
+    """
+    return has_started() and context.get_server_def() is None
+
+
+def skip_exit_wait() -> None:
+    """Stops TensorFlow from waiting for its workers at the end of the process."""
+    atexit.unregister(context.async_wait)
 
 
 @dataclasses.dataclass(eq=False)
@@ -25,12 +67,10 @@ class Joined:
     Attributes:
         workers: The workers, with the incarnations that they had.
         peers: Their IP addresses and ports.
-        generation: Identifies this connection among all of this process.
     """
 
     workers: tuple[Worker, ...]
     peers: Collection[tuple[str, int]]
-    generation: int = 0
     _scope: Any = None
     _undo: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
@@ -42,9 +82,7 @@ class Joined:
     @property
     def is_current(self) -> bool:
         """True if this is TensorFlow's current connection."""
-        from tpunb.connection.cluster import context as cluster
-
-        return cluster.is_current(self.generation)
+        return _current is self and context.get_server_def() is not None
 
     def lost(self, *, timeout: float = 2.0) -> tuple[str, ...]:
         """The addresses of workers that are gone or were restarted.
@@ -59,17 +97,22 @@ class Joined:
             if isinstance(answer, Unreachable) or answer.incarnation != worker.incarnation
         )
 
+    def disconnect(self) -> None:
+        """Removes the workers; values on them raise an error when used.
+
+        A later connection is left alone.
+        """
+        global _current
+        if self.is_current:
+            _current = None
+            _update(())
+
     def leave(self, *, alive: bool = True) -> None:
-        """Disconnects TensorFlow from the workers.
+        """Disconnects TensorFlow from the workers, within seconds.
 
         Args:
             alive: Whether they still respond; others get no time to disconnect.
         """
-        import tensorflow as tf
-
-        from tpunb.connection.cluster import context as cluster
-        from tpunb.connection.cluster.time_limit import StillWaitingError, within
-
         global _current
         self._undo.close()
         if self._scope is not None:
@@ -77,32 +120,41 @@ class Joined:
             with contextlib.suppress(RuntimeError):
                 self._scope.__exit__(None, None, None)
             self._scope = None
-        if _current is self:
-            _current = None
         if self.is_current:
             with contextlib.suppress(StillWaitingError, tf.errors.OpError):
-                within(
-                    _LEAVING if alive else _AT_ONCE,
-                    lambda: cluster.disconnect(self.generation),
-                    self.peers,
-                )
+                within(_LEAVING if alive else _AT_ONCE, self.disconnect, self.peers)
+        if _current is self:
+            _current = None
 
-    def _enter_scope(self) -> None:
-        """Makes the first worker the default device, as TensorFlow's guide for TPUs does.
+    def _connect(self, *, coordinated: bool) -> None:
+        """Adds the workers' devices to TensorFlow; values on earlier workers are lost.
 
-        Datasets have to be made where the TPU can read them.
+        Args:
+            coordinated: Whether TensorFlow's coordination service runs on the first worker,
+                as it does on a TPU's.
         """
-        import tensorflow as tf
-
-        from tpunb.virtual.devices import WORKER_JOB
-
-        self._scope = tf.device(f"/job:{WORKER_JOB}/replica:0/task:0/device:CPU:0")
-        self._scope.__enter__()
+        global _has_connected
+        os.environ.setdefault(_FAIL_FAST, "true")
+        if not coordinated:
+            os.environ.setdefault(_STREAMING, "false")
+        _start(coordinated=coordinated)
+        if context.get_server_def() is not None:
+            _update(self.addresses)
+            return
+        with socket.socket() as asking:
+            asking.bind(("", 0))
+            free_port = int(asking.getsockname()[1])
+        here = f"{_own_host(self.addresses)}:{free_port}"
+        cluster = tf.train.ClusterSpec({WORKER_JOB: list(self.addresses), _LOCAL_JOB: [here]})
+        tf.config.experimental_connect_to_cluster(cluster)
+        _has_connected = True
 
 
 @timed("connection", "connect TensorFlow to the workers")
 def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joined:
     """Connects TensorFlow to workers that have just passed their health check.
+
+    TensorFlow waits forever for a worker that accepts connections and does not answer.
 
     Args:
         workers: The workers.
@@ -114,31 +166,26 @@ def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joi
         StillWaitingError: They no longer answer.
         tf.errors.OpError: TensorFlow cannot connect to them.
     """
-    from tpunb.connection.cluster import context as cluster
-    from tpunb.connection.cluster.context import restored_eagerly
-    from tpunb.connection.cluster.time_limit import set_keepalive, within
-
     global _current
     joined = Joined(tuple(workers), peers_of([worker.address for worker in workers]))
     if _current is not None:  # its scope would enclose the new one
         _current.leave()
     _current = joined
-
-    def connect() -> None:
-        joined.generation = cluster.connect(joined.addresses, coordinated=tpu)
-
     try:
         with _without_hint():
             # Its connections are not cut: where connecting fails, some releases of TensorFlow
             # end the process.
-            within(timeout, connect)
+            within(timeout, lambda: joined._connect(coordinated=tpu))
         set_keepalive(joined.peers)
-        joined._undo.enter_context(restored_eagerly())
+        joined._undo.enter_context(_restored_eagerly())
         if tpu:
-            joined._enter_scope()
+            # Datasets have to be made where the TPU can read them, as TensorFlow's guide does.
+            joined._scope = tf.device(f"/job:{WORKER_JOB}/replica:0/task:0/device:CPU:0")
+            joined._scope.__enter__()
     except BaseException:
-        if not joined.generation:
-            joined.generation = cluster.give_up()
+        if not _has_connected:
+            # TensorFlow stores a cluster that it failed to connect to as its current one.
+            forget_cluster()
         joined.leave(alive=False)
         raise
     return joined
@@ -157,3 +204,69 @@ def _without_hint() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(wanted)
+
+
+def _start(*, coordinated: bool) -> None:
+    """Initialises the context, so that TensorFlow connects now and not at its next use."""
+    running = context.context()
+    if has_started():
+        return
+    prepare()
+    if coordinated:
+        # TensorFlow sets this when it connects, which is too late once it has started.
+        leader = f"/job:{WORKER_JOB}/task:0"
+        running.configure_coordination_service("standalone", leader, enable_health_check=False)
+    running.ensure_initialized()
+
+
+def _update(addresses: Sequence[str]) -> None:
+    server_def = context.get_server_def()
+    for job in [job for job in server_def.cluster.job if job.name == WORKER_JOB]:
+        server_def.cluster.job.remove(job)
+    if addresses:
+        job = server_def.cluster.job.add(name=WORKER_JOB)
+        job.tasks.update(enumerate(addresses))
+        for job in server_def.cluster.job:
+            if job.name == _LOCAL_JOB:  # workers may find this process at another address now
+                port = job.tasks[0].rpartition(":")[2]
+                job.tasks[0] = f"{_own_host(addresses)}:{port}"
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            context.update_server_def(server_def)
+            return
+        except tf.errors.UnavailableError:
+            # The workers have just passed a health check.
+            if not addresses or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE)
+
+
+def _own_host(addresses: Sequence[str]) -> str:
+    """The address under which workers find this process.
+
+    They call it for Python functions in datasets and for saving. TensorFlow's default is
+    `localhost`, which on another machine means that machine.
+    """
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError):
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+            family, kind, protocol, _, target = found[0]
+            with socket.socket(family, kind, protocol) as asking:
+                asking.connect(target)  # sends nothing
+                own = str(asking.getsockname()[0])
+            if not own.startswith("127.") and own != "::1":
+                return f"[{own}]" if ":" in own else own
+    return "localhost"
+
+
+def _restored_eagerly() -> contextlib.AbstractContextManager[None]:
+    """Makes TensorFlow restore checkpoints eagerly on any number of workers."""
+    restore = private.MultiDeviceSaver.restore
+
+    def one_by_one(saver: Any, *args: Any, **kwargs: Any) -> Any:
+        with restoring_as_one_task(saver):
+            return restore(saver, *args, **kwargs)
+
+    return attribute(private.MultiDeviceSaver, "restore", one_by_one)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from typing import IO, Any
 
+from tpunb._util.deadline import Deadline
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.errors import ConnectError
@@ -59,7 +60,7 @@ class LocalWorkers:
             if say is not None:
                 say(f"starting {counted(count, 'worker')} on this machine")
             _log.debug("started workers, process ids %s", self.process_ids)
-            self.addresses = self._ready(time.monotonic() + timeout, timeout)
+            self.addresses = self._ready(Deadline(timeout))
             _log.debug("workers are ready: %s", self.addresses)
         except BaseException:
             self.close(grace=1.0)
@@ -90,14 +91,18 @@ class LocalWorkers:
         for process in processes:
             if process.stdin is not None:
                 process.stdin.close()  # the signal to exit
-        deadline = time.monotonic() + grace
+        deadline = Deadline(grace)
         for process in processes:
-            _end(process, max(0.0, deadline - time.monotonic()))
+            try:
+                process.wait(deadline.left)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         self._log.close()
         for output in self._outputs:
             output.close()
 
-    def _ready(self, deadline: float, timeout: float) -> tuple[str, ...]:
+    def _ready(self, deadline: Deadline) -> tuple[str, ...]:
         """Reads the port that each worker prints once it is ready."""
         ports: queue.Queue[tuple[int, bytes]] = queue.Queue()
         for number, process in enumerate(self._processes):
@@ -106,16 +111,14 @@ class LocalWorkers:
         found: dict[int, str] = {}
         while len(found) < len(self._processes):
             try:
-                number, line = ports.get(
-                    timeout=max(0.0, min(_SECONDS_BETWEEN_LOOKS, deadline - time.monotonic()))
-                )
+                number, line = ports.get(timeout=min(_SECONDS_BETWEEN_LOOKS, deadline.left))
             except queue.Empty:
-                if time.monotonic() < deadline:
+                if not deadline.has_passed:
                     continue
                 raise ConnectError(
                     f"{len(self._processes) - len(found)} of {len(self._processes)} local workers "
-                    f"were not ready after {timeout:g} s.",
-                    fix="Give a longer --timeout, or fewer workers.",
+                    f"were not ready after {deadline.seconds:g} s.",
+                    fix="Give a longer --timeout, or start fewer workers.",
                     tried=(f"{len(found)} of {len(self._processes)} workers were ready",),
                 ) from None
             if not line.strip().isdigit():
@@ -126,7 +129,8 @@ class LocalWorkers:
     def _failure(self) -> ConnectError:
         """Explains why a worker has ended, by the last lines of its output."""
         for process in self._processes:
-            _stop_waiting(process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)  # one that is ending prints why
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         said = " ".join(line.strip() for line in lines[-_LAST_LINES:]) or "it printed nothing"
@@ -138,9 +142,9 @@ class LocalWorkers:
 
 
 class _Output:
-    """The output of a worker that is ready: a file without a name, which ends with both.
+    """The output of a worker that is ready: an unnamed file, which ends with both processes.
 
-    A file and no pipe: what an operation has printed is here as soon as it has ended.
+    A file rather than a pipe: what an operation printed is here as soon as it has ended.
 
     Attributes:
         handle: The file's number, for the worker.
@@ -191,7 +195,7 @@ def _start(cores: int, log: IO[bytes], output: int) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, for a TensorFlow that shall not look for a TPU or a GPU, and be quiet."""
+    """This process's environment, changed so that TensorFlow uses no GPU and logs little."""
     environment = dict(os.environ)
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     environment["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -203,19 +207,3 @@ def _environment() -> dict[str, str]:
 def _read(number: int, process: Any, ports: queue.Queue[tuple[int, bytes]]) -> None:
     with process.stdout as pipe:
         ports.put((number, pipe.readline()))
-
-
-def _stop_waiting(process: subprocess.Popen[bytes]) -> None:
-    """Gives a worker that is ending the time to print why."""
-    try:
-        process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        return
-
-
-def _end(process: subprocess.Popen[bytes], grace: float) -> None:
-    try:
-        process.wait(grace)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

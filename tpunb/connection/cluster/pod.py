@@ -7,10 +7,11 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
+from tpunb._util.deadline import Deadline
 from tpunb._util.secret_masking import mask
 from tpunb._util.units import counted
-from tpunb.connection.cluster.join import Joined, join
 from tpunb.connection.cluster.local_workers import LocalWorkers
 from tpunb.connection.cluster.probe import Reason, Unreachable, Worker, check_all, responds
 from tpunb.connection.cluster.worker import version_of
@@ -19,6 +20,9 @@ from tpunb.errors import ConnectError
 from tpunb.tpu.types import Accelerator, accelerator, generic_accelerator
 from tpunb.virtual.import_tensorflow import import_tensorflow
 
+if TYPE_CHECKING:
+    from tpunb.connection.cluster.join import Joined
+
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_CUTS = 0.1
 
@@ -26,9 +30,9 @@ _SECONDS_BETWEEN_CUTS = 0.1
 class ExitGuard:
     """Ends TensorFlow's waiting at the end of the process for workers that do not respond.
 
-    TensorFlow waits there for all that its workers still do, without a time limit. While it
-    waits they are asked, and the connections closed once one gives no answer. This needs a
-    thread, which has to be there before: none can be started then.
+    TensorFlow waits there, without a time limit, for everything its workers still do. Meanwhile
+    the guard checks them, and closes the connections once one gives no answer. Its thread is
+    started in advance, since none can be started at the end of the process.
 
     Args:
         addresses: The workers.
@@ -42,11 +46,11 @@ class ExitGuard:
         threading.Thread(target=self._run, name="tpunb-exit", daemon=True).start()
 
     def watch(self) -> None:
-        """The process ends."""
+        """Begins to watch: the process is ending."""
         self._wanted.set()
 
     def close(self) -> None:
-        """There is nothing to wait for any more."""
+        """Ends the watch, since nothing is left to wait for."""
         self._is_over = True
         self._wanted.set()
 
@@ -140,7 +144,7 @@ class Pod:
 
         TensorFlow contacts its workers once more at the very end, and would log errors.
         """
-        from tpunb.connection.cluster import context as cluster
+        from tpunb.connection.cluster.join import skip_exit_wait
         from tpunb.connection.cluster.time_limit import unlocked
 
         gone = self.local is not None and self.local.ended()
@@ -149,9 +153,9 @@ class Pod:
                 self._guard.watch()  # one may freeze from now on
             if self.local is not None:
                 with unlocked():
-                    cluster.disconnect(self.joined.generation)
+                    self.joined.disconnect()
             return
-        cluster.skip_exit_wait()
+        skip_exit_wait()
         if self.local is not None:
             self.local.close(grace=0.5)
         else:
@@ -170,7 +174,7 @@ def open_pod(plan: Plan, say: Callable[[str], None] | None = None) -> Pod:
         ConnectError: A worker does not answer, or does not fit.
     """
     request = plan.request
-    deadline = time.monotonic() + request.timeout
+    deadline = Deadline(request.timeout)
     if request.addresses:
         return _connected(plan, request.addresses, None, deadline)
     tpu = _layout(plan, request.started or 0, None)
@@ -185,67 +189,63 @@ def open_pod(plan: Plan, say: Callable[[str], None] | None = None) -> Pod:
 
 
 def _connected(
-    plan: Plan, addresses: Sequence[str], local: LocalWorkers | None, deadline: float
+    plan: Plan, addresses: Sequence[str], local: LocalWorkers | None, deadline: Deadline
 ) -> Pod:
     workers, tried = _answers(plan, addresses, deadline)
-    begin = time.monotonic()
-    import_tensorflow()  # not counted in the workers' time
-    deadline += time.monotonic() - begin
+    with deadline.paused():
+        import_tensorflow()
     import tensorflow as tf
 
-    from tpunb.connection.cluster import context as cluster
+    from tpunb.connection.cluster.join import runs_without_workers
 
     tpu = _layout(plan, len(workers), workers)
     for worker in workers:
         _refuse_unfit(worker, tpu, tf.__version__, tried)
-    notes = (_hosts(len(workers), local is not None), *((_LOST,) if cluster.started() else ()))
+    many = counted(len(workers), "worker")
+    hosts = (
+        f"Its hosts are the {many} that were given."
+        if local is None
+        else f"Its hosts are {many} on this machine, whose ports are open to the network without "
+        "a password for as long as the connection lasts."
+    )
+    notes = (hosts, *((_LOST,) if runs_without_workers() else ()))
     return Pod(tpu, _joined(workers, deadline, tried), local, notes)
 
 
-def _joined(workers: Sequence[Worker], deadline: float, tried: list[str]) -> Joined:
+def _joined(workers: Sequence[Worker], deadline: Deadline, tried: list[str]) -> Joined:
     import tensorflow as tf
 
+    from tpunb.connection.cluster.join import join
     from tpunb.connection.cluster.time_limit import StillWaitingError
 
     begin = time.monotonic()
     try:
-        return join(workers, max(_AT_LEAST, deadline - begin))
+        return join(workers, max(_AT_LEAST, deadline.left))
     except StillWaitingError as error:
         why = (
             "one of them did not answer TensorFlow within "
             f"{time.monotonic() - begin:.1f} s, the rest of the time limit"
         )
         fix = "Give a longer --timeout, or restart the workers and connect again"
-        raise _could_not(why, fix, (*tried, f"connecting TensorFlow: {why}")) from error
+        last = f"connecting TensorFlow: {why}"
+        cause: Exception = error
     except tf.errors.OpError as error:
         why = mask(str(error))
         fix = "Restart the workers and connect again"
-        raise _could_not(why, fix, (*tried, f"{type(error).__name__}: {why}")) from error
-
-
-def _could_not(why: str, fix: str, tried: Sequence[str]) -> ConnectError:
-    return ConnectError(
-        f"The workers answered, and TensorFlow could not connect to them: {why}",
+        last = f"{type(error).__name__}: {why}"
+        cause = error
+    raise ConnectError(
+        f"The workers answered, but TensorFlow could not connect to them: {why}",
         fix=f"{fix}; if that fails too, restart the kernel.",
-        tried=tried,
-    )
-
-
-def _hosts(count: int, local: bool) -> str:
-    """Describes the TPU's hosts for the summary."""
-    if not local:
-        return f"Its hosts are the {counted(count, 'worker')} that were given."
-    return (
-        f"Its hosts are {counted(count, 'worker')} on this machine, whose ports are open to the "
-        "network without a password for as long as the connection lasts."
-    )
+        tried=(*tried, last),
+    ) from cause
 
 
 def _answers(
-    plan: Plan, addresses: Sequence[str], deadline: float
+    plan: Plan, addresses: Sequence[str], deadline: Deadline
 ) -> tuple[list[Worker], list[str]]:
     """The workers and what was tried; all of them have to answer."""
-    answers = check_all(addresses, timeout=max(_AT_LEAST, deadline - time.monotonic()))
+    answers = check_all(addresses, timeout=max(_AT_LEAST, deadline.left))
     tried = [
         f"{answer.address}: {answer}"
         if isinstance(answer, Unreachable)
@@ -296,8 +296,8 @@ def _layout(plan: Plan, count: int, workers: Sequence[Worker] | None) -> Acceler
         return generic_accelerator(count, tpu.num_devices // count)
     hosts, cores = tpu.num_hosts, tpu.devices_per_host
     raise ConnectError(
-        f"A {tpu.name} has {counted(hosts, 'host')}, and {counted(count, 'worker')} cannot be "
-        "them.",
+        f"A {tpu.name} has {counted(hosts, 'host')}, which {counted(count, 'worker')} cannot make "
+        "up.",
         fix=f"Give one worker for each host, {hosts} with {counted(cores, 'core')} each; or leave "
         "out the type, for all of the workers' cores.",
     )
@@ -321,8 +321,8 @@ def _refuse_unfit(worker: Worker, tpu: Accelerator, version: str, tried: list[st
         return
     shown = ".".join(theirs.split("_")[:3])
     raise ConnectError(
-        f"The worker at {worker.address} runs TensorFlow {shown} and this process {version}, and "
-        "the versions have to be equal.",
+        f"The worker at {worker.address} runs TensorFlow {shown} but this process {version}: the "
+        "versions have to be equal.",
         fix=f"Install TensorFlow {version} where the worker runs, or {shown} here.",
         tried=tried,
     )

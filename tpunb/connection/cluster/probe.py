@@ -14,11 +14,10 @@ import os
 import re
 import socket
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tpunb._util.deadline import Running, bounded
+from tpunb._util.deadline import Deadline, Running, bounded
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask
 
@@ -92,13 +91,13 @@ def check_all(addresses: Sequence[str], *, timeout: float) -> list[Worker | Unre
     Returns:
         For each the worker, or why it is unreachable.
     """
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     gate = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
     def one(address: str) -> Worker | Unreachable:
         try:
             with gate:
-                return check(address, timeout=max(0.05, deadline - time.monotonic()))
+                return check(address, timeout=deadline.left)
         except Unreachable as unreachable:
             return unreachable
 
@@ -107,7 +106,7 @@ def check_all(addresses: Sequence[str], *, timeout: float) -> list[Worker | Unre
     answers: list[Worker | Unreachable] = []
     for address, running in zip(addresses, checks, strict=True):
         try:
-            answers.append(running.result(deadline + _GRACE))
+            answers.append(running.result(deadline.end + _GRACE))
         except TimeoutError:
             answers.append(_timed_out(address, timeout))
     for address, answer in zip(addresses, answers, strict=True):
@@ -125,10 +124,24 @@ def check(address: str, *, timeout: float) -> Worker:
     Raises:
         Unreachable: It does not answer as a TensorFlow worker; see its reason.
     """
-    deadline = time.monotonic() + timeout
+    import grpc
+
+    deadline = Deadline(timeout)
     host, port = host_and_port(address)
     _knock(address, _resolved(address, host, port, deadline), deadline)
-    return _status(address, host, port, deadline, timeout)
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with grpc.insecure_channel(target) as channel:
+        try:
+            answer = _call(channel, _STATUS, deadline)
+            try:
+                _call(channel, _EAGER, deadline)
+            except grpc.RpcError as error:
+                # The service that runs operations may hang while the other answers.
+                if error.code() in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
+                    raise
+        except grpc.RpcError as error:
+            raise _unreachable(address, error, timeout) from None
+    return _worker(address, answer)
 
 
 def responds(address: str, *, timeout: float = 1.0) -> bool:
@@ -155,7 +168,7 @@ def peers_of(addresses: Sequence[str], *, timeout: float = 1.0) -> set[tuple[str
         addresses: The workers; those that do not resolve are left out.
         timeout: Seconds for all of them.
     """
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     found = set()
     for address in addresses:
         with contextlib.suppress(Unreachable):
@@ -165,14 +178,11 @@ def peers_of(addresses: Sequence[str], *, timeout: float = 1.0) -> set[tuple[str
     return found
 
 
-def _resolved(address: str, host: str, port: int, deadline: float) -> list[Any]:
+def _resolved(address: str, host: str, port: int, deadline: Deadline) -> list[Any]:
     """Resolves a host with a deadline, which `getaddrinfo` does not have."""
-
-    def look_up() -> list[Any]:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-
+    look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
-        return bounded(look_up, deadline)
+        return bounded(look_up, deadline.end)
     except TimeoutError:
         why = "the name service does not answer"
     except (OSError, UnicodeError) as error:
@@ -180,14 +190,13 @@ def _resolved(address: str, host: str, port: int, deadline: float) -> list[Any]:
     raise Unreachable(address, "name", f"the host {host!r} cannot be found ({why})")
 
 
-def _knock(address: str, found: Sequence[Any], deadline: float) -> None:
+def _knock(address: str, found: Sequence[Any], deadline: Deadline) -> None:
     """Connects to the port and disconnects; distinguishes refused from filtered."""
-    last = Unreachable(address, "filtered", "no answer: a firewall may drop what is sent to it")
+    last = Unreachable(address, "filtered", "no answer: a firewall may drop packets to it")
     for place, (family, kind, protocol, _, target) in enumerate(found):
         # One filtered address must leave time for the others.
-        left = max(0.05, (deadline - time.monotonic()) / (len(found) - place))
         with socket.socket(family, kind, protocol) as knocking:
-            knocking.settimeout(left)
+            knocking.settimeout(max(0.05, deadline.left / (len(found) - place)))
             try:
                 knocking.connect(target)
                 return
@@ -200,34 +209,10 @@ def _knock(address: str, found: Sequence[Any], deadline: float) -> None:
     raise last
 
 
-def _status(address: str, host: str, port: int, deadline: float, timeout: float) -> Worker:
-    import grpc
-
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with grpc.insecure_channel(target) as channel:
-        try:
-            answer = _call(channel, _STATUS, deadline)
-            _call_eager(channel, deadline)
-        except grpc.RpcError as error:
-            raise _unreachable(address, error, timeout) from None
-    return _worker(address, answer)
-
-
-def _call(channel: Any, method: str, deadline: float) -> bytes:
+def _call(channel: Any, method: str, deadline: Deadline) -> bytes:
     call = channel.unary_unary(method, request_serializer=None, response_deserializer=None)
-    answer: bytes = call(b"", timeout=max(0.05, deadline - time.monotonic()))
+    answer: bytes = call(b"", timeout=deadline.left)
     return answer
-
-
-def _call_eager(channel: Any, deadline: float) -> None:
-    """Checks the service that runs operations, which may hang while the other answers."""
-    import grpc
-
-    try:
-        _call(channel, _EAGER, deadline)
-    except grpc.RpcError as error:
-        if error.code() in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
-            raise
 
 
 def _unreachable(address: str, error: Any, timeout: float) -> Unreachable:
@@ -237,25 +222,21 @@ def _unreachable(address: str, error: Any, timeout: float) -> Unreachable:
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return _timed_out(address, timeout)
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return Unreachable(address, "not_tensorflow", "the answer is not a TensorFlow worker's")
+        return Unreachable(address, "not_tensorflow", "the answer is not from a TensorFlow worker")
     if code == grpc.StatusCode.UNAVAILABLE:
-        return Unreachable(
-            address,
-            "not_tensorflow",
-            f"what listens there does not speak gRPC ({_shortly(details)}){_by_proxy()}",
-        )
+        said = f"the server there does not speak gRPC ({_shortly(details)})"
+        proxy = next((name for name in _PROXIES if os.environ.get(name)), None)
+        if proxy is not None:
+            said += (
+                f"; {proxy} is set: if the proxy is for the Internet only, add the host to no_proxy"
+            )
+        return Unreachable(address, "not_tensorflow", said)
     return Unreachable(address, "broken", f"it answers with {code.name}: {_shortly(details)}")
-
-
-def _by_proxy() -> str:
-    """A hint where the environment sends gRPC, and so TensorFlow, through a proxy."""
-    name = next((name for name in _PROXIES if os.environ.get(name)), None)
-    return f"; {name} is set: if it is for the Internet, name the host in no_proxy" if name else ""
 
 
 def _timed_out(address: str, timeout: float) -> Unreachable:
     return Unreachable(
-        address, "timeout", f"it accepts connections and did not answer in {round(timeout, 1):g} s"
+        address, "timeout", f"it accepts connections but did not answer in {round(timeout, 1):g} s"
     )
 
 
@@ -272,7 +253,7 @@ def _worker(address: str, answer: bytes) -> Worker:
     except DecodeError:
         devices = ()
     if not devices or not all(device.name for device in devices):
-        raise Unreachable(address, "not_tensorflow", "its answer is not TensorFlow's")
+        raise Unreachable(address, "not_tensorflow", "its answer is not from TensorFlow")
     names = tuple(device.name for device in devices)
     return Worker(address, names, min(device.incarnation for device in devices))
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.secret_masking import mask
-from tpunb.connection.cluster.join import Joined, join
 from tpunb.connection.device_assignment import device_assignment
 from tpunb.connection.hardware import cloud
 from tpunb.connection.hardware.attempt import SIMULATE, Attempt
@@ -23,10 +22,12 @@ from tpunb.connection.hardware.workers import (
     require_same_version,
     require_tpu_devices,
 )
+from tpunb.errors import ConnectError
 from tpunb.machine.software import tensorflow_version
 from tpunb.virtual.import_tensorflow import import_tensorflow
 
 if TYPE_CHECKING:
+    from tpunb.connection.cluster.join import Joined
     from tpunb.connection.cluster.probe import Worker
     from tpunb.connection.plan import Plan
 
@@ -81,7 +82,7 @@ def _reached(plan: Plan, attempt: Attempt) -> tuple[Any, Joined | None]:
     """The resolver and, for a TPU on other machines, TensorFlow's connection to its workers."""
     # Before TensorFlow is imported, which takes longer than a worker to answer.
     found = None if plan.tpu == "local" else _found(plan, attempt)
-    with attempt.not_counted():
+    with attempt.deadline.paused():
         import_tensorflow()
     import tensorflow as tf
 
@@ -139,7 +140,16 @@ def _found(plan: Plan, attempt: Attempt) -> tuple[cloud.Node | None, tuple[str, 
     """The Cloud TPU, if it is given by name, its addresses and its workers."""
     node = None
     if not plan.tpu.startswith("grpc://"):
-        node = _node(plan, attempt)
+        attempt.say(f"looking up the TPU {plan.tpu}")
+        node = cloud.look_up(
+            plan.tpu,
+            zone=plan.request.zone,
+            project=plan.request.project,
+            timeout=attempt.deadline.left,
+            tried=attempt.tried,
+        )
+        attempt.note(str(node), say=True)
+        cloud.refuse_unusable(node, attempt.tried)
     addresses = node.endpoints if node is not None else addresses_of(plan.tpu, attempt)
     workers = answering(addresses, attempt, node)
     require_tpu_devices(workers, attempt)
@@ -152,7 +162,7 @@ def _remote(
     """Connects TensorFlow to the workers of a TPU on other machines."""
     import tensorflow as tf
 
-    from tpunb.connection.cluster.time_limit import StillWaitingError
+    from tpunb.connection.cluster.join import join
 
     require_same_version(tf.__version__, addresses, attempt, node)
     make = tf.distribute.cluster_resolver.TPUClusterResolver
@@ -164,61 +174,45 @@ def _remote(
                 node.name, zone=node.zone, project=node.project, service=cloud.service(node)
             )
     attempt.say("connecting TensorFlow to the TPU")
-    try:
-        with attempt.explained():
-            joined = join(workers, attempt.left, tpu=True)
-    except Exception as error:
-        if not isinstance(error.__cause__, StillWaitingError):
-            raise
-        raise _timed_out(attempt, "connecting TensorFlow to it", error.__cause__) from None
+    with _in_time(attempt, "connecting TensorFlow to it"):
+        joined = join(workers, attempt.deadline.left, tpu=True)
     attempt.note("TensorFlow is connected")
     return resolver, joined
-
-
-def _node(plan: Plan, attempt: Attempt) -> cloud.Node:
-    attempt.say(f"looking up the TPU {plan.tpu}")
-    node = cloud.look_up(
-        plan.tpu,
-        zone=plan.request.zone,
-        project=plan.request.project,
-        timeout=attempt.left,
-        tried=attempt.tried,
-    )
-    attempt.note(str(node), say=True)
-    cloud.refuse_unusable(node, attempt.tried)
-    return node
 
 
 def _initialised(resolver: Any, joined: Joined | None, attempt: Attempt) -> Any:
     """Initialises the TPU system; returns the topology."""
     import tensorflow as tf
 
-    from tpunb.connection.cluster.time_limit import StillWaitingError, within
+    from tpunb.connection.cluster.time_limit import within
 
     attempt.say("initialising the TPU system: this can take a minute")
     peers = joined.peers if joined is not None else ()
-    try:
-        with attempt.explained():
-            topology = within(
-                attempt.timeout,
-                lambda: tf.tpu.experimental.initialize_tpu_system(resolver),
-                peers,
-            )
-    except Exception as error:
-        if not isinstance(error.__cause__, StillWaitingError):
-            raise
-        raise _timed_out(attempt, _INITIALISING, error.__cause__) from None
+    with _in_time(attempt, _INITIALISING):
+        topology = within(
+            attempt.timeout, lambda: tf.tpu.experimental.initialize_tpu_system(resolver), peers
+        )
     attempt.note("the TPU system is initialised", say=True)
     return topology
 
 
-def _timed_out(attempt: Attempt, what: str, waiting: Any) -> Exception:
-    """The error when TensorFlow was not done by the deadline."""
-    fix = f"Raise the timeout: --timeout {5 * attempt.timeout:g}; or stop and start the TPU."
-    if waiting.left_behind or what != _INITIALISING:
-        # TensorFlow may still be waiting in a thread, and again at the end of the process.
-        fix = f"Restart the kernel before you connect to this TPU again. {SIMULATE}"
-    return attempt.error(
-        f"The TPU {mask(attempt.tpu)} answered, and {what} was not done in {attempt.timeout:g} s.",
-        fix,
-    )
+@contextlib.contextmanager
+def _in_time(attempt: Attempt, what: str) -> Iterator[None]:
+    """Explains TensorFlow's errors, and a call that was not done by the deadline."""
+    from tpunb.connection.cluster.time_limit import StillWaitingError
+
+    try:
+        with attempt.explained():
+            yield
+    except ConnectError as error:
+        waiting = error.__cause__
+        if not isinstance(waiting, StillWaitingError):
+            raise
+        fix = f"Raise the timeout: --timeout {5 * attempt.timeout:g}; or stop and start the TPU."
+        if waiting.left_behind or what != _INITIALISING:
+            # TensorFlow may still be waiting in a thread, and again at the end of the process.
+            fix = f"Restart the kernel before you connect to this TPU again. {SIMULATE}"
+        tpu, limit = mask(attempt.tpu), f"{attempt.timeout:g} s"
+        raise attempt.error(
+            f"The TPU {tpu} answered, and {what} was not done in {limit}.", fix
+        ) from None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 
+from tpunb._util.deadline import Deadline
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask
 from tpunb.errors import ConnectError
@@ -27,6 +27,7 @@ class Attempt:
         progress: Called with what is being done.
 
     Attributes:
+        deadline: When its workers must have answered.
         tried: What was tried and what answered, in order.
     """
 
@@ -37,21 +38,7 @@ class Attempt:
         self.timeout = timeout
         self.tried: list[str] = []
         self._progress = progress
-        self._deadline = time.monotonic() + timeout
-
-    @property
-    def left(self) -> float:
-        """Seconds left for its workers to answer."""
-        return max(0.05, self._deadline - time.monotonic())
-
-    @contextlib.contextmanager
-    def not_counted(self) -> Iterator[None]:
-        """Excludes the time of its block from the deadline."""
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self._deadline += time.monotonic() - begin
+        self.deadline = Deadline(timeout)
 
     def say(self, what: str) -> None:
         """Reports what is being done."""

@@ -7,15 +7,15 @@ oauth2client) and has no timeout. `service` replaces them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpunb._util.deadline import bounded
+from tpunb._util.deadline import Deadline, bounded
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask
 from tpunb._util.units import counted
@@ -56,28 +56,31 @@ class Answer:
         return f"{self.status}" + (f", {self.reason}" if self.reason else "")
 
 
-def ask(url: str, token: Callable[[str], str | None], deadline: float) -> Answer:
+def ask(url: str, token: Callable[[str], str | None], deadline: Deadline) -> Answer:
     """Gets a JSON object.
 
     Args:
         url: The URL.
         token: Returns the token for a URL, or None.
-        deadline: By `time.monotonic`; also enforced on servers that trickle bytes.
+        deadline: Also enforced on servers that trickle bytes.
     """
     host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
     try:
         # Outside of the thread, so that `tried` stays in order.
         secret = token(url)
-        answer = bounded(lambda: _get(url, host, secret, deadline), deadline)
+        answer = bounded(lambda: _get(url, host, secret, deadline), deadline.end)
     except TimeoutError:
         answer = Answer(host, 0, reason="no answer in time")
     except Exception as error:  # urllib, http, ssl and sockets each have their own
-        answer = Answer(host, 0, reason=_shortly(error))
+        inner = getattr(error, "reason", error)
+        said = getattr(inner, "strerror", None) or type(inner).__name__
+        late = isinstance(inner, TimeoutError)
+        answer = Answer(host, 0, reason="no answer in time" if late else mask(str(said))[:200])
     _log.debug("GET %s: %s", url, answer)
     return answer
 
 
-def _get(url: str, host: str, secret: str | None, deadline: float) -> Answer:
+def _get(url: str, host: str, secret: str | None, deadline: Deadline) -> Answer:
     import urllib.error
     import urllib.request
 
@@ -94,7 +97,7 @@ def _get(url: str, host: str, secret: str | None, deadline: float) -> Answer:
     if secret:
         request.add_unredirected_header("Authorization", f"Bearer {secret}")
     try:
-        with opener.open(request, timeout=max(0.05, deadline - time.monotonic())) as response:
+        with opener.open(request, timeout=deadline.left) as response:
             return Answer(host, response.status, _object(response.read(_MOST_BYTES)))
     except urllib.error.HTTPError as error:
         with error:
@@ -122,13 +125,6 @@ def _reason(body: dict[str, Any] | None) -> str:
     ]
     words = [str(error.get("status", "")), *reasons, str(error.get("message", "")).split("\n")[0]]
     return mask(": ".join(word for word in words if word))[:300]
-
-
-def _shortly(error: Exception) -> str:
-    """A connection error in a few words."""
-    inner = getattr(error, "reason", error)
-    said = getattr(inner, "strerror", None) or type(inner).__name__
-    return "no answer in time" if isinstance(inner, TimeoutError) else mask(str(said))[:200]
 
 
 _ENDPOINT = re.compile(r"[\w.-]{1,255}:[0-9]{1,5}")
@@ -272,18 +268,6 @@ def where(zone: str, project: str) -> str:
 _SHOWN = 5
 
 
-def explain_silence(error: MetadataError, what: str, tried: list[str]) -> ConnectError:
-    """The error if neither the environment nor the metadata server has the zone or project."""
-    tried.append(f"the {what} from the metadata server: {error.reason}")
-    return ConnectError(
-        f"The {what} of the TPU is not known: this does not seem to be a machine of Google Cloud "
-        f"({error.reason}).",
-        fix=f"Give it with --{what}, as %tpu_connect NAME --zone ZONE --project PROJECT, or give "
-        f"an address: %tpu_connect grpc://HOST:8470. {SIMULATE}",
-        tried=tried,
-    )
-
-
 def explain_refusal(
     answer: Answer, name: str, zone: str, project: str, tried: list[str]
 ) -> ConnectError:
@@ -307,8 +291,8 @@ def explain_refusal(
         )
     elif answer.status < 400 and answer.status:
         message = (
-            f"What answers as the Cloud TPU API is something else: {answer.host} sends no "
-            f"description of a TPU ({answer})."
+            f"{answer.host} answers in place of the Cloud TPU API, without a description of a "
+            f"TPU ({answer})."
         )
         fix = (
             "Check the network for a proxy or a login page in the way, and the variables "
@@ -316,7 +300,7 @@ def explain_refusal(
             f"{describe}"
         )
     elif answer.status:
-        message = f"The Cloud TPU API fails: {answer.host} answers {answer}."
+        message = f"The Cloud TPU API failed: {answer.host} answered {answer}."
         fix = f"Connect again in a while; try it with: {describe}"
     else:
         message = f"The Cloud TPU API cannot be reached: {answer.host}: {answer.reason}."
@@ -335,9 +319,9 @@ def not_found(
     others: Sequence[str] | None,
     tried: list[str],
 ) -> ConnectError:
-    """The error if there is no TPU of that name."""
+    """The error if no TPU has that name."""
     message = f"There is no TPU {name!r} in the zone {zone} of the project {project}."
-    fix = f"See which there are: gcloud compute tpus tpu-vm list {where(zone, project)}"
+    fix = f"List the TPUs: gcloud compute tpus tpu-vm list {where(zone, project)}"
     if others:
         near = nearest(name, others, most=_SHOWN)
         near += [other for other in sorted(others) if other not in near]
@@ -371,7 +355,7 @@ def refuse_unusable(node: Node, tried: list[str]) -> None:
     message = f"The TPU {node.name} is {state}."
     if state in _WAIT:
         message = f"The TPU {node.name} is {state}: it cannot be connected to yet."
-        fix = f"Wait until it is READY, then connect again; see with: {node.command('describe')}"
+        fix = f"Wait until it is READY, then connect again; check with: {node.command('describe')}"
     elif state == "STOPPED":
         fix = f"Start it: {node.command('start')}"
     elif state in _GONE:
@@ -380,16 +364,16 @@ def refuse_unusable(node: Node, tried: list[str]) -> None:
         fix = f"Delete it with `{node.command('delete')}` and {_AGAIN}"
     elif state == "DELETING":
         message = f"The TPU {node.name} is DELETING: it is gone, with all that was on it."
-        fix = f"See with `{node.command('describe')}` when it has gone, then {_AGAIN}"
+        fix = f"Check with `{node.command('describe')}` that it is gone, then {_AGAIN}"
     elif state == "REPAIRING":
         message = f"The TPU {node.name} is REPAIRING: Google Cloud is repairing it."
-        fix = f"Wait until it is READY; see with: {node.command('describe')}"
+        fix = f"Wait until it is READY; check with: {node.command('describe')}"
     elif state != "READY":
         fix = f"Check its state: {node.command('describe')}"
     elif not node.is_healthy:
         message, fix = _unhealthy(node)
     else:
-        message = f"The TPU {node.name} is READY and has no network address."
+        message = f"The TPU {node.name} is READY but has no network address."
         fix = f"Check its state: {node.command('describe')}"
     raise ConnectError(message, fix=fix, tried=tried)
 
@@ -409,6 +393,7 @@ def _unhealthy(node: Node) -> tuple[str, str]:
 
 
 _ROOT = "https://tpu.googleapis.com"
+_METHOD = ("projects", "resources", "locations", "resources", "nodes", "methods", "get")
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _METADATA = 2.0  # seconds at most for each request to the metadata server
 _CREDENTIALS = 5.0  # google.auth queries it too, with retries
@@ -417,7 +402,9 @@ _CREDENTIALS = 5.0  # google.auth queries it too, with retries
 class Asking:
     """A lookup's deadline, environment and record of what was tried."""
 
-    def __init__(self, deadline: float, tried: list[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, deadline: Deadline, tried: list[str], environment: Mapping[str, str]
+    ) -> None:
         self.deadline = deadline
         self.tried = tried
         self.environment = environment
@@ -439,11 +426,20 @@ class Asking:
             return found
         try:
             path = "instance/zone" if what == "zone" else "project/project-id"
-            found = (self._metadata(path) or "").rpartition("/")[2]
+            left = min(_METADATA, self.deadline.left)
+            known = metadata(path, timeout=left, environment=self.environment)
+            found = (known or "").rpartition("/")[2]
+            if not _PART.fullmatch(found):
+                raise MetadataError(f"it knows no {what}")
         except MetadataError as error:
-            raise explain_silence(error, what, self.tried) from None
-        if not _PART.fullmatch(found):
-            raise explain_silence(MetadataError(f"it knows no {what}"), what, self.tried)
+            self.tried.append(f"the {what} from the metadata server: {error.reason}")
+            raise ConnectError(
+                f"The {what} of the TPU is not known: this does not seem to be a machine of "
+                f"Google Cloud ({error.reason}).",
+                fix=f"Give it with --{what}, as %tpu_connect NAME --zone ZONE --project PROJECT, "
+                f"or give an address: %tpu_connect grpc://HOST:8470. {SIMULATE}",
+                tried=self.tried,
+            ) from None
         self.tried.append(f"{what} {found}, from the metadata server")
         return found
 
@@ -459,26 +455,19 @@ class Asking:
         value = config.get(what) if isinstance(config, dict) else None
         return [("TPU_CONFIG", value if isinstance(value, str) else ""), *found]
 
-    def _metadata(self, path: str) -> str | None:
-        left = max(0.05, min(_METADATA, self.deadline - time.monotonic()))
-        return metadata(path, timeout=left, environment=self.environment)
+    def token(self, url: str) -> str | None:
+        """The token for an address; None if it may not receive one, or there is none.
 
-    def token(self) -> Callable[[str], str | None]:
-        """Returns a function that gives a token for addresses that may receive it."""
-        kept: list[str | None] = []
+        Credentials are sent only to Google, and only over TLS.
+        """
+        if not re.match(r"https://(?:[A-Za-z0-9-]+\.)*googleapis\.com(?::443)?/", url):
+            return None
+        return self._token
 
-        def for_address(url: str) -> str | None:
-            # Credentials are sent only to Google, and only over TLS.
-            if not re.match(r"https://(?:[A-Za-z0-9-]+\.)*googleapis\.com(?::443)?/", url):
-                return None
-            if not kept:
-                kept.append(self._token())
-            return kept[0]
-
-        return for_address
-
+    @functools.cached_property
     def _token(self) -> str | None:
-        left = max(0.05, min(_METADATA, self.deadline - time.monotonic()))
+        """The token of the machine's service account, else of google.auth's credentials."""
+        left = min(_METADATA, self.deadline.left)
         try:
             return access_token(timeout=left, environment=self.environment)
         except MetadataError as error:
@@ -500,13 +489,13 @@ class Asking:
             return found.token if isinstance(found.token, str) else None
 
         try:
-            return bounded(refresh, min(self.deadline, time.monotonic() + _CREDENTIALS))
+            return bounded(refresh, Deadline(min(_CREDENTIALS, self.deadline.left)).end)
         except Exception as error:  # google.auth's errors and its transports'
             self.tried.append(f"google.auth: {type(error).__name__}")
             return None
 
     def urls(self, name: str, zone: str, project: str) -> list[tuple[str, str]]:
-        """The versions of the API and their URLs, in order."""
+        """The versions of the API to ask, with their URLs."""
         path = f"projects/{project}/locations/{zone}/nodes/{name}"
         template = self._address("TPU_API_DISCOVERY_URL")
         if template:
@@ -537,30 +526,23 @@ class Asking:
             base = f"{document.get('rootUrl', '')}{document.get('servicePath', '')}"
         if not base.startswith(("https://", "http://")):
             base = "/".join(url.split("/")[:3])
-        return f"{base.rstrip('/')}/{_prefix_of(document, version)}"
+        # The part before the name in the path of the method that gets a node.
+        path: Any = document
+        for step in ("resources", *_METHOD, "path"):
+            path = path.get(step) if isinstance(path, dict) else None
+        match = re.fullmatch(r"([\w/.-]{0,80})\{\+name\}", path) if isinstance(path, str) else None
+        return f"{base.rstrip('/')}/{match[1] if match else f'{version}/'}"
 
-    def names(
-        self, urls: Sequence[tuple[str, str]], token: Callable[[str], str | None]
-    ) -> list[str] | None:
+    def names(self, urls: Sequence[tuple[str, str]]) -> list[str] | None:
         """The names of the zone's TPUs, from all API versions; None if they cannot be listed."""
         found: set[str] | None = None
         for _, url in urls:
-            answer = ask(url.rpartition("/")[0], token, self.deadline)
+            answer = ask(url.rpartition("/")[0], self.token, self.deadline)
             nodes = (answer.json or {}).get("nodes", [])
             if answer.status == 200 and isinstance(nodes, list):
                 found = found or set()
                 found |= {str(node.get("name", "")) for node in nodes if isinstance(node, dict)}
         return None if found is None else sorted(name.rpartition("/")[2] for name in found if name)
-
-
-def _prefix_of(document: Mapping[str, Any], version: str) -> str:
-    """The part before the name in the path of the method that gets a node."""
-    found: Any = document.get("resources")
-    way = ("projects", "resources", "locations", "resources", "nodes", "methods", "get", "path")
-    for step in way:
-        found = found.get(step) if isinstance(found, dict) else None
-    match = re.fullmatch(r"([\w/.-]{0,80})\{\+name\}", found) if isinstance(found, str) else None
-    return match[1] if match else f"{version}/"
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -595,17 +577,20 @@ def look_up(
     """
     tried = [] if tried is None else tried
     environment = os.environ if environment is None else environment
-    asking = Asking(time.monotonic() + timeout, tried, environment)
+    asking = Asking(Deadline(timeout), tried, environment)
     if full := _FULL_NAME.fullmatch(name.strip()):
         project, zone, name = full.groups()
     if not _NAME.fullmatch(name) or _ADDRESS.fullmatch(name):
-        raise _no_name(name, tried)
+        shown = mask(name)[:80]
+        fix = "Give a TPU's name, local, or an address: %tpu_connect grpc://HOST:8470."
+        if _ADDRESS.fullmatch(name):
+            fix = f"Write an address with grpc:// before it: %tpu_connect grpc://{shown}."
+        raise ConnectError(f"{shown!r} is not the name of a TPU.", fix=fix, tried=tried)
     zone = asking.location("zone", zone)
     project = asking.location("project", project)
-    token = asking.token()
     urls = asking.urls(name, zone, project)
     for version, url in urls:
-        answer = ask(url, token, asking.deadline)
+        answer = ask(url, asking.token, asking.deadline)
         tried.append(f"{answer.host}, {version}: {answer}")
         if answer.status == 200 and answer.json is not None:
             return node_of(answer.json, name, zone, project, version)
@@ -613,13 +598,5 @@ def look_up(
             break
     if answer.status != 404:
         raise explain_refusal(answer, name, zone, project, tried)
-    others = asking.names(urls, token)
+    others = asking.names(urls)
     raise not_found(name, zone, project, others, tried)
-
-
-def _no_name(name: str, tried: list[str]) -> ConnectError:
-    shown = mask(name)[:80]
-    fix = "Give a TPU's name, local, or an address: %tpu_connect grpc://HOST:8470."
-    if _ADDRESS.fullmatch(name):
-        fix = f"Write an address with grpc:// before it: %tpu_connect grpc://{shown}."
-    return ConnectError(f"{shown!r} is not a name of a TPU.", fix=fix, tried=tried)

@@ -31,7 +31,8 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
     is_here = bool(chips.files or chips.unknown or chips.on_bus) or search.lacks_devices
     if not is_here:
         raise attempt.error(
-            f"TensorFlow {tf.__version__} sees no TPU on this machine, nor any sign of one.",
+            f"TensorFlow {tf.__version__} sees no TPU on this machine, and nothing "
+            "else indicates one.",
             f"{SIMULATE} With a TPU, run this on its own machine.",
         )
     # If JAX in this process uses the TPU, no other process can be the cause.
@@ -47,7 +48,7 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
     raise attempt.error(
         f"TensorFlow {tf.__version__} sees no TPU, though there is one on this machine.",
         "Restart the kernel and connect before anything else uses the TPU; `%tpu_doctor` shows "
-        "what is installed and who holds the TPU.",
+        "the installed versions and the process that holds the TPU.",
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 
+from tpunb._util.deadline import Deadline
 from tpunb._util.secret_masking import mask
 from tpunb._util.units import counted
 from tpunb.connection.cluster.probe import Reason, Unreachable, Worker, check_all, host_and_port
@@ -31,9 +31,9 @@ _FIXES: dict[Reason, str] = {
     "broken": "Stop and start the TPU, then connect again.",
 }
 _OF_NODE: dict[Reason, str] = {
-    "refused": "The TPU's own TensorFlow server does not run: on a TPU VM, run the notebook there "
-    "(gcloud compute tpus tpu-vm ssh) and connect with `%tpu_connect local`; a slice of several "
-    "hosts needs a runtime version tpu-vm-tf-...-pod.",
+    "refused": "The TPU's own TensorFlow server is not running: on a TPU VM, run the notebook "
+    "there (gcloud compute tpus tpu-vm ssh) and connect with `%tpu_connect local`; a slice of "
+    "several hosts needs a runtime version tpu-vm-tf-...-pod.",
     "timeout": "Stop it and start it again: {stop} && {start}. A longer wait: "
     "--timeout {longer:g}.",
     "broken": "Stop it and start it again: {stop} && {start}.",
@@ -84,7 +84,7 @@ def answering(addresses: Sequence[str], attempt: Attempt, node: Node | None = No
     """
     one = f"the worker {mask(addresses[0])}"
     attempt.say(f"checking {one if len(addresses) == 1 else f'{len(addresses)} workers'}")
-    answers = check_all(addresses, timeout=attempt.left)
+    answers = check_all(addresses, timeout=attempt.deadline.left)
     failed = []
     for address, answer in zip(addresses, answers, strict=True):
         if isinstance(answer, Unreachable):
@@ -111,12 +111,11 @@ def require_tpu_devices(workers: Sequence[Worker], attempt: Attempt) -> None:
     if virtual:
         addresses = ",".join(worker.address for worker in workers)
         raise attempt.error(
-            f"What answers at {virtual[0].address} is a worker of a virtual Pod, not a TPU.",
+            f"The server at {virtual[0].address} is a worker of a virtual Pod, not a TPU.",
             f"To simulate a TPU on it: %tpu_connect --simulate --workers {addresses}.",
         )
     raise attempt.error(
-        f"What answers at {first.address} is a TensorFlow server without a TPU: TPUs not found in "
-        "the cluster.",
+        f"{first.address} is a TensorFlow server without a TPU: TPUs not found in the cluster.",
         f"Check the address, and that TensorFlow there is tensorflow-tpu. {SIMULATE}",
     )
 
@@ -199,7 +198,7 @@ def _reported(address: str, attempt: Attempt) -> str:
     """The version that a worker reports; empty for most, which report none."""
     host = address.rpartition(":")[0]
     url = f"http://{host}:{_PORT}/requestversion"
-    answer = ask(url, lambda _: None, time.monotonic() + min(_PATIENCE, attempt.left))
+    answer = ask(url, lambda _: None, Deadline(min(_PATIENCE, attempt.deadline.left)))
     version = (answer.json or {}).get("currentVersion")
     if not (isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,80}", version)):
         attempt.note(f"{host}:{_PORT} reports no version ({answer})")

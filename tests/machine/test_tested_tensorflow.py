@@ -19,9 +19,16 @@ from tpunb.connection.connect import make_connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
-from tpunb.machine import software, tested_releases
-from tpunb.machine.software import Software
-from tpunb.machine.tested_releases import OLDEST, RANGE, SPECIFIER, TESTED, is_newer, warn_if_newer
+from tpunb.machine import software
+from tpunb.machine.software import (
+    OLDEST,
+    RANGE,
+    SPECIFIER,
+    TESTED,
+    Software,
+    is_newer,
+    warn_if_newer,
+)
 
 ROOT = Path(__file__).parents[2]
 NEXT = f"{TESTED[-1][0]}.{TESTED[-1][1] + 1}"
@@ -29,7 +36,7 @@ NEXT = f"{TESTED[-1][0]}.{TESTED[-1][1] + 1}"
 
 @pytest.fixture(autouse=True)
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tested_releases, "_warned", set())
+    monkeypatch.setattr(software, "_warned", set())
 
 
 def test_what_pyproject_allows() -> None:
