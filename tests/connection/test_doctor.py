@@ -17,6 +17,7 @@ from support.shell import Notebook
 
 import tpunb
 from tpunb import cli
+from tpunb.connection import connection
 from tpunb.machine import chips, software
 from tpunb.machine import metadata_server as metadata
 from tpunb.machine.variables import SHOWN
@@ -62,6 +63,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setattr(chips, "ROOT", root)
+    monkeypatch.setattr(connection, "_opened", [])
     metadata.forget()
     yield root
     metadata.forget()

@@ -1,1 +1,1 @@
-"""What knows nothing of TPUs: deadlines, logs, secrets."""
+"""Helpers without knowledge of TPUs: deadlines, logs, files, masking of secrets."""

@@ -48,7 +48,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Makes sure that `write_file` can write a file, as far as can be known before.
+    """Checks that `write_file` can write a file, as far as this can be known in advance.
 
     Args:
         path: The file; it need not exist.
@@ -68,7 +68,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether a path leads to something that is written to and never replaced.
+    """Returns whether a path leads to a stream, which is written to and never replaced.
 
     Args:
         path: A path such as `/dev/stdout`, a named pipe or a file.
@@ -121,7 +121,7 @@ def _write_stream(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def _permissions(path: Path) -> os.stat_result | None:
-    """What is known of the file that is there; None where there is none.
+    """The status of an existing file that may be written; None if it does not exist.
 
     Raises:
         OSError: It is a folder, or must not be written.

@@ -26,7 +26,7 @@ _COUNTS_OF_KILLS = (
     "/sys/fs/cgroup/memory/memory.oom_control",
     "/proc/vmstat",
 )
-"""Where Linux counts the processes that it has ended for lack of memory: `oom_kill 3`."""
+"""The files in which Linux counts processes that it ended for lack of memory: `oom_kill 3`."""
 
 
 class ChildLostError(Exception):
@@ -171,7 +171,7 @@ def _too_slow(deadline: Deadline) -> ChildLostError:
 
 
 class _Memory:
-    """The most memory that a process has taken, as seen now and then."""
+    """The peak memory of a process, which is read now and then."""
 
     def __init__(self, pid: int) -> None:
         self._path = Path(f"/proc/{pid}/status")
@@ -186,7 +186,7 @@ class _Memory:
 
 
 def _kills() -> list[int]:
-    """How many processes the system has ended for lack of memory, by each count of it."""
+    """The numbers of processes that the system has ended for lack of memory, by file."""
     found = []
     for path in _COUNTS_OF_KILLS:
         with contextlib.suppress(OSError):

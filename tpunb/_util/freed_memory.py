@@ -1,4 +1,4 @@
-"""Memory that was freed and that the C library keeps for later."""
+"""Freed memory that the C library keeps, given back to the system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def giving_back() -> Iterator[None]:
 
 
 def resident() -> int:
-    """What the process has in memory, in bytes; 0 where the system does not tell."""
+    """The resident memory of the process, in bytes; 0 if the system does not report it."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     except OSError:

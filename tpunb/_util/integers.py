@@ -6,5 +6,5 @@ import numbers
 
 
 def is_whole(number: object) -> bool:
-    """Whether something is an integer, Python's or NumPy's, and no bool."""
+    """Returns whether something is an integer, Python's or NumPy's, but not a bool."""
     return isinstance(number, numbers.Integral) and not isinstance(number, bool)

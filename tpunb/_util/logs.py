@@ -1,4 +1,4 @@
-"""What tpunb does, for whoever debugs it: `TPUNB_LOG=debug` writes it on standard error.
+"""Logs for debugging: `TPUNB_LOG=debug` writes them on standard error.
 
 The loggers are the standard library's, below `tpunb`: `tpunb.connection`, `tpunb.cells`,
 `tpunb.replicate`, and so on. Without the variable they are silent unless the program
@@ -28,14 +28,14 @@ _Result = TypeVar("_Result")
 
 
 class _MaskingFormatter(logging.Formatter):
-    """Hides what looks like a secret."""
+    """Hides anything that looks like a secret."""
 
     def format(self, record: logging.LogRecord) -> str:
         return mask(super().format(record))
 
 
 class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what is standard error then: a kernel and a test replace it."""
+    """Writes to the current standard error, which kernels and tests replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -57,8 +57,8 @@ def configure(value: str) -> None:
     """Sets the level, and a handler that writes on standard error.
 
     Args:
-        value: A level's name, as `"debug"` or `"info"`; whatever else is no plain no means
-            `"debug"`.
+        value: A level's name, as `"debug"` or `"info"`; any other value but a plain no
+            means `"debug"`.
     """
     if value.strip().lower() in _OFF:
         return

@@ -1,4 +1,4 @@
-"""Text for a terminal: what comes from data made safe, lines filled."""
+"""Text for a terminal: control characters made visible, lines filled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hides what looks like a secret in a text that is about to be shown."""
+"""Hides secrets in texts that are shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 HIDDEN = "***"
-"""What replaces a secret."""
+"""The text that replaces a secret."""
 
 _SECRET_WORDS = (
     r"(?:token|secret|passw(?:or)?d|passwd|passphrase|pwd|(?:api|private|access)[_-]?key"
@@ -44,7 +44,7 @@ _LONG = 32
 
 
 def mask(text: str, secrets: Iterable[str] | None = None) -> str:
-    """A text without what looks like a credential.
+    """Returns a text without anything that looks like a credential.
 
     Hidden are users and passwords in addresses, values with a name such as `token=`, keys
     of well-known forms, long random words, and what is known to be secret.
@@ -82,7 +82,7 @@ def secrets_in(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def _of(name: str, value: str) -> Iterator[str]:
-    """What is secret in a variable."""
+    """Yields the secrets in a variable."""
     if _SECRET_NAME.search(name) and name.upper() not in _NO_SECRETS:
         yield value
         yield value.strip().strip("'\"")
@@ -103,11 +103,11 @@ def _without_user(word: str) -> str:
 
 
 def _looks_random(word: str) -> bool:
-    """Whether a run of letters and digits is more likely a key than a word."""
+    """Returns whether a run of letters and digits is more likely a key than a word."""
     return len(word) >= _LONG or _kinds(word) >= 2
 
 
 def _kinds(word: str) -> int:
-    """How many there are of small letters, capitals and digits."""
+    """Counts the kinds of characters: small letters, capitals, digits."""
     kinds = (str.islower, str.isupper, str.isdigit)
     return sum(any(map(is_kind, word)) for is_kind in kinds)

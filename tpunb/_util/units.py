@@ -16,7 +16,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def byte_count(size: float) -> str:
-    """Bytes in the largest binary unit of which there is one, as `memoryText` in `common.js`."""
+    """Bytes in the largest binary unit that gives at least 1, as `memoryText` in `common.js`."""
     power = 0
     while size >= 1024 and power < len(_BYTE_UNITS) - 1:
         size, power = size / 1024, power + 1

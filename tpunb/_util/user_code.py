@@ -1,4 +1,4 @@
-"""Tells the user's code, which may change at any time, from an installed library's."""
+"""Distinguishes the user's code, which may change at any time, from an installed library's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWN = os.path.normcase(str(PurePath(__file__).parents[1])) + os.sep
 
 @functools.lru_cache(maxsize=8192)  # asked of every module that is loaded
 def _is_users_file(path: str) -> bool:
-    """Whether a file is the user's; what is no file comes from a notebook."""
+    """Returns whether a file is the user's; a path that is not a file's comes from a notebook."""
     found = PurePath(path)
     if not found.is_absolute():
         return not path.startswith("<frozen ")
@@ -31,12 +31,12 @@ def _is_users_file(path: str) -> bool:
 
 
 def is_users_code(code: CodeType) -> bool:
-    """Whether a function's code is the user's, by the file that it is from."""
+    """Returns whether a function's code is the user's, by its file."""
     return _is_users_file(code.co_filename)
 
 
 def is_users_module(module: ModuleType) -> bool:
-    """Whether a module is the user's: neither installed nor of the standard library."""
+    """Returns whether a module is the user's: neither installed nor of the standard library."""
     names = vars(module)
     top = str(names.get("__name__")).partition(".")[0]
     if top in _LIBRARIES:
@@ -49,7 +49,7 @@ def is_users_module(module: ModuleType) -> bool:
 
 
 def is_users_class(kind: type) -> bool:
-    """Whether a class is the user's, by the module that it is from."""
+    """Returns whether a class is the user's, by its module."""
     name = kind.__module__
     if name == "__main__":
         return True

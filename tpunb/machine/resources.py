@@ -1,6 +1,6 @@
 """The memory and the processors that this process may use.
 
-Memory is also read from cgroups, which limit a container's and which psutil ignores.
+Memory is also read from cgroups, which limit a container's; psutil ignores them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Memory:
         return [
             Problem(
                 "memory",
-                f"Only {byte_count(self.available)} of memory are available.",
+                f"Only {byte_count(self.available)} of memory is available.",
                 "Shut down other kernels: a host that runs out of memory ends the TPU's worker.",
                 stops=False,
             )
@@ -91,7 +91,7 @@ def _size(path: Path) -> int | None:
 
 
 def processors() -> int:
-    """Those that it may run on, which in a container can be fewer than there are."""
+    """The number of processors that this process may use, which a container can limit."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Which tensor and which variable lives on which logical device of a replica."""
+"""Annotations: the logical devices of a replica that hold a tensor or a variable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Placement = Literal["assigned", "split", "replicated"]
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """On which logical device of a replica a tensor or variable is.
+    """The placement of a tensor or variable on the logical devices of a replica.
 
     Attributes:
         name: The tensor's name in its function, or the variable's.
@@ -59,7 +59,7 @@ class Annotations(tuple[Annotation, ...]):
     logical_devices: int
 
     def __new__(cls, annotations: Iterable[Annotation], logical_devices: int) -> Annotations:
-        """Makes the tuple, which knows how many logical devices there are."""
+        """Makes the tuple, with the number of logical devices."""
         made = super().__new__(cls, annotations)
         made.logical_devices = logical_devices
         return made

@@ -1,6 +1,6 @@
-"""A program that was compiled for a TPU: what it takes of a core's memory and time.
+"""A program that was compiled for a TPU: its use of a core's memory and time.
 
-The compiler fills these records, and whatever shows a program reads them.
+The compiler fills these records; displays read them.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Buffer:
 
     @property
     def factor(self) -> float:
-        """How many times its numbers it takes: 1 without padding."""
+        """Its size in memory as a multiple of its numbers': 1 without padding."""
         return self.padded_bytes / self.unpadded_bytes if self.unpadded_bytes else 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """What a line, a layer, an operation or a collective takes.
+    """The time and memory of a line, a layer, an operation or a collective.
 
     Attributes:
         name: The line's code, the layer's name, the operation's type, or the
@@ -85,7 +85,7 @@ class Share:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgramMemory:
-    """What a program takes of a core's memory, in bytes.
+    """A program's use of a core's memory, in bytes.
 
     Attributes:
         peak: The most that is in use at a time, as the compiler says; of a program that
@@ -121,30 +121,30 @@ class ProgramMemory:
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within what is available."""
+        """True if the peak is within the available memory."""
         return self.peak <= self.available
 
     @property
     def free(self) -> int:
-        """What is left at the peak; 0 where it does not fit."""
+        """The memory left at the peak; 0 if the program does not fit."""
         return max(self.available - self.peak, 0)
 
     @property
     def over(self) -> int:
-        """How much it takes beyond what is available; 0 where it fits."""
+        """The memory missing at the peak; 0 if the program fits."""
         return max(self.peak - self.available, 0)
 
     @property
     def fraction(self) -> float:
-        """The peak as a part of what is available; above 1 where it does not fit."""
+        """The peak as a fraction of the available memory; above 1 if the program does not fit."""
         return self.peak / self.available
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes of what lies side by side in a core's memory, `"free"` memory last.
+        """The parts of a core's memory at the peak, in bytes, `"free"` memory last.
 
-        Together they are the peak, or what is available where that is more. `"other"` is
-        what the rest does not account for: the program itself, and the compiler's scratch.
+        Together they are the peak, or the available memory if that is more. `"other"` is the
+        remainder: the program itself, and the compiler's scratch memory.
         """
         sizes = {
             "variables": self.variables,
@@ -165,7 +165,7 @@ class ProgramMemory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepTime:
-    """An estimate of what one call takes on the TPU, in seconds.
+    """An estimate of the time of one call on the TPU, in seconds.
 
     Nothing was run: it is a range, and `not_counted` says what it leaves out.
 
@@ -201,12 +201,12 @@ class StepTime:
 
     @property
     def host_decides(self) -> bool:
-        """Whether a call takes the host longer to start than the TPU to run."""
+        """True if the host takes longer to start a call than the TPU to run it."""
         return self.high < _DISPATCH
 
     @property
     def parts(self) -> dict[str, float]:
-        """The fractions of the time by what takes it, which add up to 1."""
+        """The fractions of the time by kind of work, which add up to 1."""
         fractions = {
             "matrix products": self.matmul,
             "memory-bound": self.memory_bound,
@@ -299,7 +299,7 @@ class Program:
 
     @property
     def ok(self) -> bool:
-        """Whether it compiles and fits."""
+        """True if it compiles and fits."""
         return not self.errors and not self.unknown
 
     @property
@@ -309,7 +309,7 @@ class Program:
 
     @property
     def examples_per_second_per_core(self) -> float | None:
-        """In the middle of the range; None where a figure is missing, or the host decides."""
+        """The middle of the range; None if a figure is missing, or the host decides."""
         if self.time is None or self.examples is None or self.time.host_decides:
             return None
         return self.examples / self.time.estimate / self.cores

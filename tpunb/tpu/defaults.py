@@ -1,4 +1,4 @@
-"""What is assumed where nothing is given."""
+"""Defaults: the TPU type to simulate, and the port of workers."""
 
 from __future__ import annotations
 

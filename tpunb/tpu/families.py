@@ -42,7 +42,7 @@ _MESHES_3D: dict[int, Shape] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Family:
-    """What the types of one family share.
+    """The common properties of a family's types.
 
     Attributes:
         name: The canonical prefix.
@@ -73,7 +73,7 @@ class Family:
         return tuple(chips * self.counted_per_chip for chips in self.meshes)
 
     def wraps(self, mesh: Shape) -> tuple[bool, bool, bool]:
-        """Which axes of a slice close to a ring.
+        """The axes of a slice that close to a ring, as True.
 
         Google's pages promise a 3D torus for slices of whole cubes of 4x4x4 chips
         (cloud.google.com/tpu/docs/v5p: "all 4x4x4 and larger slices have full 3D torus";
@@ -163,7 +163,7 @@ class Hardware:
 def _hardware(
     gib: float, ghz: float | None, tflops: float, hbm: float, link: float, *, cores: int = 1
 ) -> Hardware:
-    """Of a core with `gib` of memory; the other figures are a chip's, bandwidths in GB/s."""
+    """Describes a core with `gib` of memory; other figures are a chip's, bandwidths in GB/s."""
     return Hardware(
         int(gib * GIB),
         ghz * 1e9 if ghz else None,

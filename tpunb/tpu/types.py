@@ -53,7 +53,7 @@ class Accelerator:
 
     @property
     def is_merged(self) -> bool:
-        """Whether the two TensorCores of a chip act as one core ("megacore")."""
+        """True if the two TensorCores of a chip act as one core ("megacore")."""
         family = BY_PREFIX.get(self.family)
         return family is not None and family.counted_per_chip > self.devices_per_chip
 
