@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 import tpunb
-from tpunb._util.tables import LINED, PLAIN, REPORT, Markup, badge, block, escaped, lines, table
+from tpunb._util.tables import (
+    LINED,
+    PLAIN,
+    REPORT,
+    Markup,
+    TableStyle,
+    badge,
+    block,
+    escaped,
+    lines,
+    table,
+)
 
 ATTACK = '<img src="x" onerror=alert(1)>'
 
@@ -71,3 +82,19 @@ def test_nobody_else_writes_tables() -> None:
         if re.search(r"<t[dhr]\b|<table|html\.escape", path.read_text(encoding="utf-8"))
     ]
     assert sorted(writers) == ["_util/tables.py"]
+
+
+def test_numbers_stay_whole_and_long_names_break_where_their_parts_meet() -> None:
+    long = "replica/sequential_12/dense_1/gradient_tape/MatMul"
+    markup = table([(long, "17.8 ms (12%)", "a sentence of words")], named=True)
+    assert "replica/<wbr>sequential_12/<wbr>dense_1/<wbr>" in markup
+    assert re.search(r'white-space:normal">replica', markup)
+    assert re.search(r'white-space:nowrap">17.8 ms', markup)
+    assert not re.search(r'white-space:nowrap">a sentence', markup)
+    assert f"{'x' * 30}<wbr>xxx" in table([("x" * 33,)])
+
+
+@pytest.mark.parametrize("style", [LINED, PLAIN, REPORT])
+def test_no_style_breaks_words(style: TableStyle) -> None:
+    """`anywhere` makes a column as narrow as a letter where the page is narrow."""
+    assert "anywhere" not in table([("a", "b")], named=True, style=style)

@@ -130,3 +130,6 @@ def test_static_forms(name: str, theme: str, host: Host, page: Any, axe: Axe) ->
     coloured(page, theme)
     page.evaluate("(html) => { document.body.innerHTML = html; }", FORMS[name]())
     assert axe() == []
+    page.set_viewport_size({"width": 350, "height": 700})
+    assert axe() == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 350

@@ -44,6 +44,18 @@ def test_what_is_said() -> None:
     assert "no data" in Profile(StepTimes("whole", 1.0)).headline
 
 
+def test_a_first_step_that_is_far_longer_is_told_apart() -> None:
+    first = StepTimes("step 0", 9.0, 0.0, 1.0)
+    steps = waiting().steps
+    told = Profile(StepTimes("whole", 12.0, 1.0), (first, *steps))
+    assert told.headline.endswith("50% of the time of 2 steps after the first.")
+    assert "all after the first  2 s" in str(told)
+    alike = Profile(StepTimes("whole", 12.0, 1.0), (steps[0], *steps))
+    assert alike.steady_steps == alike.steps
+    assert "after the first" not in str(alike)
+    assert "after the first" not in str(Profile(StepTimes("whole", 9.0), (first,)))
+
+
 def test_names_are_escaped_and_many_steps_are_few_rows() -> None:
     page = waiting(100, "<script>\x1b")._repr_html_()
     assert "<script>" not in page

@@ -7,6 +7,7 @@ text is escaped unless it is `Markup`.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ _LEFT = "text-align:left;vertical-align:top;border-bottom:1px solid rgba(128,128
 REPORT = TableStyle(
     "color:inherit;border-collapse:collapse;margin:4px 0 10px;font-size:13px;max-width:60em",
     f"padding:2px 12px 2px 0;{_LEFT};font-weight:400;opacity:.75;white-space:nowrap",
-    f"padding:2px 12px 2px 0;{_LEFT};overflow-wrap:anywhere",
+    f"padding:2px 12px 2px 0;{_LEFT}",
     "padding:10px 12px 2px 0;text-align:left;font-weight:600;"
     "border-bottom:1px solid rgba(128,128,128,.6)",
 )
@@ -102,11 +103,36 @@ def _row(cells: Sequence[str], headings: int, style: TableStyle) -> str:
     return "".join(
         [
             "<tr>",
-            *(f'<th style="{style.heading}">{escaped(cell)}</th>' for cell in cells[:headings]),
-            *(f'<td style="{style.cell}">{escaped(cell)}</td>' for cell in cells[headings:]),
+            *(_cell("th", style.heading, cell) for cell in cells[:headings]),
+            *(_cell("td", style.cell, cell) for cell in cells[headings:]),
             "</tr>",
         ]
     )
+
+
+_FIGURE = re.compile(r"\d.{0,15} .{0,15}")
+_LONG_WORD = re.compile(r"(\S{31,})")
+_PART = re.compile(r"[^/.:,=]{0,30}[/.:,=]{1,30}|[^/.:,=]{1,30}")
+
+
+def _cell(tag: str, style: str, cell: str) -> str:
+    """A cell: a number stays in one line with its unit or share, and a long name need not.
+
+    Where a style allows breaks anywhere, browsers squeeze a narrow table until its words
+    and numbers break too: a path or a long name is broken where its parts meet.
+    """
+    if isinstance(cell, Markup):
+        return f'<{tag} style="{style}">{cell}</{tag}>'
+    words = _LONG_WORD.split(cell)
+    words[1::2] = ["\0".join(_PART.findall(word)) for word in words[1::2]]
+    text = html.escape("".join(words)).replace("\0", "<wbr>")
+    space = "normal" if len(words) > 1 else "nowrap" if _FIGURE.fullmatch(cell) else ""
+    return f'<{tag} style="{style}{space and f";white-space:{space}"}">{text}</{tag}>'
+
+
+def scrolled(content: str) -> Markup:
+    """What scrolls by itself where the page is narrow."""
+    return Markup(f'<div style="overflow-x:auto;max-width:100%">{content}</div>')
 
 
 def lines(texts: Iterable[str]) -> Markup:

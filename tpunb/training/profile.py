@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tpunb._util.plain_text import plain, shortened
-from tpunb._util.tables import LINED, block, table
+from tpunb._util.tables import block, scrolled, table
 from tpunb._util.units import counted, duration, grouped
 
 _MOST_STEPS = 12
@@ -17,13 +17,9 @@ _WAITS = 0.1
 """From which share on a run is said to wait for its data."""
 
 _STEP_HEAD = ("", "time", "input wait", "host", "device", "collectives")
-_OPERATION_HEAD = ("operation", "kind", "calls", "time", "share")
-_LONG_NAMES = dataclasses.replace(
-    LINED,
-    heading=LINED.heading.replace("white-space:nowrap", "overflow-wrap:anywhere"),
-    cell=f"{LINED.cell};overflow-wrap:anywhere",
-)
-"""Names of operations have no spaces: the figures beside them are to fit on narrow pages."""
+_OPERATION_HEAD = ("operation", "time", "share", "calls", "kind")
+_APART = 3
+"""How many times as long as the longest of the others a first step takes that is told apart."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,23 +101,31 @@ class Profile:
         return _sum("all steps", self.steps)
 
     @property
+    def steady_steps(self) -> tuple[StepTimes, ...]:
+        """The steps without the first, where it traces or fills caches: where it is far longer."""
+        first, rest = self.steps[:1], self.steps[1:]
+        longest = max((step.seconds for step in rest), default=float("inf"))
+        return rest if first and first[0].seconds > _APART * longest else self.steps
+
+    @property
     def headline(self) -> str:
         """The outcome in a line."""
         if not self.whole.seconds:
             return "Nothing is recorded yet."
         share = f"{self.input_wait:.0%} of {duration(self.whole.seconds)}"
+        steady = _sum("", self.steady_steps)
         if self.steps:
-            of = counted(len(self.steps), "step") if self.step_kind == "step" else self._calls
-            share += f", {self.all_steps.input_wait_share:.0%} of the time of {of}"
-        worst = max(self.input_wait, self.all_steps.input_wait_share)
+            share += f", {steady.input_wait_share:.0%} of the time of {self._counted_steps}"
+        worst = max(self.input_wait, steady.input_wait_share)
         verdict = "It hardly waits for its data" if worst else "It waits for no data"
         verdict = verdict if worst < _WAITS else "It waits for its data"
         return f"{verdict}: {share}."
 
     @property
-    def _calls(self) -> str:
+    def _counted_steps(self) -> str:
         noun, _, what = self.step_kind.partition(" ")
-        return f"{counted(len(self.steps), noun)} {what}"
+        after = " after the first" if self.steady_steps != self.steps else ""
+        return " ".join(filter(None, (counted(len(self.steady_steps), noun), what))) + after
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values; times in seconds."""
@@ -140,6 +144,8 @@ class Profile:
             yield _row(step)
         if (left := len(self.steps) - _MOST_STEPS) > 0:
             yield f"and {grouped(left)} more", *[""] * (len(_STEP_HEAD) - 1)
+        if self.steady_steps != self.steps:
+            yield _row(_sum("all after the first", self.steady_steps))
         if self.steps:
             yield _row(self.all_steps)
         yield _row(self.whole)
@@ -147,12 +153,12 @@ class Profile:
     def _operation_rows(self) -> Iterator[tuple[str, ...]]:
         for one in self.operations[:_MOST_OPERATIONS]:
             name, kind = (shortened(text, _LONGEST_NAME) for text in (one.name, one.kind))
-            yield name, kind, grouped(one.calls), duration(one.seconds), f"{one.share:.1%}"
+            yield name, duration(one.seconds), f"{one.share:.1%}", grouped(one.calls), kind
         if (left := len(self.operations) - _MOST_OPERATIONS) > 0:
             rest = self.operations[_MOST_OPERATIONS:]
             calls, seconds = sum(one.calls for one in rest), sum(one.seconds for one in rest)
             share = sum(one.share for one in rest)
-            yield f"and {grouped(left)} more", "", grouped(calls), duration(seconds), f"{share:.1%}"
+            yield f"and {grouped(left)} more", duration(seconds), f"{share:.1%}", grouped(calls), ""
 
     def __str__(self) -> str:
         parts = [self.headline, *self.notes]
@@ -168,10 +174,10 @@ class Profile:
     def _repr_html_(self) -> str:
         parts = [block(self.headline, bold=True)]
         if self.whole.seconds:
-            parts.append(table(self._step_rows(), head=_STEP_HEAD, named=True, style=LINED))
+            parts.append(scrolled(table(self._step_rows(), head=_STEP_HEAD, named=True)))
         if self.operations:
             rows = self._operation_rows()
-            parts.append(table(rows, head=_OPERATION_HEAD, named=True, style=_LONG_NAMES))
+            parts.append(scrolled(table(rows, head=_OPERATION_HEAD, named=True)))
         return f"<div>{''.join(parts + [block(note) for note in self.notes])}</div>"
 
 

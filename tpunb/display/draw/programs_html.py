@@ -19,6 +19,7 @@ from tpunb._util.tables import (
     badge,
     block,
     escaped,
+    scrolled,
     table,
 )
 from tpunb._util.units import byte_count
@@ -73,7 +74,7 @@ def programs_html(programs: Sequence[Program]) -> str:
         ]
         for program, row in zip(programs, cells, strict=True)
     ]
-    parts = [_wide(table(rows, head=head, named=True, style=LINED))]
+    parts: list[str] = [scrolled(table(rows, head=head, named=True, style=LINED))]
     if note := shown.types_note(programs):
         parts.append(_small(note))
     parts += [_folded(shown.title(one), _program(one)) for one in programs[:MAX_PROGRAMS]]
@@ -123,7 +124,7 @@ def _errors(program: Program, tables: shown.Tables) -> Markup:
         for problem in program.errors[: shown.MAX_PROBLEMS]
     ]
     head = ("line", "error", "reason", "try")
-    return Markup(_wide(table(rows, head=head, style=REPORT)) + _more(tables, "errors"))
+    return Markup(scrolled(table(rows, head=head, style=REPORT)) + _more(tables, "errors"))
 
 
 def _memory(memory: ProgramMemory) -> Markup:
@@ -187,7 +188,7 @@ def _code(program: Program, tables: shown.Tables) -> Markup:
         rows.append(_code_row(row, tables, timed=timed, held=held))
     head = ["line", *(["time"] if timed else []), *(["memory"] if held else []), "code"]
     rest = _more(tables, "lines", len(lines), len(tables.lines))
-    return Markup(_wide(table(rows, head=head, named=True, style=_CODE)) + rest)
+    return Markup(scrolled(table(rows, head=head, named=True, style=_CODE)) + rest)
 
 
 def _code_row(row: Share, tables: shown.Tables, *, timed: bool, held: bool) -> list[str]:
@@ -237,7 +238,7 @@ def _shares(tables: shown.Tables, name: str) -> Markup:
     kept = [at for at in range(len(columns)) if any(row[at] for row in cells)]
     head = [columns[at] for at in kept]
     body = [[row[at] for at in kept] for row in cells]
-    content = _wide(table(body, head=head, named=True, style=_CODE))
+    content = scrolled(table(body, head=head, named=True, style=_CODE))
     content += _more(tables, name, MAX_ROWS, len(rows))
     return Markup(_folded(name.capitalize(), content, is_open=name == "layers"))
 
@@ -259,7 +260,7 @@ def _tensors(tables: shown.Tables, name: str, title: str, *, is_open: bool = Fal
         for row in rows[:MAX_ROWS]
     ]
     head = ("tensor", "memory", "made by", "line")
-    content = _wide(table(cells, head=head, style=_CODE))
+    content = scrolled(table(cells, head=head, style=_CODE))
     return Markup(
         _folded(title, content + _more(tables, name, MAX_ROWS, len(rows)), is_open=is_open)
     )
@@ -282,8 +283,3 @@ def _folded(title: str, content: str, *, is_open: bool = False) -> str:
     return (
         f'<details{opened}><summary style="{_TITLE}">{escaped(title)}</summary>{content}</details>'
     )
-
-
-def _wide(content: str) -> str:
-    """What scrolls by itself where the page is narrow."""
-    return f'<div style="overflow-x:auto;max-width:100%">{content}</div>'
