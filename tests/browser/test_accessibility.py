@@ -15,6 +15,7 @@ from test_programs import several
 from test_replicas import GALLERY, Values, distributed  # noqa: F401
 
 from tpunb.display import live_progress
+from tpunb.display.describe.model_description import LayerNode, ModelVariable
 from tpunb.display.describe.replicas import describe_replica_values
 from tpunb.display.draw.connection_text import annotations_html, facts_html
 from tpunb.display.draw.doctor_html import doctor_html
@@ -88,6 +89,14 @@ def profile() -> Profile:
     )
 
 
+def tree() -> LayerNode:
+    devices = tuple(f"core {core}" for core in range(8))
+    kernel = ModelVariable("kernel", "float32", (128, 10), True, devices, ())
+    bias = ModelVariable("bias", "float32", (10,), True, devices, (3,))
+    dense = LayerNode("dense", "Dense", "[None, 10]", (kernel, bias))
+    return LayerNode("digits", "Sequential", "[None, 10]", (), (dense,))
+
+
 ANNOTATIONS = Annotations((), logical_devices=2)
 REPORTED = [("Python", [("version", "3.12"), ("", "/usr/bin/python3")])]
 FORMS: dict[str, Callable[[], str]] = {
@@ -98,6 +107,7 @@ FORMS: dict[str, Callable[[], str]] = {
             )
         )["text/html"]
     ),
+    "model": lambda: str(mimebundle(tree())["text/html"]),
     "program": lambda: programs_html([made.TOO_LARGE]),
     "programs": lambda: programs_html(several()),
     "profile": lambda: profile()._repr_html_(),

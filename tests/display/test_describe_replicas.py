@@ -23,6 +23,7 @@ from tpunb.display.describe.replicas import (
 )
 from tpunb.display.describe.tensorflow_values import LARGE_BYTES
 from tpunb.display.describe.values import ReplicaValue
+from tpunb.display.draw.replicas_text import nested_values
 from tpunb.display.draw.static_forms import mimebundle
 
 
@@ -148,12 +149,16 @@ def test_dtypes(tf: Any, dtype: str) -> None:
 def test_composites(tf: Any) -> None:
     ragged = leaf(tf.ragged.constant([[1, 2], [], [3]]))
     assert (ragged.kind, ragged.shape) == ("ragged", (3, None))
-    assert ragged.texts == ("3 values in 3 rows of 2, 0, 1",)
+    assert (ragged.texts, ragged.rows) == (("3 values in 3 rows",), ((2, 0, 1),))
+    assert nested_values(ragged) == "[[1, 2], [], [3]]"
     sparse = leaf(tf.sparse.from_dense([[0, 1], [2, 0]]))
     assert (sparse.kind, sparse.shape, sparse.texts) == ("sparse", (2, 2), ("2 values set",))
     slices = leaf(tf.IndexedSlices(tf.ones([2, 3]), tf.constant([0, 4]), tf.constant([9, 3])))
     assert (slices.kind, slices.shape, slices.texts) == ("slices", (9, 3), ("2 slices",))
-    assert leaf(tf.ragged.constant([["a"], []])).texts[1:] == ("'a'",)
+    assert nested_values(leaf(tf.ragged.constant([["a"], []]))) == "[['a'], []]"
+    assert nested_values(leaf(tf.ragged.constant([[[1], [2, 3]], []]))) == "[[[1], [2, 3]], []]"
+    many = leaf(tf.ragged.range(np.full(100, 3)))
+    assert (many.texts, many.rows) == (("300 values in 100 rows",), ())
 
 
 def test_ragged_rows_count_for_equality(tf: Any, strategy: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -12,8 +13,13 @@ import numpy as np
 import pytest
 
 from tpunb.display.describe.connection import ConnectionDescription
-from tpunb.display.describe.replicas import ReplicaValuesDescription, describe_replica_values
+from tpunb.display.describe.replicas import (
+    ReplicaValuesDescription,
+    Section,
+    describe_replica_values,
+)
 from tpunb.display.describe.topology_description import describe_accelerator
+from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.number_format import number_text
 from tpunb.display.draw.replicas_picture import replicas_png
 from tpunb.display.draw.replicas_text import replicas_html, replicas_text
@@ -254,3 +260,28 @@ def test_numbers_that_have_decimals_do_not_look_like_integers() -> None:
 def test_truth_values_are_counted() -> None:
     truth = np.array([[True, False, True]] * 2)
     assert "4 of 6 True" in replicas_text(describe_replica_values({"truth": truth}))
+
+
+def ragged(*rows: list[float]) -> ReplicaValue:
+    flat = describe_replica_values(np.array([x for row in rows for x in row])).sections[0].values[0]
+    lengths = tuple(map(len, rows))
+    return replace(flat, kind="ragged", texts=("some values",), rows=(lengths,), fingerprint=rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (ragged([1, 2], [3, 3]), "[[1, 2],\n [3, 3]]"),
+        (ragged([1, 2], [3, 4]), "[[1, 2],\n [3, <4>]]"),
+        (ragged([1], [3, 3], [5]), "[[1<]>,\n [3, 3],\n <[><5><]>]"),
+        (ragged([1, 2]), "[[1, 2]<]>"),
+    ],
+)
+def test_ragged_rows_stay_and_only_what_differs_is_marked(
+    value: ReplicaValue, expected: str
+) -> None:
+    first = ragged([1, 2], [3, 3])
+    section = Section("", "PerReplica", True, (first, value), (False, value != first))
+    page = replicas_html(ReplicaValuesDescription("PerReplica", 2, (section,)))
+    shown = re.sub(r'<span style="background[^>]*>(.*?)</span>', r"<\1>", page)
+    assert f">{expected}</pre>" in shown

@@ -350,12 +350,12 @@ def test_memory_on_hardware() -> None:
 
     topology = described("v3-32")
     strategy = SimpleNamespace(cluster_resolver=SimpleNamespace())
-    table = memory._cores_by_device(strategy, topology)
+    table = memory.cores_by_device(strategy, topology)
     for core, (host, ordinal) in enumerate(zip(topology.hosts, topology.ordinals, strict=True)):
-        assert table[memory._device(Held(host, ordinal, 1).device)] == core
-    assert memory._device("") is None
-    assert memory._device("/job:worker/task:3") is None
-    assert memory._device("/device:TPU:2") == (0, "TPU", 2)
+        assert table[memory.device_of(Held(host, ordinal, 1).device)] == core
+    assert memory.device_of("") is None
+    assert memory.device_of("/job:worker/task:3") is None
+    assert memory.device_of("/device:TPU:2") == (0, "TPU", 2)
 
 
 # ---- Colours

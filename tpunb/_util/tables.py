@@ -130,9 +130,20 @@ def _cell(tag: str, style: str, cell: str) -> str:
     return f'<{tag} style="{style}{space and f";white-space:{space}"}">{text}</{tag}>'
 
 
+_SCROLLED = 'role="group" aria-label="Table" tabindex="0" style="overflow-x:auto;max-width:100%"'
+_SUMMARY = "font-size:13px;line-height:24px;font-weight:600;cursor:pointer"
+
+
 def scrolled(content: str) -> Markup:
-    """What scrolls by itself where the page is narrow."""
-    return Markup(f'<div style="overflow-x:auto;max-width:100%">{content}</div>')
+    """Content that scrolls by itself where the page is narrow, also by keyboard."""
+    return Markup(f"<div {_SCROLLED}>{content}</div>")
+
+
+def folded(title: str, content: str, *, is_open: bool = False) -> Markup:
+    """A section that a press on its title opens and closes."""
+    opened = " open" if is_open else ""
+    summary = f'<summary style="{_SUMMARY}">{escaped(title)}</summary>'
+    return Markup(f"<details{opened}>{summary}{content}</details>")
 
 
 def lines(texts: Iterable[str]) -> Markup:

@@ -72,20 +72,27 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
         raise CellError("-t names a replica that does not exist.", fix=fix) from None
 
 
-def show(value: Any) -> LiveWidget:
+def show(value: Any) -> LiveWidget | None:
     """Shows a value live, whatever has become of its display before.
 
     Args:
         value: A distributed value, a variable, a tensor, or tuples, lists and
             mappings of these; a topology, a device assignment, a connection or a
             TPU type such as `"v4-32"`; a training history or a list of them; a compiled
-            program or several; or a widget of ours that is frozen.
+            program or several; a Keras model or layer; or a widget of ours that is frozen.
 
     Returns:
         The widget that is shown; its `freeze` replaces it by the static form.
-        Where widgets cannot run, the static form is shown at once.
+        Where widgets cannot run, the static form is shown at once. None for a model,
+        whose layers fold without one.
     """
+    from tpunb.connection.connection import latest_connection
+    from tpunb.display.describe.model_description import is_model
     from tpunb.display.widgets.live_widget import LiveWidget
+
+    if is_model(value):
+        display(Described(_described_model(value, latest_connection())))
+        return None
 
     widget = value if isinstance(value, LiveWidget) else _widget(value)
     widget.show_once()
@@ -168,6 +175,9 @@ class Displays:
             ("tpunb.compiler.program", "TpuPrograms", self.of_programs),
             # A description already, and a tuple, which IPython would show as one.
             ("tpunb.tpu.annotations", "Annotations", lambda value, **_: _static(value)),
+            ("keras.src.layers.layer", "Layer", self.of_model),
+            ("tf_keras.src.engine.base_layer", "Layer", self.of_model),
+            ("keras.src.backend.common.variables", "Variable", self.of_values),
             *(("builtins", kind, self.of_nest) for kind in ("tuple", "list", "dict")),
         )
 
@@ -224,6 +234,10 @@ class Displays:
             live = self._live("ReplicasWidget", value.description)
         return live or _static(value.description)
 
+    def of_model(self, value: Any, **_: Any) -> Forms:
+        """The display of a Keras model or layer."""
+        return _static(_described_model(value, self._connection()))
+
     def of_history(self, value: Any, **_: Any) -> Forms:
         """The display of a training history."""
         from tpunb.display.describe.history_description import describe_history
@@ -255,6 +269,17 @@ class Displays:
         self._automatic = self._automatic or AutoDisplays()
         widget = self._automatic.widget(kind, value, lambda: kind(value, **state))
         return widget.live_bundle() if widget is not None else None
+
+
+def _described_model(model: Any, connection: Connection | None) -> Any:
+    """A model's description, with the cores of the connection."""
+    from tpunb.display.describe.connection import cores_by_device
+    from tpunb.display.describe.model_description import describe_model
+
+    topology = connection.describe().topology if connection is not None else None
+    if connection is None or topology is None:
+        return describe_model(model)
+    return describe_model(model, cores_by_device(connection.strategy, topology))
 
 
 def _static(description: Any) -> Bundle:

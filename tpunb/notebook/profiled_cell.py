@@ -53,8 +53,8 @@ def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
     with profile(keep) as recorded:
         exec(body, shell.user_ns)
         value = None if last is None else eval(last, shell.user_ns)  # noqa: S307  the user's
-    # A repr that is an address, as that of Keras's History, says nothing above the profile.
-    if value is not None and type(value).__repr__ is not object.__repr__:
+    # Keras's History shows as an address, which says nothing above the profile.
+    if value is not None and type(value).__name__ != "History":
         display(value)
     return recorded
 

@@ -66,29 +66,29 @@ def memory_per_core(strategy: Any, description: TopologyDescription) -> tuple[in
     Returns:
         Bytes of each core, in the description's order.
     """
-    core_of = _cores_by_device(strategy, description)
+    core_of = cores_by_device(strategy, description)
     held = [0] * description.num_cores
     # One component may be reached through several wrappers of a variable.
     parts = {id(part): part for whole in _variables(strategy) for part in _parts(whole)}
     for part in parts.values():
-        core = core_of.get(_device(getattr(part, "device", "")))
+        core = core_of.get(device_of(getattr(part, "device", "")))
         if core is not None:
             held[core] += _size(part)
     return tuple(held)
 
 
-def _cores_by_device(strategy: Any, description: TopologyDescription) -> dict[Any, int]:
-    """The core of each device name, real or virtual."""
+def cores_by_device(strategy: Any, description: TopologyDescription) -> dict[Device | None, int]:
+    """The core of each device, real or virtual, by what `device_of` makes of its name."""
     pairs = list(zip(description.hosts, description.ordinals, strict=True))
     devices = getattr(getattr(strategy, "cluster_resolver", None), "devices", None)
     cores = getattr(devices, "cores", None)
     if cores is None:
         return {(host, "TPU", ordinal): core for core, (host, ordinal) in enumerate(pairs)}
     # A virtual TPU's resolver names the CPU devices of its cores, host by host.
-    return {_device(cores[host][ordinal]): core for core, (host, ordinal) in enumerate(pairs)}
+    return {device_of(cores[host][ordinal]): core for core, (host, ordinal) in enumerate(pairs)}
 
 
-def _device(name: str) -> Device | None:
+def device_of(name: str) -> Device | None:
     """Task, kind and number of a device; names may lack their beginning."""
     found = _DEVICE.search(name or "")
     if found is None:

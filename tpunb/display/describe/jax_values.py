@@ -42,6 +42,13 @@ def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
     return tuple(np.asarray(shard.data) for shard in shards)
 
 
+def devices_of(value: Any) -> tuple[str, ...]:
+    """The devices whose parts `parts_of` gives, such as `("CPU:0", "CPU:1")`."""
+    shards = _array(value).addressable_shards
+    devices = sorted((shard.device for shard in shards), key=lambda device: device.id)
+    return tuple(f"{device.platform.upper()}:{device.id}" for device in devices)
+
+
 def type_name(value: Any) -> str:
     """The class of a value; of an array that is cut over devices with its shape and the axes."""
     array = _array(value)

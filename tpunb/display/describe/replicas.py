@@ -309,7 +309,7 @@ def _are_pictures_in_part(values: Sequence[ReplicaValue]) -> bool:
 def _values(parts: tuple[Any, ...], preview: PreviewMaker) -> Iterable[ReplicaValue]:
     """Describes the replicas' values, large arrays of the host in parallel."""
     # Variables are read here: another thread would not be in the strategy's scope.
-    known = [_read(part) for part in parts]
+    known = [tensorflow_values.read(part) for part in parts]
 
     def described(part: Any, place: int) -> ReplicaValue:
         return replica_value(part, preview=preview if place < MAX_PREVIEWS else None)
@@ -318,12 +318,6 @@ def _values(parts: tuple[Any, ...], preview: PreviewMaker) -> Iterable[ReplicaVa
         return map(described, known, range(len(known)))
     with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
         return list(pool.map(described, known, range(len(known))))
-
-
-def _read(part: Any) -> Any:
-    """The tensor of a tensor or variable; anything else as it is."""
-    tensor = guarded(lambda: tensorflow_values.as_tensor(part), None)
-    return part if tensor is None else tensor
 
 
 def _waits_for_memory(part: Any) -> bool:

@@ -57,6 +57,15 @@ def as_tensor(value: Any) -> Any:
     return None
 
 
+def read(value: Any) -> Any:
+    """The tensor of a tensor or variable; anything else, or what is lost, as it is."""
+    try:
+        tensor = as_tensor(value)
+    except Exception:
+        return value
+    return value if tensor is None else tensor
+
+
 def type_and_shape(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
     """The dtype and the shape of a tensor or variable, whatever has become of its numbers."""
     tf = _tensorflow()

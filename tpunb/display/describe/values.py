@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -190,6 +190,8 @@ class ReplicaValue:
         texts: Elements as text, for strings, composites and objects. It is the
             data's own text: escape it.
         omitted: How many texts were left out.
+        rows: Of a small ragged value, how long its rows are, for each of its axes of
+            unequal lengths; empty for others.
         fingerprint: Equal for equal values; not for display.
     """
 
@@ -200,6 +202,7 @@ class ReplicaValue:
     preview: Preview | None = None
     texts: tuple[str, ...] = ()
     omitted: int = 0
+    rows: tuple[tuple[int, ...], ...] = ()
     fingerprint: tuple[Any, ...] = field(default=(), repr=False)
 
 
@@ -359,7 +362,9 @@ def _composite(kind: str, value: Any, *, preview: PreviewMaker | None) -> Replic
     if kind == "ragged":
         sides = tuple(None if side is None else int(side) for side in value.shape)
         places = tuple(_fingerprint(splits) for splits in value.nested_row_splits)
-        return _with_values("ragged", inner, sides, _ragged_rows(value, inner), places)
+        text = f"{_length(inner, 'value')} in {counted(int(value.nrows()), 'row')}"
+        described = _with_values("ragged", inner, sides, (text,), places)
+        return replace(described, rows=_row_lengths(value, inner))
     dense = getattr(value, "dense_shape", None)
     shape = (
         None if dense is None else tuple(int(side) for side in tensorflow_values.as_array(dense))
@@ -389,7 +394,7 @@ def _with_values(
         inner.preview,
         texts + (inner.texts if inner.kind == "string" else ()),
         inner.omitted,
-        (kind, shape, inner.fingerprint, places),
+        fingerprint=(kind, shape, inner.fingerprint, places),
     )
 
 
@@ -403,14 +408,12 @@ def _length(inner: ReplicaValue, noun: str) -> str:
     return counted((inner.shape[0] or 0) if inner.shape else 0, noun)
 
 
-def _ragged_rows(value: Any, inner: ReplicaValue) -> tuple[str, ...]:
-    """How many rows and values; row lengths of a small one."""
-    rows = int(value.nrows())
-    text = f"{_length(inner, 'value')} in {counted(rows, 'row')}"
-    if rows > 16 or value.ragged_rank != 1:
-        return (text,)
-    lengths = tensorflow_values.as_array(value.row_lengths()).tolist()
-    return (f"{text} of {', '.join(map(str, lengths))}" if lengths else text,)
+def _row_lengths(value: Any, inner: ReplicaValue) -> tuple[tuple[int, ...], ...]:
+    """The lengths of rows that are few, whose values are all known."""
+    known = inner.preview.kind == "values" if inner.preview else inner.texts and not inner.omitted
+    lengths = [tensorflow_values.as_array(part).tolist() for part in value.nested_row_lengths()]
+    few = sum(map(len, lengths)) <= SMALL
+    return tuple(map(tuple, lengths)) if known and few else ()
 
 
 def _object(value: Any) -> ReplicaValue:

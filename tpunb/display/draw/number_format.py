@@ -16,9 +16,6 @@ _EXACT = 2**53
 Number = int | float | bool
 
 
-Nested = list["Nested"] | Number
-
-
 def number_text(value: Number | None) -> str:
     """A number in a form that does not change from run to run."""
     if value is None:

@@ -19,6 +19,7 @@ from tpunb._util.tables import (
     badge,
     block,
     escaped,
+    folded,
     scrolled,
     table,
 )
@@ -53,7 +54,6 @@ _CODE = TableStyle(
     _CELL,
     "padding:6px 10px 1px 0;text-align:left;font-weight:600",
 )
-_TITLE = "font-size:13px;line-height:24px;font-weight:600;cursor:pointer"
 _BADGES = {"compiles": GREEN, "refused": RED, "unknown": ORANGE}
 
 
@@ -75,9 +75,9 @@ def programs_html(programs: Sequence[Program]) -> str:
         for program, row in zip(programs, cells, strict=True)
     ]
     parts: list[str] = [scrolled(table(rows, head=head, named=True, style=LINED))]
+    parts: list[str] = [scrolled(table(rows, head=head, named=True, style=LINED))]
     if note := shown.types_note(programs):
         parts.append(_small(note))
-    parts += [_folded(shown.title(one), _program(one)) for one in programs[:MAX_PROGRAMS]]
     if (rest := len(programs) - MAX_PROGRAMS) > 0:
         parts.append(block(and_more(rest)))
     return f"<div>{''.join(parts)}</div>"
@@ -238,9 +238,9 @@ def _shares(tables: shown.Tables, name: str) -> Markup:
     kept = [at for at in range(len(columns)) if any(row[at] for row in cells)]
     head = [columns[at] for at in kept]
     body = [[row[at] for at in kept] for row in cells]
-    content = scrolled(table(body, head=head, named=True, style=_CODE))
+    content: str = scrolled(table(body, head=head, named=True, style=_CODE))
     content += _more(tables, name, MAX_ROWS, len(rows))
-    return Markup(_folded(name.capitalize(), content, is_open=name == "layers"))
+    return folded(name.capitalize(), content, is_open=name == "layers")
 
 
 def _tensors(tables: shown.Tables, name: str, title: str, *, is_open: bool = False) -> Markup:
@@ -260,9 +260,9 @@ def _tensors(tables: shown.Tables, name: str, title: str, *, is_open: bool = Fal
         for row in rows[:MAX_ROWS]
     ]
     head = ("tensor", "memory", "made by", "line")
-    content = scrolled(table(cells, head=head, style=_CODE))
+    content: str = scrolled(table(cells, head=head, style=_CODE))
     return Markup(
-        _folded(title, content + _more(tables, name, MAX_ROWS, len(rows)), is_open=is_open)
+        folded(title, content + _more(tables, name, MAX_ROWS, len(rows)), is_open=is_open)
     )
 
 
@@ -272,6 +272,7 @@ def _whole(text: str) -> Markup:
 
 
 def _more(tables: shown.Tables, name: str, drawn: int = 0, there: int = 0) -> str:
+<<<<<<< HEAD
     """How many rows are left out, here and before, and what no row accounts for."""
     omitted = tables.omitted.get(name, 0) + max(there - drawn, 0)
     rest = tables.rest.get(name, "")
@@ -283,3 +284,8 @@ def _folded(title: str, content: str, *, is_open: bool = False) -> str:
     return (
         f'<details{opened}><summary style="{_TITLE}">{escaped(title)}</summary>{content}</details>'
     )
+=======
+    """The line that says how many rows are left out, here and before."""
+    rest = tables.omitted.get(name, 0) + max(there - drawn, 0)
+    return _small(and_more(rest)) if rest else ""
+>>>>>>> 7e2a50d (Models and layers as trees of their variables; ragged values keep their rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from tpunb._util.units import counted, grouped
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.number_format import Nested, and_more, number_text, shape_phrase
+from tpunb.display.draw.number_format import and_more, number_text, shape_phrase
 
 
 def replicas_title(description: ReplicaValuesDescription) -> str:
@@ -70,6 +72,8 @@ def nonfinite_phrase(statistics: Statistics | None) -> str:
 
 def nested_values(value: ReplicaValue) -> str:
     """The elements of a small value in brackets, on one line."""
+    if value.rows:
+        return _bracketed(_in_rows(value))
     if value.preview is None or value.preview.kind != "values":
         more = f", … {grouped(value.omitted)} more" if value.omitted > 0 else ""
         text = ", ".join(value.texts) + more
@@ -79,10 +83,21 @@ def nested_values(value: ReplicaValue) -> str:
     return prefix + _bracketed(value.preview.array().tolist())
 
 
-def _bracketed(values: Nested) -> str:
+def _in_rows(value: ReplicaValue) -> list[Any]:
+    """The elements of a ragged value as nested lists of numbers or texts."""
+    items: list[Any] = list(value.texts[1:])
+    if value.preview is not None:
+        items = value.preview.array().tolist()
+    for lengths in reversed(value.rows):
+        ends = list(itertools.accumulate(lengths))
+        items = [items[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    return items
+
+
+def _bracketed(values: Any) -> str:
     if isinstance(values, list):
         return f"[{', '.join(_bracketed(item) for item in values)}]"
-    return number_text(values)
+    return values if isinstance(values, str) else number_text(values)
 
 
 _MAX_ROWS = 64
@@ -214,6 +229,12 @@ def _flags(value: ReplicaValue) -> Markup:
 
 def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:
     """The elements, those that differ from the reference's marked."""
+    if value.rows:
+        other = _in_rows(reference) if reference is not None and reference.rows else None
+        rows = _in_rows(value)
+        if reference is None:
+            other = rows
+        return Markup(f'<pre style="{_MONO}">{_marked_rows(rows, other, " ")}</pre>')
     if value.preview is None or value.preview.kind != "values":
         text = escaped(nested_values(value))
         style = f"{_MONO};white-space:pre-wrap;{_DIFFERENT if reference else ''}".rstrip(";")
@@ -248,6 +269,23 @@ def _marked(text: str, *, different: bool) -> str:
     nonfinite = text.strip() in ("nan", "inf", "-inf")
     style = _NONFINITE if nonfinite else _DIFFERENT if different else ""
     return f'<span style="{style}">{escaped(text)}</span>' if style else escaped(text)
+
+
+def _marked_rows(values: Any, other: Any, indent: str) -> str:
+    """Nested rows in brackets, a line each, with a mark on what the other has not.
+
+    Where the other's row goes on, the bracket that closes this one is marked.
+    """
+    if not isinstance(values, list):
+        text = _bracketed(values)
+        return _marked(text, different=other is None or text != _bracketed(other))
+    others = other if isinstance(other, list) else []
+    pairs = itertools.zip_longest(values, others[: len(values)])
+    inner = [_marked_rows(mine, theirs, f"{indent} ") for mine, theirs in pairs]
+    between = f",\n{indent}" if any(isinstance(item, list) for item in values) else ", "
+    begin = _marked("[", different=other is None)
+    end = _marked("]", different=other is None or len(others) > len(values))
+    return f"{begin}{between.join(inner)}{end}"
 
 
 def _laid_out(cells: Sequence[str], shape: tuple[int, ...]) -> str:

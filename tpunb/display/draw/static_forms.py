@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.history_description import HistoryDescription
+from tpunb.display.describe.model_description import LayerNode
 from tpunb.display.describe.replicas import ReplicaValuesDescription
 from tpunb.display.describe.topology_description import TopologyDescription
 from tpunb.display.describe.values import ReplicaValue
@@ -16,6 +17,7 @@ from tpunb.display.draw.connection_text import (
     connection_text,
 )
 from tpunb.display.draw.curves_picture import curves_png, curves_text
+from tpunb.display.draw.model_tree import model_html, model_text
 from tpunb.display.draw.replicas_picture import replicas_png
 from tpunb.display.draw.replicas_text import replicas_html, replicas_text
 from tpunb.display.draw.topology_picture import topology_png
@@ -28,11 +30,13 @@ Description = (
     | ConnectionDescription
     | HistoryDescription
     | Annotations
+    | LayerNode
 )
 
 _TABLES: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
     (Annotations, annotations_text, annotations_html),
     (ConnectionDescription, connection_text, connection_html),
+    (LayerNode, model_text, model_html),
 )
 
 
@@ -43,7 +47,7 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
     HTML, and only what is small enough to be read as a table gets one.
 
     Args:
-        description: A topology, replica values, a connection, histories or annotations.
+        description: A topology, replica values, a connection, histories, annotations or a model.
 
     Returns:
         `text/plain` and either `image/png` (as bytes) or `text/html`. The same

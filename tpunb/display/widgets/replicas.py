@@ -122,6 +122,7 @@ def _section(
         "numeric": bool(block) and all(value.kind == "numeric" for value in values),
         "block": block,
         "texts": [_texts(value) for value in shown],
+        "rows": [value.rows[-1] for value in shown if value.rows],
     }
 
 

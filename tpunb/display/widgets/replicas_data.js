@@ -89,7 +89,8 @@ export function statisticsOf(data) {
 
 function sameSides(panels) {
   return panels.every((panel) => panel.kind === panels[0].kind
-    && String(panel.sides) === String(panels[0].sides));
+    && String(panel.sides) === String(panels[0].sides)
+    && String(panel.rows) === String(panels[0].rows));
 }
 
 function computed(panel, data, changes) {
@@ -140,7 +141,8 @@ export function gathered(panels, count) {
   const rows = whole.reduce((total, { sides }) => total + (sides.length ? sides[0] : 1), 0);
   const sides = [rows, ...whole[0].sides.slice(1)];
   const label = whole.length < count ? `first ${whole.length} of ${groups(count)} replicas` : `all ${groups(count)} replicas`;
-  return [computed(whole[0], data, { place: -1, label, sides, parts: whole.length,
+  const lengths = whole[0].rows && whole.flatMap((panel) => panel.rows);
+  return [computed(whole[0], data, { place: -1, label, sides, rows: lengths, parts: whole.length,
     boolean: whole[0].boolean, shape: gatheredShape(whole) })];
 }
 

@@ -85,6 +85,7 @@ export function sceneFor(settings, answer) {
   const { block, columns } = answer ?? section;
   const first = answer && !section.equal ? page * PAGE : 0;
   let panels = panelsOf(block, columns, { first, shape, label });
+  if (section.rows.length === panels.length) panels.forEach((panel, at) => { panel.rows = section.rows[at]; });
   if (!answer) {
     if (page > 0 && !section.equal) return null;
     for (const panel of panels) panel.statistics = statisticsAt(section.columns, panel.place) ?? panel.statistics;

@@ -1,0 +1,209 @@
+"""A Keras model or layer as a tree: its layers, their variables, and where the copies are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpunb.display.describe import jax_values, tensorflow_values
+from tpunb.display.describe.connection import Device, device_of
+from tpunb.display.describe.values import guarded, replica_value, short_repr
+
+MAX_LAYERS = 512
+"""Layers of a model that are described."""
+
+_MAX_DEPTH = 16
+_COMPARED_BYTES = 2**30
+"""Copies of a model's variables that are read to compare them, together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVariable:
+    """A variable of a layer.
+
+    Attributes:
+        name: Its name in the layer, such as `"kernel"`.
+        dtype: Such as `"float32"`.
+        shape: Its shape; None for an axis of unknown size.
+        trainable: Whether an optimizer changes it.
+        devices: The cores or devices of its copies, by replica; one for a variable
+            that is not distributed, and none if that is unknown.
+        differs: The replicas whose copy differs from the first one's; None where the
+            copies are not compared: there is only one, they are parts of the variable,
+            or there is too much to read.
+        cut: How a variable is cut over devices, if it is.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    trainable: bool
+    devices: tuple[str, ...] = ()
+    differs: tuple[int, ...] | None = None
+    cut: str = ""
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the variable has."""
+        return math.prod(side or 0 for side in self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNode:
+    """A layer with its variables and the layers in it.
+
+    Attributes:
+        name: Its name in the model.
+        type_name: Its class.
+        output: The shape of its result, such as `"[None, 128]"`; empty if unknown.
+        variables: Those that belong to none of the layers in it.
+        layers: The layers in it.
+        shared: Whether it is described above already, where it is used first.
+        omitted: How many of the layers in it are left out.
+    """
+
+    name: str
+    type_name: str
+    output: str = ""
+    variables: tuple[ModelVariable, ...] = ()
+    layers: tuple[LayerNode, ...] = ()
+    shared: bool = False
+    omitted: int = 0
+
+    def all_variables(self) -> list[ModelVariable]:
+        """The variables of the layer and of all layers in it, each once."""
+        inner = (variable for layer in self.layers for variable in layer.all_variables())
+        return [*self.variables, *inner]
+
+
+def is_model(value: Any) -> bool:
+    """Whether a value is a layer or a model of Keras 3 or tf_keras."""
+    return any(
+        kind.__name__ == "Layer" and kind.__module__.partition(".")[0] in ("keras", "tf_keras")
+        for kind in type(value).__mro__
+    )
+
+
+def describe_model(model: Any, cores: Mapping[Device | None, int] | None = None) -> LayerNode:
+    """Describes a model or a layer, without building it or running it.
+
+    Copies are compared where they are at most 1 GiB together.
+
+    Args:
+        model: A layer or a model of Keras 3 or tf_keras.
+        cores: The core of each device, as `cores_by_device` has them; without, variables
+            are told to be on devices.
+    """
+    return _Reader(cores or {}).node(model, depth=0)
+
+
+class _Reader:
+    """Reads one model: what was met already, and how much may still be read."""
+
+    def __init__(self, cores: Mapping[Device | None, int]) -> None:
+        self._cores = cores
+        self._layers: set[int] = set()
+        self._variables: set[int] = set()
+        self._bytes = _COMPARED_BYTES
+
+    def node(self, layer: Any, depth: int) -> LayerNode:
+        name, kind = str(getattr(layer, "name", "")), type(layer).__name__
+        if id(layer) in self._layers:
+            return LayerNode(name, kind, shared=True)
+        self._layers.add(id(layer))
+        inner = _inner_layers(layer)
+        theirs = {id(weight) for one in inner for weight in _weights(one)}
+        weights = [weight for weight in _weights(layer) if id(weight) not in theirs]
+        variables = [self._variable(weight) for weight in weights if self._is_new(weight)]
+        nodes: list[LayerNode] = []
+        for one in inner if depth < _MAX_DEPTH else ():
+            if len(self._layers) >= MAX_LAYERS:
+                break
+            nodes.append(self.node(one, depth + 1))
+        return LayerNode(
+            name,
+            kind,
+            guarded(lambda: _output_shape(layer), ""),
+            tuple(variables),
+            tuple(nodes),
+            omitted=len(inner) - len(nodes),
+        )
+
+    def _is_new(self, weight: Any) -> bool:
+        new = id(weight) not in self._variables
+        self._variables.add(id(weight))
+        return new
+
+    def _variable(self, weight: Any) -> ModelVariable:
+        dtype = getattr(weight.dtype, "name", None) or str(weight.dtype)
+        shape = guarded(lambda: tuple(weight.shape), ())
+        name = str(weight.name).rpartition("/")[2].partition(":")[0]
+        known = ModelVariable(name, dtype, shape, bool(weight.trainable))
+        return guarded(lambda: self._placed(known, weight), known)
+
+    def _placed(self, known: ModelVariable, weight: Any) -> ModelVariable:
+        """The variable with what is known of its copies."""
+        facts = (known.name, known.dtype, known.shape, known.trainable)
+        arrays = jax_values.parts_of(weight)
+        if arrays is not None:
+            devices = jax_values.devices_of(weight)
+            if any(part.shape != known.shape for part in arrays):
+                cut = jax_values.type_name(weight).partition(" cut ")[2]
+                return ModelVariable(*facts, devices, cut=f"cut {cut}")
+            return ModelVariable(*facts, devices, self._differing(arrays))
+        copies = tensorflow_values.distributed_components(weight)
+        if copies is None:
+            device = getattr(getattr(weight, "value", weight), "device", "")
+            return ModelVariable(*facts, (self._place(device),) if device else ())
+        devices = tuple(self._place(copy.device) for copy in copies)
+        return ModelVariable(*facts, devices, self._differing(copies))
+
+    def _place(self, device: str) -> str:
+        """The core that a device is, or the device's kind and number."""
+        place = device_of(device)
+        if place in self._cores:
+            return f"core {self._cores[place]}"
+        if place is None:
+            return device.rpartition("/")[2]
+        task, kind, number = place
+        return f"{kind}:{number}" if not task else f"task {task} {kind}:{number}"
+
+    def _differing(self, copies: Sequence[Any]) -> tuple[int, ...] | None:
+        """The places of the copies that differ from the first one; None if it is not known."""
+        if len(copies) < 2:
+            return None
+        size = sum(
+            math.prod(copy.shape) * (getattr(copy.dtype, "size", 0) or copy.dtype.itemsize)
+            for copy in copies
+        )
+        if size > self._bytes:
+            return None
+        self._bytes -= size
+        values = [
+            replica_value(tensorflow_values.read(copy), preview=None).fingerprint for copy in copies
+        ]
+        return tuple(place for place, value in enumerate(values) if value != values[0])
+
+
+def _inner_layers(layer: Any) -> list[Any]:
+    """The layers in a layer, in order, those of a model without its input layers."""
+    found = guarded(lambda: list(layer.layers), None)
+    if found is None:
+        # The one way that Keras 3 and tf_keras have in common.
+        found = guarded(
+            lambda: list(layer._flatten_layers(recursive=False, include_self=False)), []
+        )
+    return [one for one in found if is_model(one) and type(one).__name__ != "InputLayer"]
+
+
+def _weights(layer: Any) -> list[Any]:
+    weights: list[Any] = guarded(lambda: list(layer.weights), [])
+    return weights
+
+
+def _output_shape(layer: Any) -> str:
+    output = layer.output
+    shapes = [one.shape for one in (output if isinstance(output, list | tuple) else [output])]
+    return ", ".join(short_repr(list(shape)) for shape in shapes)

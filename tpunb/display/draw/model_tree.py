@@ -1,0 +1,149 @@
+"""A model as text, and as HTML whose layers fold."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from tpunb._util.plain_text import plain, shortened
+from tpunb._util.tables import ORANGE as ORANGE
+from tpunb._util.tables import Markup, badge, block, folded, scrolled, table
+from tpunb._util.units import byte_count, counted, grouped
+from tpunb.display.describe.model_description import LayerNode, ModelVariable
+from tpunb.display.draw.number_format import and_more, shape_phrase
+
+_MAX_LINES = 200
+_WIDTH = 110
+_OPEN_LAYERS = 6
+"""A model of more layers shows them folded."""
+
+_NUMBERED = re.compile(r"(?P<name>.*\D)(?P<number>\d+)")
+_HEAD = ("variable", "type", "shape", "parameters", "on", "copies")
+
+
+def model_text(model: LayerNode) -> str:
+    """A line for each layer and each variable."""
+    lines = list(_lines(model, ""))
+    if (more := len(lines) - _MAX_LINES) > 0:
+        lines[_MAX_LINES:] = [and_more(more)]
+    return plain("\n".join(shortened(line, _WIDTH) for line in lines))
+
+
+def _lines(layer: LayerNode, indent: str) -> Iterator[str]:
+    yield f"{indent}{_title(layer)}"
+    rows = [_cells(variable) for variable in layer.variables]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"{indent}    {'  '.join(cells)}".rstrip()
+    for inner in layer.layers:
+        yield from _lines(inner, f"{indent}  ")
+    if layer.omitted:
+        yield f"{indent}  {and_more(layer.omitted)}"
+
+
+def model_html(model: LayerNode) -> str:
+    """The layers as sections that fold, each with a table of its variables."""
+    is_small = _count(model) <= _OPEN_LAYERS
+    return f"<div>{_section(model, is_open=True, inner_open=is_small)}</div>"
+
+
+def _section(layer: LayerNode, *, is_open: bool, inner_open: bool) -> Markup:
+    title = _title(layer)
+    if not (layer.variables or layer.layers or layer.omitted):
+        return block(title)
+    parts = []
+    if layer.variables:
+        rows = [_cells(variable) for variable in layer.variables]
+        kept = [at for at in range(len(_HEAD)) if any(row[at] for row in rows)]
+        body = [[_marked(row[at]) for at in kept] for row in rows]
+        parts.append(scrolled(table(body, head=[_HEAD[at] for at in kept], named=True)))
+    parts += [
+        _section(inner, is_open=inner_open or _differs(inner), inner_open=inner_open)
+        for inner in layer.layers
+    ]
+    parts.append(block(and_more(layer.omitted) if layer.omitted else ""))
+    content = f'<div style="margin-left:16px">{"".join(parts)}</div>'
+    return folded(title, content, is_open=is_open)
+
+
+def _marked(cell: str) -> str:
+    return badge(cell, ORANGE) if "≠" in cell else cell
+
+
+def _title(layer: LayerNode) -> str:
+    """A layer's class, name, result and parameters, and whether its copies are equal."""
+    parts = [f"{layer.type_name} {layer.name}", layer.output]
+    if layer.shared:
+        return " · ".join([parts[0], "shared with the layer of that name above"])
+    variables = layer.all_variables()
+    if variables:
+        count = sum(variable.parameters for variable in variables)
+        parts.append(f"{counted(count, 'parameter')}, {byte_count(_bytes(variables))}")
+        fixed = sum(variable.parameters for variable in variables if not variable.trainable)
+        if fixed:
+            parts.append(f"{grouped(fixed)} not trainable")
+        copied = [variable for variable in variables if variable.differs is not None]
+        if _differs(layer):
+            parts.append("copies ≠")
+        elif copied and len(copied) == len(variables):
+            parts.append("all copies equal")
+    return " · ".join(filter(None, parts))
+
+
+def _cells(variable: ModelVariable) -> tuple[str, ...]:
+    return (
+        variable.name + ("" if variable.trainable else " (not trainable)"),
+        variable.dtype,
+        shape_phrase(variable.shape),
+        grouped(variable.parameters),
+        devices_phrase(variable.devices),
+        _copies_phrase(variable),
+    )
+
+
+def devices_phrase(devices: Sequence[str]) -> str:
+    """Cores or devices in a few words: `"cores 0 to 7"` where their numbers follow each other."""
+    unique = list(dict.fromkeys(devices))
+    found = [_NUMBERED.fullmatch(device) for device in unique]
+    named = [(match["name"], int(match["number"])) for match in found if match]
+    if len(named) == len(unique) > 2:
+        name, begin = named[0]
+        if named == [(name, begin + place) for place in range(len(named))]:
+            several = "cores " if name == "core " else name
+            return f"{several}{begin} to {named[-1][1]}"
+    if len(unique) > 4:
+        return f"{unique[0]}, {unique[1]}, … {unique[-1]}"
+    return ", ".join(unique)
+
+
+def _copies_phrase(variable: ModelVariable) -> str:
+    if variable.cut or len(variable.devices) < 2:
+        return variable.cut
+    copies = f"{len(variable.devices)} copies"
+    if variable.differs is None:
+        return copies
+    if not variable.differs:
+        return f"{copies}, equal"
+    named = ", ".join(map(str, variable.differs[:4]))
+    more = f" {and_more(len(variable.differs) - 4)}" if len(variable.differs) > 4 else ""
+    return f"{copies}: replica {named}{more} ≠ replica 0"
+
+
+def _differs(layer: LayerNode) -> bool:
+    return any(variable.differs for variable in layer.all_variables())
+
+
+def _bytes(variables: Sequence[ModelVariable]) -> int:
+    """The memory of one copy of each variable."""
+    return sum(math.ceil(one.parameters * _bits(one.dtype) / 8) for one in variables)
+
+
+def _bits(dtype: str) -> int:
+    digits = "".join(char if char.isdigit() else " " for char in dtype).split()
+    return int(digits[0]) if digits else 8
+
+
+def _count(layer: LayerNode) -> int:
+    return len(layer.layers) + sum(map(_count, layer.layers))
