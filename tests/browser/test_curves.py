@@ -98,12 +98,15 @@ def test_nan(host: Any, page: Any, screenshot: Any) -> None:
     history = trained(steps=200, total=500)
     for step in range(201, 260):
         history.append(step, loss=math.nan, accuracy=0.1)
+        if step >= 204:
+            history.append(step, val_loss=math.nan)
     history.append(260, lr=0.001)
     history.finish(stopped=True)
     host(lambda: CurvesWidget(history))
     root = page.locator(ROOT)
     expect(root).to_have_attribute("data-state", "stopped")
     expect(root.get_by_text("NaN at 201")).to_be_visible()
+    expect(root.get_by_text("NaN at 204")).to_be_visible()  # its label stands below the first one
     both_themes(page, screenshot, "nan")
 
 

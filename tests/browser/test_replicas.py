@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -228,6 +229,23 @@ def test_truth_values_are_counted_and_integers_whole(host: Host, page: Any) -> N
     )
     host(widget_of(np.int64(2**40), np.int64(1)))
     expect(page.locator(ROOT).last).to_contain_text("1099511627776")
+
+
+def test_ragged_values_keep_their_rows(host: Host, page: Any, screenshot: Any) -> None:
+    flat = describe_replica_values(Values(np.array([1, 2, 3, 3]), np.array([1, 2, 3, 4])))
+    (section,) = flat.sections
+    values = tuple(
+        replace(value, kind="ragged", shape=(3, None), texts=("4 values in 3 rows",), rows=rows)
+        for value, rows in zip(section.values, [((2, 0, 2),), ((2, 0, 2),)], strict=True)
+    )
+    described = replace(flat, sections=(replace(section, values=values),))
+    host(lambda: ReplicasWidget(described))
+    rows = page.locator(f"{PANEL} >> nth=1 >> tr")
+    assert rows.all_inner_texts() == ["1\t2", "empty", "3\t4"]
+    expect(page.locator(".tpunb-replicas-unlike")).to_have_text(["4"])
+    screenshot(page.locator(ROOT))
+    press(page, "Gather")
+    expect(page.locator(f"{PANEL} tr")).to_have_count(6)
 
 
 def test_axes_have_labels(host: Host, page: Any, screenshot: Any) -> None:

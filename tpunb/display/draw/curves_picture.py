@@ -79,6 +79,8 @@ _PLOT_HEIGHT = 190
 _LEGEND_LINE = 17
 _NOTE_CHARACTERS = 130
 _FAINT = 0.22
+_BAND = 0.26
+"""Between the opacities that the live curves have on light pages and on dark ones."""
 # More rows are averaged in groups first: a group is far narrower than the smoothing.
 _SMOOTHED_ROWS = 20_000
 
@@ -297,7 +299,7 @@ class _Panel:
         if spread and line.lows is not None and line.highs is not None:
             band = [within_reach(line.lows, log=log), within_reach(line.highs, log=log)]
             steps, (lows, highs) = thinned(line.steps, band, buckets)
-            axes.fill_between(steps, lows, highs, color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(steps, lows, highs, color=colour, alpha=_BAND, linewidth=0)
         raw = within_reach(line.values, log=log)
         steps, (values,) = thinned(line.steps, [raw], buckets)
         shape = {"color": colour, "linestyle": style, "solid_joinstyle": "round"}

@@ -265,6 +265,8 @@ def _header(topology: TopologyDescription) -> list[str]:
     ]
     if _has_dots(topology):
         lines[2] += " · one dot a chip, hosts by colour"
+    elif topology.mesh[2] > 1:
+        lines[2] += " · diagonal links lead to the next planes"
     return [line for line in lines if line]
 
 
@@ -383,9 +385,15 @@ def _draw_hosts(canvas: Canvas, plane: Plane, page: _Page, shades: list[int]) ->
 
 
 def _draw_links(canvas: Canvas, topology: TopologyDescription, plane: Plane, page: _Page) -> None:
-    """Links between neighbours, and stubs where an axis closes to a ring."""
-    width, height, _ = topology.mesh
+    """Links between neighbours, and stubs where an axis closes to a ring.
+
+    Links to the next plane and to the one before leave a chip at its upper right and
+    lower left corner.
+    """
+    width, height, depth = topology.mesh
     links, stubs = [], []
+    corner = 0.48 * page.pitch
+    chips = {(x, y, z) for x, y, z, _ in topology.coordinates}
     reach = page.pitch / 2 + min(20.0, page.pitch / 2 - 2)
     for x, y in plane.chips:
         here = page.centre(x, y, plane.z)
@@ -401,6 +409,12 @@ def _draw_links(canvas: Canvas, topology: TopologyDescription, plane: Plane, pag
                 stubs.append((here, (here[0] - across, here[1] - down)))
             if wraps and side == last:
                 stubs.append((here, (here[0] + across, here[1] + down)))
+        for step, last in ((1, depth - 1), (-1, 0)):
+            end = (here, (here[0] + step * corner, here[1] - step * corner))
+            if (x, y, plane.z + step) in chips:
+                links.append(end)
+            elif topology.wraps[2] and plane.z == last:
+                stubs.append(end)
     thick = 3.0 if page.pitch > 40 else 2.0
     canvas.lines(links, colour=_LINK, width=thick, layer=2)
     canvas.lines(stubs, colour=_LINK, width=thick, dashed=True, layer=2)

@@ -62,11 +62,12 @@ export function paintSpread(u, state, view) {
 export function paintMarks(u, state, view) {
   if (!state) return;
   const ratio = devicePixelRatio || 1;
+  const labels = [];
   inside(u, (context, x) => {
     state.lines.forEach((line) => {
       if (line.hidden) return;
       context.strokeStyle = context.fillStyle = view.colourOf(line);
-      paintBad(context, u, line.series, state, x, ratio);
+      paintBad(context, u, line.series, state, { x, ratio, labels });
     });
   });
   const context = u.ctx;
@@ -92,8 +93,11 @@ function paintPoints(context, u, { x: steps, y: values }, [low, high], ratio) {
   });
 }
 
-/** A dashed line where the first value is no number, and ticks below all of them. */
-function paintBad(context, u, series, state, x, ratio) {
+/**
+ * A dashed line where the first value is no number, and ticks below all of them. Its label
+ * goes below those of other lines that it would cover.
+ */
+function paintBad(context, u, series, state, { x, ratio, labels }) {
   const first = series.firstBad();
   if (first < 0) return;
   const { top, height } = u.bbox;
@@ -121,7 +125,11 @@ function paintBad(context, u, series, state, x, ratio) {
   const left = at + (at + 40 * ratio > u.bbox.left + u.bbox.width ? -32 : 5) * ratio;
   context.textAlign = "left";
   context.textBaseline = "top";
-  context.fillText(text, left, top + 2 * ratio);
+  const taken = labels.filter((other) => Math.abs(other.left - left) < 34 * ratio).map(({ row }) => row);
+  let row = 0;
+  while (taken.includes(row)) row += 1;
+  labels.push({ left, row });
+  context.fillText(text, left, top + (2 + 14 * row) * ratio);
 }
 
 function paintBest(context, u, line, state, view, ratio) {

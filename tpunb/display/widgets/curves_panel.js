@@ -96,7 +96,8 @@ export function curvePanel(view, title) {
     });
     chart = new uPlot({
       width, height, series: [{}, ...series], legend: { show: false }, pxAlign: 0,
-      padding: [8, 10, 0, 0],
+      // Half of the last step's label stands beside the plot.
+      padding: [8, () => Math.max(10, 4 + 3.4 * stepText(Math.floor(state.range[1])).length), 0, 0],
       scales: {
         x: { time: false, range: () => state.range },
         y: { distr: state.log ? 3 : 1, log: 10, range: () => state.bounds },

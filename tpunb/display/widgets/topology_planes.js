@@ -7,6 +7,8 @@ import { mixed, inkOn } from "./topology_colours.js";
 /** Pixels a chip from which on chips have their cores, and all of their details. */
 const CORES_FROM = 9;
 export const CHIPS_FROM = 22;
+/** Chips, of a cell's width, from its middle to the end of a link to another plane. */
+const CORNER = 0.48;
 
 /** Draws the planes; returns how closely: `"dots"`, `"cores"` or `"chips"`. */
 export function drawPlanes(context, look) {
@@ -84,9 +86,12 @@ function drawHostNames(context, look, size) {
   }
 }
 
-/** Links between neighbours, and stubs where an axis closes to a ring. */
+/**
+ * Links between neighbours, and stubs where an axis closes to a ring. Links to the next plane
+ * and to the one before leave a chip at its upper right and lower left corner.
+ */
 function drawPlaneLinks(context, { topology, page, view, theme }, size) {
-  const { width, height, wraps } = topology;
+  const { width, height, depth, wraps } = topology;
   const [links, stubs] = [new Path2D(), new Path2D()];
   const middle = (x, y, z) => view.screen(chipCorner(page, [x, y, z])).map((part) => part + size / 2);
   const join = (path, [x, y], [toX, toY]) => {
@@ -105,6 +110,12 @@ function drawPlaneLinks(context, { topology, page, view, theme }, size) {
         if (wraps[0] && x === width - 1) join(stubs, here, [here[0] + reach, here[1]]);
         if (wraps[1] && y === 0) join(stubs, here, [here[0], here[1] - reach]);
         if (wraps[1] && y === height - 1) join(stubs, here, [here[0], here[1] + reach]);
+        for (const step of [1, -1]) {
+          const last = step > 0 ? depth - 1 : 0;
+          const corner = [here[0] + step * size * CORNER, here[1] - step * size * CORNER];
+          if (coreOf(topology, x, y, z + step) >= 0) join(links, here, corner);
+          else if (wraps[2] && z === last) join(stubs, here, corner);
+        }
       }
     }
   }
