@@ -73,7 +73,8 @@ def memory_per_core(strategy: Any, description: TopologyDescription) -> tuple[in
     for part in parts.values():
         core = core_of.get(device_of(getattr(part, "device", "")))
         if core is not None:
-            held[core] += _size(part)
+            elements = part.shape.num_elements() if part.shape.rank is not None else None
+            held[core] += int((elements or 0) * part.dtype.size)
     return tuple(held)
 
 
@@ -121,8 +122,3 @@ def _parts(variable: Any) -> Iterator[Any]:
     for component in variable.values:
         copies = getattr(component, "variables", None)
         yield from copies if isinstance(copies, list | tuple) else (component,)
-
-
-def _size(part: Any) -> int:
-    elements = part.shape.num_elements() if part.shape.rank is not None else None
-    return int((elements or 0) * part.dtype.size)

@@ -116,7 +116,8 @@ class _Reader:
         inner = _inner_layers(layer)
         theirs = {id(weight) for one in inner for weight in _weights(one)}
         weights = [weight for weight in _weights(layer) if id(weight) not in theirs]
-        variables = [self._variable(weight) for weight in weights if self._is_new(weight)]
+        new = [weight for weight in weights if id(weight) not in self._variables]
+        self._variables.update(map(id, new))
         nodes: list[LayerNode] = []
         for one in inner if depth < _MAX_DEPTH else ():
             if len(self._layers) >= MAX_LAYERS:
@@ -126,15 +127,10 @@ class _Reader:
             name,
             kind,
             guarded(lambda: _output_shape(layer), ""),
-            tuple(variables),
+            tuple(map(self._variable, new)),
             tuple(nodes),
             omitted=len(inner) - len(nodes),
         )
-
-    def _is_new(self, weight: Any) -> bool:
-        new = id(weight) not in self._variables
-        self._variables.add(id(weight))
-        return new
 
     def _variable(self, weight: Any) -> ModelVariable:
         dtype = getattr(weight.dtype, "name", None) or str(weight.dtype)

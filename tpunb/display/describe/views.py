@@ -27,7 +27,6 @@ from tpunb.display.describe.statistics import (
 )
 from tpunb.display.describe.values import (
     Preview,
-    ReplicaValue,
     computable,
     preview_of,
     replica_value,
@@ -121,7 +120,10 @@ class _DeviceElements:
     tensor: Any
 
     def described(self) -> tuple[Preview, Statistics]:
-        return _preview_of(replica_value(self.tensor, preview=preview_of))
+        value = replica_value(self.tensor, preview=preview_of)
+        if value.preview is None or value.statistics is None:
+            raise ValueError("Only numbers can be computed with.")
+        return value.preview, value.statistics
 
     def counts(self, limits: tuple[float, float]) -> Array:
         return tensorflow_values.device_counts(self.tensor, limits, BINS)
@@ -248,12 +250,6 @@ def _mean(*parts: Array) -> Array:
 
 
 _COMBINE: dict[str, Callable[..., Array]] = {"difference": _difference, "sum": _sum, "mean": _mean}
-
-
-def _preview_of(value: ReplicaValue) -> tuple[Preview, Statistics]:
-    if value.preview is None or value.statistics is None:
-        raise ValueError("Only numbers can be computed with.")
-    return value.preview, value.statistics
 
 
 def _counts(piece: Array, limits: tuple[float, float]) -> Array:

@@ -114,6 +114,7 @@ class Canvas:
     ) -> None:
         """Draws boxes of one size with rounded corners in one go."""
         from matplotlib.collections import PathCollection
+        from matplotlib.transforms import Affine2D
 
         collection = PathCollection(
             [_rounded(*size, radius)],
@@ -125,7 +126,7 @@ class Canvas:
             zorder=layer,
         )
         # The path is in pixels with y downwards; the offset places its top left corner.
-        collection.set_transform(_flipped())
+        collection.set_transform(Affine2D().scale(1, -1))
         self.axes.add_collection(collection, autolim=False)
 
     def lines(
@@ -209,9 +210,3 @@ def _rounded(width: float, height: float, radius: float) -> Any:
 
     corner = min(radius, width / 2, height / 2)
     return BoxStyle.Round(pad=0, rounding_size=corner)(0, 0, width, height, 1)
-
-
-def _flipped() -> Any:
-    from matplotlib.transforms import Affine2D
-
-    return Affine2D().scale(1, -1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import GREEN, ORANGE, Markup, badge, block, escaped, table
@@ -107,13 +107,9 @@ def annotations_text(annotations: Annotations) -> str:
     """A line for each annotation, under one that counts them."""
     rows = [_row(annotation, annotations.logical_devices) for annotation in _shown(annotations)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [_line(row, widths) for row in rows]
+    padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    lines = [f"  {'  '.join(cells)}".rstrip() for cells in padded]
     return plain("\n".join([_title(annotations), *lines, *_more(annotations)]))
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-    return f"  {'  '.join(cells)}".rstrip()
 
 
 def annotations_html(annotations: Annotations) -> str:

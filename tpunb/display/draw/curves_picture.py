@@ -44,11 +44,7 @@ def curves_text(description: HistoryDescription) -> str:
         parts.append(", ".join(titles[:_MAX_NAMES]) + rest)
     if description.num_steps:
         parts.append(counted(description.num_steps, "step"))
-    return "\n".join([" · ".join(parts), *map(_shown_note, description.notes)])
-
-
-def _shown_note(note: str) -> str:
-    return f"Note: {note}"
+    return "\n".join([" · ".join(parts), *(f"Note: {note}" for note in description.notes)])
 
 
 def shown_of(description: HistoryDescription) -> list[str]:
@@ -105,7 +101,8 @@ def curves_png(
     """
     several = len(description.runs) > 1
     panels = description.panels
-    columns = _columns(len(panels))
+    # Panels beside each other; four make a square.
+    columns = 2 if len(panels) == 4 else max(1, min(len(panels), 3))
     rows = [panels[begin : begin + columns] for begin in range(0, len(panels), columns)]
     heights = [_row_height(row, columns) for row in rows]
     notes = [line for note in description.notes for line in textwrap.wrap(note, _NOTE_CHARACTERS)]
@@ -198,11 +195,6 @@ def thinned(
     return places[rows], [column[rows] for column in columns]
 
 
-def _columns(count: int) -> int:
-    """Panels beside each other; four make a square."""
-    return 2 if count == 4 else max(1, min(count, 3))
-
-
 def _legend_lines(panel: Panel, columns: int) -> int:
     return math.ceil(len(panel.lines) / (2 if columns == 1 else 1))
 
@@ -247,14 +239,11 @@ class _Panel:
         for number, line in enumerate(self.panel.lines):
             x = self.left + number % across * (self.width / across)
             y = self.top + 21 + number // across * _LEGEND_LINE
-            self._swatch(line, x, y + 7)
+            dashed = self.several and line.validation
+            ends = [((x, y + 7), (x + 15, y + 7))]
+            self.canvas.lines(ends, colour=self.colour(line), width=2.2, dashed=dashed)
             fit = (self.width / across - 22) / 6.3
             self.canvas.text(x + 22, y, _clipped(_legend_text(line), fit), size=11, colour=INK)
-
-    def _swatch(self, line: Line, x: float, y: float) -> None:
-        ends = [((x, y), (x + 15, y))]
-        dashed = self.several and line.validation
-        self.canvas.lines(ends, colour=self.colour(line), width=2.2, dashed=dashed)
 
     def draw(self, top: float, scale: str, weight: float, spread: bool) -> None:
         """Draws axes and lines below the legend."""

@@ -57,7 +57,9 @@ def _section(layer: LayerNode, *, is_open: bool, inner_open: bool) -> Markup:
     if layer.variables:
         rows = [_cells(variable) for variable in layer.variables]
         kept = [at for at in range(len(_HEAD)) if any(row[at] for row in rows)]
-        body = [[_marked(row[at]) for at in kept] for row in rows]
+        body = [
+            [badge(row[at], ORANGE) if "≠" in row[at] else row[at] for at in kept] for row in rows
+        ]
         parts.append(scrolled(table(body, head=[_HEAD[at] for at in kept], named=True)))
     parts += [
         _section(inner, is_open=inner_open or _differs(inner), inner_open=inner_open)
@@ -66,10 +68,6 @@ def _section(layer: LayerNode, *, is_open: bool, inner_open: bool) -> Markup:
     parts.append(block(and_more(layer.omitted) if layer.omitted else ""))
     content = f'<div style="margin-left:16px">{"".join(parts)}</div>'
     return folded(title, content, is_open=is_open)
-
-
-def _marked(cell: str) -> str:
-    return badge(cell, ORANGE) if "≠" in cell else cell
 
 
 def _title(layer: LayerNode) -> str:

@@ -182,7 +182,7 @@ def _section(section: Section, *, alone: bool) -> str:
     title = section_title(section, alone=alone and section.distributed)
     shown = section.values[:1] if section.all_equal else section.values[:_MAX_ROWS]
     labelled = section.distributed and not section.all_equal
-    statistics = any(_has_statistics(value) for value in shown)
+    statistics = any(value.statistics is not None and value.shape != () for value in shown)
     flagged = any(nonfinite_phrase(value.statistics) for value in shown)
     rows = []
     for replica, value in enumerate(shown):
@@ -205,11 +205,6 @@ def _head(*, labelled: bool, statistics: bool, flagged: bool) -> list[str]:
         *(("min", "mean", "max", "std") if statistics else ()),
         *(["not finite"] if flagged else []),
     ]
-
-
-def _has_statistics(value: ReplicaValue) -> bool:
-    """Whether statistics add anything to the value itself."""
-    return value.statistics is not None and value.shape != ()
 
 
 def _statistics_cells(value: ReplicaValue) -> list[str]:

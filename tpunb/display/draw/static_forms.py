@@ -9,7 +9,6 @@ from tpunb.display.describe.history_description import HistoryDescription
 from tpunb.display.describe.model_description import LayerNode
 from tpunb.display.describe.replicas import ReplicaValuesDescription
 from tpunb.display.describe.topology_description import TopologyDescription
-from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.connection_text import (
     annotations_html,
     annotations_text,
@@ -68,16 +67,8 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
             return {"text/plain": as_text(description), "text/html": as_html(description)}
     assert isinstance(description, ReplicaValuesDescription)
     plain = replicas_text(description)
-    if _fits_table(description):
+    values = [value for section in description.sections for value in section.values]
+    # All of the values are shown whole, or have nothing to draw.
+    if all(value.preview is None or value.preview.kind == "values" for value in values):
         return {"text/plain": plain, "text/html": replicas_html(description)}
     return {"text/plain": plain, "image/png": replicas_png(description)}
-
-
-def _fits_table(description: ReplicaValuesDescription) -> bool:
-    """Whether all of the values are shown whole, or have nothing to draw."""
-    values = [value for section in description.sections for value in section.values]
-    return all(_is_small(value) for value in values)
-
-
-def _is_small(value: ReplicaValue) -> bool:
-    return value.preview is None or value.preview.kind == "values"

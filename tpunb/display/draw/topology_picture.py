@@ -316,7 +316,7 @@ def _chips_page(topology: TopologyDescription, top: float) -> _Page:
     blocks = planes_of(topology)[0].blocks
     first = next(iter(blocks.values()), None)
     block = (first.width, first.height) if first else (width, height)
-    columns = _planes_across(depth)
+    columns = min(depth, 4)
     gap_x, gap_y = (14.0, 14.0 + _HOST_LABEL) if first else (0.0, 0.0)
     fixed = columns * ((width // block[0]) * gap_x + 36) + 2 * MARGIN
     widest = 66.0 if topology.cores_per_chip == 1 else 92.0
@@ -336,11 +336,6 @@ def _chips_page(topology: TopologyDescription, top: float) -> _Page:
         top=top,
     )
     return _Page(planes, pitch, block, gap_x, gap_y)
-
-
-def _planes_across(depth: int) -> int:
-    """How many planes to put beside each other."""
-    return min(depth, 4)
 
 
 def _draw_chips(canvas: Canvas, topology: TopologyDescription, page: _Page) -> None:

@@ -142,7 +142,7 @@ def _drawing(topology: TopologyDescription) -> list[str]:
 def _plane(plane: Plane, cells: dict[Position, str]) -> list[str]:
     """One plane: a box for each host, or bare chips if hosts are no blocks."""
     if not plane.blocks:
-        return _rows(cells, Block(0, 0, *_extent(cells)))
+        return _rows(cells, Block(0, 0, 1 + max(x for x, _ in cells), 1 + max(y for _, y in cells)))
     ordered = sorted(plane.blocks.items(), key=lambda item: (item[1].top, item[1].left))
     widest = len(f"host {max(plane.blocks)}")
     lines = []
@@ -150,10 +150,6 @@ def _plane(plane: Plane, cells: dict[Position, str]) -> list[str]:
         boxes = [_box(_rows(cells, block), f"host {host}", widest) for host, block in row]
         lines += [" ".join(parts) for parts in zip(*boxes, strict=True)]
     return lines
-
-
-def _extent(cells: dict[Position, str]) -> Position:
-    return 1 + max(x for x, _ in cells), 1 + max(y for _, y in cells)
 
 
 def _rows(cells: dict[Position, str], block: Block) -> list[str]:

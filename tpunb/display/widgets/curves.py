@@ -267,7 +267,7 @@ class Follower:
             if self._stop.wait(self._interval):
                 return
             idle = 0.0 if self._flush() else idle + self._interval
-            if self._is_over():
+            if all(history.finished for history in self._histories):
                 break
         with self._lock:
             self._thread = None
@@ -275,9 +275,6 @@ class Follower:
         # What was appended between the last flush and the call above has started no thread.
         if self._flush():
             self._start()
-
-    def _is_over(self) -> bool:
-        return all(history.finished for history in self._histories)
 
 
 class CurvesWidget(LiveWidget):
@@ -315,7 +312,9 @@ class CurvesWidget(LiveWidget):
     hidden = traitlets.List(traitlets.List()).tag(sync=True)
     awaited = traitlets.Int(0, min=0).tag(sync=True)
     # Read only when a page asks for the whole state: one that opens late gets all.
-    snapshot = traitlets.Bytes(b"").tag(sync=True, to_json=lambda _, widget: widget._snapshot())
+    snapshot = traitlets.Bytes(b"").tag(
+        sync=True, to_json=lambda _, widget: widget._stream.snapshot()
+    )
 
     _follower: Follower | None = None
 
@@ -331,7 +330,11 @@ class CurvesWidget(LiveWidget):
         **state: Any,
     ) -> None:
         self.histories = _histories(history)
-        self._metrics = None if metrics is None else frozenset(_names(metrics))
+        self._metrics = (
+            None
+            if metrics is None
+            else frozenset([metrics] if isinstance(metrics, str) else metrics)
+        )
         self._stream = CurvesStream(self.histories, self._metrics, paced=paced)
         self._sending = threading.Lock()
         self._text: str | None = None
@@ -421,9 +424,6 @@ class CurvesWidget(LiveWidget):
                 self.send(content, [columns])
         return True
 
-    def _snapshot(self) -> bytes:
-        return self._stream.snapshot()
-
     def _on_request(self, _: Any, content: Any, buffers: Any) -> None:
         """A page has missed something, and requests the whole state."""
         del buffers
@@ -444,7 +444,3 @@ def _histories(history: History | Sequence[History] | None) -> tuple[History, ..
     if not found:
         raise ValueError("curves need a history at least: CurvesWidget() makes one")
     return found
-
-
-def _names(metrics: Iterable[str]) -> tuple[str, ...]:
-    return (metrics,) if isinstance(metrics, str) else tuple(metrics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -168,7 +168,10 @@ def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict
             unless there is a device assignment.
     """
     _check(description)
-    facts = [line for line in _facts(description) if line]  # a replica on every core is said above
+    phrases = (topology_facts, links_phrase, assignment_phrase, program_phrase)
+    facts = [
+        line for phrase in phrases if (line := phrase(description))
+    ]  # a replica on every core is said above
     if connected and not description.num_replicas:
         cores = range(description.num_cores)
         description = replace(description, replicas=tuple(cores), logical_devices=(0,) * len(cores))
@@ -189,13 +192,6 @@ def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict
         "columns": columns,
     }
     return header, buffer
-
-
-def _facts(description: TopologyDescription) -> Iterable[str]:
-    yield topology_facts(description)
-    yield links_phrase(description)
-    yield assignment_phrase(description)
-    yield program_phrase(description)
 
 
 def _columns(description: TopologyDescription) -> dict[str, npt.NDArray[Any]]:
