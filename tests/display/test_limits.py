@@ -51,7 +51,7 @@ def plotted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def sent(widget: Any) -> dict[str, Any]:
-    snapshot = widget._snapshot()
+    snapshot = widget._stream.snapshot()
     size = int.from_bytes(snapshot[:8], "little")
     header: dict[str, Any] = json.loads(snapshot[8 : 8 + size])
     return header

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from tpunb._util.plain_text import hanging
-from tpunb._util.tables import PLAIN, Markup, escaped, table
+from tpunb._util.tables import PLAIN, Markup, escaped, scrolled, table
 from tpunb.errors.catalogue import ENTRIES, Clue, Entry, link
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -76,7 +76,7 @@ class Explanation:
         rows.append(("Source", Markup(", ".join(map(_anchor, self.sources)))))
         return (
             f'<div><div style="font-weight:600">{escaped(self.headline)}</div>'
-            f"{table(rows, named=True, style=PLAIN)}</div>"
+            f"{scrolled(table(rows, named=True, style=PLAIN))}</div>"
         )
 
 

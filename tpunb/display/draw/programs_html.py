@@ -272,20 +272,6 @@ def _whole(text: str) -> Markup:
 
 
 def _more(tables: shown.Tables, name: str, drawn: int = 0, there: int = 0) -> str:
-<<<<<<< HEAD
-    """How many rows are left out, here and before, and what no row accounts for."""
-    omitted = tables.omitted.get(name, 0) + max(there - drawn, 0)
-    rest = tables.rest.get(name, "")
-    return (_small(and_more(omitted)) if omitted else "") + (_small(rest) if rest else "")
-
-
-def _folded(title: str, content: str, *, is_open: bool = False) -> str:
-    opened = " open" if is_open else ""
-    return (
-        f'<details{opened}><summary style="{_TITLE}">{escaped(title)}</summary>{content}</details>'
-    )
-=======
-    """The line that says how many rows are left out, here and before."""
-    rest = tables.omitted.get(name, 0) + max(there - drawn, 0)
-    return _small(and_more(rest)) if rest else ""
->>>>>>> 7e2a50d (Models and layers as trees of their variables; ragged values keep their rows)
+    parts: list[str] = [scrolled(table(rows, head=head, named=True, style=LINED))]
+    if note := shown.types_note(programs):
+        parts.append(_small(note))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpunb._util.plain_text import plain, shortened_between
-from tpunb._util.tables import ORANGE, Markup, block, escaped, table
+from tpunb._util.tables import ORANGE, Markup, block, escaped, scrolled, table
 from tpunb._util.units import counted, grouped
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import Statistics
@@ -195,7 +195,7 @@ def _section(section: Section, *, alone: bool) -> str:
     head = _head(labelled=labelled, statistics=statistics, flagged=flagged)
     more = len(section.values) - len(shown)
     note = block(and_more(more)) if more and not section.all_equal else ""
-    return f"{block(title)}{table(rows, head=head, named=labelled)}{note}"
+    return f"{block(title)}{scrolled(table(rows, head=head, named=labelled))}{note}"
 
 
 def _head(*, labelled: bool, statistics: bool, flagged: bool) -> list[str]:
