@@ -1,1 +1,1 @@
-"""What is shown: described first, then drawn as text, picture, table or widget."""
+"""Displays of values: described first, then drawn as text, picture, table or widget."""

@@ -1,4 +1,4 @@
-"""What takes long shows how far it is, and leaves one line that is the same in every run."""
+"""Progress of what takes long; it leaves one line that is the same in every run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CurvesDisplay:
 
     @property
     def live(self) -> bool:
-        """Whether the curves have been shown already."""
+        """True if the curves have been shown already."""
         return self._widget is not None
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class RunDisplay:
         self._steps = steps
 
     def _progress(self) -> str:
-        """How far the run is, how fast, and how long it will take."""
+        """The progress of the run, its speed, and the time that is left."""
         of = f" of {grouped(self._total)}" if self._total is not None else ""
         parts = [f"step {grouped(self._steps)}{of}"]
         now = time.monotonic()
@@ -220,7 +220,7 @@ class RunDisplay:
         return [f"{_rate(rate)} steps/s", *examples]
 
     def _taken(self) -> str:
-        """How long all of it has taken."""
+        """The time of the whole run."""
         seconds = time.monotonic() - self._entered
         return duration(seconds if seconds < 1 else round(seconds))
 

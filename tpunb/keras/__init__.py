@@ -1,4 +1,4 @@
-"""What Keras 3 and tf_keras get from us; neither of them is imported."""
+"""The callback for Keras 3 and tf_keras; neither of them is imported."""
 
 from tpunb.keras.callback import LiveCurves
 

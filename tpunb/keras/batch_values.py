@@ -1,4 +1,4 @@
-"""What single batches have measured, from the means since the epoch's start that Keras logs."""
+"""Values of single batches, from the means since the epoch's start that Keras logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLUR = 2.0**-24 / 0.002
 
 
 class _Mark(NamedTuple):
-    """What the metrics held between two executions.
+    """The metrics' weights between two executions.
 
     Attributes:
         step: The last step that was done; None for that of the last row.
@@ -38,7 +38,7 @@ class _Mark(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """How far a metric has come in its epoch: its weight, and its mean so far."""
+    """A metric's progress in its epoch: its weight, and its mean so far."""
 
     weight: float = 0.0
     mean: float = 0.0
@@ -93,7 +93,7 @@ class BatchValues:
 
     @property
     def marked(self) -> bool:
-        """Whether the weights have been looked at in this epoch."""
+        """True if the weights have been looked at in this epoch."""
         return self._step > self._first or bool(self._marks)
 
     def mark(self, step: int | None, *, ends: bool = False) -> None:
@@ -236,7 +236,7 @@ def _flat(model: Any) -> Iterator[Any]:
 
 
 def _is_mean(metric: Any) -> bool:
-    """Whether what a metric logs is its total by its count."""
+    """Returns whether what a metric logs is its total by its count."""
     if not (hasattr(metric, "total") and hasattr(metric, "count")):
         return False
     owner = next((kind for kind in type(metric).__mro__ if "result" in vars(kind)), object)
@@ -248,14 +248,14 @@ def _is_of_keras(thing: Any) -> bool:
 
 
 def _logs_of_one_replica(model: Any) -> bool:
-    """Whether batches are logged for one of several replicas, as Keras 3 does."""
+    """Returns whether batches are logged for one of several replicas, as Keras 3 does."""
     strategy = getattr(model, "distribute_strategy", None)
     roots = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     return "keras" in roots and getattr(strategy, "num_replicas_in_sync", 1) > 1
 
 
 def _is_same(one: float, other: float) -> bool:
-    """Whether two numbers are the same as far as 32 bits go; what is not finite may be."""
+    """Returns whether two numbers are the same as far as 32 bits go; what is not finite may be."""
     if not (math.isfinite(one) and math.isfinite(other)):
         return True
     return math.isclose(one, other, rel_tol=_SAME, abs_tol=1e-12)

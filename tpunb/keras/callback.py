@@ -20,7 +20,7 @@ _PER = ("auto", "batch", "epoch")
 
 
 class _Fit(NamedTuple):
-    """What lives as long as one training."""
+    """The state of one training."""
 
     curves: LogRecorder
     display: CurvesDisplay
@@ -264,7 +264,7 @@ class LiveCurves:
         raise Stopped(_account(fit.curves))
 
     def _overdue(self) -> BaseException:
-        """What ends a batch that takes too long; the run ends with its cell."""
+        """The exception that ends a batch that takes too long; the run ends with its cell."""
         if self._fit is None:
             return KeyboardInterrupt()
         self._fit.curves.collect()
@@ -317,7 +317,7 @@ def _names(metrics: Iterable[str]) -> tuple[str, ...]:
 
 
 def _notes(model: Any) -> dict[str, str]:
-    """What is known of this training before its first step, and grows with what is seen."""
+    """Notes about this training; there may be some before its first step."""
     if "tensorflow" not in sys.modules:
         return {}  # another backend of Keras 3
     from tpunb.virtual import fit_notes
@@ -329,7 +329,7 @@ def _notes(model: Any) -> dict[str, str]:
 
 
 def _link() -> str:
-    """What the live displays of the open connection have in common; empty without one."""
+    """The link of the open connection's live displays; empty without a connection."""
     from tpunb.connection.connection import latest_connection
 
     connection = latest_connection()
@@ -337,7 +337,7 @@ def _link() -> str:
 
 
 def _account(curves: LogRecorder, *, half_done: bool = False) -> str:
-    """What a training that was stopped has done, and how to continue."""
+    """Says what a stopped training has done, and how to continue."""
     done = "1 step" if curves.done == 1 else f"{curves.done} steps"
     epoch = curves.epoch + curves.epoch_is_done
     where, kept = "", "The model keeps its weights"
@@ -351,6 +351,6 @@ def _account(curves: LogRecorder, *, half_done: bool = False) -> str:
 
 
 def _restores(early: Any) -> bool:
-    """Whether early stopping has brought the best weights back."""
+    """Returns whether early stopping has brought the best weights back."""
     stopped = getattr(early, "stopped_epoch", 0) > 0
     return stopped and bool(getattr(early, "restore_best_weights", False))

@@ -123,7 +123,7 @@ class LogRecorder:
 
     @property
     def epoch_is_done(self) -> bool:
-        """Whether the current epoch lacks at most its validation; False if unknown."""
+        """True if the current epoch lacks at most its validation; False if unknown."""
         return self._steps is not None and self.done == (self.epoch + 1) * self._steps
 
     def wait(self) -> None:
@@ -149,7 +149,7 @@ class LogRecorder:
             self._append(step, numbers)
 
     def _of_epoch(self, numbers: dict[str, float]) -> dict[str, float]:
-        """What of an epoch's numbers no batch has: a mean over the epoch is no batch's value."""
+        """An epoch's numbers that no batch has: a mean over the epoch is not a batch's value."""
         per_batch = self._values.drawn if self._per != "epoch" else frozenset()
         kept = set(numbers) - per_batch
         if self._per == "batch":
@@ -231,7 +231,7 @@ def _fetched(rows: Sequence[tuple[int, Logs]]) -> Sequence[tuple[int, Logs]]:
 
 
 def _numbers(items: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    """Those of the logs that are one number, without the rate."""
+    """The logs that are a single number, without the rate."""
     found = {
         name: value if type(value) is float else _number(value)
         for name, value in items

@@ -1,4 +1,4 @@
-"""How a training that Keras runs is ended, also where Keras calls no callback at its end."""
+"""Ends a training that Keras runs, also where Keras calls no callback at its end."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TrainingGuard:
 
     @property
     def keras_history(self) -> Any:
-        """What `fit` would return; None where it is not known."""
+        """The object that `fit` would return; None where it is not known."""
         return getattr(self._owner() if self._owner is not None else None, "_history", None)
 
     def _on_cell_end(self, _: Any = None) -> None:
@@ -96,7 +96,7 @@ class TrainingGuard:
 
 
 def _can_cancel() -> bool:
-    """Whether the notebook's cell makes TensorFlow's calls stoppable."""
+    """Returns whether the notebook's cell makes TensorFlow's calls stoppable."""
     stoppable = sys.modules.get("tpunb.virtual.stoppable")
     return stoppable is not None and stoppable.is_entered()
 

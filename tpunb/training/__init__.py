@@ -1,1 +1,1 @@
-"""What a training run measures: its history, as columns, a table and a figure."""
+"""The measurements of a training run: its history, as columns, a table and a figure."""

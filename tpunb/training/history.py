@@ -1,4 +1,4 @@
-"""What a training run has measured, step by step: a plain object to append to, and as a table."""
+"""The measurements of a training run, step by step: an object to append to, and as a table."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class History:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over."""
+        """True if the run is over."""
         return bool(self._ended)
 
     @property
@@ -245,7 +245,7 @@ class History:
         return max((step for step in steps if step is not None), default=None)
 
     def __len__(self) -> int:
-        """How many values the longest of the metrics has."""
+        """The number of values of the longest metric."""
         return max((len(series.steps) for series in list(self._series.values())), default=0)
 
     def __bool__(self) -> bool:
@@ -264,7 +264,7 @@ class History:
         return ", ".join([*shown, *more])
 
     def columns(self, name: str, start: int = 0) -> Columns:
-        """What a metric has measured, from a row on, as a copy.
+        """A copy of a metric's columns, from a row on.
 
         Raises:
             KeyError: If there is no such metric.
@@ -274,7 +274,7 @@ class History:
         return self._series[name].read(start)
 
     def rows(self, name: str) -> int:
-        """How many values a metric has."""
+        """The number of values of a metric."""
         return len(self._series[name].steps)
 
     def steps(self, name: str) -> Ints:

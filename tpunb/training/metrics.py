@@ -1,4 +1,4 @@
-"""What a metric's name implies, its values as numbers, and which metrics are drawn together."""
+"""The meaning of a metric's name, its values as numbers, and the metrics of each panel."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _ROLE = re.compile(r"(?P<role>train|training|val|valid|validation|eval|test)[_/.
 
 
 def goal_of(name: str) -> str:
-    """Which value of a metric is its best, by the last word of its name that implies it.
+    """The goal of a metric, `min` or `max`, by the last word of its name that implies it.
 
     Returns:
         `min` for a loss or an error, `max` for an accuracy or a score, else an

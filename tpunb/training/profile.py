@@ -1,4 +1,4 @@
-"""What a profiler has recorded: where the time of steps and operations went."""
+"""A profiler's record: the time of steps and operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _APART = 3
 
 @dataclasses.dataclass(frozen=True)
 class StepTimes:
-    """Where a time went: each moment counts once, in seconds.
+    """The parts of a time: each moment counts once, in seconds.
 
     Attributes:
         name: Of the step, such as `"train 3"`.
@@ -72,7 +72,7 @@ class Operation:
 
 @dataclasses.dataclass
 class Profile:
-    """Where the time of a run went. A `with tpunb.profile()` fills it when it ends.
+    """The time of a run and its parts. A `with tpunb.profile()` fills it when it ends.
 
     Attributes:
         whole: All that was recorded.

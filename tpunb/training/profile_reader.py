@@ -40,11 +40,11 @@ class Spans:
         return iter(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
 
     def within(self, start: int, end: int) -> int:
-        """How many ticks from a start to an end are in the set."""
+        """Counts the ticks of the set from a start to an end."""
         return self._until(end) - self._until(start)
 
     def _until(self, tick: int) -> int:
-        """How many ticks before a tick are in the set."""
+        """Counts the ticks of the set before a tick."""
         place = int(np.searchsorted(self.starts, tick))
         if not place:
             return 0
@@ -74,7 +74,7 @@ _NOTE_MOST = f"Only the first {grouped(MOST_EVENTS)} events of each device and t
 
 
 class Kind(enum.Enum):
-    """What an event of the host records.
+    """The kind of an event of the host.
 
     `CAPTURED` is an input pipeline's call of a function, `PRODUCER` the start of any function's
     run, `CONSUMER` a part of that run on any thread.
@@ -250,7 +250,7 @@ class _Host:
                 until = max(until, event.end)
 
     def waits(self) -> Spans:
-        """When steps waited for their data; not when one input pipeline waited for another."""
+        """The ticks at which steps waited for their data, not one input pipeline for another."""
         marked = self._marked()
         return Spans((e.start, e.end) for e, within in marked if e.kind is Kind.WAIT and not within)
 
@@ -261,7 +261,7 @@ class _Host:
             yield [e for e, within in marked if e.kind is Kind.OPERATION and not within]
 
     def tracing(self) -> int:
-        """How long functions were traced, in picoseconds."""
+        """The time of tracing functions, in picoseconds."""
         spans = Spans((e.start, e.end) for e, _ in self._marked() if e.kind is Kind.TRACING)
         return sum(end - start for start, end in spans)
 

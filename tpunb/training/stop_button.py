@@ -21,7 +21,7 @@ _UNHEARD = frozenset({"IPython.core.events", "_weakrefset", "weakref"})
 
 
 def can_unwind(frame: FrameType | None) -> bool:
-    """Whether what a frame raises reaches its caller, with everything put back that was set.
+    """Returns whether what a frame raises reaches its caller, with everything set put back.
 
     What is raised in a destructor, where a weak dictionary is told that a key is gone, or in what
     IPython calls before a cell is printed, and all goes on. What is raised while a context is
@@ -53,7 +53,7 @@ class Stopped(KeyboardInterrupt):
     """
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
+        """The lines that IPython shows in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -220,7 +220,7 @@ class StopButton:
         return self._entered and self._entries == entry
 
     def _is_echo(self) -> bool:
-        """Whether an interrupt is a reminder that came twice, and no second press."""
+        """Returns whether an interrupt is a reminder that came twice, and no second press."""
         return self.pressed and time.monotonic() - self._reminded < _SECONDS_OF_AN_ECHO
 
     def _await_own_signal(self) -> None:
@@ -232,7 +232,7 @@ class StopButton:
             time.sleep(0.001)
 
     def _call_former(self, former: Any, number: int, frame: FrameType | None) -> None:
-        """What would have happened without this handler."""
+        """Does what would have happened without this handler."""
         if callable(former):
             former(number, frame)
         elif former == signal.SIG_DFL:

@@ -1,4 +1,4 @@
-"""What a connection to a TPU consists of, and how much memory its variables hold."""
+"""The parts of a connection to a TPU, and the memory of its variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training histories look like: panels of lines."""
+"""Training histories as panels of lines."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def notes_of(histories: Sequence[History]) -> tuple[str, ...]:
 def chosen_series(
     histories: Sequence[History], kept: frozenset[str] | None
 ) -> tuple[list[tuple[int, str]], int]:
-    """What is shown of histories: the first runs, and of these the first panels.
+    """Chooses what is shown of histories: the first panels of the first runs.
 
     Args:
         histories: The histories.
@@ -186,7 +186,7 @@ def run_names(histories: Sequence[History]) -> list[str]:
 
 
 def is_wanted(metric: str, kept: frozenset[str] | None) -> bool:
-    """Whether a metric is to be shown: it or its panel is named."""
+    """Returns whether a metric is to be shown: it or its panel is named."""
     return kept is None or metric in kept or panel_of(metric)[0] in kept
 
 

@@ -1,4 +1,4 @@
-"""What JAX's arrays hold on each device; JAX is looked up among the loaded modules."""
+"""The parts of JAX's arrays on each device; JAX is looked up among the loaded modules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _array(value: Any) -> Any:
 
 
 def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
-    """What each of this process's devices holds, in the order of their numbers.
+    """The part on each of this process's devices, in the order of their numbers.
 
     Returns:
         An array of each device; None for what is no array of JAX's, or has no numbers.

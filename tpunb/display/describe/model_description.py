@@ -46,7 +46,7 @@ class ModelVariable:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the variable has."""
+        """The number of the variable's elements."""
         return math.prod(side or 0 for side in self.shape)
 
 
@@ -79,7 +79,7 @@ class LayerNode:
 
 
 def is_model(value: Any) -> bool:
-    """Whether a value is a layer or a model of Keras 3 or tf_keras."""
+    """Returns whether a value is a layer or a model of Keras 3 or tf_keras."""
     return any(
         kind.__name__ == "Layer" and kind.__module__.partition(".")[0] in ("keras", "tf_keras")
         for kind in type(value).__mro__

@@ -1,4 +1,4 @@
-"""What each replica holds: the leaves of a structure, and the value of each on every replica."""
+"""The values of the replicas: the leaves of a structure, and each leaf on every replica."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def leaves_of(value: Any) -> tuple[list[Leaf], int]:
 
 
 def _capacity(leaves: Sequence[Leaf], replicas: int) -> int:
-    """How many more leaves of so many replicas may be described; at least one in all."""
+    """The number of leaves of so many replicas that may still be described; at least one in all."""
     values = sum(len(leaf.parts) for leaf in leaves)
     capacity = min(MAX_SECTIONS - len(leaves), (MAX_VALUES - values) // max(1, replicas))
     return max(capacity, 0 if leaves else 1)
@@ -117,7 +117,7 @@ def _flatten(
 
 
 def _count(item: Any) -> int:
-    """How many leaves an item has, at least."""
+    """The number of leaves of an item, at least."""
     is_nest = isinstance(item, tuple | list | Mapping) and len(item) > 0
     return len(item) if is_nest and not _is_plain(list(itertools.islice(item, 1))) else 1
 
@@ -143,7 +143,7 @@ def _step(key: Any) -> str:
 
 
 def _is_plain(value: Sequence[Any]) -> bool:
-    """Whether a sequence holds only Python's numbers and strings: one leaf."""
+    """Returns whether a sequence holds only Python's numbers and strings: one leaf."""
     return all(isinstance(item, int | float | complex | str | bytes) for item in value)
 
 
@@ -182,7 +182,7 @@ class Section:
 
     @property
     def all_equal(self) -> bool:
-        """Whether several replicas hold the same."""
+        """True if several replicas hold the same."""
         return len(self.values) > 1 and not any(self.differs)
 
 
@@ -289,7 +289,7 @@ def _section(leaf: Leaf) -> Section:
 
 
 def _are_pictures_in_part(values: Sequence[ReplicaValue]) -> bool:
-    """Whether some of the values look like pictures, and others of the same shape do not.
+    """Returns whether some of the values look like pictures, and others of the same shape do not.
 
     Side by side they have to be drawn alike.
     """
@@ -321,7 +321,7 @@ def _values(parts: tuple[Any, ...], preview: PreviewMaker) -> Iterable[ReplicaVa
 
 
 def _waits_for_memory(part: Any) -> bool:
-    """Whether a part is an array that takes a while to read, without TensorFlow."""
+    """Returns whether a part is an array that takes a while to read, without TensorFlow."""
     if isinstance(part, np.ndarray):
         return part.nbytes > tensorflow_values.LARGE_BYTES
     return guarded(lambda: _is_large_here(part), False)

@@ -48,7 +48,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class ArraySummary:
-    """What is known of all elements of an array.
+    """Facts about all elements of an array.
 
     Attributes:
         statistics: Numbers about them.
@@ -125,7 +125,7 @@ class Tally:
 
     @property
     def statistics(self) -> Statistics:
-        """What has been counted."""
+        """The counts so far."""
         spread = combined_deviation(self.means, self.squares)
         return Statistics(self.minimum, self.mean, self.maximum, self.nans, self.infs, spread)
 

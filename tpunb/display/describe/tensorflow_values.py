@@ -75,12 +75,12 @@ def type_and_shape(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
 
 
 def _is_keras_variable(value: Any) -> bool:
-    """Whether a value is Keras 3's wrapper of a variable of TensorFlow's."""
+    """Returns whether a value is Keras 3's wrapper of a variable of TensorFlow's."""
     return type(value).__module__.partition(".")[0] == "keras" and hasattr(value, "assign")
 
 
 def variable_name(value: Any) -> str:
-    """What a variable is called; empty for any other value."""
+    """The name of a variable; empty for any other value."""
     tf = _tensorflow()
     if tf is None or not (isinstance(value, tf.Variable) or _is_keras_variable(value)):
         return ""
@@ -102,12 +102,12 @@ def composite_kind(value: Any) -> str:
 
 
 def is_symbolic(tensor: Any) -> bool:
-    """Whether a tensor is a graph's and has no value yet."""
+    """Returns whether a tensor is a graph's and has no value yet."""
     return not hasattr(tensor, "numpy")
 
 
 def is_large(tensor: Any) -> bool:
-    """Whether a tensor is too large to be pulled from its device."""
+    """Returns whether a tensor is too large to be pulled from its device."""
     size = int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size or 1)
     return size > LARGE_BYTES
 
@@ -181,7 +181,7 @@ def combined(tensors: Sequence[Any], mode: str) -> Any:
 
 
 def device_counts(tensor: Any, limits: tuple[float, float], bins: int) -> Array:
-    """How many finite elements lie in each of `bins` equal ranges between limits."""
+    """Counts the finite elements in each of `bins` equal ranges between limits."""
     tf = _tensorflow()
     with tf.device(tensor.device):
         numbers = tf.cast(tf.reshape(tensor, [-1]), tf.float32)

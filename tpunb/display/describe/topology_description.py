@@ -58,23 +58,23 @@ class TopologyDescription:
 
     @property
     def num_cores(self) -> int:
-        """How many cores there are."""
+        """The number of cores."""
         return len(self.coordinates)
 
     @property
     def num_chips(self) -> int:
-        """How many chips the mesh has."""
+        """The number of chips in the mesh."""
         width, height, depth = self.mesh
         return width * height * depth
 
     @property
     def num_hosts(self) -> int:
-        """How many hosts drive the cores."""
+        """The number of hosts that drive the cores."""
         return len(set(self.hosts))
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas are assigned; 0 without a device assignment."""
+        """The number of assigned replicas; 0 without a device assignment."""
         return 1 + max(self.replicas, default=UNASSIGNED)
 
     @property
@@ -287,7 +287,7 @@ def _block(places: Sequence[Position]) -> Block:
 
 
 def _regular(blocks: Iterable[Block]) -> bool:
-    """Whether blocks of one size lie on a grid of that size and fill it."""
+    """Returns whether blocks of one size lie on a grid of that size and fill it."""
     blocks = list(blocks)
     width, height = blocks[0].width, blocks[0].height
     aligned = all(

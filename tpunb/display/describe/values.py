@@ -1,4 +1,4 @@
-"""What the value on one replica looks like: its facts, and the elements to draw."""
+"""The value on one replica: its facts, and the elements to draw."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Preview:
 
     @property
     def sampled(self) -> bool:
-        """Whether elements were left out along an axis."""
+        """True if elements were left out along an axis."""
         return any(step > 1 for step in self.steps)
 
 
@@ -76,7 +76,7 @@ PreviewMaker = Callable[[tuple[int, ...], str, Statistics, Sampler], Preview]
 def preview_of(
     shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
 ) -> Preview:
-    """What to draw of an array; `sample` gets it, from wherever it is."""
+    """Chooses what to draw of an array; `sample` gets it, from wherever it is."""
     images = math.prod(shape) > SMALL and _image_shape(shape, dtype, statistics)
     if images:
         return _images(images, dtype, sample)
@@ -86,7 +86,7 @@ def preview_of(
 def preview_of_numbers(
     shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
 ) -> Preview:
-    """What to draw of an array that is no picture, or stands beside one that is none."""
+    """Chooses what to draw of an array that is not a picture, or stands beside one that is not."""
     del dtype, statistics
     size = math.prod(shape)
     if size <= SMALL:
@@ -106,7 +106,7 @@ def _step(length: int, most: int) -> int:
 
 
 def is_picture(shape: tuple[int | None, ...] | None, dtype: str, statistics: Statistics) -> bool:
-    """Whether an array looks like pictures."""
+    """Returns whether an array looks like pictures."""
     sides = [side for side in shape or () if side is not None]
     return bool(_image_shape(tuple(sides), dtype, statistics))
 
@@ -445,7 +445,7 @@ def _abridged(value: Any) -> Any:
 
 
 def guarded(call: Callable[[], _T], otherwise: _T) -> _T:
-    """What a call returns, or something else if it fails.
+    """Returns the result of a call, or something else if it fails.
 
     A display shows what it can: values come from anywhere, and one that
     cannot be read (a deleted buffer, an uninitialised variable, a repr with a

@@ -43,7 +43,7 @@ Mode = Literal["values", "difference", "mean", "sum"]
 
 @dataclass(frozen=True, slots=True)
 class ViewRequest:
-    """What to compute.
+    """A request for a view.
 
     Attributes:
         mode: The values themselves, their difference to a replica's, or their
@@ -63,7 +63,7 @@ class ViewRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """What was computed, for each replica or once for all.
+    """The answer to a request, for each replica or once for all.
 
     Attributes:
         values: The values to draw, with their statistics.

@@ -14,7 +14,7 @@ from tpunb.tpu.annotations import Annotation, Annotations
 
 
 def connection_title(connection: ConnectionDescription) -> str:
-    """What kind of TPU this is, in words."""
+    """The kind of TPU, in words."""
     name = connection.accelerator or connection.tpu
     if connection.kind == "virtual":
         return f"virtual TPU {name}".rstrip() + " (simulated on CPU)"
@@ -22,13 +22,13 @@ def connection_title(connection: ConnectionDescription) -> str:
 
 
 def arithmetic_rows(connection: ConnectionDescription) -> Iterable[tuple[str, str]]:
-    """That a virtual TPU has a TPU's arithmetic: a row, or none."""
+    """A row that says that a virtual TPU has a TPU's arithmetic, or none."""
     if connection.kind == "virtual" and connection.arithmetic == "tpu":
         yield "arithmetic", "tpu: float32 factors rounded to bfloat16, sums in float32"
 
 
 def replicas_phrase(connection: ConnectionDescription) -> str:
-    """How many replicas there are; empty where a display of the topology says it."""
+    """The number of replicas; empty where a display of the topology says it."""
     if connection.topology is not None and connection.topology.num_replicas:
         return ""
     return _replicas(connection, counted(connection.replicas, "replica"))
@@ -65,7 +65,7 @@ def connection_text(connection: ConnectionDescription) -> str:
 
 
 def introduction_text(connection: ConnectionDescription) -> str:
-    """What is connected to, beside a display of its topology."""
+    """The introduction of a connection, beside a display of its topology."""
     parts = (connection_title(connection), replicas_phrase(connection))
     return plain("\n".join([" · ".join(filter(None, parts)), *connection.notes]))
 
@@ -82,7 +82,7 @@ def connection_html(connection: ConnectionDescription) -> str:
 
 
 def introduction_html(connection: ConnectionDescription) -> str:
-    """What is connected to, beside a display of its topology."""
+    """The introduction of a connection, beside a display of its topology."""
     title = badge(connection_title(connection), _BADGES[connection.kind])
     line = Markup(f"{title} {escaped(replicas_phrase(connection))}")
     notes = "".join(block(note) for note in connection.notes)

@@ -48,7 +48,7 @@ def curves_text(description: HistoryDescription) -> str:
 
 
 def shown_of(description: HistoryDescription) -> list[str]:
-    """What is left out, such as `"12 of 10,000 metrics"`; empty where all is shown."""
+    """Phrases for what is left out, such as `"12 of 10,000 metrics"`; empty where all is shown."""
     pairs = (
         (len(description.runs), description.num_runs, "runs"),
         (len(description.panels), description.num_panels, "metrics"),

@@ -1,4 +1,4 @@
-"""What the doctor found as an HTML table; every text is escaped."""
+"""The doctor's findings as an HTML table; every text is escaped."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def number_text(value: Number | None) -> str:
 
 
 def sampled_phrase(rows: int, columns: int = 1, *, of: str = "") -> str:
-    """Which part of a value is drawn: `"1 in 2 rows drawn"`; empty where all of it is.
+    """The part of a value that is drawn: `"1 in 2 rows drawn"`; empty where all of it is.
 
     Args:
         rows: One in so many of the rows, or of what `of` says.

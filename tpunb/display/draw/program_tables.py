@@ -1,4 +1,4 @@
-"""What is shown of compiled programs, and in which words: in text, in HTML and in the widget."""
+"""The words and rows in which text, HTML and the widget show compiled programs."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ class Tables:
     rest: Mapping[str, str]
 
     def problem(self, row: Share) -> str:
-        """What the compiler refuses in a line; empty for nothing."""
+        """The errors of a line; empty for none."""
         return self.problems.get(row.line, "") if row.line is not None else ""
 
     @property
     def weighs_lines(self) -> bool:
-        """Whether anything is known of the lines of code."""
+        """True if anything is known of the lines of code."""
         return any(map(self._weight, self.lines))
 
     def heaviest_lines(self, count: int) -> list[Share]:
@@ -192,7 +192,7 @@ def _joined(timed: Iterable[Share], held: Iterable[Share]) -> list[Share]:
 def _weight(
     place: SourceLine | None, row: Share, peak: int, problems: Mapping[SourceLine, str]
 ) -> float:
-    """How much a line matters."""
+    """The weight of a line."""
     return float("inf") if place in problems else (row.fraction or 0.0) + row.memory / peak
 
 
@@ -256,7 +256,7 @@ def part_phrase(kind: str, size: int) -> str:
 
 
 def memory_limit(memory: ProgramMemory) -> str:
-    """What the data sheet has, beside what a program can use; empty where they are the same."""
+    """The data sheet's memory beside what a program can use; empty where they are the same."""
     if memory.data_sheet == memory.available:
         return ""
     usable, sheet = byte_count(memory.available), byte_count(memory.data_sheet)
@@ -287,15 +287,21 @@ def facts(program: Program) -> list[str]:
 
 
 def notes(program: Program) -> list[str]:
+<<<<<<< HEAD
     """What a reader has to know, and what the figures leave out."""
     found = list(program.notes)
     if program.time is not None and program.time.not_counted:
         found.append(f"Not counted: {' '.join(program.time.not_counted)}")
     return [shortened(note, _MAX_NOTE) for note in dict.fromkeys(found)]
+=======
+    """Notes for the reader, and what the figures leave out."""
+    left_out = () if program.time is None else program.time.not_counted
+    return [shortened(note, _MAX_NOTE) for note in dict.fromkeys((*program.notes, *left_out))]
+>>>>>>> 15907f7 (Displays, training and Keras: first lines of docstrings as one would say them)
 
 
 def tensor_source(tensor: Buffer) -> str:
-    """What made a tensor: an operation, a variable, an argument; and the layer."""
+    """The origin of a tensor: an operation, a variable, an argument; and the layer."""
     source = tensor.operation or tensor.kind
     if tensor.kind in ("variable", "argument") and tensor.node:
         source = f"{tensor.kind} {tensor.node}"
@@ -341,7 +347,7 @@ def _type_cells(row: TpuRow) -> tuple[str, ...]:
 
 
 def share_phrases(row: Share) -> tuple[str, str, str]:
-    """What a row takes of the time, in percent and in seconds, and of memory; empty for nothing."""
+    """A row's share of the time, in percent and in seconds, and of memory; empty for nothing."""
     return (
         percent(row.fraction) if row.fraction else "",
         duration(row.seconds) if row.seconds else "",
@@ -355,5 +361,5 @@ def percent(fraction: float) -> str:
 
 
 def rate(value: float) -> str:
-    """How many a second, to three digits."""
+    """A rate per second, to three digits."""
     return grouped(round(float(f"{value:.3g}"))) if value >= 100 else f"{value:.3g}"

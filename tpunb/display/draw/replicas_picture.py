@@ -39,13 +39,13 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def preview_of(value: ReplicaValue) -> Array:
-    """What is drawn of a value."""
+    """The elements that are drawn of a value."""
     assert value.preview is not None
     return value.preview.array()
 
 
 def is_signed(limits: tuple[float, float]) -> bool:
-    """Whether a scale has zero in its middle."""
+    """Returns whether a scale has zero in its middle."""
     return limits[0] < 0 < limits[1]
 
 
@@ -197,7 +197,7 @@ def _section_parts(section: Section, *, alone: bool) -> list[_Part]:
 
 
 def _sampled(value: ReplicaValue) -> str:
-    """What was left out of a picture."""
+    """A phrase for what was left out of a picture."""
     preview = value.preview
     if preview is None or not preview.sampled:
         return ""
@@ -208,7 +208,7 @@ def _sampled(value: ReplicaValue) -> str:
 
 
 def _caption(section: Section, replica: int, *, short: bool = False) -> str:
-    """Which replica this is, and how it compares with replica 0."""
+    """Names the replica, and compares it with replica 0."""
     if not section.distributed:
         return ""
     if section.all_equal:

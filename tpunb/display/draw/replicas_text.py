@@ -26,7 +26,7 @@ def replicas_title(description: ReplicaValuesDescription) -> str:
 
 
 def section_title(section: Section, *, alone: bool) -> str:
-    """Where a leaf is and what all of its values have in common."""
+    """The place of a leaf, and what all of its values have in common."""
     values = section.values
     parts = [] if alone else [section.path, section.type_name if section.distributed else ""]
     # A repr already shows the type's name.
@@ -59,7 +59,7 @@ def statistics_phrase(value: ReplicaValue) -> str:
 
 
 def nonfinite_phrase(statistics: Statistics | None) -> str:
-    """How many elements are no finite numbers; empty if none."""
+    """Counts the elements that are not finite; empty if there are none."""
     if statistics is None:
         return ""
     parts = [

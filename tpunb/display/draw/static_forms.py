@@ -1,4 +1,4 @@
-"""Which static forms of a description a notebook gets."""
+"""The static forms of a description that a notebook gets."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _LINE = 18
 
 
 def header_tops(header: list[str]) -> list[int]:
-    """Where the header's lines begin, the title first."""
+    """The tops of the header's lines, the title first."""
     return [_TITLE_TOP, *(_LINES_TOP + _LINE * number for number in range(len(header) - 1))]
 
 
@@ -73,7 +73,7 @@ class PlaneGrid:
 
     @property
     def rows(self) -> int:
-        """How many planes there are below each other."""
+        """The number of planes below each other."""
         return math.ceil(self.depth / self.columns)
 
     @property
@@ -250,7 +250,7 @@ def topology_png(topology: TopologyDescription) -> bytes:
 
 
 def _has_dots(topology: TopologyDescription) -> bool:
-    """Whether a mesh is too large to draw its chips one by one."""
+    """Returns whether a mesh is too large to draw its chips one by one."""
     too_many = topology.num_chips > MAX_DRAWN_CHIPS
     return too_many or max(topology.mesh[:2]) > _MAX_DRAWN_SIDE
 

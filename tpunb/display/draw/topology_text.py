@@ -63,7 +63,7 @@ def assignment_phrase(topology: TopologyDescription) -> str:
 
 
 def program_phrase(topology: TopologyDescription) -> str:
-    """What the compiled program takes of a core's memory; empty without one."""
+    """The compiled program's share of a core's memory; empty without a program."""
     if not topology.usable_bytes:
         return ""
     needed, usable = byte_count(topology.needed_bytes), byte_count(topology.usable_bytes)
@@ -73,7 +73,7 @@ def program_phrase(topology: TopologyDescription) -> str:
 
 
 def core_label(topology: TopologyDescription, core: int) -> str:
-    """What is written on a core: its number, or its part of a replica."""
+    """The label of a core: its number, or its part of a replica."""
     if not topology.num_replicas:
         return str(core)
     replica = topology.replicas[core]

@@ -73,14 +73,14 @@ class CurvesStream:
 
     @property
     def changed(self) -> bool:
-        """Whether there is something that no delta has sent, or not often enough."""
+        """True if there is something that no delta has sent, or not often enough."""
         if [history.version for history in self.histories] != self._versions:
             return True
         loading = self._first_sent > 0 and self._last_sent < self._first_sent + _LOADING_SECONDS
         return loading and time.monotonic() >= self._last_sent + _RESEND_SECONDS
 
     def delta(self) -> Message:
-        """What is new since the last delta."""
+        """The rows since the last delta."""
         # Versions first: what is appended from here on is new for the next one.
         self._versions = [history.version for history in self.histories]
         self._last_sent = time.monotonic()
@@ -237,7 +237,7 @@ class Follower:
 
     @property
     def running(self) -> bool:
-        """Whether the thread is there."""
+        """True if the thread is there."""
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
@@ -358,7 +358,7 @@ class CurvesWidget(LiveWidget):
         self._flush()
 
     def update(self, value: Any) -> bool:
-        """Whether the value is the same histories: zoom and hidden lines belong to them.
+        """Returns whether the value is the same histories: zoom and hidden lines belong to them.
 
         Args:
             value: As for the class.
@@ -397,7 +397,7 @@ class CurvesWidget(LiveWidget):
 
     @property
     def description(self) -> HistoryDescription:
-        """What is shown now, as a description."""
+        """The description of what is shown now."""
         return describe_history(self.histories, self._metrics)
 
     def static_bundle(self) -> Bundle:

@@ -1,4 +1,4 @@
-"""Which front end shows what a cell displays, and how to reach it.
+"""Finds the front end that shows a cell's displays, and publishes to it.
 
 IPython is never imported here: where there is a shell, it is imported already.
 """
@@ -20,7 +20,7 @@ _SETTINGS = {"always": True, "1": True, "never": False, "0": False}
 
 
 def shows_widgets() -> bool:
-    """Whether a person's front end, one that runs widgets, shows what is displayed.
+    """Returns whether a person's front end, one that runs widgets, shows what is displayed.
 
     Programs that execute notebooks (nbconvert, papermill, nbval) start the same
     kernels. They save a widget as a reference to state that ends with the kernel,
@@ -34,12 +34,12 @@ def shows_widgets() -> bool:
 
 
 def is_program() -> bool:
-    """Whether cells run in a kernel, and no front end with a person is detected."""
+    """Returns whether cells run in a kernel, and no front end with a person is detected."""
     return hasattr(_shell(), "kernel") and not shows_widgets()
 
 
 def saves_static_forms() -> bool:
-    """Whether the page itself writes static forms into the file, and live ones can stay.
+    """Returns whether the page itself writes static forms into the file, and live ones can stay.
 
     JupyterLab and Notebook 7 do, by our saving.js; of others a saved notebook would hold
     nothing but the live form.
@@ -55,7 +55,7 @@ def widget_opened() -> None:
 
 
 def can_pass() -> bool:
-    """Whether lines can be shown that the notebook's file does not get."""
+    """Returns whether lines can be shown that the notebook's file does not get."""
     return _has_widget and shows_widgets() and saves_static_forms()
 
 
@@ -74,7 +74,7 @@ def _names(shell: Any) -> dict[str, Any]:
 
 
 def _is_watched(shell: Any) -> bool:
-    """Whether there are signs of a front end that people use."""
+    """Returns whether there are signs of a front end that people use."""
     environment = os.environ
     return (
         # Jupyter Server's sessions: JupyterLab, Notebook 7 and what is built on them.
@@ -146,7 +146,7 @@ class _Forms:
 
 
 def in_marimo() -> bool:
-    """Whether cells run in marimo, which shows the value of a cell's last expression."""
+    """Returns whether cells run in marimo, which shows the value of a cell's last expression."""
     marimo = sys.modules.get("marimo")
     return marimo is not None and bool(marimo.running_in_notebook())
 

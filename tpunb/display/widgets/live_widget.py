@@ -1,4 +1,4 @@
-"""What all widgets have in common: a live form, a static one, and the way between."""
+"""The base of all widgets: a live form, a static one, and the way between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page gets: our ES modules as one, style sheets, and columns of numbers as a buffer."""
+"""Files for a page: our ES modules as one, style sheets, and columns of numbers as a buffer."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _programs(value: Any) -> tuple[Program, ...]:
 
 
 def _content(programs: Sequence[Program]) -> dict[str, Any]:
-    """What the front end draws from: fractions as numbers, all else as the text to be shown."""
+    """The front end's data: fractions as numbers, all else as the text to be shown."""
     head, types = shown.type_rows(programs) if len(programs) > 1 else ([], [])
     return {
         "head": head,

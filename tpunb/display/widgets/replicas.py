@@ -1,4 +1,4 @@
-"""What each replica holds, live: heat maps, numbers, curves, images, statistics."""
+"""The live display of the replicas' values: heat maps, numbers, curves, images, statistics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Header = dict[str, Any]
 
 
 def payload(description: ReplicaValuesDescription) -> tuple[Header, bytes]:
-    """What the widget sends to show a description.
+    """The message that shows a description.
 
     Args:
         description: Of any number of replicas and leaves.
@@ -68,7 +68,7 @@ def payload(description: ReplicaValuesDescription) -> tuple[Header, bytes]:
 
 
 def view_payload(view: ReplicaView) -> tuple[Header, bytes]:
-    """What the widget answers when it was asked for a view."""
+    """The answer to a request for a view."""
     columns: Columns = {}
     previews = [preview for preview, _ in view.values]
     block = _block(previews, columns, prefix="", thin=_thinning(previews))
@@ -127,7 +127,7 @@ def _section(
 
 
 def _is_plain(shown: Sequence[ReplicaValue]) -> bool:
-    """Whether the previews hold the elements themselves, and not pixels made of them."""
+    """Returns whether the previews hold the elements themselves, and not pixels made of them."""
     return all(
         value.preview is None or value.preview.kind != "images" or value.dtype == "uint8"
         for value in shown

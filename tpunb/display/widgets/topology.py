@@ -89,7 +89,7 @@ class TopologyWidget(LiveWidget):
 
     @property
     def description(self) -> TopologyDescription:
-        """What is shown; views follow when it is set, to anything that can be described."""
+        """The description that is shown; it can be set to anything that can be described."""
         return self._description
 
     @description.setter
@@ -117,7 +117,7 @@ class TopologyWidget(LiveWidget):
         return dict(mimebundle(self._description))
 
     def _variables(self) -> Sequence[int]:
-        """What the connection's variables hold on each core."""
+        """The memory of the connection's variables on each core."""
         return memory_per_core(self._strategy, self._description)
 
     def _on_request(self, _: Any, content: Any, buffers: Any) -> None:
@@ -160,7 +160,7 @@ def _described(value: Any) -> TopologyDescription:
 
 
 def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict[str, Any], bytes]:
-    """What a front end draws from: words and sizes as JSON, columns as one buffer.
+    """The front end's data: words and sizes as JSON, columns as one buffer.
 
     Args:
         description: What to show.
