@@ -137,7 +137,7 @@ def test_text_from_data_is_shown_and_not_run(value: Any) -> None:
     markup = html_of(describe_replica_values(value))
     tags = Tags(markup)
     assert tags.names <= {"div", "table", "thead", "tbody", "tr", "th", "td", "pre", "span"}
-    assert tags.attributes == {"style"}
+    assert tags.attributes == {"style", "role", "aria-label", "tabindex"}
     assert "onerror" in markup
 
 

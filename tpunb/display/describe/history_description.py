@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpunb.training.columns import Floats, Ints
 from tpunb.training.history import History
-from tpunb.training.metrics import MAX_PANELS, PanelLine, best_row, goal_of, panel_of, panels_of
+from tpunb.training.metrics import (
+    MAX_PANELS,
+    Floats,
+    Ints,
+    PanelLine,
+    best_row,
+    goal_of,
+    panel_of,
+    panels_of,
+)
 
 MAX_LINES = 48
 """Lines that are drawn in all panels together, unless a single panel has more."""

@@ -23,8 +23,7 @@ from tpunb.display.draw.canvas import (
     new_canvas,
 )
 from tpunb.display.draw.number_format import and_more, number_text
-from tpunb.training.columns import Floats
-from tpunb.training.metrics import within_reach
+from tpunb.training.metrics import Floats, within_reach
 
 _MAX_NAMES = 8
 

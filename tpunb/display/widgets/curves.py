@@ -27,9 +27,8 @@ from tpunb.display.draw.curves_picture import curves_png, curves_text
 from tpunb.display.widgets import frontend
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack, styles
-from tpunb.training.columns import Columns
 from tpunb.training.history import History
-from tpunb.training.metrics import goal_of, panel_of
+from tpunb.training.metrics import Columns, goal_of, panel_of
 
 Message = tuple[dict[str, Any], bytes]
 
