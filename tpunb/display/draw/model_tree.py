@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,9 @@ _MAX_LINES = 200
 _WIDTH = 110
 _OPEN_LAYERS = 6
 """A model of more layers shows them folded."""
+
+_WHOLE = dataclasses.replace(LINED, cell=f"{LINED.cell};white-space:nowrap")
+"""Shapes and ranges of cores stay in one line: a table that is too wide scrolls."""
 
 _NUMBERED = re.compile(r"(?P<name>.*\D)(?P<number>\d+)")
 _HEAD = ("variable", "type", "shape", "parameters", "on", "copies")
@@ -60,7 +64,9 @@ def _section(layer: LayerNode, *, is_open: bool, inner_open: bool) -> Markup:
         body = [
             [badge(row[at], ORANGE) if "≠" in row[at] else row[at] for at in kept] for row in rows
         ]
-        parts.append(scrolled(table(body, head=[_HEAD[at] for at in kept], named=True)))
+        parts.append(
+            scrolled(table(body, head=[_HEAD[at] for at in kept], named=True, style=_WHOLE))
+        )
     parts += [
         _section(inner, is_open=inner_open or _differs(inner), inner_open=inner_open)
         for inner in layer.layers
