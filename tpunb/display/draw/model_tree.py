@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tpunb._util.plain_text import plain, shortened
-from tpunb._util.tables import ORANGE as ORANGE
-from tpunb._util.tables import Markup, badge, block, folded, scrolled, table
+from tpunb._util.tables import LINED, ORANGE, Markup, badge, block, folded, scrolled, table
 from tpunb._util.units import byte_count, counted, grouped
 from tpunb.display.describe.model_description import LayerNode, ModelVariable
 from tpunb.display.draw.number_format import and_more, shape_phrase
