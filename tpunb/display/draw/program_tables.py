@@ -287,17 +287,11 @@ def facts(program: Program) -> list[str]:
 
 
 def notes(program: Program) -> list[str]:
-<<<<<<< HEAD
-    """What a reader has to know, and what the figures leave out."""
+    """Notes for the reader, and what the figures leave out."""
     found = list(program.notes)
     if program.time is not None and program.time.not_counted:
         found.append(f"Not counted: {' '.join(program.time.not_counted)}")
     return [shortened(note, _MAX_NOTE) for note in dict.fromkeys(found)]
-=======
-    """Notes for the reader, and what the figures leave out."""
-    left_out = () if program.time is None else program.time.not_counted
-    return [shortened(note, _MAX_NOTE) for note in dict.fromkeys((*program.notes, *left_out))]
->>>>>>> 15907f7 (Displays, training and Keras: first lines of docstrings as one would say them)
 
 
 def tensor_source(tensor: Buffer) -> str:

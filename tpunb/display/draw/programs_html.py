@@ -75,9 +75,9 @@ def programs_html(programs: Sequence[Program]) -> str:
         for program, row in zip(programs, cells, strict=True)
     ]
     parts: list[str] = [scrolled(table(rows, head=head, named=True, style=LINED))]
-    parts: list[str] = [scrolled(table(rows, head=head, named=True, style=LINED))]
     if note := shown.types_note(programs):
         parts.append(_small(note))
+    parts += [folded(shown.title(one), _program(one)) for one in programs[:MAX_PROGRAMS]]
     if (rest := len(programs) - MAX_PROGRAMS) > 0:
         parts.append(block(and_more(rest)))
     return f"<div>{''.join(parts)}</div>"
@@ -272,6 +272,7 @@ def _whole(text: str) -> Markup:
 
 
 def _more(tables: shown.Tables, name: str, drawn: int = 0, there: int = 0) -> str:
-    parts: list[str] = [scrolled(table(rows, head=head, named=True, style=LINED))]
-    if note := shown.types_note(programs):
-        parts.append(_small(note))
+    """How many rows are left out, here and before, and what no row accounts for."""
+    omitted = tables.omitted.get(name, 0) + max(there - drawn, 0)
+    rest = tables.rest.get(name, "")
+    return (_small(and_more(omitted)) if omitted else "") + (_small(rest) if rest else "")
