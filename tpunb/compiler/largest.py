@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
+from tpunb._util.tables import escaped
 from tpunb._util.units import grouped
 from tpunb.compiler import libtpu
 from tpunb.compiler.batches import AnyBatch, lowering, with_any_batch
@@ -143,7 +143,7 @@ class LargestBatch:
         del include, exclude
         bundle = self.program._repr_mimebundle_()
         bundle["text/plain"] = f"{self}\n\n{bundle['text/plain']}"
-        bundle["text/html"] = f"<div>{html.escape(str(self))}</div>{bundle['text/html']}"
+        bundle["text/html"] = f"<div>{escaped(str(self))}</div>{bundle['text/html']}"
         return bundle
 
 
