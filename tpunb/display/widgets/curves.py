@@ -229,7 +229,7 @@ class Follower:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._wait()
-        if frontend.in_marimo() and not self._is_over():
+        if frontend.in_marimo() and not all(history.finished for history in self._histories):
             # A thread that Keras's or another one starts would not reach the page.
             self._patience = math.inf
             self._start()
