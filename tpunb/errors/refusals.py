@@ -34,6 +34,12 @@ SMALLER = "Make the batch smaller, use more cores, or a smaller type such as bfl
 FIXED_SHAPE = "Work at a fixed shape: mask, or pad."
 """The fix for sizes that depend on data."""
 
+FIXED_LIST = (
+    "Give the TensorArray its size and `dynamic_size=False`, and `tf.while_loop` constant "
+    "`maximum_iterations`."
+)
+"""The fix for loops and lists without a bound."""
+
 XLA = (
     Refusal(
         r"Detected unsupported operations|No registered '",
@@ -45,7 +51,7 @@ XLA = (
         r"with op (EmptyTensorList|TensorListReserve) must be|fixed tensor list size|TensorList",
         "list-size",
         "A TensorArray or a loop has no fixed size.",
-        "Give the TensorArray its size and `tf.while_loop` constant `maximum_iterations`.",
+        FIXED_LIST,
     ),
     Refusal(
         r"must be a compile-time constant",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpunb.errors.code_problems import Problem
+from tpunb.errors.refusals import FIXED_LIST
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, in_save_context, tensor_util
 from tpunb.virtual.graph.function_def import (
     BRANCHES,
@@ -51,10 +52,6 @@ _PADDED = "pad_to_max_output_size"
 
 _LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
 _GROWS = "resize_if_index_out_of_bounds"
-_LIST_FIX = (
-    "Give the TensorArray its size and `dynamic_size=False`, and `tf.while_loop` constant "
-    "`maximum_iterations`."
-)
 _LIST_MESSAGE = (
     "XLA compilation requires a fixed tensor list size. Set the max number of elements. This "
     "could also happen if you're using a TensorArray in a while loop that does not have its "
@@ -77,7 +74,7 @@ _LIGHT = frozenset(
 )
 _FLOAT64_FIX = "Cast to float32 in the input pipeline; NumPy arrays are float64 by default."
 
-_INT64_FIX = "Cast to int32 or float32 before it; NumPy's integers are int64 by default."
+_INT64_FIX = "Cast to int32 or float32 first; NumPy's integers are int64 by default."
 
 _SOFT_PLACEMENT = (
     "One approach is to outside compile the unsupported ops to run on CPUs by enabling soft "
@@ -139,7 +136,7 @@ def _lint_node(node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str) -
         yield _dynamic(node, path)
     elif _is_unbounded(node, nodes):
         reason = "The TensorArray or the loop has no fixed size, so no memory can be reserved."
-        yield _found("list-size", node, path, reason, _LIST_FIX, _LIST_MESSAGE)
+        yield _found("list-size", node, path, reason, FIXED_LIST, _LIST_MESSAGE)
     elif _computes_in(node, dtypes.complex128):
         yield _complex128(node, path)
     elif kind := _never_rewritten(node):
