@@ -150,6 +150,12 @@ def test_on_another_thread_interrupts_are_not_run() -> None:
     assert not report.ok
 
 
+def test_where_interrupts_are_ignored_they_are_not_run() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
+    report = verified("interrupting", simulate=2)
+    assert {one.status for one in report.outcomes} == {NOT_RUN}
+
+
 def test_an_open_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     with tpunb.connect(simulate=2) as connection:
         monkeypatch.setattr(run, "open_connections", lambda: [connection])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -126,6 +127,8 @@ def _pressed_when(holds: Callable[[], bool]) -> Iterator[None]:
     """Presses the stop button, once, as soon as something holds."""
     if threading.current_thread() is not threading.main_thread():
         raise NotRunError("only the main thread receives interrupts, and this is another one")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise NotRunError("this process ignores interrupts, as those in a script's background do")
     over = threading.Event()
 
     def watch() -> None:
