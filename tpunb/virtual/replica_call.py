@@ -33,8 +33,13 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.devices import VirtualDevices, is_elsewhere, process_of
 from tpunb.virtual.graph.collectives import check_all
-from tpunb.virtual.graph.function_def import body_sizes, is_read, known_sizes
-from tpunb.virtual.graph.tensorflow_graphs import add_functions_of, without_attribute
+from tpunb.virtual.graph.function_def import is_read
+from tpunb.virtual.graph.tensorflow_graphs import (
+    add_functions_of,
+    body_sizes,
+    known_sizes,
+    without_attribute,
+)
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.replicate.arguments import columns_of, passed_to
 from tpunb.virtual.replicate.batch_parts import (
@@ -43,12 +48,12 @@ from tpunb.virtual.replicate.batch_parts import (
     chosen,
     cut_batches,
     of_usual_size,
+    unknown_sizes,
 )
 from tpunb.virtual.replicate.passes import MatrixUnit, ReplicaFunction
 from tpunb.virtual.replicate.replication import Divergence, Expansion, ReplicatedFunction
 from tpunb.virtual.replicate.trace import TracingGraph, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
-from tpunb.virtual.replicate.workarounds import unknown_sizes
 from tpunb.virtual.strict.examination import (
     enforce,
     is_observed,

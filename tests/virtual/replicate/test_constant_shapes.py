@@ -11,7 +11,7 @@ import tensorflow as tf
 from support.strategies import each, local, strategy_of
 
 from tpunb.virtual._tensorflow import tensor_util
-from tpunb.virtual.graph.function_def import known_sizes
+from tpunb.virtual.graph.tensorflow_graphs import known_sizes
 from tpunb.virtual.replicate.passes import with_constant_shapes
 
 

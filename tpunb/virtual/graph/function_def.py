@@ -8,7 +8,6 @@ the k-th tensor of a node's output, and ``^node`` a control dependency.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,14 +17,12 @@ import numpy as np
 
 from tpunb.virtual._tensorflow import (
     AttrValue,
-    FuncGraph,
     FunctionDef,
     NodeDef,
     dtypes,
     op_def_registry,
     tensor_util,
 )
-from tpunb.virtual.graph.tensorflow_graphs import body_of, functions_of
 
 Library = Callable[[str], FunctionDef]
 """Finds a function by its name."""
@@ -344,57 +341,6 @@ KnownSizes = Mapping[tuple[str, int], Sizes]
 """The shapes of tensors, by their nodes' names and which of the nodes' tensors they are."""
 
 _PASS_ON = frozenset({"Cast", "Identity"})
-
-
-def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, int], Sizes]:
-    """The shapes that are fully known of what a replica function computes."""
-    arguments = zip(definition.signature.input_arg, graph.inputs, strict=True)
-    tensors = [((one.name, 0), placeholder) for one, placeholder in arguments]
-    for name, operation in named_operations(graph):
-        if operation.type not in CALLS:
-            tensors += [((name, k), tensor) for k, tensor in enumerate(operation.outputs)]
-    return {
-        key: tuple(tensor.shape.as_list())
-        for key, tensor in tensors
-        if tensor.shape.is_fully_defined()
-    }
-
-
-def named_operations(graph: FuncGraph, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The operations of a graph, with the names that they get when all calls are inlined."""
-    for operation in graph.get_operations():
-        name = path + operation.name
-        yield name, operation
-        if operation.type in CALLS:
-            body = body_of(graph, operation.get_attr("f").name)
-            if body is not None:
-                yield from named_operations(body, f"{name}/")
-
-
-def body_sizes(
-    graph: FuncGraph, library: Callable[[str], FunctionDef]
-) -> Callable[[str], KnownSizes]:
-    """Finds the shapes that are known in a function of control flow, by its name."""
-    bodies: dict[str, FuncGraph] = {}
-
-    def visit(graph: FuncGraph) -> None:
-        for name in functions_of(graph):
-            body = body_of(graph, name)
-            if body is not None and name not in bodies:
-                bodies[name] = body
-                visit(body)
-
-    visit(graph)
-
-    @functools.cache
-    def sizes(name: str) -> KnownSizes:
-        body, definition = bodies.get(name), library(name)
-        # A gradient of a gradient adds to a graph of which there is a definition.
-        if body is None or len(body.inputs) != len(definition.signature.input_arg):
-            return {}
-        return known_sizes(body, definition)
-
-    return sizes
 
 
 class StaticTensors:

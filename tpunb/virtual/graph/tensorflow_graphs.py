@@ -1,4 +1,4 @@
-"""TensorFlow's graphs and functions, as far as it has no public way to them.
+"""TensorFlow's graphs and functions, as far as it has no public way to them, and their shapes.
 
 Only this module uses their private attributes; `tests/virtual/test_tensorflow_adapters.py` lists
 them and tells when a release of TensorFlow no longer has one.
@@ -6,17 +6,20 @@ them and tells when a release of TensorFlow no longer has one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 from tpunb.virtual._tensorflow import (
     AttrValue,
     FuncGraph,
+    FunctionDef,
     GraphDebugInfo,
     atomic_function,
     ops,
 )
+from tpunb.virtual.graph.function_def import CALLS, KnownSizes, Library, Sizes
 
 
 def set_attr(operation: Any, name: str, value: AttrValue) -> None:
@@ -121,3 +124,52 @@ def value_of_handle(handle: Any) -> Any:
     """The shape and the type of the variable behind a handle; None for anything else."""
     data = getattr(handle, "_handle_data", None)
     return data.shape_and_type[0] if data and data.is_set and data.shape_and_type else None
+
+
+def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, int], Sizes]:
+    """The shapes that are fully known of what a replica function computes."""
+    arguments = zip(definition.signature.input_arg, graph.inputs, strict=True)
+    tensors = [((one.name, 0), placeholder) for one, placeholder in arguments]
+    for name, operation in named_operations(graph):
+        if operation.type not in CALLS:
+            tensors += [((name, k), tensor) for k, tensor in enumerate(operation.outputs)]
+    return {
+        key: tuple(tensor.shape.as_list())
+        for key, tensor in tensors
+        if tensor.shape.is_fully_defined()
+    }
+
+
+def named_operations(graph: FuncGraph, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The operations of a graph, with the names that they get when all calls are inlined."""
+    for operation in graph.get_operations():
+        name = path + operation.name
+        yield name, operation
+        if operation.type in CALLS:
+            body = body_of(graph, operation.get_attr("f").name)
+            if body is not None:
+                yield from named_operations(body, f"{name}/")
+
+
+def body_sizes(graph: FuncGraph, library: Library) -> Callable[[str], KnownSizes]:
+    """Finds the shapes that are known in a function of control flow, by its name."""
+    bodies: dict[str, FuncGraph] = {}
+
+    def visit(graph: FuncGraph) -> None:
+        for name in functions_of(graph):
+            body = body_of(graph, name)
+            if body is not None and name not in bodies:
+                bodies[name] = body
+                visit(body)
+
+    visit(graph)
+
+    @functools.cache
+    def sizes(name: str) -> KnownSizes:
+        body, definition = bodies.get(name), library(name)
+        # A gradient of a gradient adds to a graph of which there is a definition.
+        if body is None or len(body.inputs) != len(definition.signature.input_arg):
+            return {}
+        return known_sizes(body, definition)
+
+    return sizes

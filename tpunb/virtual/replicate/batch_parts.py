@@ -20,7 +20,8 @@ from tpunb.virtual._tensorflow import (
     function_def_to_graph_def,
     handle_data_util,
 )
-from tpunb.virtual.graph.tensorflow_graphs import add_functions_of, set_attr
+from tpunb.virtual.graph.tensorflow_graphs import add_functions_of, named_operations, set_attr
+from tpunb.virtual.replicate.workarounds import CONVOLUTIONS
 
 
 class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
@@ -186,3 +187,28 @@ def chosen(condition: tf.Tensor, this: Callable[[], Any], other: Callable[[], An
     # Not as part of the graph around it, in which the nodes of both would be visited.
     set_attr(operation, "_lower_using_switch_merge", AttrValue(b=False))
     return list(outputs[1:])
+
+
+def unknown_sizes(graph: FuncGraph) -> dict[str, tuple[int, ...]] | None:
+    """The convolutions of a replica function whose batch is of unknown size.
+
+    Returns:
+        The shapes of their results, -1 for the batch, by the names that the nodes have when
+        all calls are inlined; a shape of which more is unknown is not among them. None
+        if the function takes no tensor of unknown size.
+    """
+    known = all(
+        tensor.dtype == tf.resource
+        or (tensor.shape.is_fully_defined() and 0 not in tensor.shape.as_list())
+        for tensor in graph.inputs
+    )
+    if known:
+        return None
+    found: dict[str, tuple[int, ...]] = {}
+    for name, operation in named_operations(graph):
+        if operation.type in CONVOLUTIONS:
+            shape = operation.outputs[0].shape
+            batch, *rest = shape.as_list() if shape.rank else [0]
+            if not batch and None not in rest and 0 not in rest:
+                found[name] = (-1, *rest)
+    return found

@@ -14,9 +14,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tpunb.virtual._tensorflow import AttrValue, FuncGraph, FunctionDef, NodeDef, dtypes
+from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
 from tpunb.virtual.graph.function_def import (
-    CALLS,
     CONTROL_FLOW,
     SLICE_MASKS,
     Add,
@@ -26,7 +25,6 @@ from tpunb.virtual.graph.function_def import (
     integer,
     type_of,
 )
-from tpunb.virtual.graph.tensorflow_graphs import body_of
 
 # Their stateful twins differ in one thing: constant folding leaves them alone.
 _STATEFUL = {
@@ -89,39 +87,8 @@ def _keep_waits(add: Add, node: NodeDef) -> None:
     node.input.extend([*kept, f"^{trigger}"])
 
 
-_CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
+CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 _NO_MASKS = dict.fromkeys(SLICE_MASKS, integer(0))
-
-
-def unknown_sizes(graph: FuncGraph) -> dict[str, tuple[int, ...]] | None:
-    """The convolutions whose batch is of unknown size.
-
-    Returns:
-        The shapes of their results, -1 for the batch, by the names that the nodes have when
-        all calls are inlined; a shape of which more is unknown is not among them. None
-        if the function takes no tensor of unknown size.
-    """
-    known = all(
-        tensor.dtype == dtypes.resource
-        or (tensor.shape.is_fully_defined() and 0 not in tensor.shape.as_list())
-        for tensor in graph.inputs
-    )
-    return None if known else _shapes(graph, "")
-
-
-def _shapes(graph: FuncGraph, path: str) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
-    for operation in graph.get_operations():
-        if operation.type in CALLS:
-            body = body_of(graph, operation.get_attr("f").name)
-            if body is not None:
-                found.update(_shapes(body, f"{path}{operation.name}/"))
-        elif operation.type in _CONVOLUTIONS:
-            shape = operation.outputs[0].shape
-            batch, *rest = shape.as_list() if shape.rank else [0]
-            if not batch and None not in rest and 0 not in rest:
-                found[path + operation.name] = (-1, *rest)
-    return found
 
 
 def guard(add: Add, node: NodeDef, shape: Sequence[int] | None = None) -> str | None:
@@ -135,7 +102,7 @@ def guard(add: Add, node: NodeDef, shape: Sequence[int] | None = None) -> str | 
     Returns:
         What is to be read in place of its result; None if that stays.
     """
-    if node.op in _CONVOLUTIONS:
+    if node.op in CONVOLUTIONS:
         if shape is not None:
             return _give_shape(add, node, shape)
         return _with_one_row(add, node, ("T",), rank=5 if node.op == "Conv3D" else 4)

@@ -29,16 +29,15 @@ from tpunb.virtual.graph.function_def import (
     Reference,
     Sizes,
     StaticTensors,
-    body_sizes,
     data_inputs,
     has_collectives,
     has_effects,
-    known_sizes,
     needed,
     new_constant,
     returned,
 )
 from tpunb.virtual.graph.rewrite import Rewrite, inlined
+from tpunb.virtual.graph.tensorflow_graphs import body_sizes, known_sizes
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.known_ops import TYPES, compiles_surely
 

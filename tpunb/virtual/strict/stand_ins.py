@@ -30,14 +30,13 @@ from tpunb.virtual.graph.function_def import (
     has_outside,
     integer,
     make_identity,
-    named_operations,
     needed,
     new_constant,
     new_node,
     type_of,
 )
 from tpunb.virtual.graph.rewrite import Rewrite, inlined
-from tpunb.virtual.graph.tensorflow_graphs import body_of
+from tpunb.virtual.graph.tensorflow_graphs import body_of, named_operations
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.known_loops import ANY_SIZE
 
