@@ -278,7 +278,7 @@ def test_nothing_is_left_of_it(tf: Any, calls: stoppable.StoppableCalls) -> None
         seen.append(stoppable.pywrap_tfe.TFE_Py_ExecuteCancelable) or 1 / 0
     assert seen != [before]
     assert stoppable.pywrap_tfe.TFE_Py_ExecuteCancelable is before
-    assert stoppable.cancellation.context() is None
+    assert stoppable.cancelling() is None
 
 
 def test_errors_are_those_of_the_function(tf: Any, calls: stoppable.StoppableCalls) -> None:

@@ -25,7 +25,8 @@ CONNECT = [
         "--no-joining",
         "--patch",
     ),
-    *("--require-tpu", "--zone", "--project", "--workers", "--local-workers", "--timeout", "--as"),
+    *("--keras", "--require-tpu", "--zone", "--project", "--workers", "--local-workers"),
+    *("--timeout", "--as"),
 ]
 RUN = [
     *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),

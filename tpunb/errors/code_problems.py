@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tpunb.errors.base import hint
-from tpunb.errors.explain import explain
 
 _GENERATED = re.compile(r"__autograph_generated_file|^<frozen|^<string>")
 
@@ -77,6 +76,8 @@ class Problem:
     def shown(self, choose: Choose) -> Problem:
         """The problem for a reader: with one of its lines, and its entry in the catalogue."""
         file, line = choose(self.places) or ("", None)
+        from tpunb.errors.explain import explain  # loads the catalogue
+
         known = explain(self.message)
         entry = known.code if known else None
         return dataclasses.replace(self, line=line, file=file, entry=entry)
