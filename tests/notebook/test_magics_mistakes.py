@@ -256,20 +256,21 @@ def test_numbers_that_python_draws(book: Notebook) -> None:
     assert book.good("%%tpu_run\ntf.random.normal([2]);").text == ""
 
 
+@pytest.mark.parametrize("event", ["on_train_batch_end", "on_epoch_end"])
 @pytest.mark.parametrize(("verbose", "apart"), [("1", True), ("'auto'", True), ("0", False)])
 def test_a_warning_stands_apart_from_the_progress_line_of_keras(
-    book: Notebook, monkeypatch: pytest.MonkeyPatch, verbose: str, apart: bool
+    book: Notebook, monkeypatch: pytest.MonkeyPatch, verbose: str, apart: bool, event: str
 ) -> None:
     monkeypatch.setattr(warnings, "showwarning", book.shell._tpunb_extension.warnings._show)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         text = book.good(
             "import tpunb.errors, warnings\n"
-            "def on_train_batch_end():\n"
+            f"def {event}():\n"
             "    warnings.warn('about the batch', tpunb.errors.TpuWarning)\n"
             "def fit(verbose):\n"
             "    print('1/9 loss: nan', end='')\n"
-            "    on_train_batch_end()\n"
+            f"    {event}()\n"
             f"fit({verbose})"
         ).text
     assert "about the batch" in text

@@ -64,7 +64,7 @@ def _is_in_progress_line() -> bool:
     between = False
     while frame is not None:
         name = frame.f_code.co_name
-        between = between or name.endswith("_batch_end")
+        between = between or name.endswith(("_batch_end", "_epoch_end"))
         if between and name in {"fit", "evaluate", "predict"}:
             return frame.f_locals.get("verbose") in ("auto", 1)
         frame = frame.f_back
