@@ -15,11 +15,6 @@ Point = collections.namedtuple("Point", "x y")
 
 
 @pytest.fixture(scope="module")
-def four() -> Any:
-    return strategy_of(4)
-
-
-@pytest.fixture(scope="module")
 def lenient() -> Any:
     """Lets pass what a TPU refuses: the engine's own tests go further than a TPU does."""
     return strategy_of(4, strict=False)

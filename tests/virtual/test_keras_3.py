@@ -51,11 +51,6 @@ FURTHER = {
 """The cases that take longest, or differ from others in their optimizer alone."""
 
 
-@pytest.fixture(scope="module")
-def four() -> Any:
-    return strategy_of(4)
-
-
 @pytest.mark.parametrize("name", [*sorted(CASES.keys() - FURTHER), *thorough(sorted(FURTHER))])
 def test_fit(name: str) -> None:
     one, history = fitted(None, **CASES[name])

@@ -16,11 +16,6 @@ pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
-def four() -> Any:
-    return strategy_of(4)
-
-
-@pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A model trained on 2 replicas, its files, and the model some steps later."""
     folder = tmp_path_factory.mktemp("saved")

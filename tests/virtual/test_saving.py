@@ -64,11 +64,6 @@ def other(size: int | None) -> Any:
 
 
 @pytest.fixture(scope="module")
-def four() -> Any:
-    return strategy_of(4)
-
-
-@pytest.fixture(scope="module")
 def model(four: Any) -> Line:
     return trained(four, made(four))
 

@@ -14,11 +14,6 @@ AUTO = tf.VariableSynchronization.AUTO
 Aggregation = tf.VariableAggregation
 
 
-@pytest.fixture(scope="module")
-def four() -> Any:
-    return strategy_of(4)
-
-
 def generator(strategy: Any, seed: int) -> tf.random.Generator:
     with strategy.scope():
         return tf.random.Generator.from_seed(seed)

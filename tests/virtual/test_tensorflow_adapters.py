@@ -75,6 +75,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "distributed input": {
             "_SingleWorkerOwnedDatasetIterator": "is the base of a host's iterator",
             "_SingleWorkerDatasetIteratorSpec": "is the base of its type",
+            "_should_use_multi_device_iterator": "leaves data on the host where it is to stay",
         },
         "the host's iterator": {"_dataset": "makes one iterator for all cores"},
         "an iterator": {"_get_next_call_count": "counts calls for all cores as one"},
@@ -171,10 +172,13 @@ NOT_OF_TENSORFLOW = {
     "_tpunb_batch": "tpunb, on a tensor",
 }
 CALLED: dict[type, list[str]] = {
-    iterators.SharedIterator: ["_type_spec"],
-    iterators.SharedIteratorSpec: ["_component_specs", "_from_components", "_to_components"],
-    iterators._HostIterator: ["_create_owned_multi_device_iterator", "_type_spec"],
-    iterators._HostIteratorSpec: ["_from_components", "_get_multi_device_iterator_spec"],
+    iterators.HostIterator: [
+        "_create_owned_multi_device_iterator",
+        "_type_spec",
+        "get_next_as_list",
+        "get_next_as_optional_list",
+    ],
+    iterators.HostIteratorSpec: ["_from_components", "_get_multi_device_iterator_spec"],
     iterators.SettledIterator: ["_type_spec", "_get_next_no_partial_batch_handling"],
     iterators.SettledIteratorSpec: ["_component_specs", "_from_components"],
     distributed_datasets._Dataset: ["_type_spec"],

@@ -86,124 +86,83 @@ class _Part(_CopiedOptional):
         return copied(tf.nest.map_structure(lambda one: one[self._place], whole))
 
 
-class SharedIteratorSpec(multi_device_iterator_ops.MultiDeviceIteratorSpec):  # type: ignore[misc]
-    """The type of a `SharedIterator`, by which it passes into a `tf.function`."""
+class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore[misc]
+    """A host's iterator, which gives each of its cores an element in its turn.
 
-    __slots__: list[str] = []
+    Where the options of the input leave data on the host, it is TensorFlow's.
+    """
 
-    @property
-    def value_type(self) -> type:
-        """The class that this is the type of."""
-        return SharedIterator
+    _host: str
 
     @property
-    def _component_specs(self) -> list[Any]:
-        spec = round_of(self._element_spec) if self.is_in_rounds else self._element_spec
-        return [iterator_ops.IteratorSpec(spec)]
-
-    @property
-    def is_in_rounds(self) -> bool:
-        """Whether elements for all devices come in one tensor."""
+    def _in_rounds(self) -> bool:
+        """Whether elements for all cores come in one tensor."""
         return come_in_rounds(self._element_spec, self._devices)
 
-    def _to_components(self, value: Any) -> list[Any]:
-        return list(value._device_iterators)
-
-    def _from_components(self, components: Sequence[Any]) -> SharedIterator:
-        return SharedIterator(
-            devices=self._devices,
-            source_device=self._source_device,
-            components=components,
-            element_spec=self._element_spec,
-        )
-
-
-class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # type: ignore[misc]
-    """An iterator on a host that gives each of several cores an element in its turn."""
-
-    def __init__(
-        self,
-        dataset: tf.data.Dataset | None = None,
-        devices: Sequence[str] = (),
-        ahead: int = 1,
-        source_device: str = "/cpu:0",
-        components: Sequence[Any] | None = None,
-        element_spec: Any = None,
-    ) -> None:
-        self._devices = devices
-        self._source_device = source_device
-        self._element_spec = element_spec if dataset is None else dataset.element_spec
-        self._in_rounds = come_in_rounds(self._element_spec, devices)
-        if dataset is None:
-            self._device_iterators = list(components or ())
-            return
-        with tf.device(source_device):
+    def _create_owned_multi_device_iterator(self) -> None:
+        ahead = self._options.experimental_per_replica_buffer_size if self._options else 1
+        scope, self._host = _scope_and_host(self._worker)
+        dataset, count = self._dataset, len(self._devices)
+        with tf.device(scope), tf.device(self._host):
             if self._in_rounds:
-                dataset = in_rounds(dataset, len(devices))
+                dataset = in_rounds(dataset, count)
             else:
-                ahead *= len(devices)
-            self._device_iterators = [iter(_prefetched(dataset, ahead, len(devices)))]
+                ahead *= count
+            self._iterator = iter(_prefetched(dataset, ahead, count))
 
-    def get_next(self, device: str | None = None) -> Any:
-        """The next element for a device, or without one a list of one for each."""
+    def get_next_as_list(self, name: str | None = None) -> list[Any]:
+        """The next element for each core."""
+        if not input_lib._should_use_multi_device_iterator(self._options):
+            return super().get_next_as_list(name)  # type: ignore[no-any-return]
+        count = len(self._devices)
         if not self._in_rounds:
-            if device is not None:
-                return self._on_its_core(self._next_element(), device)
-            with self._counted_once():
-                return [self.get_next(device) for device in self._devices]
-        if device is not None:
-            raise NotImplementedError("What has one shape comes for all devices at once.")
+            # TensorFlow takes many calls for a loop gone wrong: these count as one.
+            before, self._iterator._get_next_call_count = (
+                self._iterator._get_next_call_count,
+                -count,
+            )
+            try:
+                return [self._on_its_core(self._next(), device) for device in self._devices]
+            finally:
+                self._iterator._get_next_call_count = before + 1
         with self._on_host():
-            whole = self._whole_round(self._next_element())
+            whole = self._whole_round(self._next())
             if not tf.executing_eagerly():  # Parted only where they are not taken as one.
-                return _elements_of(copied(whole), len(self._devices))
-            parts = _elements_of(whole, len(self._devices))
+                return _elements_of(copied(whole), count)
+            parts = _elements_of(whole, count)
         return [self._on_its_core(*pair) for pair in zip(parts, self._devices, strict=True)]
 
-    @contextlib.contextmanager
-    def _counted_once(self) -> Iterator[None]:
-        """Calls for all devices count as one: TensorFlow takes many for a loop gone wrong."""
-        iterator = self._device_iterators[0]
-        before = iterator._get_next_call_count
-        iterator._get_next_call_count = -len(self._devices)
-        try:
-            yield
-        finally:
-            iterator._get_next_call_count = before + 1
-
     def _whole_round(self, found: Any) -> Any:
-        """A round that has an element for each device; the end of the data otherwise."""
+        """A round that has an element for each core; the end of the data otherwise."""
         count = len(self._devices)
         size = tf.shape(tf.nest.flatten(found)[0])[0]
         if tf.executing_eagerly():
-            return found if size == count else self._next_element()
+            return found if size == count else self._next()
         # Behind a round that is not full is the end, of which the iterator tells.
-        whole = tf.cond(size < count, self._next_element, lambda: found)
+        whole = tf.cond(size < count, self._next, lambda: found)
         for tensor in tf.nest.flatten(whole):
             tensor.set_shape([count, *tensor.shape[1:]])
         return whole
 
     def _on_its_core(self, element: Any, device: str) -> Any:
-        with tf.device(device if tf.executing_eagerly() else self._source_device):
+        with tf.device(device if tf.executing_eagerly() else self._host):
             return copied(element)
 
-    def _next_element(self) -> Any:
+    def _next(self) -> Any:
         with self._on_host():
-            return self._next_on_host()
+            if not (tf.executing_eagerly() and is_elsewhere(self._host)):
+                return self._iterator.get_next()
+            # The end, raised by another process, would be printed once more by TensorFlow when
+            # it deletes the executor in which it came.
+            optional = self._iterator.get_next_as_optional()
+            if not optional.has_value():
+                raise tf.errors.OutOfRangeError(None, None, "End of sequence")
+            return optional.get_value()
 
-    def _next_on_host(self) -> Any:
-        iterator = self._device_iterators[0]
-        if not (tf.executing_eagerly() and is_elsewhere(self._source_device)):
-            return iterator.get_next()
-        # The end, raised by another process, would be printed once more by TensorFlow when
-        # it deletes the executor in which it came.
-        optional = iterator.get_next_as_optional()
-        if not optional.has_value():
-            raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-        return optional.get_value()
-
-    def get_next_as_optional(self) -> list[Any]:
-        """A `tf.experimental.Optional` for each device, empty after the end."""
+    def get_next_as_optional_list(self) -> list[Any]:
+        """A `tf.experimental.Optional` for each core, empty after the end."""
+        if not input_lib._should_use_multi_device_iterator(self._options):
+            return super().get_next_as_optional_list()  # type: ignore[no-any-return]
         if not self._in_rounds:
             return [
                 _CopiedOptional(self._handed(self._next_optional(), device), self._element_spec)
@@ -213,28 +172,53 @@ class SharedIterator(multi_device_iterator_ops.OwnedMultiDeviceIterator):  # typ
         with self._on_host():
             size = _count_in(optional)
         return [
-            _Part(self._handed(optional, device), self._element_spec, replica, size)
-            for replica, device in enumerate(self._devices)
+            _Part(self._handed(optional, device), self._element_spec, place, size)
+            for place, device in enumerate(self._devices)
         ]
 
     def _next_optional(self) -> Any:
         with self._on_host():
-            return self._device_iterators[0].get_next_as_optional()
+            return self._iterator.get_next_as_optional()
 
     def _handed(self, optional: Any, device: str) -> Any:
-        with tf.device(device if tf.executing_eagerly() else self._source_device):
+        with tf.device(device if tf.executing_eagerly() else self._host):
             # What it holds is asked for there; it itself belongs to the host.
             return tf.nest.map_structure(tf.identity, optional, expand_composites=True)
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:
         """Where the iterator is, whatever device has been asked for."""
-        with tf.device(None), tf.device(self._source_device):
+        with tf.device(None), tf.device(self._host):
             yield
 
     @property
-    def _type_spec(self) -> SharedIteratorSpec:
-        return SharedIteratorSpec(self._devices, self._source_device, self._element_spec)
+    def _type_spec(self) -> HostIteratorSpec:
+        return HostIteratorSpec(*super()._type_spec._serialize())
+
+
+class HostIteratorSpec(input_lib._SingleWorkerDatasetIteratorSpec):  # type: ignore[misc]
+    """The type of a `HostIterator`, by which it passes into a `tf.function`."""
+
+    @property
+    def value_type(self) -> type:
+        """The class that this is the type of."""
+        return HostIterator
+
+    @property
+    def is_in_rounds(self) -> bool:
+        """Whether elements for all cores come in one tensor."""
+        shared = input_lib._should_use_multi_device_iterator(self._options)
+        return shared and come_in_rounds(self._element_spec, self._devices)
+
+    def _get_multi_device_iterator_spec(self, specs: list[Any]) -> None:
+        spec = round_of(self._element_spec) if self.is_in_rounds else self._element_spec
+        specs.append(iterator_ops.IteratorSpec(spec))
+
+    def _from_components(self, components: Sequence[Any]) -> HostIterator:
+        made = super()._from_components(components)
+        made.__class__ = HostIterator
+        made._host = device_util.get_host_for_device(_canonical(self._worker))
+        return made  # type: ignore[no-any-return]
 
 
 def _count_in(optional: Any) -> tf.Tensor:
@@ -260,38 +244,6 @@ def _prefetched(dataset: tf.data.Dataset, ahead: int, devices: int) -> tf.data.D
         options.experimental_optimization.inject_prefetch = False
         return dataset.with_options(options)
     return dataset.with_options(options).prefetch(ahead)
-
-
-class _HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore[misc]
-    """A host's iterator, which serves all of its cores."""
-
-    def _create_owned_multi_device_iterator(self) -> None:
-        ahead = self._options.experimental_per_replica_buffer_size if self._options else 1
-        scope, host = _scope_and_host(self._worker)
-        with tf.device(scope):
-            self._iterator = SharedIterator(self._dataset, self._devices, ahead, host)
-
-    @property
-    def _type_spec(self) -> _HostIteratorSpec:
-        return _HostIteratorSpec(*super()._type_spec._serialize())
-
-
-class _HostIteratorSpec(input_lib._SingleWorkerDatasetIteratorSpec):  # type: ignore[misc]
-    """The type of a `_HostIterator`."""
-
-    @property
-    def value_type(self) -> type:
-        """The class that this is the type of."""
-        return _HostIterator
-
-    def _get_multi_device_iterator_spec(self, specs: list[Any]) -> None:
-        host = device_util.get_host_for_device(_canonical(self._worker))
-        specs.append(SharedIteratorSpec(self._devices, host, element_spec=self._element_spec))
-
-    def _from_components(self, components: Sequence[Any]) -> _HostIterator:
-        made = super()._from_components(components)
-        made.__class__ = _HostIterator
-        return made  # type: ignore[no-any-return]
 
 
 def _scope_and_host(worker: str) -> tuple[str, str]:
@@ -328,7 +280,7 @@ class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
         ):
             with tf.device(host):
                 iterators.append(
-                    _HostIterator(
+                    HostIterator(
                         dataset,
                         host,
                         workers.compute_devices_for_worker(number),
@@ -391,7 +343,7 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
 
     @functools.cached_property
     def _component_specs(self) -> list[Any]:
-        return [_HostIteratorSpec(*one._serialize()) for one in super()._component_specs]
+        return [HostIteratorSpec(*one._serialize()) for one in super()._component_specs]
 
     def _from_components(self, components: Sequence[Any]) -> Any:
         made = super()._from_components(components)
@@ -414,5 +366,4 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
     @property
     def _is_in_rounds(self) -> bool:
         """Whether the iterator hands out a tensor for all cores."""
-        parts = (part for worker in self._component_specs for part in worker._component_specs)
-        return any(getattr(part, "is_in_rounds", False) for part in parts)
+        return any(host.is_in_rounds for host in self._component_specs)
