@@ -30,11 +30,12 @@ def data(rows: int = BATCH * STEPS) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
+def layered(*layers: Any) -> Any:
+    return keras.Sequential([keras.Input((4,)), *layers])
+
+
 def dense() -> Any:
-    keras.utils.set_random_seed(3)
-    return keras.Sequential(
-        [keras.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
-    )
+    return layered(keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1))
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -51,6 +52,7 @@ def fitted(
     compiling = options.pop("compiling", {})
     scope = strategy.scope() if strategy else tf.device("/CPU:0")
     with scope:
+        keras.utils.set_random_seed(3)
         made = model()
         made.compile(optimizer(), "mse", **compiling)
     x, y = data(rows)
@@ -98,10 +100,11 @@ def test_fit(size: int, name: str) -> None:
     np.testing.assert_allclose(model.losses_seen, plain(name).losses_seen, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("size", "name"), BY_LOOP)
-def test_a_custom_loop(size: int, name: str) -> None:
+def own_loop(size: int, name: str) -> tuple[Any, Any, Callable[..., Any], Any]:
+    """A strategy, a model, a replica's step of its training, and batches."""
     strategy = strategy_of(size)
     with strategy.scope():
+        keras.utils.set_random_seed(3)
         model, optimizer = dense(), OPTIMIZERS[name]()
         optimizer.build(model.trainable_variables)
 
@@ -113,36 +116,32 @@ def test_a_custom_loop(size: int, name: str) -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
+    batches = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH, drop_remainder=True)
+    return strategy, model, replica, iter(strategy.experimental_distribute_dataset(batches))
+
+
+@pytest.mark.parametrize(("size", "name"), BY_LOOP)
+def test_a_custom_loop(size: int, name: str) -> None:
+    strategy, model, replica, iterator = own_loop(size, name)
+
     @tf.function
     def step(iterator: Any) -> Any:
         return strategy.reduce(SUM, strategy.run(replica, args=next(iterator)), axis=None)
 
-    batches = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH, drop_remainder=True)
-    iterator = iter(strategy.experimental_distribute_dataset(batches))
     losses = [float(step(iterator)) for _ in range(STEPS)]
     assert losses[-1] < losses[0]
     assert_same(plain(name), model)
 
 
 def test_a_loop_around_run() -> None:
-    strategy = strategy_of(4)
-    with strategy.scope():
-        model, optimizer = dense(), OPTIMIZERS["adam"]()
-        optimizer.build(model.trainable_variables)
-
-    def replica(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum((model(x) - y) ** 2) / BATCH
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    strategy, model, replica, iterator = own_loop(4, "adam")
 
     @tf.function
     def epoch(iterator: Any) -> None:
         for _ in tf.range(STEPS):
             strategy.run(replica, args=next(iterator))
 
-    batches = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH, drop_remainder=True)
-    epoch(iter(strategy.experimental_distribute_dataset(batches)))
+    epoch(iterator)
     assert_same(plain("adam"), model)
 
 
@@ -239,15 +238,11 @@ def test_evaluate_and_predict() -> None:
 def test_fit_evaluate_fit() -> None:
     """Functions that were traced before training go on seeing what it changes."""
 
-    def normalised() -> Any:
-        keras.utils.set_random_seed(3)
-        return keras.Sequential(
-            [keras.Input((4,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
-        )
-
+    layers = keras.layers
     x, y = data(BATCH)
     with strategy_of(4).scope():
-        model = normalised()
+        keras.utils.set_random_seed(3)
+        model = layered(layers.BatchNormalization(), layers.Dense(1))
         model.compile(keras.optimizers.SGD(0.05), "mse")
     before = model.evaluate(x, y, batch_size=BATCH, verbose=0)
     model.fit(x, y, batch_size=BATCH, epochs=5, verbose=0, shuffle=False)
@@ -259,15 +254,8 @@ def test_fit_evaluate_fit() -> None:
 
 def test_batch_norm_with_synchronized_statistics() -> None:
     def normalised() -> Any:
-        keras.utils.set_random_seed(3)
-        return keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.Dense(6),
-                keras.layers.BatchNormalization(synchronized=True),
-                keras.layers.Dense(1),
-            ]
-        )
+        normalization = keras.layers.BatchNormalization(synchronized=True)
+        return layered(keras.layers.Dense(6), normalization, keras.layers.Dense(1))
 
     one = fitted(None, OPTIMIZERS["sgd"], normalised)
     assert_same(one, fitted(strategy_of(2), OPTIMIZERS["sgd"], normalised), atol=1e-4)
@@ -276,15 +264,11 @@ def test_batch_norm_with_synchronized_statistics() -> None:
 @THOROUGH
 def test_an_embedding_and_a_recurrent_layer() -> None:
     def words() -> Any:
-        keras.utils.set_random_seed(3)
-        return keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.Lambda(lambda x: tf.cast(tf.abs(x) * 3.0, tf.int32), (4,)),
-                keras.layers.Embedding(20, 3),
-                keras.layers.GRU(4),
-                keras.layers.Dense(1),
-            ]
+        return layered(
+            keras.layers.Lambda(lambda x: tf.cast(tf.abs(x) * 3.0, tf.int32), (4,)),
+            keras.layers.Embedding(20, 3),
+            keras.layers.GRU(4),
+            keras.layers.Dense(1),
         )
 
     # Not Adam, which on one device squares the gradients of a word one by one.
