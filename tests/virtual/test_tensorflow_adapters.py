@@ -77,7 +77,10 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_SingleWorkerDatasetIteratorSpec": "is the base of its type",
             "_should_use_multi_device_iterator": "leaves data on the host where it is to stay",
         },
-        "the host's iterator": {"_dataset": "makes one iterator for all cores"},
+        "the host's iterator": {
+            "_dataset": "makes one iterator for all cores",
+            "_element_spec": "tells whether elements have one shape",
+        },
         "an iterator": {"_get_next_call_count": "counts calls for all cores as one"},
         "a distributed iterator": {
             "_cardinality": "makes an iterator's type once",
@@ -91,6 +94,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
     },
     "virtual/distributed_datasets.py": {
         "a distributed dataset": {
+            "_element_spec": "finds the type of a part",
             "_built": "leaves what cannot be read to TensorFlow, which says why",
             "_cloned_datasets": "reads what each host has of a dataset",
             "_input_workers": "finds the hosts and cores of a dataset",
