@@ -18,12 +18,17 @@ def is_model(value: object) -> bool:
     return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
 
 
-def layers_of(value: Any) -> list[Any]:
-    """The layers inside of a Keras layer or model, those inside of other layers too."""
+def layers_of(value: Any, *, recursive: bool = True) -> list[Any]:
+    """The layers inside of a Keras layer or model.
+
+    Args:
+        value: The layer or model; anything else has none.
+        recursive: Whether layers inside of these are among them.
+    """
     if not hasattr(type(value), "_flatten_layers"):
         return []
     try:
-        return list(value._flatten_layers(include_self=False))
+        return list(value._flatten_layers(recursive=recursive, include_self=False))
     except AttributeError:  # one whose `__init__` has not called Keras's
         return []
 

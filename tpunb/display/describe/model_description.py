@@ -10,6 +10,7 @@ from typing import Any
 from tpunb.display.describe import jax_values, tensorflow_values
 from tpunb.display.describe.connection import Device, device_of
 from tpunb.display.describe.values import guarded, replica_value, short_repr
+from tpunb.virtual.keras_internals import layers_of
 
 MAX_LAYERS = 512
 """Layers of a model that are described."""
@@ -188,9 +189,7 @@ def _inner_layers(layer: Any) -> list[Any]:
     found = guarded(lambda: list(layer.layers), None)
     if found is None:
         # The one way that Keras 3 and tf_keras have in common.
-        found = guarded(
-            lambda: list(layer._flatten_layers(recursive=False, include_self=False)), []
-        )
+        found = guarded(lambda: layers_of(layer, recursive=False), [])
     return [one for one in found if is_model(one) and type(one).__name__ != "InputLayer"]
 
 
