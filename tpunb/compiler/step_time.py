@@ -267,7 +267,8 @@ class _Cost:
         least: Of a model of gathers, scatters and sorts.
         most: Of the same.
         whole: Bytes of all that such a one has for arguments and results.
-        vector: Whether the vector unit computes for longer than memory takes.
+        vector: Whether the vector unit computes what the compiler's roofline leaves out.
+        roofline: What that roofline has for it, in seconds of one run.
     """
 
     instruction: Instruction
@@ -279,6 +280,7 @@ class _Cost:
     most: float = 0.0
     whole: int = 0
     vector: bool = False
+    roofline: float = 0.0
 
 
 @dataclasses.dataclass
@@ -333,9 +335,9 @@ def _core(found: _Sum, optimal: float, target: Target) -> tuple[float, float]:
     low, high = sorted((rest, optimal * (rest / once) if once else optimal))
     for cost in costs:
         if cost.vector:
-            memory = cost.seconds / cost.once * cost.bytes / target.hardware.hbm
-            low += max(cost.seconds - memory, 0.0)
-            high += memory
+            runs = cost.seconds / cost.once
+            low += runs * (cost.once - cost.roofline)
+            high += runs * cost.bytes / target.hardware.hbm
     low, high = sorted((low, high))
     return max((low + least) / _SPREAD, _LEAST), max((high + most) * _SPREAD, _LEAST)
 
@@ -395,14 +397,16 @@ def _cost(
         once = moved / target.hardware.hbm
     else:
         once = cycles / (target.hardware.clock or 1.0)
-    found_products = [one for one, _ in products(instruction, module)]
-    kind = "matmul" if found_products else "memory"
-    vector = cycles is not None and (
-        any(map(is_depthwise, found_products))
-        if found_products
-        else _computes(instruction, module, _TRANSCENDENTAL)
+    inside = list(products(instruction, module))
+    kind = "matmul" if inside else "memory"
+    vector = any(is_depthwise(one) for one, _ in inside) or _computes(
+        instruction, module, _TRANSCENDENTAL
     )
-    return _Cost(instruction, once * times, once, kind, moved, vector=vector)
+    if cycles is None or not vector:
+        return _Cost(instruction, once * times, once, kind, moved)
+    flops = 2 * sum(multiplications(one, around) for one, around in inside)
+    roofline = min(max(moved / target.hardware.hbm, flops / target.hardware.flops), once)
+    return _Cost(instruction, once * times, once, kind, moved, vector=True, roofline=roofline)
 
 
 def _computes(instruction: Instruction, module: Module, opcodes: Collection[str]) -> bool:
