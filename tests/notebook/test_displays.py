@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 import types
 from collections.abc import Callable
@@ -174,9 +173,7 @@ def test_in_marimo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     assert shown == []
     widget.show()
     widget.freeze()
-    picture = base64.b64encode(b"\x89PNGone").decode()
-    forms = {"text/plain": "one", "image/png": picture}
-    assert [one._repr_mimebundle_() for one in shown] == [forms]
+    assert shown == [widget]  # alive: marimo draws it as it changes
     assert capsys.readouterr().out == ""
     marimo.running_in_notebook = lambda: False  # a script that uses it
     widget.show_once()
