@@ -13,7 +13,7 @@ from support.topologies import assigned, described
 from tpunb.display.describe.topology_description import UNASSIGNED, TopologyDescription
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.draw.topology_picture import topology_png
-from tpunb.display.draw.topology_text import topology_text
+from tpunb.display.draw.topology_text import links_phrase, topology_text
 
 pytestmark = pytest.mark.oldest
 
@@ -136,3 +136,8 @@ def test_the_users_style_does_not_matter() -> None:
 def test_a_name_with_odd_characters() -> None:
     topology = replace(described("v5e-1"), name="$\\frac$ \u4f60\n")
     assert topology_png(topology)
+
+
+def test_hosts_of_v5e_are_two_workers_each_as_tpu_vms() -> None:
+    assert "a host is 2 workers on TPU VMs" in links_phrase(described("v5e-16"))
+    assert "workers" not in links_phrase(described("v5e-8")) + links_phrase(described("v4-64"))

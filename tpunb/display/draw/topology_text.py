@@ -17,6 +17,9 @@ from tpunb.display.describe.topology_description import (
     planes_of,
 )
 
+_V5E_HOST = 8
+"""Chips: Google's pages give a v5e slice hosts of 8, and its TPU VMs are workers of 4."""
+
 
 def topology_facts(topology: TopologyDescription) -> str:
     """The totals: `"8 chips · 8 cores · 1 host · 16 GiB HBM per core"`."""
@@ -42,7 +45,11 @@ def links_phrase(topology: TopologyDescription) -> str:
     phrase = f"mesh {mesh} (x, y, z)"
     if axes:
         phrase += f", links wrap around along {_listed(axes)}"
-    return f"{phrase}; a chip's 2 TensorCores act as one core" if topology.merged else phrase
+    if topology.merged:
+        phrase += "; a chip's 2 TensorCores act as one core"
+    if topology.num_hosts > 1 and topology.num_chips == _V5E_HOST * topology.num_hosts:
+        phrase += "; a host is 2 workers on TPU VMs"
+    return phrase
 
 
 def _listed(words: list[str]) -> str:
