@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 
 from tpunb.errors import ConnectError
-from tpunb.machine.software import find_software, install_tf_keras, release, tensorflow_version
-
-_VARIABLE = "TF_USE_LEGACY_KERAS"
-
-
-def is_chosen(environment: Mapping[str, str] = os.environ) -> bool:
-    """True if the environment chooses Keras 2, as TensorFlow reads it."""
-    return environment.get(_VARIABLE, "") in ("1", "true", "True")
+from tpunb.machine.software import (
+    LEGACY_KERAS,
+    chooses_keras_2,
+    find_software,
+    install_tf_keras,
+    release,
+    tensorflow_version,
+)
 
 
 def choose(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -26,7 +26,7 @@ def choose(environment: MutableMapping[str, str] = os.environ) -> None:
     Args:
         environment: The process's environment variables, which are changed.
     """
-    environment[_VARIABLE] = "1"
+    environment[LEGACY_KERAS] = "1"
 
 
 def require_here() -> str:
@@ -39,7 +39,7 @@ def require_here() -> str:
         ConnectError: It is not installed, or TensorFlow has been imported with Keras 3.
     """
     sentence = require_installed()
-    if "tensorflow" in sys.modules and not is_chosen():
+    if "tensorflow" in sys.modules and not chooses_keras_2():
         raise ConnectError(
             "TensorFlow was imported with Keras 3 before, and keeps to it.",
             fix="Restart the kernel, and choose Keras 2 before anything imports TensorFlow.",

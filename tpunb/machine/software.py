@@ -41,6 +41,9 @@ SPECIFIER = f">={_dotted(OLDEST)},<{_NEWEST[0]}.{_NEWEST[1] + 1}"
 RANGE = f"{_dotted(OLDEST)} to {_dotted(_NEWEST)}"
 """The tested releases in a sentence."""
 
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+"""The variable by which TensorFlow chooses Keras 2, when it is imported."""
+
 _warned: set[str] = set()
 
 
@@ -415,6 +418,11 @@ def tensorflow_version() -> str | None:
     return next(filter(None, map(_version, TENSORFLOWS)), None)
 
 
+def chooses_keras_2(environment: Mapping[str, str] = os.environ) -> bool:
+    """True if the environment makes tf_keras the `tf.keras`, as TensorFlow reads it."""
+    return environment.get(LEGACY_KERAS, "") in ("1", "true", "True")
+
+
 def find_software(environment: Mapping[str, str]) -> Software:
     """Finds installed versions without importing the packages.
 
@@ -425,14 +433,13 @@ def find_software(environment: Mapping[str, str]) -> Software:
     # Built from source or part of an image: installed without metadata.
     if not any(name in versions for name in TENSORFLOWS) and _is_there("tensorflow"):
         versions["tensorflow"] = _UNKNOWN
-    legacy = environment.get("TF_USE_LEGACY_KERAS", "").strip().lower() in ("1", "true")
     return Software(
         python=platform.python_version(),
         versions=versions,
         libtpu=next((path for path in _SYSTEM_LIBTPU if Path(path).exists()), ""),
         needs=tuple(need for name in FOR_TPU for need in unmet(name, versions)),
         pythons=_pythons(versions),
-        keras="tf_keras" if legacy else "keras",
+        keras="tf_keras" if chooses_keras_2(environment) else "keras",
         backend=mask(environment.get("KERAS_BACKEND", ""), secrets_in(environment)).strip().lower(),
         overwritten_by=overwritten_tensorflow(versions),
         jax_needs=jax_pair(versions),

@@ -14,6 +14,7 @@ from typing import Any
 
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
 from tpunb.machine import keras_2
+from tpunb.machine.software import chooses_keras_2
 from tpunb.notebook.kernels.importing import Gate
 from tpunb.tpu.types import accelerator
 
@@ -47,7 +48,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     gate = Gate()
     try:
         _install(tpu)
-        if keras_2.is_chosen(environment):
+        if chooses_keras_2(environment):
             keras_2.require_installed()
     except TpunbError as error:
         gate.error = error
