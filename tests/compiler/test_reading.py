@@ -145,11 +145,11 @@ def test_a_refusal_names_the_type_and_the_node() -> None:
         "encountered an HLO for which this rewriting is not implemented: %m.1 = s64[2,2]{1,0} "
         'dot(%a, %a), metadata={op_name="while/matmul"}'
     )
-    assert (found.rule, found.node) == ("x64-op", "while/matmul")
+    assert (found.code, found.node) == ("x64-op", "while/matmul")
     assert "int64" in found.reason
     several = "Unable to parse module assembly:\nbut got 'tensor<?x?xf32, #stablehlo.bounds<9, 9>>'"
-    assert refusal(several).rule == "dynamic-shape"
-    assert refusal("INTERNAL: odd").rule == "compile"
+    assert refusal(several).code == "dynamic-shape"
+    assert refusal("INTERNAL: odd").code == "compile"
     assert refusal("").reason
 
 
