@@ -228,10 +228,13 @@ class JaxFunction:
         try:
             traced.lower(lowering_platforms=("tpu",))
         except Exception as refused:
+            uneven = type(refused).__name__ == "IndivisibleError"
             problem = Problem(
                 "compile",
                 f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
-                "Write it with other operations.",
+                "Take a size that the mesh divides, or another sharding."
+                if uneven
+                else "Write it with other operations.",
                 message=str(refused),
             )
             return Prepared(origins, (problem.at(lines_of(refused)).shown(self.settings.choose),))

@@ -120,7 +120,8 @@ def _asked(
     prepared: Prepared, wanted: Target, settings: Settings
 ) -> tuple[Compiled | Refused, bool]:
     """The compiler's answer, and whether it was made with low effort."""
-    low = not settings.speed
+    # JAX's own compilation, which users hold it against, is at full effort.
+    low = not settings.speed and not (prepared.jax and settings.details)
     answer = _ask(prepared, wanted, settings, low=low)
     if not low or not _is_close(answer, wanted.hardware.usable_bytes):
         return answer, low

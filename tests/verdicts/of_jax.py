@@ -1,0 +1,117 @@
+"""Holds `tpunb.compile` against JAX itself, on functions of JAX's documentation and tests.
+
+    cd tests && python -m verdicts.of_jax [NAMES]
+
+It needs a Python with JAX and libtpu. Each function is given to `tpunb.compile`, and to
+`jax.jit(...).lower(...).compile()` for the same topology; verdicts and peaks have to be the same.
+Names may be the beginnings of names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+os.environ.update(
+    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+    JAX_PLATFORMS="cpu",
+    TPU_ACCELERATOR_TYPE="v5litepod-8",
+    TPU_LOG_DIR="disabled",
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_WORKER_HOSTNAMES="localhost",
+)
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
+
+import tpunb
+from verdicts.functions_of_jax import FUNCTIONS, Entry, Sharded
+
+UNKNOWN = {"transforms.pure callback"}
+"""Functions that call the host, which JAX compiles and does not export."""
+
+DEVICES = np.array(topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices)
+
+
+def main() -> int:
+    """Runs the command; gives 1 if something differs."""
+    chosen = tuple(sys.argv[1:]) or ("",)
+    names = [name for name in FUNCTIONS if name.startswith(chosen)]
+    found = [text for name in names if (text := difference(name, FUNCTIONS[name]))]
+    _say(f"{len(names)} functions, {len(found)} differences")
+    return int(bool(found))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def difference(name: str, entry: Entry) -> str:
+    """Compares the two verdicts; prints and returns what differs."""
+    mine, own = ours(entry), itself(entry)
+    same = mine == own or (name in UNKNOWN and mine.startswith("unknown"))
+    text = "" if same else f"{name}: {mine} and not {own}"
+    if text:
+        _say(text)
+    return text
+
+
+def ours(entry: Entry) -> str:
+    """The verdict of `tpunb.compile`: a peak, or why there is none."""
+    mesh = AbstractMesh(entry.mesh, entry.axes) if entry.mesh else None
+    fn, args = entry.on(mesh)
+    try:
+        program = tpunb.compile(fn, *_given(args, mesh), tpu="v5e-8" if entry.mesh else "v5e-1")
+    except Exception as error:
+        return f"error: {type(error).__name__}"
+    if program.unknown:
+        return f"unknown: {program.unknown}"
+    return str(program.memory.peak) if program.ok else program.errors[0].code
+
+
+def _given(args: Any, mesh: Any) -> Any:
+    return args if mesh is None else _placed(args, mesh)
+
+
+def itself(entry: Entry) -> str:
+    """The verdict of JAX itself."""
+    mesh = Mesh(DEVICES.reshape(entry.mesh), entry.axes) if entry.mesh else None
+    fn, args = entry.on(mesh)
+    jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
+    try:
+        traced = jitted.trace(*_placed(args, mesh, any_value=jitted is not fn))
+    except Exception as error:
+        return f"error: {type(error).__name__}"
+    try:
+        made = traced.lower().compile()
+    except Exception as error:
+        return "memory" if "RESOURCE_EXHAUSTED" in str(error) else "compile"
+    return str(made.memory_analysis().peak_memory_in_bytes)
+
+
+def _placed(args: Any, mesh: Any, *, any_value: bool = False) -> Any:
+    """The arguments on a mesh; without one, for JAX itself, on a device of the topology."""
+
+    def place(value: Any) -> Any:
+        if isinstance(value, Sharded):
+            sharding = NamedSharding(mesh, value.spec)
+            return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+        if any_value or isinstance(value, jax.ShapeDtypeStruct):
+            aval = jax.typeof(value) if not hasattr(value, "dtype") else value
+            return jax.ShapeDtypeStruct(
+                aval.shape,
+                aval.dtype,
+                sharding=SingleDeviceSharding(DEVICES[0]),
+                weak_type=getattr(aval, "weak_type", False),
+            )
+        return value
+
+    return jax.tree.map(place, args, is_leaf=lambda one: isinstance(one, Sharded))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
