@@ -81,7 +81,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_memory_is_jaxs_own_to_the_byte(said: dict[str, Any]) -> None:
     assert said["ours"] == said["own"]
-    assert {"first", "norm"} <= set(said["layers"])
+    assert {"first", "last"} <= set(said["layers"])
 
 
 def test_a_distribution_of_data_is_the_same(said: dict[str, Any]) -> None:
