@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 from support.programs import FITS
+from support.strategies import strategy_of
 
+from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.largest import LargestBatch, largest_batch
+from tpunb.compiler.libtpu import Compiled, Refused
 from tpunb.compiler.program import CompileError
 
 pytestmark = pytest.mark.usefixtures("libtpu")
@@ -75,3 +79,36 @@ def test_a_batch_that_fits_where_the_given_one_does_not() -> None:
     assert not program.ok
     assert "32,768 fit on a v5e-32: 8 GiB a core." in program.errors[0].fix
     assert "A batch of 8192 (1024 a replica) fits: 8 GiB a core." in program.errors[0].fix
+
+
+class Block(keras.layers.Layer):
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        assert isinstance(training, bool)
+        return keras.ops.sin(keras.ops.sin(x @ self.kernel) @ self.kernel)
+
+
+def test_a_models_blocks_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sines: list[int] = []
+
+    def ask(module: bytes, *_: Any, **__: Any) -> Compiled | Refused:
+        sines.append(module.count(b"sine"))
+        if sines[-1] > sines[0]:
+            return Compiled(2**30, 2**29, 0, 0, 2**29, 0, "", {}, (), 0.1)
+        return Refused("Ran out of memory in memory space hbm. Used 16.50G of 15.75G hbm", 0.1)
+
+    monkeypatch.setattr(libtpu, "ask", ask)
+    with strategy_of("v5e-8").scope():
+        layers = [keras.Sequential([Block()], name=f"block_{number}") for number in range(4)]
+        model = keras.Sequential([keras.Input((8,)), *layers])
+        model.compile("sgd", "mse")
+    batch = tf.TensorSpec([64, 8])
+    fix = compile(model, batch, batch, tpu="v5e-8").errors[0].fix
+    assert fix.startswith(
+        "The same batch fits if keras.remat computes block_0, …, block_3 again for the gradient: "
+        "1 GiB a core."
+    )
+    sines.clear()
+    assert "keras.remat" not in compile(model.predict, batch, tpu="v5e-8").errors[0].fix

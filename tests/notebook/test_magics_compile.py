@@ -118,6 +118,15 @@ def test_what_does_not_fit(book: Notebook, fake: FakeLibtpu) -> None:
     assert "v3-8" in fake.asked
 
 
+def test_a_batch_that_fits_where_the_cells_own_does_not(book: Notebook, fake: FakeLibtpu) -> None:
+    book.good("data = tf.data.Dataset.from_tensors(tf.ones([64, 16])).repeat(3)")
+    refusals = iter([Refused(OUT_OF_MEMORY, 0.1)] * 3)  # at both efforts, and for the tensors
+    fake.answer = lambda _: next(refusals, compiled(GIB))
+    program = program_of(book, "tf.reduce_sum(batch @ w)", "-d data")
+    assert "A batch of 32 (4 a replica) fits: 1 GiB a core." in program.errors[0].fix
+    assert "64 fit on a v3-32: 1 GiB a core." in program.errors[0].fix
+
+
 def test_the_batch_of_the_data(book: Notebook, fake: FakeLibtpu) -> None:
     book.good("data = tf.data.Dataset.from_tensors((tf.ones([32, 16]), tf.ones([32]))).repeat(3)")
     body = "tf.reduce_sum(a @ w) + tf.reduce_sum(b)"

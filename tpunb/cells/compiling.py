@@ -12,17 +12,17 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
+from tpunb.compiler.batches import AnyBatch, would_fit
 from tpunb.compiler.largest import FINE, Tried, search
-from tpunb.compiler.prepare import compile_traced
+from tpunb.compiler.prepare import traced_function
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
-from tpunb.compiler.verdict import Settings, deadline_for
+from tpunb.compiler.verdict import Function, Settings, deadline_for
 from tpunb.tpu.compiled_program import Buffer, CodeLine
 from tpunb.virtual.check import refuse_other_strategies
-from tpunb.virtual.keras_internals import layer_names
+from tpunb.virtual.keras_internals import layer_names, models_in
 
 from ..errors.code_problems import SourceLine
-from .batches import Batch
 from .capture import Captured
 from .cell_errors import line_in
 from .nests import leaves
@@ -58,19 +58,46 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     batch = steps.bind_first_batch()
     traced = steps.programs.traced(steps.cell, steps.namespace, steps.bound)
     closed = traced.captured.closed.values()
-    layers = {name for value in closed for leaf in leaves(value) for name in layer_names(leaf)}
-    programs = compile_traced(
+    used = [leaf for value in closed for leaf in leaves(value)]
+    layers = {name for leaf in used for name in layer_names(leaf)}
+    models = [model for leaf in used for model in models_in(leaf)]
+    how = _how(traced, kinds, settings)
+    function = traced_function(
         traced.functions,
-        kinds,
-        _how(traced, kinds, settings),
+        how,
+        strategy,
         layers=frozenset(layers),
         examples=sum(batch.sizes) or None if batch is not None else None,
-        strategy=strategy,
     )
-    if settings.largest_batch and batch is not None:
-        programs = [_with_largest(program, steps, settings, batch) for program in programs]
+    programs = [function.on(kind, how) for kind in kinds]
+    if batch is not None and batch.sizes:
+        batches = _any_batch(steps, max(batch.sizes))
+        for place, (kind, program) in enumerate(zip(kinds, programs, strict=True)):
+            if settings.largest_batch:
+                programs[place] = _with_largest(program, kind, batches, settings, how)
+            elif [error.code for error in program.errors] == ["memory"]:
+                fix = would_fit(lambda: batches, program, kind, how, models)
+                programs[place] = program.with_fix(fix)
     shown = [_of_cell(program, traced) for program in programs]
     return shown[0] if len(shown) == 1 else TpuPrograms(shown)
+
+
+def _any_batch(steps: Steps, first: int) -> AnyBatch:
+    """The cell with any batch; only shapes are traced, and no batch of any other size is made."""
+    strategy = steps.programs.strategy
+
+    def lowered(sizes: Sequence[int], how: Settings) -> Function:
+        traced = steps.programs.traced(
+            steps.cell,
+            steps.namespace,
+            steps.bound,
+            lambda captured: _resized(captured, steps.names, *sizes),
+        )
+        how = dataclasses.replace(how, choose=functools.partial(line_in, traced.cell))
+        examples = sizes[0] * strategy.num_replicas_in_sync
+        return traced_function(traced.functions, how, strategy, examples=examples)
+
+    return AnyBatch(lowered, lambda size: [size], first, 1)
 
 
 def _how(traced: TracedCell, kinds: Sequence[Target], settings: CompileSettings) -> Settings:
@@ -80,33 +107,20 @@ def _how(traced: TracedCell, kinds: Sequence[Target], settings: CompileSettings)
 
 
 def _with_largest(
-    program: TpuProgram, steps: Steps, settings: CompileSettings, batch: Batch
+    program: TpuProgram, kind: Target, batches: AnyBatch, settings: CompileSettings, how: Settings
 ) -> TpuProgram:
-    """The program with the largest global batch that fits on its TPU type.
-
-    Only shapes are traced: no batch of any other size is made.
-    """
-    memory = program.memory
-    if memory is None or not batch.sizes:
+    """The program with the largest global batch that fits on its TPU type."""
+    memory, first = program.memory, batches.before
+    if memory is None or first is None:
         return program
-    strategy = steps.programs.strategy
-    first = max(batch.sizes)
+    quiet = dataclasses.replace(how, speed=False, details=False, progress=lambda _: None)
 
     def attempt(size: int) -> Tried:
         if size == first:
             return Tried(program.ok, memory.peak)
-        settings.say(f"compiling for {program.tpu} with a batch of {size * program.replicas}")
-        traced = steps.programs.traced(
-            steps.cell,
-            steps.namespace,
-            steps.bound,
-            lambda captured: _resized(captured, steps.names, size),
-        )
-        kinds = targets(program.tpu, strategy)
-        how = dataclasses.replace(
-            _how(traced, kinds, settings), speed=False, details=False, progress=lambda _: None
-        )
-        (found,) = compile_traced(traced.functions, kinds, how, strategy=strategy)
+        how.progress(f"compiling for {program.tpu} with a batch of {size * program.replicas}")
+        deadline = deadline_for([kind], settings.timeout)
+        found = batches.on(kind, size, dataclasses.replace(quiet, deadline=deadline))
         exact = found.memory is not None and found.memory.exact
         return Tried(found.ok, found.memory.peak if found.memory and exact else None)
 

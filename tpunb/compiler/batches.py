@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from tpunb.compiler.topologies import Target, cores_of, target
 from tpunb.compiler.verdict import Settings
 from tpunb.tpu.types import accelerator_types
 from tpunb.virtual.import_tensorflow import needing_tensorflow
-from tpunb.virtual.keras_internals import is_model
+from tpunb.virtual.keras_internals import blocks_of, computing_again, is_model, is_step
 
 _TRIES = 3
 
@@ -27,7 +28,11 @@ def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[...,
     with needing_tensorflow():
         from tpunb.compiler.prepare import function_for
         from tpunb.virtual.check import current
-    return function_for, strategy or current()
+        from tpunb.virtual.keras_models import strategy_of
+    strategy = strategy or current()
+    if strategy is None and is_step(fn):
+        strategy = strategy_of(fn if is_model(fn) else fn.__self__)
+    return function_for, strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +72,7 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
         return lower(fn, arguments, strategy, settings)
 
     # A model takes its global batch, a replica function that of a replica.
-    whole = is_model(fn) or is_model(getattr(fn, "__self__", None))
+    whole = is_step(fn)
     if jax_functions.takes(fn, args):  # JAX's take the batch of all devices
         cores = kind.replicas if whole else jax_functions.devices_of(fn, args)
         before, resized = jax_functions.any_batch(fn, args)
@@ -78,34 +83,72 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
 
 
 def would_fit(
-    fn: Any, args: Sequence[Any], strategy: Any, program: TpuProgram, kind: Target, how: Settings
+    batches: Callable[[], AnyBatch],
+    program: TpuProgram,
+    kind: Target,
+    how: Settings,
+    models: Sequence[Any] = (),
 ) -> str:
-    """What would fit in place of a program that does not: sentences, each of them compiled.
+    """Compile alternatives to a program that does not fit; return sentences on those that do.
 
-    A smaller batch, and, for a model, the same batch on more cores.
+    They are a smaller batch; for a global batch, the same on more cores; and for models the same
+    with their blocks computed again for the gradient.
+
+    Args:
+        batches: Makes the function with any batch.
+        program: The program.
+        kind: What it was compiled for.
+        how: How.
+        models: The Keras models in it.
     """
     settings = dataclasses.replace(how, speed=False, details=False)
     found = []
     try:
-        batches = with_any_batch(fn, args, strategy, kind)
-        if batches.before is None:
+        made = batches()
+        if made.before is None:
             return ""
-        own = batches.before // batches.times
+        own = made.before // made.times
         for size in _smaller(own, program):
             settings.progress(f"trying a batch of {grouped(size)} a replica on {kind.tpu.name}")
-            smaller = batches.on(kind, size, settings)
+            smaller = made.on(kind, size, settings)
             if smaller.ok and smaller.memory:
                 takes = byte_count(smaller.memory.peak)
                 batch = f"{grouped(size)} a replica"
                 if program.examples:
                     batch = f"{grouped(size * kind.replicas)} ({batch})"
                 found.append(f"A batch of {batch} fits: {takes} a core.")
-                if program.examples and (larger := _larger(kind, program.examples, size)):
-                    found += _on(larger, batches, program.examples, settings)
                 break
+        else:
+            size = 0
+        if size and program.examples and (larger := _larger(kind, program.examples, size)):
+            found += _on(larger, made, program.examples, settings)
+        found += _computed_again(kind, made, own, models, settings)
     except Exception:  # of the function with another batch: its own verdict stands
         logging.getLogger("tpunb.compiler").debug("no other batch", exc_info=True)
     return " ".join(found)
+
+
+def _computed_again(
+    kind: Target, batches: AnyBatch, per_replica: int, models: Sequence[Any], settings: Settings
+) -> Iterator[str]:
+    """The sentence that the batch fits if blocks are computed again, if it does."""
+    blocks = [block for model in models for block in blocks_of(model)]
+    if not blocks or not hasattr(sys.modules.get("keras"), "remat"):
+        return
+    settings.progress(f"trying {kind.tpu.name} with {len(blocks)} blocks computed again")
+    try:
+        with computing_again(blocks):
+            program = batches.on(kind, per_replica, settings)
+    except Exception:  # such as one of Keras's, of a block with random numbers
+        logging.getLogger("tpunb.compiler").debug("not computed again", exc_info=True)
+        return
+    if program.ok and program.memory:
+        names = [block.name for block in blocks]
+        listed = ", ".join(names if len(names) < 4 else [names[0], "…", names[-1]])
+        yield (
+            f"The same batch fits if keras.remat computes {listed} again for the gradient: "
+            f"{byte_count(program.memory.peak)} a core."
+        )
 
 
 def _smaller(batch: int, program: TpuProgram) -> Iterator[int]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
-from tpunb.compiler.batches import lowering, would_fit
+from tpunb.compiler.batches import lowering, with_any_batch, would_fit
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.progress import told
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, deadline_for
-from tpunb.virtual.keras_internals import chooser
+from tpunb.virtual.keras_internals import chooser, models_in
 
 
 @overload
@@ -88,6 +89,8 @@ def compile(
         programs = [function.on(kind, settings) for kind in kinds]
         for place, (kind, program) in enumerate(zip(kinds, programs, strict=True)):
             if [error.code for error in program.errors] == ["memory"]:
-                found = would_fit(fn, args, strategy, program, kind, settings)
+                batches = functools.partial(with_any_batch, fn, args, strategy, kind)
+                models = models_in(fn)
+                found = would_fit(batches, program, kind, settings, models)
                 programs[place] = program.with_fix(found)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)

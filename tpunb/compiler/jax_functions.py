@@ -337,13 +337,15 @@ def _model_step(fn: Any, args: Sequence[Any], cores: int) -> tuple[Any, list[Any
     options = {"out_shardings": (None, results)} if whole and method != "predict" else {}
     own = getattr(model, _STEPS[method])
 
-    def predict(state: Any, data: Any) -> Any:  # as Keras has it: what is donated comes back
-        outputs, others = own(state, data)
-        return outputs, (state[0], others)
+    def step(state: Any, data: Any) -> Any:  # a new one: JAX keeps the traces of the model's own
+        results = own(state, data)
+        if method == "predict":  # as Keras has it: what is donated comes back
+            results = results[0], (state[0], results[1])
+        return results
 
-    step = jax.jit(predict if method == "predict" else own, donate_argnums=0, **options)
+    jitted = jax.jit(step, donate_argnums=0, **options)
     names = [getattr(one, "path", one.name) for variables in lists for one in variables]
-    return step, [state, jax.tree_util.tree_map(cut, data)], names
+    return jitted, [state, jax.tree_util.tree_map(cut, data)], names
 
 
 def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequence[int]], Any]]:

@@ -8,12 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.deadline import Deadline
-from tpunb.compiler import libtpu
 from tpunb.compiler.lowered import Parameters, Prepared
 from tpunb.compiler.origins import GraphOrigins
-from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.compiler.program import CompileError
 from tpunb.compiler.progress import LOWERING, TRACING
-from tpunb.compiler.topologies import Target, cores_of
+from tpunb.compiler.topologies import cores_of
 from tpunb.compiler.verdict import Function, Settings
 from tpunb.errors.code_problems import Choose, Problem
 from tpunb.virtual.check import refuse_other_strategies, trace_for
@@ -90,31 +89,27 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
     return Function(prepared, replicas, partitions, examples)
 
 
-def compile_traced(
+def traced_function(
     traced: Sequence[TracedFunction],
-    kinds: Sequence[Target],
     settings: Settings,
+    strategy: Any,
     *,
     layers: Collection[str] = (),
     examples: int | None = None,
-    strategy: Any = None,
-) -> list[TpuProgram]:
-    """Compiles replica functions that were traced elsewhere, as those of a cell.
+) -> Function:
+    """Lower replica functions that were traced elsewhere, as those of a cell.
 
     Args:
         traced: What `examination.observing` was passed, in one trace.
-        kinds: What to compile for; see `targets`.
         settings: How.
+        strategy: Whose replicas they are.
         layers: The names of Keras layers.
         examples: The global batch.
-        strategy: Whose replicas they are.
     """
-    libtpu.require()
     settings.progress(LOWERING)
     replicas, partitions = cores_of(strategy)
     prepared = tuple(prepare(one, settings.choose, settings.deadline, layers) for one in traced)
-    function = Function(prepared, replicas, partitions, examples)
-    return [function.on(kind, settings) for kind in kinds]
+    return Function(prepared, replicas, partitions, examples)
 
 
 def _examples(traced: Sequence[TracedFunction], replicas: int) -> int | None:

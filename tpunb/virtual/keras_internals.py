@@ -6,7 +6,9 @@ lists them and tells when a release of Keras no longer has one. It does not impo
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +18,11 @@ from tpunb.errors.code_problems import Choose, definition, innermost
 def is_model(value: object) -> bool:
     """Whether this is a Keras model, of Keras 3 or tf_keras."""
     return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
+
+
+def is_step(fn: Any) -> bool:
+    """Return whether this is a Keras model, or a method of one such as `evaluate`."""
+    return is_model(fn) or is_model(getattr(fn, "__self__", None))
 
 
 def layers_of(value: Any, *, recursive: bool = True) -> list[Any]:
@@ -31,6 +38,37 @@ def layers_of(value: Any, *, recursive: bool = True) -> list[Any]:
         return list(value._flatten_layers(recursive=recursive, include_self=False))
     except AttributeError:  # one whose `__init__` has not called Keras's
         return []
+
+
+def blocks_of(model: Any) -> list[Any]:
+    """The blocks of a model, such as those of a transformer: layers that contain layers.
+
+    They are the outermost of which there are several, as computing a whole model again saves
+    nothing.
+    """
+    layers = [model]
+    while len(layers) == 1:
+        inside = layers_of(layers[0], recursive=False)
+        layers = [one for one in inside if layers_of(one, recursive=False)]
+    return layers
+
+
+@contextlib.contextmanager
+def computing_again(layers: Sequence[Any]) -> Iterator[None]:
+    """Has layers of Keras 3 compute their activations again for the gradient, by `keras.remat`."""
+    remat = sys.modules["keras"].remat
+
+    def again(call: Callable[..., Any]) -> Callable[..., Any]:
+        # Keywords such as `training` are no tensors, which are all that either backend takes.
+        return lambda *args, **options: remat(lambda *tensors: call(*tensors, **options))(*args)
+
+    for layer in layers:
+        vars(layer)["call"] = again(layer.call)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del vars(layer)["call"]
 
 
 def _all_layers(model: Any) -> Sequence[Any]:
@@ -99,7 +137,12 @@ def jax_value_of(variable: Any, model: Any) -> Any:
 
 def layer_names(fn: Any) -> frozenset[str]:
     """The names of the layers of the models that a function is, is a method of, or uses."""
-    return frozenset(layer.name for model in _models(fn) for layer in _all_layers(model))
+    return frozenset(layer.name for model in models_in(fn) for layer in _all_layers(model))
+
+
+def models_in(fn: Any) -> list[Any]:
+    """The models that a function is, is a method of, or uses; each once."""
+    return list({id(model): model for model in _models(fn)}.values())
 
 
 def _models(fn: Any) -> Iterator[Any]:
@@ -129,7 +172,7 @@ def _is_filled(cell: Any) -> bool:
 
 def chooser(fn: Any) -> Choose:
     """Chooses the innermost line of a function, or else the line where it is defined."""
-    if is_model(fn) or is_model(getattr(fn, "__self__", None)):
+    if is_step(fn):
         return innermost  # no line of a library's model is the user's
     defined = definition(fn)
     return lambda places: innermost(places) or defined

@@ -55,7 +55,7 @@ def model_step(
         raise refusal(
             f"The model {model.name} is not compiled.", fix="Call model.compile(...) first."
         )
-    strategy = strategy or _strategy_of(model)
+    strategy = strategy or strategy_of(model)
     if not args:
         raise refusal(
             "A model's step takes a batch.",
@@ -89,8 +89,8 @@ def _wants_targets(model: Any, step: str) -> bool:
     return is_kerass and getattr(model, "loss", None) is not None
 
 
-def _strategy_of(model: Any) -> Any:
-    """The strategy in whose scope a model was made; None outside of any."""
+def strategy_of(model: Any) -> Any:
+    """Return the strategy in whose scope a model was made; None outside of any."""
     own = getattr(model, "distribute_strategy", None)
     return None if own is default_strategy() else own
 
