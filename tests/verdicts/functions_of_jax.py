@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.scipy import optimize
 from jax.sharding import PartitionSpec as P
 
 
@@ -463,7 +464,7 @@ _SCIPY: dict[str, tuple[Any, ...]] = {
     ),
     "dct": (jax.scipy.fft.dct, F(16, 128)),
     "minimize": (
-        lambda x: jax.scipy.optimize.minimize(lambda v: ((v - 1) ** 2).sum(), x, method="BFGS").x,
+        lambda x: optimize.minimize(lambda v: ((v - 1) ** 2).sum(), x, method="BFGS").x,
         F(8),
     ),
     "image resize": (lambda x: jax.image.resize(x, (8, 32, 32, 8), "bilinear"), IMAGES),
