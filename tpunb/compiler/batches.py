@@ -27,8 +27,8 @@ def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[...,
         return jax_functions.function_for, None
     with needing_tensorflow():
         from tpunb.compiler.prepare import function_for
-        from tpunb.virtual.check import current
         from tpunb.virtual.keras_models import strategy_of
+        from tpunb.virtual.strategy import current
     strategy = strategy or current()
     if strategy is None and is_step(fn):
         strategy = strategy_of(fn if is_model(fn) else fn.__self__)

@@ -16,8 +16,9 @@ from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, program_for
 from tpunb.errors.code_problems import Choose, Problem
 from tpunb.tpu.defaults import DEFAULT_TPU
-from tpunb.virtual.check import CheckReport, current, examined
+from tpunb.virtual.check import CheckReport, examined
 from tpunb.virtual.keras_internals import chooser
+from tpunb.virtual.strategy import current
 from tpunb.virtual.strict.examination import Examination
 from tpunb.virtual.untouched import untouched
 

@@ -16,12 +16,11 @@ from tpunb.compiler.topologies import cores_of
 from tpunb.compiler.verdict import Function, Settings
 from tpunb.errors.code_problems import Choose, Problem
 from tpunb.virtual.check import refuse_other_strategies, trace_for
-from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction
 from tpunb.virtual.keras_internals import layer_names
 from tpunb.virtual.keras_models import model_step
 from tpunb.virtual.strict import xla
 from tpunb.virtual.strict.examination import once_a_line
-from tpunb.virtual.strict.known_loops import ANY_SIZE
 from tpunb.virtual.strict.lint import statically_found
 from tpunb.virtual.strict.lowering import Lowered, lower_for_tpu
 from tpunb.virtual.strict.stand_ins import Unknown, on_host

@@ -15,12 +15,11 @@ from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Problem, SourceLine, innermost
 from tpunb.errors.explain import explain
-from tpunb.virtual import current_strategy
 from tpunb.virtual.fit_notes import empty_share
 from tpunb.virtual.graph.traced_function import TracedFunction, traced_function_of
 from tpunb.virtual.keras_internals import chooser
 from tpunb.virtual.keras_models import model_step
-from tpunb.virtual.strategy import VirtualTPU
+from tpunb.virtual.strategy import VirtualTPU, current
 from tpunb.virtual.strict.advice import advice
 from tpunb.virtual.strict.examination import Examination, examine, observing
 from tpunb.virtual.strict.traced_anew import traced_anew
@@ -217,11 +216,6 @@ def report(
 
 def _order(problem: Problem) -> tuple[str, float]:
     return problem.file, float("inf") if problem.line is None else problem.line
-
-
-def current() -> Any:
-    """The strategy whose scope is entered, or that of the open connection, or None."""
-    return tf.distribute.get_strategy() if tf.distribute.has_strategy() else current_strategy.get()
 
 
 def trace_for(

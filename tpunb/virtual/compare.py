@@ -19,9 +19,8 @@ from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
 from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
-from tpunb.virtual.check import current
 from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
-from tpunb.virtual.strategy import VirtualTPU
+from tpunb.virtual.strategy import VirtualTPU, current
 
 # TensorFlow's names of a distributed variable's copies.
 _COPY = re.compile(r"(/replica_\d+)?(:0)?$")

@@ -18,6 +18,7 @@ from tpunb.machine.software import warn_if_newer
 from tpunb.tpu.annotations import Annotations
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, largest_memory
+from tpunb.virtual import current_strategy
 from tpunb.virtual._tensorflow import (
     TPUExtended,
     TPUStrategyV2,
@@ -63,6 +64,11 @@ from tpunb.virtual.variable_copies import (
     copy_of,
     watch_copies,
 )
+
+
+def current() -> Any:
+    """Return the strategy whose scope is entered, or that of the open connection, or None."""
+    return tf.distribute.get_strategy() if tf.distribute.has_strategy() else current_strategy.get()
 
 
 class VirtualTPU:

@@ -99,6 +99,14 @@ class TPUStrategyV1(VirtualTPU, private.TPUStrategyV1):  # type: ignore[misc]
         self._enable_packed_variable_in_eager_mode = False
 
 
+STAND_INS: dict[type, type] = {
+    private.TPUStrategyV2: TPUStrategyV2,
+    private.TPUStrategy: TPUStrategy,
+    private.TPUStrategyV1: TPUStrategyV1,
+}
+"""TensorFlow's strategies, each with the one that stands in for it."""
+
+
 def _extended(
     strategy: Any,
     resolver: VirtualTPUClusterResolver,

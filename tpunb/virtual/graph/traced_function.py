@@ -37,6 +37,9 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.graph.rewrite import inlined
 from tpunb.virtual.graph.tensorflow_graphs import body_of, debug_info
 
+ANY_SIZE = 8
+"""The size tried in place of one that is known only when the step runs."""
+
 _NO_TENSORS = frozenset({dtypes.resource, dtypes.variant, dtypes.string})
 # They ask for a shape, which is known: TensorFlow's optimizer does not make the tensor for them.
 _ASK_SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})

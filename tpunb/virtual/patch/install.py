@@ -71,12 +71,13 @@ def _put(wanted: Installation) -> None:
     from tpunb.virtual.devices import virtual_devices
     from tpunb.virtual.patch.device_names import TPUNames
     from tpunb.virtual.patch.patched_names import make_changes
+    from tpunb.virtual.tensorflow_strategies import STAND_INS
 
     with _lock:
         wanted._names = TPUNames(wanted.accelerator, virtual_devices(wanted.accelerator))
         uninstall()
         with contextlib.ExitStack() as undo:  # half-way is no way
-            make_changes(wanted, undo)
+            make_changes(wanted, STAND_INS, undo)
             wanted.undo = undo.pop_all()
         set_current(wanted)
         set_failure(None)

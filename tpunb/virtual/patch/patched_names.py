@@ -6,14 +6,13 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb.errors import TpunbError
 from tpunb.virtual import _tensorflow as private
-from tpunb.virtual import tensorflow_strategies
 from tpunb.virtual._tensorflow import is_flat
 from tpunb.virtual.devices import replica_devices, virtual_devices
 from tpunb.virtual.installation import Installation, set_tpu_variables
@@ -26,33 +25,37 @@ from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.tensorflow_state import initialized_tpu_systems
 from tpunb.virtual.variable_copies import classes_on_cores
 
-_GENERATIONS = (
-    (private.TPUStrategyV2, tensorflow_strategies.TPUStrategyV2),
-    (private.TPUStrategy, tensorflow_strategies.TPUStrategy),
-    (private.TPUStrategyV1, tensorflow_strategies.TPUStrategyV1),
-)
-
 # The public name has a copy of the function.
 _RAW_ALL_TO_ALL = inspect.getclosurevars(tf.raw_ops.AllToAll).nonlocals["f"]
 
 
-def make_changes(installation: Installation, undo: contextlib.ExitStack) -> None:
-    """Makes all changes; `undo` undoes those that were made."""
+def make_changes(
+    installation: Installation, strategies: Mapping[type, type], undo: contextlib.ExitStack
+) -> None:
+    """Makes all changes; `undo` undoes those that were made.
+
+    Args:
+        installation: The virtual TPU.
+        strategies: The strategy that is made in place of each of TensorFlow's.
+        undo: Receives what undoes each change.
+    """
     replacements = Replacements(installation)
     undo.enter_context(contents(initialized_tpu_systems()))
-    _change_classes(replacements, undo)
+    _change_classes(replacements, strategies, undo)
     _change_functions(replacements, undo)
     _change_device_names(installation, undo)
     if installation.environment:
         set_tpu_variables(installation.accelerator, undo)
 
 
-def _change_classes(replacements: Replacements, undo: contextlib.ExitStack) -> None:
+def _change_classes(
+    replacements: Replacements, strategies: Mapping[type, type], undo: contextlib.ExitStack
+) -> None:
     stand_in = InstalledTPUClusterResolver
     undo.enter_context(
         construct_as_subclass(private.TPUClusterResolver, stand_in, stand_in.__init__)
     )
-    for original, virtual in _GENERATIONS:
+    for original, virtual in strategies.items():
         undo.enter_context(
             construct_as_subclass(original, virtual, replacements.make_strategy(virtual))
         )

@@ -38,11 +38,8 @@ from tpunb.virtual.graph.function_def import (
 )
 from tpunb.virtual.graph.rewrite import Rewrite, inlined
 from tpunb.virtual.graph.tensorflow_graphs import body_sizes, known_sizes
-from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction
 from tpunb.virtual.strict.known_ops import TYPES, compiles_surely
-
-ANY_SIZE = 8
-"""The size tried in place of one that is known only when the step runs."""
 
 _FRESH = frozenset({"EmptyTensorList", "TensorListReserve"})
 _ALIKE = frozenset({"AddN", "Identity", "ZerosLike"})

@@ -20,8 +20,7 @@ from tpunb.errors.code_problems import Problem
 from tpunb.errors.refusals import FIXED_SHAPE, XLA, refusal_of
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.graph.function_def import Library, called_functions
-from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.strict.known_loops import ANY_SIZE
+from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction
 from tpunb.virtual.strict.lint import FRAGILE
 from tpunb.virtual.strict.stand_ins import CompilerFunctions, Host, Unknown, parameters
 from tpunb.virtual.strict.xla import Answer, Request, ask

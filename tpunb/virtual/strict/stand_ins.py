@@ -37,8 +37,7 @@ from tpunb.virtual.graph.function_def import (
 )
 from tpunb.virtual.graph.rewrite import Rewrite, inlined
 from tpunb.virtual.graph.tensorflow_graphs import body_of, named_operations
-from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.strict.known_loops import ANY_SIZE
+from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction
 
 
 class Unknown(Exception):
