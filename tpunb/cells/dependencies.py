@@ -392,15 +392,15 @@ def read_by_library(value: Any) -> set[str]:
     if hasattr(kind, "_flatten_layers"):
         if hasattr(kind, "fit"):  # whose other attributes hold the progress of `fit`
             return {"_trainable"}
-        settings = {n for n, v in has.items() if n[0] != "_" and _is_setting(v)}
+        settings = {
+            name
+            for name, held in has.items()
+            if name[0] != "_" and (is_plain(held) or isinstance(held, types.FunctionType))
+        }
         return (settings | {"_trainable"}) - {"built", "name"}
     if hasattr(kind, "__getattr__") and hasattr(kind, "keys") and not hasattr(kind, "__array__"):
         return set(has)  # a configuration that is read as attributes, such as a ConfigDict
     return set()
-
-
-def _is_setting(value: Any) -> bool:
-    return is_plain(value) or isinstance(value, types.FunctionType)
 
 
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef

@@ -54,16 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _carry_out(argv: Sequence[str] | None) -> int:
     try:
-        return _code(argv)
-    finally:  # --help ends the process
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:  # as in a process without a console
-                stream.flush()
-
-
-def _code(argv: Sequence[str] | None) -> int:
-    args = _parser().parse_args(argv)
-    try:
+        args = _parser().parse_args(argv)
         args.command(args)
     except OutputError:
         raise
@@ -76,6 +67,10 @@ def _code(argv: Sequence[str] | None) -> int:
     except (Interrupted, KeyboardInterrupt) as interrupt:
         print(str(interrupt) or "Interrupted", file=sys.stderr)
         return getattr(interrupt, "code", 130)
+    finally:  # --help ends the process
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # as in a process without a console
+                stream.flush()
     return 0
 
 

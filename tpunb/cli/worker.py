@@ -65,7 +65,7 @@ def add_to(commands: Any) -> None:
 
 
 def _worker(args: argparse.Namespace) -> None:
-    serve(args.cores, args.port, ready=lambda port: _say(args.cores, port))
+    serve(args.cores, args.port, ready=lambda port: _announce(args.cores, port))
     with contextlib.suppress(OutputError):  # the reader may be gone
         print("The worker has stopped.", flush=True)
     # TensorFlow's server cannot be stopped.
@@ -73,27 +73,23 @@ def _worker(args: argparse.Namespace) -> None:
     os._exit(0)
 
 
-def _say(cores: int, port: int) -> None:
-    try:
-        _announce(cores, port)
-    except OutputError as error:
-        # Whoever connects to it needs none of this, and a server has no end of its own.
-        with contextlib.suppress(OutputError):
-            print(f"tpunb: {error} The worker runs, on port {port}.", file=sys.stderr, flush=True)
-
-
 def _announce(cores: int, port: int) -> None:
     host = socket.gethostname()
     many = "1 virtual TPU core" if cores == 1 else f"{cores} virtual TPU cores"
-    print(
+    text = (
         f"A worker with {many} listens on port {port}.\n\n"
         f"  In the notebook:  %tpu_connect --workers {host}:{port}\n\n"
         "The port is open to the network, on all interfaces, without a password: whoever reaches\n"
         "it can run TensorFlow as you, and read and write your files with it. Restrict it, unless\n"
         "you trust the network; `tpunb worker --help` says how.\n\n"
-        "Ctrl-C stops it.",
-        flush=True,
+        "Ctrl-C stops it."
     )
+    try:
+        print(text, flush=True)
+    except OutputError as error:
+        # Whoever connects to it needs none of this, and a server has no end of its own.
+        with contextlib.suppress(OutputError):
+            print(f"tpunb: {error} The worker runs, on port {port}.", file=sys.stderr, flush=True)
 
 
 def _cores(text: str) -> int:

@@ -134,13 +134,8 @@ def is_library(file: str) -> bool:
     path = Path(file)
     if "site-packages" in path.parts or "dist-packages" in path.parts:
         return True
-    return any(path.is_relative_to(home) for home in _homes())
-
-
-@functools.cache
-def _homes() -> list[Path]:
-    paths = sysconfig.get_paths()
-    return [Path(paths[key]) for key in ("stdlib", "platstdlib")]
+    homes = sysconfig.get_paths()
+    return any(path.is_relative_to(homes[key]) for key in ("stdlib", "platstdlib"))
 
 
 @functools.cache

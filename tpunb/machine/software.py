@@ -443,7 +443,7 @@ def find_software(environment: Mapping[str, str]) -> Software:
         backend=mask(environment.get("KERAS_BACKEND", ""), secrets_in(environment)).strip().lower(),
         overwritten_by=overwritten_tensorflow(versions),
         jax_needs=jax_pair(versions),
-        imported=_imported("tensorflow") or "",
+        imported=_imported("tensorflow"),
         jax=_has_used_jax(),
     )
 
@@ -472,11 +472,10 @@ def _version(name: str) -> str | None:
     return found if isinstance(found, str) and re.fullmatch(r"[\w.+!-]{1,60}", found) else None
 
 
-def _imported(module: str) -> str | None:
-    """The version of a module that this process has imported; None if it has not."""
-    found = sys.modules.get(module)
-    version = getattr(found, "__version__", "")
-    return None if found is None else version if isinstance(version, str) else ""
+def _imported(module: str) -> str:
+    """Returns the version of a module that this process has imported; empty if it has not."""
+    version = getattr(sys.modules.get(module), "__version__", "")
+    return version if isinstance(version, str) else ""
 
 
 def _has_used_jax() -> bool:
