@@ -97,7 +97,9 @@ def _matrices(operation: Any) -> Product | None:
     if not all(shape.is_fully_defined() for shape in (left, right, result)):
         return None
     transposed = any(
-        operation.get_attr(name) for name in ("transpose_a", "adj_x") if _has(operation, name)
+        operation.get_attr(name)
+        for name in ("transpose_a", "adj_x")
+        if name in operation.node_def.attr
     )
     *around, batch, outer = result.as_list()
     inner = left[-2 if transposed else -1]
@@ -118,10 +120,6 @@ def _convolution(operation: Any) -> Product | None:
     return Product(
         operation.name, operation.type, times, batch, inner, outer, operation.inputs[0].dtype
     )
-
-
-def _has(operation: Any, name: str) -> bool:
-    return name in operation.node_def.attr
 
 
 def _up(size: int, multiple: int) -> int:
