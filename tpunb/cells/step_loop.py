@@ -83,19 +83,14 @@ class Loop:
     def run(self, iterator: Any, count: int, captured: Captured) -> LoopResult:
         """Makes steps; of the captured arguments, those of the batch are ignored."""
         self._count.assign(0)
-        state = [
-            v for v, o in zip(captured.arguments, self._owners, strict=True) if o in self._carried
-        ]
-        rest = [
-            v for v, o in zip(captured.arguments, self._owners, strict=True) if self._is_rest(o)
-        ]
+        owned = list(zip(self._owners, captured.arguments, strict=True))
+        state = [value for owner, value in owned if owner in self._carried]
+        others = (*self._carried, *self._fed)
+        rest = [value for owner, value in owned if owner not in others]
         carried, plots, waited = self._function(iterator, tf.constant(count), state, rest)
         shape = (count, len(self._plotted), self._strategy.num_replicas_in_sync)
         kept = np.asarray(plots).reshape(shape) if self._plotted else np.zeros(shape, np.float32)
         return LoopResult(list(carried), kept, float(waited) if self._timed else None)
-
-    def _is_rest(self, owner: str) -> bool:
-        return owner not in self._carried and owner not in self._fed
 
     def _loop(self) -> Callable[..., Any]:
         """The function that is traced: the code one would write by hand."""

@@ -75,7 +75,8 @@ class Progress:
         del cell_index
         seconds = time.monotonic() - self._begin
         content = (execute_reply or {}).get("content", {})
-        failed = content.get("status") == "error" and not _may_fail(cell)
+        may_fail = "raises-exception" in cell.metadata.get("tags", [])
+        failed = content.get("status") == "error" and not may_fail
         if failed:
             self.failed.append(FailedCell(self._number, self._why(content, seconds)))
         # The kernel may have written to the terminal meanwhile: the line is written again.
@@ -193,8 +194,3 @@ def _shortly(name: str, message: str) -> str:
 def _first_line(source: str) -> str:
     line = source.strip().partition("\n")[0].rstrip()
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
-
-
-def _may_fail(cell: Any) -> bool:
-    """Returns whether a cell is tagged as one that may raise an error."""
-    return "raises-exception" in cell.metadata.get("tags", [])
