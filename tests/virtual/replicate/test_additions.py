@@ -1,4 +1,4 @@
-"""Variables of which each replica has its own: read, changed and assigned in one step."""
+"""Variables that are read, added to and assigned, which one node does in place."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 from support.divergence import rank
 from support.strategies import copies, run, strategy_of
+
+from tpunb.virtual.replicate import replication
 
 CORES = 3
 OWN = {
@@ -23,6 +25,21 @@ def strategy() -> Any:
     return strategy_of(CORES, joined=True)
 
 
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operations of what is written for all replicas."""
+    found: list[str] = []
+
+    def expand(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        found.extend(node.op for node in made.definition.node_def)
+        return made
+
+    original = replication.expand
+    monkeypatch.setattr(replication, "expand", expand)
+    return found
+
+
 def own(strategy: Any, value: Any) -> Any:
     with strategy.scope():
         return tf.Variable(value, **OWN)
@@ -32,12 +49,15 @@ def own(strategy: Any, value: Any) -> Any:
     ("change", "expected"),
     [
         (lambda v, x: v.assign(v + x), lambda v, x: v + x),
+        (lambda v, x: v.assign(x + v), lambda v, x: v + x),
         (lambda v, x: v.assign(v - x), lambda v, x: v - x),
+        (lambda v, x: v.assign(v + v), lambda v, x: v + v),
         (lambda v, x: v.assign(v + x * v), lambda v, x: v + x * v),
     ],
 )
-def test_a_step_that_assigns_twice(
+def test_what_is_added_in_place(
     strategy: Any,
+    written: list[str],
     change: Callable[[Any, Any], Any],
     expected: Callable[[Any, Any], Any],
 ) -> None:
@@ -52,6 +72,8 @@ def test_a_step_that_assigns_twice(
     wanted = [expected(expected(np.array([1.0, 2.0]), x), x).tolist() for x in by]
     assert [value.tolist() for value in run(strategy, step)] == wanted
     assert [value.tolist() for value in copies(v)] == wanted
+    assert {"AssignAddVariableOp", "AssignSubVariableOp"} & set(written)
+    assert "AssignVariableOp" not in written
 
 
 def subtracted_from(v: Any) -> Any:
@@ -94,7 +116,7 @@ def of_another_variable(v: Any, other: Any) -> Any:
         (with_a_change_between, 4.0, 100.0),
     ],
 )
-def test_the_order_of_reads_and_assignments(
+def test_what_is_not(
     strategy: Any, change: Callable[[Any], Any], value: float, result: float
 ) -> None:
     v = own(strategy, 3.0)
