@@ -11,7 +11,7 @@ from tpunb.compiler.memory import alive_at_peak
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.refusals import needed_bytes, refusal
 from tpunb.compiler.step_time import collective_size, link_bytes, link_seconds
-from tpunb.compiler.topologies import target
+from tpunb.compiler.topologies import Target, target
 from tpunb.tpu.compiled_program import ProgramMemory, StepTime
 
 pytestmark = pytest.mark.tensorflow  # `refusals` knows the virtual TPU's rules
@@ -98,12 +98,18 @@ def test_a_ring_sends_twice_what_it_reduces() -> None:
 
 def test_links_of_more_axes_carry_more() -> None:
     size = 2**30
-    small, large = (
+    (small, taking_turns), (large, most) = (
         link_seconds("all-reduce", size, None, target(name, None)) for name in ("v5e-8", "v5e-256")
     )
     # 2 axes that do not close, and 2 that do: twice the links for almost the same bytes.
-    assert large < 0.7 * small
-    assert link_seconds("all-reduce", size, None, target("v5e-1", None)) < 1e-5
+    assert most == large < 0.7 * small
+    assert taking_turns == pytest.approx(2 * small, rel=0.01)
+    assert max(link_seconds("all-reduce", size, None, target("v5e-1", None))) < 1e-5
+
+
+def test_the_partitions_of_a_replica_meet_as_well() -> None:
+    whole = link_seconds("all-gather", 2**30, None, target("v5e-8", None))
+    assert link_seconds("all-gather", 2**30, None, Target(target("v5e-8", None).tpu, 1, 8)) == whole
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,7 @@ def test_links_of_more_axes_carry_more() -> None:
 def test_a_permutation_takes_as_long_as_was_measured(tpu: str, size: int, measured: float) -> None:
     """Published with JAX: marin-community/marin, issue 6736."""
     found = link_seconds("collective-permute", size, None, target(tpu, None))
-    assert found == pytest.approx(measured, rel=0.1)
+    assert found == pytest.approx((measured, measured), rel=0.1)
 
 
 OOM = (

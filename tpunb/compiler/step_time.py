@@ -61,8 +61,11 @@ def link_bytes(kind: str, size: int, cores: int) -> float:
     return size if kind == "collective-permute" else part * size
 
 
-def link_seconds(kind: str, size: int, group: int | None, target: Target) -> float:
-    """Seconds that a collective takes on the links.
+def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tuple[float, float]:
+    """Seconds that a collective takes on the links, at least and at most.
+
+    At least, it keeps all links of a chip busy. Where an axis of the slice does not close to a
+    ring, the chips at its ends wait for a single link, if the axes take turns.
 
     Args:
         kind: Of `KINDS`.
@@ -70,20 +73,17 @@ def link_seconds(kind: str, size: int, group: int | None, target: Target) -> flo
         group: How many cores take part; None for all.
         target: The TPU.
     """
-    cores = group or target.replicas
+    cores = group or target.cores
     tpu = target.tpu
     if tpu.chips == 1 or cores < 2:
-        return _START
+        return _START, _START
     # The cores of a chip share its links, and reduce within the chip first.
     chips = max(cores // tpu.devices_per_chip, 2)
-    links = sum(
-        2 if wraps else 1 for side, wraps in zip(tpu.mesh, tpu.wraps, strict=True) if side > 1
-    )
-    if kind == "collective-permute":
-        links = 1
-    bandwidth = max(links, 1) * target.hardware.link
-    hops = sum(side // 2 for side in tpu.mesh)
-    return link_bytes(kind, size, chips) / bandwidth + _START + hops * _HOP
+    wraps = [wraps for side, wraps in zip(tpu.mesh, tpu.wraps, strict=True) if side > 1]
+    links = 1 if kind == "collective-permute" else len(wraps) + sum(wraps)
+    sent = link_bytes(kind, size, chips) / target.hardware.link
+    started = _START + sum(side // 2 for side in tpu.mesh) * _HOP
+    return started + sent / links, started + sent / (links if all(wraps) else 1)
 
 
 _WINDOW = re.compile(r"slice_sizes=\{([\d,]*)\}")
@@ -264,7 +264,7 @@ class _Cost:
         once: The same in one run; 0 where the compiler's own roofline says nothing of it.
         kind: `"matmul"`, `"memory"` or `"collective"`.
         bytes: That it reads from HBM and writes to it, or sends.
-        least: Of a model of gathers, scatters and sorts.
+        least: Of a collective, or of a model of gathers, scatters and sorts.
         most: Of the same.
         whole: Bytes of all that such a one has for arguments and results.
         vector: Whether the vector unit computes what the compiler's roofline leaves out.
@@ -312,9 +312,10 @@ def step_time(
         return None
     found = _Sum()
     _add(found, module, module.entry, 1.0, target)
-    links = sum(cost.seconds for cost in found.costs if cost.kind == "collective")
+    links = [cost for cost in found.costs if cost.kind == "collective"]
     low, high = _core(found, _optimal(compiled, module), target)
-    low, high = max(low, links), high + links
+    low = max(low, sum(cost.least for cost in links) / _SPREAD)
+    high += sum(cost.most for cost in links) * _SPREAD
     return _described(found, module, origins, (low, high))
 
 
@@ -382,9 +383,11 @@ def _cost(
     opcode = instruction.opcode.removesuffix("-start")
     if opcode in KINDS:
         size = collective_size(instruction)
-        seconds = link_seconds(opcode, size, instruction.group_size, target)
-        sent = round(link_bytes(opcode, size, instruction.group_size or target.replicas))
-        return _Cost(instruction, seconds * times, 0.0, "collective", sent)
+        group = instruction.group_size
+        least, most = (times * each for each in link_seconds(opcode, size, group, target))
+        sent = round(link_bytes(opcode, size, group or target.cores))
+        middle = (least * most) ** 0.5
+        return _Cost(instruction, middle, 0.0, "collective", sent, least, most)
     cycles = instruction.cycles
     moved = _moved(instruction, computation)
     if cycles is None and (model := irregular(instruction, computation, module, target)):

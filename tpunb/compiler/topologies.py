@@ -29,9 +29,14 @@ class Target:
     partitions: int = 1
 
     @property
+    def cores(self) -> int:
+        """All cores that run it."""
+        return self.replicas * self.partitions
+
+    @property
     def topology(self) -> str:
         """The name that libtpu has for it: `"v5e:2x4"`; of one core as few chips as there are."""
-        x, y, z = self.tpu.mesh if self.replicas * self.partitions > 1 else (1, 1, 1)
+        x, y, z = self.tpu.mesh if self.cores > 1 else (1, 1, 1)
         flat = self.tpu.family in {"v2", "v3", "v5e", "v6e"}
         return f"{self.tpu.family}:{x}x{y}" if flat else f"{self.tpu.family}:{x}x{y}x{z}"
 
