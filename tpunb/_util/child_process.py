@@ -198,7 +198,7 @@ def _kills() -> list[int]:
 def _lost(
     process: subprocess.Popen[bytes], memory: _Memory, kills: Sequence[int]
 ) -> ChildLostError:
-    """Why a process has ended."""
+    """Return why a process ended."""
     try:
         code = process.wait(timeout=5)
     except subprocess.TimeoutExpired:

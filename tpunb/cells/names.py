@@ -37,7 +37,7 @@ class Flow:
 
 
 def join(*flows: Flow) -> Flow:
-    """Where several flows come together; dead ones add nothing that is sure."""
+    """Merge the flows that meet at one point; dead flows add no certainty."""
     may = frozenset().union(*(flow.may for flow in flows))
     alive = [flow.must for flow in flows if not flow.dead]
     if not alive:
@@ -168,7 +168,7 @@ class _Walker(ast.NodeVisitor):
         self.flow = Flow(before.must, self.flow.may, before.dead)
 
     def _branch(self, start: Flow, visit: Callable[[], None]) -> Flow:
-        """Where control is after a branch that begins at `start`."""
+        """Follow a branch that begins at `start` and return the flow after it."""
         self.flow = start
         self._perhaps(visit)
         return self.flow

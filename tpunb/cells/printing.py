@@ -236,13 +236,13 @@ class Extent:
 
     @classmethod
     def of_numpy(cls) -> Extent:
-        """That of `str(array)`."""
+        """Return the limit of `str(array)`."""
         options = np.get_printoptions()
         return cls(int(options["threshold"]), int(options["edgeitems"]))
 
     @classmethod
     def of_tensorflow(cls, summarize: int) -> Extent:
-        """That of `tf.print`."""
+        """Return the limit of `tf.print`."""
         return cls(sys.maxsize if summarize < 0 else 2 * summarize, abs(summarize))
 
     def text(self, value: Any, size: int | None = None) -> str:

@@ -92,7 +92,7 @@ class Progress:
         return self._number > 0
 
     def where(self) -> str:
-        """Where the execution stands, after it has stopped in the middle."""
+        """Return where an interrupted execution stopped."""
         self._end_line()
         return f"cell {self._number} of {self.total}" if self.begun else "the kernel's start"
 

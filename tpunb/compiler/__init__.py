@@ -1,4 +1,4 @@
-"""What the TPU's own compiler makes of a function: verdict, memory, time.
+"""Programs as the TPU's own compiler compiles them: verdict, memory and time.
 
 `program` and `table` are its answer; `compile` asks for it.
 """

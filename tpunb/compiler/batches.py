@@ -22,7 +22,7 @@ _TRIES = 3
 
 
 def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[..., Any], Any]:
-    """What lowers a function, JAX's or TensorFlow's, and on whose replicas it runs."""
+    """Return how a function, JAX's or TensorFlow's, is lowered, and on whose replicas it runs."""
     if jax_functions.takes(fn, args):
         return jax_functions.function_for, None
     with needing_tensorflow():

@@ -122,7 +122,7 @@ def _joined(found: CheckReport, program: TpuProgram) -> CheckReport:
 
 
 def _placed(problem: Problem, known: Sequence[Problem]) -> Problem:
-    """What the rule says of the same thing, where it does."""
+    """Return the rule's finding about the same code, if there is one."""
     return next((one for one in known if one.code == problem.code), problem)
 
 

@@ -52,7 +52,7 @@ class Environment:
 
     @property
     def problem(self) -> str:
-        """Why it cannot be used; empty if it can."""
+        """The reason why it cannot be used; empty if it can."""
         if dict(self.versions) != dict(PACKAGES):
             have, need = (listed(versions) for versions in (self.versions, PACKAGES))
             return f"it has {have}, and this release of tpunb needs {need}"
@@ -90,7 +90,7 @@ def find() -> Environment | None:
 
 
 def why_not_here() -> CompilerUnavailableError | None:
-    """Why this machine cannot run libtpu; None if it can."""
+    """Return why this machine cannot run libtpu; None if it can."""
     if sys.platform == "linux" and platform.machine() in {"x86_64", "AMD64"}:
         return None
     return CompilerUnavailableError(

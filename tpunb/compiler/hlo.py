@@ -43,12 +43,12 @@ class Shape:
 
     @property
     def unpadded(self) -> int:
-        """What its numbers take, in bytes."""
+        """The bytes of its numbers."""
         return math.ceil(math.prod(self.sizes) * _BITS.get(self.dtype, 0) / 8)
 
     @property
     def padded(self) -> int:
-        """What it takes with its outermost tile filled up, in bytes."""
+        """The bytes it takes with padded tiles."""
         sizes = [self.sizes[axis] for axis in reversed(self.order)] or list(self.sizes)
         if self.tiles:
             tile = self.tiles[0]
@@ -162,25 +162,25 @@ class Instruction:
 
     @property
     def known_trips(self) -> int | None:
-        """How often a loop runs, where the compiler noted it."""
+        """The number of a loop's turns, where the compiler noted it."""
         found = _TRIPS.search(self.rest)
         return int(found[1]) if found else None
 
     @property
     def index(self) -> int:
-        """Which element of a tuple it takes."""
+        """The index of the tuple's element that it takes."""
         found = _INDEX.search(self.rest)
         return int(found[1]) if found else 0
 
     @property
     def target(self) -> str:
-        """What a custom call calls."""
+        """The target of a custom call."""
         found = _TARGET.search(self.rest)
         return found[1] if found else ""
 
     @property
     def group_size(self) -> int | None:
-        """How many cores take part in a collective; None where all do."""
+        """The number of cores that take part in a collective; None if all do."""
         found = _GROUPS.search(self.rest)
         if not found:
             return None
@@ -450,7 +450,7 @@ def is_depthwise(product: Instruction) -> bool:
 
 
 def multiplications(product: Instruction, inside: Computation) -> float:
-    """How many multiplications a product takes; 0 where the text does not tell."""
+    """Return the number of multiplications of a product; 0 where the text does not show it."""
     shapes = [_shape_of(inside.by_name.get(name)) for name in product.operands[:2]]
     if len(shapes) < 2 or None in shapes:
         return 0.0

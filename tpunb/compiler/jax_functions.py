@@ -52,13 +52,13 @@ _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step
 
 
 def is_keras_model(fn: Any) -> bool:
-    """Whether this is a Keras model with the JAX backend, or a method of one."""
+    """Return whether this is a Keras model with the JAX backend, or a method of one."""
     model = fn if is_model(fn) else getattr(fn, "__self__", None)
     return is_model(model) and hasattr(model, "_get_jax_state")
 
 
 def takes(fn: Any, args: Sequence[Any]) -> bool:
-    """Whether a function is to be compiled as JAX's: by itself, or by its arguments."""
+    """Return whether a function is to be compiled as JAX's: by itself, or by its arguments."""
     jax = sys.modules.get("jax")
     if jax is None:
         return False
@@ -174,7 +174,7 @@ class JaxFunction:
         return program_for(prepared, wanted, settings, examples)
 
     def prepared(self, cores: int) -> tuple[Prepared, int]:
-        """What libtpu is asked, and for how many devices.
+        """Return the request for libtpu and the number of devices.
 
         Args:
             cores: Those of a model; 0 for a function, whose arguments have theirs.
@@ -242,7 +242,7 @@ class JaxFunction:
 
 
 class _Origins:
-    """Where the operations of an exported program came from.
+    """The places in the user's code that the operations of an exported program come from.
 
     Args:
         places: Files and lines by the number that an operation's name ends with.

@@ -36,7 +36,7 @@ _ROUND = 128
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a size.
+    """A batch size that was tried, and its outcome.
 
     Attributes:
         fits: Whether it fits.
@@ -92,7 +92,7 @@ def _middle(low: int, high: int) -> int:
 
 
 def _guessed(peaks: Mapping[int, int], available: int) -> int:
-    """Where the line through the two sizes nearest to it reaches what there is; or 0.
+    """Extrapolate the two nearest sizes to the size that fills the memory; 0 if that is impossible.
 
     With a single size, a line through the origin.
     """

@@ -61,7 +61,7 @@ _INSTALL_THERE = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
-    """What libtpu made of a module; sizes are in bytes a core.
+    """A module that libtpu compiled; sizes are in bytes per core.
 
     Attributes:
         peak: The most memory in use at a time.
@@ -90,7 +90,7 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refused:
-    """Why libtpu does not compile a module.
+    """The reason why libtpu does not compile a module.
 
     Attributes:
         message: Its error.
@@ -102,7 +102,7 @@ class Refused:
 
 
 def why_unavailable() -> CompilerUnavailableError | None:
-    """Why the compiler cannot be asked here, or None; looks for packages, imports none."""
+    """Return why the compiler is not available here, or None; imports no package."""
     if python := os.environ.get(PYTHON):
         if shutil.which(python):
             return None
@@ -125,7 +125,7 @@ def why_unavailable() -> CompilerUnavailableError | None:
 
 
 def described() -> str:
-    """Which compiler is asked, in words; there has to be one."""
+    """Return the compiler's name and version in words; there has to be one."""
     if python := os.environ.get(PYTHON):
         return f"{python}, which {PYTHON} names"
     if (made := environment.find()) and not made.problem:
@@ -143,7 +143,7 @@ def _own() -> dict[str, str]:
 
 
 def available() -> bool:
-    """Whether the compiler can be asked here."""
+    """Return whether the compiler can be asked here."""
     return why_unavailable() is None
 
 

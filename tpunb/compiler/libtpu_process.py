@@ -434,7 +434,7 @@ def _mark(operation: Any) -> re.Match[str] | None:
 
 
 def _is_the_chips(operation: Any) -> bool:
-    """Whether a TPU makes an operation's random bits by its own generator."""
+    """Return whether a TPU makes an operation's random bits by its own generator."""
     if operation.name != "stablehlo.rng_bit_generator":
         return False
     named = _NAMED in str(operation.attributes.get("mhlo.frontend_attributes", ""))

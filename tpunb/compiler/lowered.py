@@ -22,7 +22,7 @@ def unmarked(text: str) -> str:
 
 
 class Origins(Protocol):
-    """Where the instructions of a program came from, by the names of their nodes."""
+    """The places that the instructions of a program come from, by the names of their nodes."""
 
     def places(self, node: str) -> tuple[SourceLine, ...]:
         """The lines of the user's code that led to a node, innermost first."""

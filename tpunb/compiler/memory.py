@@ -1,4 +1,4 @@
-"""What a program takes of a core's memory, by tensor, line and layer, and which buffers live."""
+"""A program's memory on a core, by tensor, line and layer, and the buffers alive at its peak."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class _Sweep:
         return sizes
 
     def alive(self, time: int) -> list[Live]:
-        """What is alive at an instruction."""
+        """Return the buffers that are alive at an instruction."""
         own = [
             Live(one.shape, one.instruction, one.parameter, one.output)
             for one in self._buffers
@@ -199,7 +199,7 @@ class _Sweep:
                 yield self._new(time, instruction, shape)
 
     def _fits(self, buffer: int, shape: Shape, time: int) -> bool:
-        """Whether a result can lie where an operand does."""
+        """Return whether a result can lie where an operand does."""
         before = self._buffers[buffer]
         return before.shape.padded == shape.padded and before.shape.space == shape.space
 
@@ -221,7 +221,7 @@ class _Sweep:
 
 
 def _shared(instruction: Instruction) -> Mapping[int, int]:
-    """Which results lie in which operands' memory, by their numbers."""
+    """Return which results reuse which operands' memory, by number."""
     if instruction.opcode in _IN_PLACE:
         return {place: place for place in range(len(instruction.results))}
     if found := _SHARED.search(instruction.rest):
@@ -239,7 +239,7 @@ def _shared(instruction: Instruction) -> Mapping[int, int]:
 
 
 def _parts(shape: str) -> list[int]:
-    """How many arrays each element of a tuple has."""
+    """Return the number of arrays in each element of a tuple."""
     depth, parts, begin = 0, [], 1
     for place, character in enumerate(shape):
         depth += (character in "([{") - (character in ")]}")
@@ -268,7 +268,7 @@ def described(
     origins: Origins,
     target: Target,
 ) -> ProgramMemory:
-    """What a compiled program takes.
+    """Return the memory that a compiled program takes.
 
     Args:
         compiled: What libtpu says.
@@ -354,7 +354,7 @@ def _padding(module: Module, parameters: Parameters, origins: Origins) -> list[B
 
 
 def _in_hbm(module: Module) -> Iterator[tuple[Instruction, Shape]]:
-    """What the scheduled computations make in HBM."""
+    """Return the values that the scheduled computations write to HBM."""
     pending = [module.entry]
     while pending:
         for instruction in pending.pop().instructions:

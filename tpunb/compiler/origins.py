@@ -18,7 +18,7 @@ _KERNEL = re.compile(r"Grad(?=V\d|$)|Backprop\w*")
 
 
 class GraphOrigins:
-    """Where the instructions of a traced function's program came from.
+    """The places that the instructions of a traced function's program come from.
 
     Args:
         traced: The function.

@@ -1,4 +1,4 @@
-"""What is being done, for whoever waits for a compilation."""
+"""Progress messages during a compilation."""
 
 from __future__ import annotations
 

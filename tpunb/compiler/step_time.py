@@ -1,4 +1,4 @@
-"""How long a program would take: two estimates, and what is in neither."""
+"""Estimates of a program's time on a TPU, and the costs that they leave out."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ _SCATTERED = {True: _Row(5.9, 2.0, 4.4), False: _Row(6.6, 1.5, 4.7)}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Irregular:
-    """What an instruction with gathers, scatters or sorts takes.
+    """The cost of an instruction with gathers, scatters or sorts.
 
     Attributes:
         kinds: Which of them.
@@ -256,7 +256,7 @@ _BEST = 0.45
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Cost:
-    """What an instruction takes, in all its runs.
+    """The cost of all runs of an instruction.
 
     Attributes:
         instruction: The instruction.
@@ -364,7 +364,7 @@ def _add(
 
 
 def _is_free(instruction: Instruction) -> bool:
-    """Whether it takes no time; copies in the background run beside what is counted."""
+    """Return whether it takes no time; copies in the background run beside what is counted."""
     opcode = instruction.opcode
     kind = opcode.removesuffix("-start").removesuffix("-done")
     if kind in KINDS:
@@ -413,7 +413,7 @@ def _cost(
 
 
 def _computes(instruction: Instruction, module: Module, opcodes: Collection[str]) -> bool:
-    """Whether an instruction, or a part of the fusion that it is, is one of these."""
+    """Return whether an instruction, or a part of the fusion that it is, is one of these."""
     inner = module.computations.get(instruction.called.get("calls", ""))
     parts = inner.instructions if instruction.opcode == "fusion" and inner else ()
     return instruction.opcode in opcodes or any(_computes(one, module, opcodes) for one in parts)

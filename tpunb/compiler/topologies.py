@@ -1,4 +1,4 @@
-"""What libtpu calls a TPU type, and how many replicas of a program it runs."""
+"""libtpu's names of TPU types, and the number of replicas that each runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHIPS = {"v4": "megacore"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """What a program is compiled for.
+    """A TPU type, or part of one, that a program is compiled for.
 
     Attributes:
         tpu: The TPU type.
@@ -47,12 +47,12 @@ class Target:
 
     @property
     def hardware(self) -> Hardware:
-        """What a core of it has."""
+        """The memory and the rates of one of its cores."""
         return HARDWARE[self.tpu.family]
 
 
 def target(tpu: str, replicas: int | None, partitions: int = 1) -> Target:
-    """What to compile for.
+    """Return the target to compile for.
 
     Args:
         tpu: A TPU type such as `"v5e-8"`.
@@ -78,7 +78,7 @@ def target(tpu: str, replicas: int | None, partitions: int = 1) -> Target:
 
 
 def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Target]:
-    """What to compile for: types by name, or by default a strategy's.
+    """Return the targets to compile for: types by name, or by default a strategy's.
 
     Raises:
         CompileError: The type is not known.

@@ -35,7 +35,7 @@ _LOW_EFFORT = "Compiled at low effort; full effort may change the peak by a few 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """How to compile.
+    """Settings of a compilation.
 
     Attributes:
         choose: Which of the lines that led to an error is shown.
@@ -53,7 +53,7 @@ class Settings:
 
 
 def deadline_for(kinds: Sequence[Target], timeout: float | None) -> Deadline:
-    """When compiling for some types has to be done, which begins now."""
+    """Return the deadline for compiling for some types, starting now."""
     return Deadline(_SECONDS * len(kinds) if timeout is None else timeout)
 
 
@@ -205,7 +205,7 @@ def _refused(
 
 
 def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMemory | None:
-    """What takes the memory of a program that does not fit: as compiled where it does."""
+    """Compile a program that does not fit for a larger memory, to show what takes it."""
     roomy = target(_ROOMIEST, None, min(wanted.partitions, 4))
     if not settings.details or wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes:
         return None

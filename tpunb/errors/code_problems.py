@@ -121,7 +121,7 @@ def innermost(places: Sequence[SourceLine]) -> tuple[str, int] | None:
 
 
 def definition(fn: Any) -> tuple[str, int] | None:
-    """Where a function is defined, which stands for a place that is not known."""
+    """Return where a function is defined, as a stand-in for an unknown place."""
     code = getattr(inspect.unwrap(getattr(fn, "python_function", fn)), "__code__", None)
     return (code.co_filename, code.co_firstlineno) if code else None
 

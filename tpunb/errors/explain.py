@@ -144,7 +144,7 @@ def _place(
     message: str,
     trace: str | None,
 ) -> int | None:
-    """Where in a message a clue is; None if it is not there."""
+    """Return the position of a clue in a message, or None."""
     if where is None:
         found = pattern.search(message)
         return found.start() if found else None

@@ -60,7 +60,7 @@ def status_report(status: Status) -> Report:
 
 
 def cell_report(result: CellResult, *, timed: bool, verbose: bool) -> Report:
-    """How a cell ran, for `--time` and `--verbose`: times, and why it was traced."""
+    """Describe how a cell ran, for `--time` and `--verbose`: times, and why it was traced."""
     rows = []
     step, trace = duration(result.timings.step), result.timings.trace
     if timed:
@@ -77,7 +77,7 @@ def cell_report(result: CellResult, *, timed: bool, verbose: bool) -> Report:
 
 
 def steps_report(run: Steps) -> Report:
-    """How long a run of many steps has taken, and where the time went, for `--time`."""
+    """Describe how long a run of many steps took, and where the time went, for `--time`."""
     times = run.timings
     each = {
         "trace": times.trace,

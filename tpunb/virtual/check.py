@@ -62,7 +62,7 @@ class CheckError(TpunbError, ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """What a check found; shows itself in a notebook and a terminal.
+    """The findings of a check, displayed in notebooks and terminals.
 
     Attributes:
         errors: What a TPU refuses, in the order of the lines.
@@ -169,7 +169,7 @@ def examined(
 
 
 def _empty_shares(args: Sequence[Any], strategy: Any) -> list[Problem]:
-    """Whether batches of a dataset leave replicas without examples."""
+    """Return whether batches of a dataset leave replicas without examples."""
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
     found = [empty_share(one, replicas) for one in args if isinstance(one, tf.data.Dataset)]
     parts = [text.partition(" Use ") for text in found if text]
@@ -269,7 +269,7 @@ def trace_for(
 
 
 def _element(argument: Any) -> Any:
-    """What a replica gets of an argument: of a dataset, a batch."""
+    """Return a replica's part of an argument; of a dataset, its part of a batch."""
     if isinstance(argument, (tf.data.Dataset, tf.distribute.DistributedDataset)):
         return argument.element_spec
     return argument
@@ -287,7 +287,7 @@ def _traced(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 
 def _traces_of(fn: Any, args: Sequence[Any]) -> list[Problem]:
-    """Whether a function is traced more often than it need be."""
+    """Return whether a function is traced more often than it need be."""
     numbers = [repr(value) for value in tf.nest.flatten(list(args)) if _is_number(value)]
     made = getattr(fn, "experimental_get_tracing_count", int)()
     found = []

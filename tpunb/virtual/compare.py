@@ -1,4 +1,4 @@
-"""How far the results of a step move by a TPU's arithmetic."""
+"""Compare a step's results in a TPU's arithmetic with those in float32."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class VariableValues:
         return cls([handle for handle in concrete.captured_inputs if _is_variable(handle)])
 
     def changed(self) -> dict[str, list[np.ndarray]]:
-        """What the variables hold that have changed since, copy by copy, by their names."""
+        """Return the values, copy by copy, of the variables that have changed since, by name."""
         found: dict[str, list[np.ndarray]] = {}
         changed = set()
         for handle, before in self._kept:
@@ -67,7 +67,7 @@ def values_of(tensor: Any) -> np.ndarray:
 
 
 def _is_variable(handle: Any) -> bool:
-    """Whether a captured input is the handle of a variable that has a value."""
+    """Return whether a captured input is the handle of a variable that has a value."""
     if handle.dtype != tf.resource or value_of_handle(handle) is None:
         return False
     with tf.device(handle.device):
@@ -94,7 +94,7 @@ class CompareError(TpunbError, ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How far a part of a result moves.
+    """The difference that the arithmetic makes to one part of a result.
 
     Attributes:
         name: Of the part: a key or place in what the function returns, or a variable.
@@ -212,7 +212,7 @@ def compare(
 
 
 def _as_input(argument: Any, strategy: Any) -> Any:
-    """What a run is given for an argument."""
+    """Return what a run receives for an argument."""
     if isinstance(argument, tf.data.Dataset):
         argument = strategy.experimental_distribute_dataset(argument)
     if isinstance(argument, tf.distribute.DistributedDataset):
@@ -231,7 +231,7 @@ def _as_input(argument: Any, strategy: Any) -> Any:
 def _run(
     fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any, arithmetic: Arithmetic
 ) -> tuple[Results, Results]:
-    """What a function returns, and the variables that it changes, which get their values back."""
+    """Run a function; return its result and the changed variables, whose values are restored."""
     with strategy.extended.computing(arithmetic):
         concrete = _traced(fn, inputs, strategy)
     before = VariableValues.used_by(concrete)
@@ -347,7 +347,7 @@ def _largest(values: np.ndarray) -> float:
 
 
 def _order(value: float) -> float:
-    """Where a number stands by size; what is none stands above all."""
+    """Return a sort key by magnitude; NaN comes last."""
     return math.inf if math.isnan(value) else value
 
 

@@ -92,7 +92,7 @@ def _copy(value: Any) -> Any:
 
 
 def mapped(dataset: tf.data.Dataset, function: Any, element_spec: Any, *others: Any) -> Any:
-    """What a concrete function makes of a dataset's elements.
+    """Return a dataset mapped by a concrete function.
 
     Unlike `Dataset.map`, which traces a function for each iterator: Keras makes two an epoch.
 
@@ -121,7 +121,7 @@ def mapped(dataset: tf.data.Dataset, function: Any, element_spec: Any, *others: 
 
 
 class Cut(NamedTuple):
-    """How a dataset cuts batches.
+    """The way a dataset cuts batches.
 
     Attributes:
         batches: The batches.
@@ -136,7 +136,7 @@ class Cut(NamedTuple):
 
 
 def unknown_cut(dataset: Any, count: int) -> Cut | None:
-    """How a dataset cuts batches into so many parts of unknown size; None if it does not."""
+    """Return how a dataset cuts batches into parts of unknown size; None if it does not."""
     parts = tf.nest.flatten(dataset.element_spec)
     if not all(are_rows(part) and part.shape[0] is None for part in parts):
         return None
@@ -190,13 +190,13 @@ def _rows_of_slices(dataset: Any) -> int | None:
 
 
 def are_rows(spec: Any) -> bool:
-    """Whether a component of an element is a tensor that can be cut along axis 0."""
+    """Return whether a component of an element is a tensor that can be cut along axis 0."""
     is_dense = type(spec) is tf.TensorSpec and spec.dtype not in {tf.variant, tf.resource}
     return is_dense and bool(spec.shape.rank)
 
 
 def come_in_rounds(element_spec: Any, devices: Sequence[str]) -> bool:
-    """Whether elements have one shape, so that those of all devices are taken as one tensor.
+    """Return whether elements have one shape, so that those of all devices are taken as one tensor.
 
     To fetch and hand out an element for each takes longer than small layers to compute.
     """
@@ -258,7 +258,7 @@ class BatchSizes(NamedTuple):
 
 
 def batch_sizes(dataset: Any) -> BatchSizes:
-    """What a dataset says of its batches, where nothing comes after that changes them."""
+    """Return a dataset's batch sizes, if nothing after the batching changes them."""
     while type(dataset) in _WRAPPERS or type(dataset).__name__ in _SAME_ELEMENTS:
         dataset = dataset._input_dataset
     if not hasattr(dataset, "_drop_remainder") or not hasattr(dataset, "_batch_size"):
@@ -274,7 +274,7 @@ def batch_sizes(dataset: Any) -> BatchSizes:
 
 
 def can_be_read_once(dataset: Any) -> bool:
-    """Whether hosts divide a dataset among them by its batches, and not by its files.
+    """Return whether hosts divide a dataset among them by its batches, and not by its files.
 
     Args:
         dataset: What a strategy is to distribute.
@@ -291,7 +291,7 @@ def can_be_read_once(dataset: Any) -> bool:
 
 
 def _divides_batches(dataset: tf.data.Dataset) -> bool | None:
-    """Whether hosts divide each batch of a dataset among them, not its files.
+    """Return whether hosts divide each batch of a dataset among them, not its files.
 
     TensorFlow then cuts every batch into as many parts of one size as there can be; else it
     counts batches of full size from the first example on, across those that are not full.
@@ -327,7 +327,7 @@ def _has_readers(graph: FuncGraph) -> bool | None:
 
 
 def _any(answers: Iterable[bool | None]) -> bool | None:
-    """Whether one of some answers is yes; None if one that is not known decides it."""
+    """Return whether one of some answers is yes; None if one that is not known decides it."""
     given = set(answers)
     return True if True in given else None if None in given else False
 

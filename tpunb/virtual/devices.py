@@ -93,7 +93,7 @@ def worker_devices(accelerator: Accelerator) -> VirtualDevices:
 
 
 def is_elsewhere(device: str) -> bool:
-    """Whether a device is a worker's."""
+    """Return whether a device is a worker's."""
     return f"/job:{WORKER_JOB}/" in device
 
 
@@ -112,7 +112,7 @@ def _called(accelerator: Accelerator) -> str:
 
 
 def _available(needed: int) -> int:
-    """How many logical CPU devices there are, or will be once TensorFlow starts."""
+    """Return the number of logical CPU devices, now or once TensorFlow starts."""
     if has_started():
         # Not tf.config's list, which a virtual TPU that is installed has a say in.
         devices = context.context().list_logical_devices("CPU")

@@ -174,7 +174,7 @@ class WholeBatchIterator(SettledIterator):
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:
-        """Where the iterator is, whatever device has been asked for."""
+        """Place operations on the iterator's host, whatever device is in force."""
         with tf.device(None), tf.device(self._input_workers.worker_devices[0]):
             yield
 

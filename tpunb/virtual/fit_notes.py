@@ -1,4 +1,4 @@
-"""What a user has to know of a `fit` before it trains: empty shares, lost variables, no strategy.
+"""Warnings before a `fit` trains: replicas without examples, variables or models outside the scope.
 
 Keras, of either version, passes the data of each `fit`, `evaluate` and `predict` to its strategy's
 `experimental_distribute_dataset`. So nothing of Keras is patched: what the strategy is passed is
@@ -202,7 +202,7 @@ def _fitting(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> int | None
 
 
 def _sizes_of(adapter: Any) -> BatchSizes | None:
-    """What Keras knows of the batches that it makes of arrays; None where it makes none."""
+    """Return the sizes of the batches that Keras makes from arrays; None if it makes none."""
     names = (("batch_size",), ("partial_batch_size",), ("num_batches", "get_size"))
     full, last, count = (_asked(adapter, one) for one in names)
     if not full:

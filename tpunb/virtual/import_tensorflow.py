@@ -1,4 +1,4 @@
-"""How TensorFlow is imported, by tpunb and by the notebook's own cells: prepared, and quietly.
+"""Import TensorFlow, for tpunb and for the notebook's own cells: prepared, and quietly.
 
 Its C++ parts write a log to the standard error stream: that there is no GPU, which compiler has
 started, with the time and a process id. It is noise for the reader, and a difference in every run
@@ -194,7 +194,7 @@ def silence_log() -> None:
 
 
 def _is_set_by_user() -> bool:
-    """Whether there is a level, and not because JAX has been imported."""
+    """Return whether there is a level, and not because JAX has been imported."""
     level = os.environ.get(_VARIABLE)
     if level != _JAX_LEVEL or "jax" not in sys.modules:
         return level is not None

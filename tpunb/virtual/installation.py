@@ -1,4 +1,4 @@
-"""What is installed: the virtual TPU that TensorFlow's own names answer for."""
+"""The virtual TPU that TensorFlow's own names find once it is installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADDRESS = f"10.0.0.2:{WORKER_PORT}"
 
 @dataclasses.dataclass
 class Installation:
-    """What TensorFlow's names answer for.
+    """The virtual TPU that TensorFlow's names find.
 
     Attributes:
         accelerator: The TPU type.
@@ -44,7 +44,7 @@ class Installation:
     before: Installation | None = None
 
     def options(self) -> dict[str, Any]:
-        """What `install` takes, for the same once more."""
+        """Return the arguments of `install` that make the same once more."""
         return {
             "strict": self.strictness,
             "environment": self.environment,
@@ -76,7 +76,7 @@ def set_current(installation: Installation | None) -> None:
 
 
 def failure() -> Exception | None:
-    """Why TensorFlow's names do not answer, or did not when they were asked last.
+    """Return why TensorFlow's names do not find the virtual TPU, or last did not.
 
     A notebook may swallow the error and go on without a TPU: `except: strategy =
     tf.distribute.get_strategy()`. Who runs notebooks to test them can ask here.

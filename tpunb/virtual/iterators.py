@@ -60,7 +60,7 @@ class _CopiedOptional:
         self.element_spec = element_spec
 
     def has_value(self) -> tf.Tensor:
-        """Whether there is an element, as a scalar of type bool."""
+        """Return whether there is an element, as a scalar of type bool."""
         return self._optional.has_value()
 
     def get_value(self) -> Any:
@@ -77,7 +77,7 @@ class _Part(_CopiedOptional):
         self._size = size
 
     def has_value(self) -> tf.Tensor:
-        """Whether the round has an element for this core, as a scalar of type bool."""
+        """Return whether the round has an element for this core, as a scalar of type bool."""
         return self._place < self._size
 
     def get_value(self) -> Any:
@@ -187,7 +187,7 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:
-        """Where the iterator is, whatever device has been asked for."""
+        """Place operations on the iterator's host, whatever device is in force."""
         with tf.device(None), tf.device(self._host):
             yield
 
@@ -222,7 +222,7 @@ class HostIteratorSpec(input_lib._SingleWorkerDatasetIteratorSpec):  # type: ign
 
 
 def _count_in(optional: Any) -> tf.Tensor:
-    """How many elements there are in an optional round."""
+    """Return the number of elements in an optional round."""
 
     def count() -> tf.Tensor:
         return tf.shape(tf.nest.flatten(optional.get_value())[0])[0]
@@ -247,7 +247,7 @@ def _prefetched(dataset: tf.data.Dataset, ahead: int, devices: int) -> tf.data.D
 
 
 def _scope_and_host(worker: str) -> tuple[str, str]:
-    """Where TensorFlow makes an iterator of a worker, and the host that it is on."""
+    """Return the device where TensorFlow makes a worker's iterator, and its host."""
     if tf.inside_function():
         return worker, worker  # the device that it will run on
     scope = _canonical(worker)
@@ -351,7 +351,7 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
         return made
 
     def is_subtype_of(self, other: Any) -> bool:
-        """Whether what was traced for another type is right for this one."""
+        """Return whether what was traced for another type is right for this one."""
         if not super().is_subtype_of(other):
             return False
         return not self._is_in_rounds or self._element_spec == other._element_spec

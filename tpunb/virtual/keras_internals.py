@@ -16,7 +16,7 @@ from tpunb.errors.code_problems import Choose, definition, innermost
 
 
 def is_model(value: object) -> bool:
-    """Whether this is a Keras model, of Keras 3 or tf_keras."""
+    """Return whether this is a Keras model, of Keras 3 or tf_keras."""
     return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
 
 
@@ -106,7 +106,7 @@ def ignored_by_keras(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 def is_of_jax(model: Any) -> bool:
-    """Whether a model is Keras's with the JAX backend."""
+    """Return whether a model is Keras's with the JAX backend."""
     return hasattr(model, "_get_jax_state")
 
 

@@ -36,7 +36,7 @@ class ModelStep:
 def model_step(
     fn: Any, args: Sequence[Any], strategy: Any, refusal: type[TpunbError], caller: str
 ) -> ModelStep | None:
-    """What to trace of a model or of a method of one; None for anything else.
+    """Return the function to trace for a model or its method; None for anything else.
 
     Args:
         fn: A compiled model, for its train step; or its `fit`, `evaluate` or `predict`.
@@ -83,7 +83,7 @@ def model_step(
 
 
 def _wants_targets(model: Any, step: str) -> bool:
-    """Whether a step compares with targets: Keras's own does, where there is a loss."""
+    """Return whether a step compares with targets: Keras's own does, where there is a loss."""
     module = getattr(type(model), step).__module__ or ""
     is_kerass = module.partition(".")[0] in {"keras", "tf_keras"}
     return is_kerass and getattr(model, "loss", None) is not None

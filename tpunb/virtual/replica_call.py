@@ -68,11 +68,11 @@ _JOINED_PART = 8
 
 
 class AtOnceError(TpunbError, ValueError):
-    """What says how many replicas run at a time is no positive whole number."""
+    """`at_once` is not a positive whole number."""
 
 
 def checked(at_once: int | None) -> int | None:
-    """How many replicas run at a time, as it was given.
+    """Return the given number of replicas that run at a time, checked.
 
     Raises:
         AtOnceError: It is no positive whole number, nor None.
@@ -86,13 +86,13 @@ def checked(at_once: int | None) -> int | None:
 
 
 def processors_for_each(devices: VirtualDevices) -> int:
-    """How many of this machine's processors there are for each of the hosts' processes."""
+    """Return the number of this machine's processors for each host's process."""
     processes = {process_of(host) for host in devices.hosts}
     return max(1, processors() // len(processes))
 
 
 def most_joined(joined: bool | None, at_once: int | None) -> float:
-    """How many bytes the joined values of a step may take together.
+    """Return the bytes that the joined values of a step may take together.
 
     Fewer live at once: each ends with the last that reads it.
 
@@ -111,7 +111,7 @@ def most_joined(joined: bool | None, at_once: int | None) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class ReplicateOptions:
-    """What replicating needs to know of the strategy.
+    """The properties of a strategy that replicating depends on.
 
     Attributes:
         cores: The devices of each replica, its logical devices in order.
@@ -143,12 +143,12 @@ class ReplicateOptions:
 
     @functools.cached_property
     def places_of_cores(self) -> Mapping[str, str]:
-        """Where variables are kept that are on a core, by the core's device."""
+        """The devices where a core's variables are kept, by the core's device."""
         pairs = zip(self.cores, self.places, strict=True)
         return {core: place for pair in pairs for core, place in zip(*pair, strict=True)}
 
     def place_of(self, device: str) -> str:
-        """Where what is on a core or a host is computed and kept: on its process's first device.
+        """Return the device that computes and keeps a core's or host's values: its process's first.
 
         TensorFlow runs each device's part of a function by an executor of its own and hands
         tensors from one to the next by a rendezvous, which for small layers takes longer than
@@ -280,7 +280,7 @@ def _call(
 
 
 def _runs_here(options: ReplicateOptions) -> bool:
-    """Whether this process makes the tensors, and is to look after its memory."""
+    """Return whether this process makes the tensors, and is to look after its memory."""
     return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
 
 

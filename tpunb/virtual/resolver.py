@@ -1,4 +1,4 @@
-"""What TensorFlow asks of a TPU system: its resolver, metadata and topology."""
+"""The TPU system that TensorFlow asks for: resolver, metadata and topology."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         self._tpu_topology = None
 
     def __repr__(self) -> str:
-        """What it is: an address changes from run to run."""
+        """Return a description without the address, which changes from run to run."""
         return f"<resolver of a virtual TPU {self.accelerator.name}>"
 
     @staticmethod

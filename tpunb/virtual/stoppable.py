@@ -36,7 +36,7 @@ _manager = pywrap_tfe.TFE_NewCancellationManager
 
 
 def is_entered() -> bool:
-    """Whether interrupts end the functions that are called now."""
+    """Return whether interrupts end the functions that are called now."""
     return isinstance(cancelling(), StoppableCalls)
 
 
@@ -163,7 +163,7 @@ class StoppableCalls:
         return job
 
     def result_of(self, job: Job) -> Any:
-        """What a call that was started returns.
+        """Return the result of a call that was started.
 
         Raises:
             BaseException: What it raises; or an interrupt, and then the call goes on by

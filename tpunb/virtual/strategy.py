@@ -78,7 +78,7 @@ class VirtualTPU:
     num_replicas_in_sync: int
 
     def __repr__(self) -> str:
-        """What it is: an address changes from run to run."""
+        """Return a description without the address, which changes from run to run."""
         return f"<virtual TPUStrategy of {counted(self.num_replicas_in_sync, 'replica')}>"
 
     def run(
@@ -100,7 +100,7 @@ class VirtualTPU:
 
     @property
     def annotations(self) -> Annotations:
-        """Which tensor and which variable lives on which logical device.
+        """The tensors and variables on each logical device.
 
         Tensors are those that the replica functions traced so far annotate;
         variables are listed where a replica has several logical devices.
@@ -280,7 +280,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """How replica functions that are traced from now on multiply."""
+        """The arithmetic of products in replica functions that are traced from now on."""
         return self._options.arithmetic
 
     @contextlib.contextmanager
@@ -445,7 +445,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         return with_settled_types(distributed)
 
     def _hosts_are_in_one_place(self) -> bool:
-        """Whether there are several hosts, alike, which are one device of this process."""
+        """Return whether there are several hosts, alike, which are one device of this process."""
         fed = self._device_input_worker_devices
         places = {self._options.place_of(host) for host in fed}
         alike = len(set(map(len, fed.values()))) == 1

@@ -31,7 +31,7 @@ def leave_out_python_api() -> None:
 
 
 class ServerRuntime(NamedTuple):
-    """What a process needs that serves its devices to others.
+    """The parts of TensorFlow's runtime that let a process serve its devices to others.
 
     Attributes:
         Server: `tf.distribute.Server`.

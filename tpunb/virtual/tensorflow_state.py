@@ -23,7 +23,7 @@ from tpunb.virtual._tensorflow import (
 
 
 def has_started() -> bool:
-    """Whether TensorFlow's context runs, after which devices cannot be added."""
+    """Return whether TensorFlow's context runs, after which devices cannot be added."""
     return context.context()._context_handle is not None
 
 
@@ -55,7 +55,7 @@ def initialized_tpu_systems() -> dict[str, Any]:
 
 
 def cancelling() -> Any:
-    """What TensorFlow asks for the cancellation manager of the function that it calls; or None."""
+    """Provide the cancellation manager for the function that TensorFlow calls, or None."""
     return cancellation._active_context
 
 

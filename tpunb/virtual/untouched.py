@@ -69,7 +69,7 @@ def untouched(*roots: Any) -> Iterator[None]:
 
 
 class _State:
-    """What objects held.
+    """The values that objects held.
 
     Attributes:
         restorers: Each gives an object back what it held.
@@ -147,7 +147,7 @@ class _State:
         self.restorers.append(restore)
 
     def _used(self, function: types.FunctionType) -> Iterator[tuple[Any, bool]]:
-        """What a function closes over, and the globals that it and functions inside it name."""
+        """Return a function's closure, and the globals that it and its inner functions name."""
         for cell in function.__closure__ or ():
             with contextlib.suppress(ValueError):  # it is empty
                 yield cell.cell_contents, False
@@ -180,7 +180,7 @@ class _State:
 
 
 def _is_state(value: Any) -> bool:
-    """Whether it is a variable, a model or the like."""
+    """Return whether it is a variable, a model or the like."""
     return isinstance(value, (Trackable, distribute_values.DistributedValues)) or _is_of_keras(
         value
     )
@@ -194,7 +194,7 @@ def _are_same(one: Any, other: Any) -> bool:
 
 
 def _is_looked_into(value: Any) -> bool:
-    """Whether an object may hold what a trace has made."""
+    """Return whether an object may hold what a trace has made."""
     if isinstance(value, _NEVER) or tf.is_tensor(value):
         return False
     if isinstance(value, _HELD) or _is_of_functions(value):
@@ -210,5 +210,5 @@ def _is_of_keras(value: Any) -> bool:
 
 
 def _is_of_functions(value: Any) -> bool:
-    """Whether it is a `tf.function` or a part of one, such as its cache."""
+    """Return whether it is a `tf.function` or a part of one, such as its cache."""
     return type(value).__module__.startswith(_OF_FUNCTIONS)

@@ -70,7 +70,7 @@ class OuterGraph:
         self._exits: list[contextlib.ExitStack] = []
 
     def Enter(self) -> None:
-        """What is made from here on is in the graph around the steps."""
+        """Enter the graph around the steps."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._graph.as_default())
             stack.enter_context(self._graph.control_dependencies(None))
@@ -78,7 +78,7 @@ class OuterGraph:
             self._exits.append(stack.pop_all())
 
     def Exit(self) -> None:
-        """What is made from here on is in the step again."""
+        """Return to the graph of the step."""
         self._exits.pop().close()
 
 

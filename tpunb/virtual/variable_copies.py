@@ -99,7 +99,7 @@ def leads(devices: Sequence[str]) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """What a variable's value is kept in, as functions find it.
+    """The resource that keeps a variable's value, as functions find it.
 
     Attributes:
         name: Its name in TensorFlow's runtime.
@@ -129,7 +129,7 @@ class _Deleter:
 
 
 class Watcher(Protocol):
-    """What is told of variables' copies."""
+    """An observer that is notified of variables' copies."""
 
     variables: set[str]
     lock: threading.RLock
@@ -228,7 +228,7 @@ class Copies:
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
-        """What TensorFlow does inside gives all copies the same value."""
+        """Mark writes by TensorFlow that give all copies the same value."""
         before, _now.written = _now.written, self
         try:
             with _trusted():
@@ -264,7 +264,7 @@ class Copies:
                 return  # else what began meanwhile has updated copies between two of them
 
     def _are_level(self) -> bool:
-        """Whether split copies hold the same, to the last bit."""
+        """Return whether split copies hold the same, to the last bit."""
         with tf.init_scope():
             values = [
                 np.asarray(tf.raw_ops.ReadVariableOp(resource=one, dtype=self._dtype))
@@ -304,7 +304,7 @@ class Copies:
 
 
 class _Now(threading.local):
-    """What this thread does: within how many reads it is, and which copies it gives one value."""
+    """The state of this thread: nested reads, and the copies it gives one value."""
 
     reads = 0
     written: Copies | None = None
@@ -314,13 +314,13 @@ _now = _Now()
 
 
 def are_written_alike(copies: Copies) -> bool:
-    """Whether TensorFlow is giving all these copies the same value, in this thread."""
+    """Return whether TensorFlow is giving all these copies the same value, in this thread."""
     return _now.written is copies
 
 
 @contextlib.contextmanager
 def _trusted() -> Iterator[None]:
-    """What reaches for copies inside reads them, or gives all of them the same value."""
+    """Allow access to copies that reads them, or gives all of them the same value."""
     _now.reads += 1
     try:
         yield
@@ -339,7 +339,7 @@ def _running() -> dict[int, Any]:
 
 
 def _is_in_callback() -> bool:
-    """Whether TensorFlow's runtime has called the Python code that asks."""
+    """Return whether TensorFlow's runtime has called the Python code that asks."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -349,14 +349,14 @@ def _is_in_callback() -> bool:
 
 
 def _is_kept() -> bool:
-    """Whether what reads a copy now keeps its handle: a graph, or a tape."""
+    """Return whether what reads a copy now keeps its handle: a graph, or a tape."""
     if not tf.executing_eagerly():
         return not in_save_context()
     return not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
 
 
 def _reads(frame: Any) -> bool:
-    """Whether code that takes a handle only reads."""
+    """Return whether code that takes a handle only reads."""
     while frame.f_code.co_name == "handle":
         frame = frame.f_back  # a property of what holds the variable, which hands it on
     module = str(frame.f_globals.get("__name__"))
@@ -617,7 +617,7 @@ def _of_copies(kind: Any) -> type:
 
 
 def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes TensorFlow's object that saves and restores a variable: all copies alike."""
+    """Make TensorFlow's object that saves and restores a variable, all copies alike."""
     copies = copies_of(variable._primary)
 
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -666,7 +666,7 @@ def _uses_first_too(op: Any, reads: Any, writes: Any) -> bool:
 
 
 def outermost(tensor: Any) -> Any:
-    """What a tensor was before graphs captured it."""
+    """Return a tensor as it was before graphs captured it."""
     while isinstance(graph := getattr(tensor, "graph", None), FuncGraph):
         known: dict[int, Any]
         count, known = getattr(graph, _CAPTURED, (-1, {}))

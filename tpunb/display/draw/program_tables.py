@@ -126,7 +126,7 @@ def tables(program: Program) -> Tables:
 
 
 def _rest(time: StepTime) -> Iterator[tuple[str, str]]:
-    """What the shares of lines and of layers leave out, where it is a percent or more."""
+    """Return what the shares of lines and layers leave out, if it is a percent or more."""
     for name, rows, of in (
         ("lines", time.by_line, "no line of this code: libraries, such as an optimizer, and"),
         ("layers", time.by_layer, "no layer: loss, optimizer and"),
@@ -316,7 +316,7 @@ def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
 
 
 def types_note(programs: Iterable[Program]) -> str:
-    """What to know of the times in that table; empty for nothing."""
+    """Return a note on the times in that table, or an empty string."""
     small = [one.tpu for one in programs if one.time is not None and one.time.host_decides]
     if not small:
         return ""

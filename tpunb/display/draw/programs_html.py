@@ -272,7 +272,7 @@ def _whole(text: str) -> Markup:
 
 
 def _more(tables: shown.Tables, name: str, drawn: int = 0, there: int = 0) -> str:
-    """How many rows are left out, here and before, and what no row accounts for."""
+    """Return how many rows are left out in total, and what no row accounts for."""
     omitted = tables.omitted.get(name, 0) + max(there - drawn, 0)
     rest = tables.rest.get(name, "")
     return (_small(and_more(omitted)) if omitted else "") + (_small(rest) if rest else "")

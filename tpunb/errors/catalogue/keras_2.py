@@ -1,4 +1,4 @@
-"""What notebooks that were written for Keras 2 meet in Keras 3."""
+"""Errors in Keras 3 of notebooks that were written for Keras 2."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def source_target_pairs(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[tup
 
 
 def is_broadcast(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
-    """Whether a cross-replica operation gives every replica the first one's value."""
+    """Return whether a cross-replica operation gives every replica the first one's value."""
     if node.op != "CollectivePermute":
         return False
     pairs = source_target_pairs(node, nodes)
@@ -108,7 +108,7 @@ def _check_pairs(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int)
 
 
 def gives_one_value(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
-    """Whether a cross-replica operation has the same result on every replica."""
+    """Return whether a cross-replica operation has the same result on every replica."""
     if node.op == "CrossReplicaSum":
         return len(groups(node, nodes)) == 1
     return is_broadcast(node, nodes)

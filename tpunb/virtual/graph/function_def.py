@@ -41,7 +41,7 @@ OUTSIDE = "_xla_outside_compilation"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """Where a node's input comes from.
+    """The node and output that a node's input comes from.
 
     Attributes:
         source: The name of an argument or of a node.
@@ -53,7 +53,7 @@ class Reference:
 
     @property
     def index(self) -> int:
-        """Which tensor of the output list it is."""
+        """The tensor's index in its output list."""
         return int(self.suffix.rsplit(":", 1)[1])
 
 
@@ -75,7 +75,7 @@ def control_inputs(node: NodeDef) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Returned:
-    """What a function returns.
+    """One result of a function.
 
     Attributes:
         source: The tensor.
@@ -87,7 +87,7 @@ class Returned:
 
 
 def returned(function: FunctionDef) -> list[Returned]:
-    """What a function returns, in order."""
+    """Return a function's results, in order."""
     outputs = function.signature.output_arg
     return [Returned(reference(function.ret[output.name]), output.type) for output in outputs]
 
@@ -111,13 +111,13 @@ def called_functions(node: NodeDef) -> list[str]:
 
 
 def is_stateful(node: NodeDef) -> bool:
-    """Whether running a node twice differs from running it once."""
+    """Return whether running a node twice differs from running it once."""
     definition = op_def_registry.get(node.op)
     return definition is None or bool(definition.is_stateful)
 
 
 def has_collectives(function: FunctionDef, library: Library) -> bool:
-    """Whether a function, or one that it calls, contains collectives."""
+    """Return whether a function, or one that it calls, contains collectives."""
     return any(
         node.op in COLLECTIVES
         or any(has_collectives(library(name), library) for name in called_functions(node))
@@ -126,7 +126,7 @@ def has_collectives(function: FunctionDef, library: Library) -> bool:
 
 
 def has_outside(function: FunctionDef, library: Library) -> bool:
-    """Whether a function, or one that it calls, is to run on the host in part."""
+    """Return whether a function, or one that it calls, is to run on the host in part."""
     return any(
         OUTSIDE in node.attr
         or any(has_outside(library(name), library) for name in called_functions(node))
@@ -194,7 +194,7 @@ _WRITERS = ("Assign", "Resource", "Rng", "Stateful")
 
 
 def writes_variables(function: FunctionDef, library: Library) -> bool:
-    """Whether a function may change a variable."""
+    """Return whether a function may change a variable."""
     return any(
         (node.op not in READS | CALLS and node.op.startswith(_WRITERS))
         or any(writes_variables(library(name), library) for name in called_functions(node))
@@ -203,7 +203,7 @@ def writes_variables(function: FunctionDef, library: Library) -> bool:
 
 
 def is_read(function: FunctionDef, argument: str, library: Library) -> bool:
-    """Whether a function, or one that it calls, reads the variable of an argument."""
+    """Return whether a function, or one that it calls, reads the variable of an argument."""
     for node in function.node_def:
         for place, source in enumerate(data_inputs(node)):
             if source.source != argument:
@@ -219,7 +219,7 @@ def is_read(function: FunctionDef, argument: str, library: Library) -> bool:
 
 
 def has_effects(function: FunctionDef, library: Library) -> bool:
-    """Whether a function does more than compute its results and read variables."""
+    """Return whether a function does more than compute its results and read variables."""
     return any(
         (is_stateful(node) and node.op not in READS and node.op not in CONTROL_FLOW)
         or any(has_effects(library(name), library) for name in called_functions(node))
@@ -228,7 +228,7 @@ def has_effects(function: FunctionDef, library: Library) -> bool:
 
 
 def only_updates(node: NodeDef) -> bool:
-    """Whether all that a node gives are new values of variables, of a type it names."""
+    """Return whether all that a node gives are new values of variables, of a type it names."""
     definition = op_def_registry.get(node.op)
     has_outputs = definition is None or len(definition.output_arg) > 0
     return not has_outputs and ("dtype" in node.attr or "T" in node.attr)
@@ -344,7 +344,7 @@ _PASS_ON = frozenset({"Cast", "Identity"})
 
 
 class StaticTensors:
-    """What is known of the tensors of a replica function."""
+    """The shapes, types and constants known of a replica function's tensors."""
 
     def __init__(
         self, function: FunctionDef, nodes: Mapping[str, NodeDef], sizes: KnownSizes
@@ -372,7 +372,7 @@ class StaticTensors:
         return self._nodes.get(source.source)
 
     def bytes_of(self, node: NodeDef) -> float:
-        """How many bytes what a node gives takes; infinitely many if that is not known."""
+        """Return the bytes of a node's outputs; infinity if they are unknown."""
         total = 0
         for index, kind in enumerate(output_types(node)):
             sizes = self.output_sizes(node.name, index)
@@ -382,7 +382,7 @@ class StaticTensors:
         return total
 
     def place(self, source: Reference) -> int:
-        """Which of all tensors that a node gives a reference means."""
+        """Return the position of a reference among all outputs of its node."""
         node = self._nodes.get(source.source)
         return 0 if node is None else output_place(node, source)
 
@@ -410,7 +410,7 @@ class StaticTensors:
 
 
 def output_place(node: NodeDef, source: Reference) -> int:
-    """Which of all tensors that a node gives a reference means."""
+    """Return the position of a reference among all outputs of its node."""
     _, output, index = source.suffix.split(":")
     before = 0
     for argument in op_def_registry.get(node.op).output_arg:

@@ -1,4 +1,4 @@
-"""Which operations XLA can compile, as TensorFlow's registry of kernels says."""
+"""Operations that XLA can compile, according to TensorFlow's registry of kernels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def compiles(node: NodeDef) -> bool:
-    """Whether XLA has a kernel for a node and its types."""
+    """Return whether XLA has a kernel for a node and its types."""
     if op_def_registry.get(node.op) is None:
         return True  # the name of a function: the compiler opens it
     if node.op in RESIZES or not _kernels("AddV2"):  # a TensorFlow without XLA's kernels
@@ -62,7 +62,7 @@ def compiles(node: NodeDef) -> bool:
 
 
 def why_not(node: NodeDef) -> str:
-    """Why a node that XLA has no kernel for cannot run on a core, as the end of a sentence."""
+    """Return why a node without an XLA kernel cannot run on a core, as the end of a sentence."""
     for starts, reason in _REASONS:
         if node.op.startswith(starts):
             return reason
@@ -110,7 +110,7 @@ def _register_by_running() -> None:
 
 
 def _fits(node: NodeDef, limit: Any) -> bool:
-    """Whether a node's type is among those that a kernel takes."""
+    """Return whether a node's type is among those that a kernel takes."""
     if limit.name not in node.attr:
         return True
     value = node.attr[limit.name]

@@ -104,7 +104,7 @@ def inlined(function: FunctionDef, library: Library) -> FunctionDef:
 
 
 def _opens(node: NodeDef, library: Library) -> bool:
-    """Whether a node is replaced by the body it calls, or by its inputs."""
+    """Return whether a node is replaced by the body it calls, or by its inputs."""
     if node.op in _IDENTITIES:
         # IdentityN is left behind by custom gradients, all-reduce's among them: values
         # that differ between replicas and values that do not pass it side by side.
@@ -127,7 +127,7 @@ def _opens(node: NodeDef, library: Library) -> bool:
 
 
 def _beyond_the_compiler(function: FunctionDef, library: Library) -> bool:
-    """Whether XLA has no kernel on a CPU for something in a function."""
+    """Return whether XLA has no kernel on a CPU for something in a function."""
     return any(
         node.op in RESIZES
         or not compiles(node)

@@ -40,7 +40,7 @@ def run_after(operation: Any, before: Any) -> None:
 
 
 def is_stateful(operation: Any) -> bool:
-    """Whether an operation, or the function that it calls, has side effects."""
+    """Return whether an operation, or the function that it calls, has side effects."""
     return bool(operation._is_stateful)
 
 

@@ -1,4 +1,4 @@
-"""What `install` changes in TensorFlow, one line for each, and what stands there instead."""
+"""The names that `install` replaces in TensorFlow, one line each, with their replacements."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ class Replacements:
         return target
 
     def session_devices(self, session: Any, found: list[Any]) -> list[Any]:
-        """What `session.list_devices()` lists: the worker's devices, or those of this machine.
+        """List a session's devices: the worker's, or those of this machine.
 
         Args:
             session: The session.

@@ -1,4 +1,4 @@
-"""What `TPUClusterResolver` is while TensorFlow's names answer for a virtual TPU."""
+"""The `TPUClusterResolver` in force while TensorFlow's names find a virtual TPU."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
         return BatchParts(whole, sizes, self._order, self._usual)
 
     def is_subtype_of(self, other: Any) -> bool:
-        """Whether what was traced for another type is right for this one."""
+        """Return whether what was traced for another type is right for this one."""
         if type(other) is distribute_values.PerReplicaSpec:
             return bool(self._of_any_parts().is_subtype_of(other))
         return bool(super().is_subtype_of(other))
@@ -120,7 +120,7 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
 
 
 def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:
-    """What replicas get as parts of batches whose usual size is known.
+    """Return the arguments that are parts of batches whose usual size is known.
 
     Returns:
         The batches, by the places of the arguments; nothing unless all arguments of unknown
@@ -171,13 +171,13 @@ def of_usual_size(
 
 
 def are_as_usual(batches: Iterable[BatchParts]) -> tf.Tensor:
-    """Whether all parts of batches are of the usual size: a scalar of type bool."""
+    """Return whether all parts of batches are of the usual size: a scalar of type bool."""
     known = {id(batch.sizes): tf.equal(batch.sizes, batch.usual) for batch in batches}
     return tf.reduce_all(tf.stack(list(known.values())))
 
 
 def chosen(condition: tf.Tensor, this: Callable[[], Any], other: Callable[[], Any]) -> list[Any]:
-    """What one of two functions gives, of which the one that is not called costs nothing."""
+    """Return the result of one of two functions; the other is not run."""
     # A condition of TensorFlow's has outputs: at least the one that is left out here.
     both = [lambda function=function: [tf.constant(0), *function()] for function in (this, other)]
     outputs = tf.cond(condition, *both)

@@ -140,7 +140,7 @@ class JoinedTensors:
         return type_of(self._statics.dtype(source))
 
     def _name(self, source: Reference, form: Form | None = None) -> str:
-        """How the nodes that are written for a tensor are called."""
+        """Return the name of the nodes that are written for a tensor."""
         parts = [part for part in source.suffix.split(":") if part]
         return "/".join(
             [source.source, "_".join(["joined", *parts, form.name.lower() if form else "parts"])]
@@ -244,7 +244,7 @@ class Handles:
         self._written: dict[tuple[str, int], str] = {}
 
     def is_merged(self, source: Reference) -> bool:
-        """Whether a tensor is the handle of a copy that the replicas of a process share."""
+        """Return whether a tensor is the handle of a copy that the replicas of a process share."""
         argument = self._arguments.get(source.source)
         return argument is not None and argument.is_merged
 
@@ -385,7 +385,7 @@ class Builder:
                 self.result.signature.input_arg.add(name=one, type=traced.type)
 
     def runs(self, node: NodeDef) -> bool:
-        """Whether anything needs a node; TensorFlow prunes it otherwise."""
+        """Return whether anything needs a node; TensorFlow prunes it otherwise."""
         return node.name in self._needed
 
     # Where a node of the replica function is in the result.
@@ -397,14 +397,14 @@ class Builder:
         return frozenset(copied.union(self.analysis.plans))
 
     def is_repeated(self, name: str) -> bool:
-        """Whether the result has a node once per replica."""
+        """Return whether the result has a node once per replica."""
         if name in self._everywhere:
             return True
         varies = self.analysis.variances[name] is Variance.VARYING
         return varies and name not in self.analysis.plans
 
     def tensor(self, source: Reference, replica: int) -> str:
-        """What a replica reads for a tensor of the replica function."""
+        """Return the tensor that a replica reads for one of the replica function."""
         name = source.source
         argument = self.analysis.arguments.get(name)
         if self.analysis.is_stacked(source) or name in self.analysis.plans:
@@ -451,7 +451,7 @@ class Builder:
         return self.waits(node, 0)
 
     def _others_wait(self, node: NodeDef) -> bool:
-        """Whether other replicas than the first may have something to wait for."""
+        """Return whether other replicas than the first may have something to wait for."""
         once = self.once.intersection(source.source for source in data_inputs(node))
         before = control_inputs(node)
         return any(name in self.controls for name in once) or any(
@@ -488,16 +488,16 @@ class Builder:
         return self.cores[replica][self.home(handle)]
 
     def is_resource(self, source: Reference) -> bool:
-        """Whether a tensor is an argument of type resource."""
+        """Return whether a tensor is an argument of type resource."""
         return bool(self._types.get(source.source) == _RESOURCE)
 
     def is_shared_resource(self, source: Reference) -> bool:
-        """Whether a tensor is a resource that all replicas use."""
+        """Return whether a tensor is a resource that all replicas use."""
         argument = self.analysis.arguments.get(source.source)
         return argument is not None and not argument.per_replica and self.is_resource(source)
 
     def device(self, node: NodeDef, replica: int) -> str:
-        """Where a replica's instance of a node runs."""
+        """Return the device where a replica's instance of a node runs."""
         logical = self.cores[replica]
         sources = data_inputs(node)
         home = next(filter(None, map(self.home, sources)), 0)

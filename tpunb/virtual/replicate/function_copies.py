@@ -121,7 +121,7 @@ class FunctionCopies:
 
 
 def _is_seeded(node: NodeDef) -> bool:
-    """Whether a node draws from a seed; without one it draws from entropy."""
+    """Return whether a node draws from a seed; without one it draws from entropy."""
     return "seed2" in node.attr and bool(node.attr["seed"].i or node.attr["seed2"].i)
 
 

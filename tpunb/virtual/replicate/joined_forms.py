@@ -36,7 +36,7 @@ class Form(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Take:
-    """How a node for all replicas takes an input.
+    """The form in which a joined node takes an input.
 
     Attributes:
         form: In which form.
@@ -71,7 +71,7 @@ def listed_shape(shape: np.ndarray | None, replicas: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How one node does what a node does on every replica.
+    """The way one joined node replaces a node of every replica.
 
     Attributes:
         takes: How it takes each of its inputs.
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def output(self) -> str:
-        """What follows its name in references to the only tensor of another operation."""
+        """The suffix of references to the only output of another operation."""
         return f":{op_def_registry.get(self.op).output_arg[0].name}:0" if self.op else ""
 
 
@@ -188,7 +188,7 @@ class Holding:
     varying: Collection[int] | None
 
     def holds(self, node: NodeDef, kinds: Iterable[dtypes.DType]) -> bool:
-        """Whether the rule is for a node."""
+        """Return whether the rule is for a node."""
         definition = op_def_registry.get(node.op)
         defaults = {one.name: one for one in definition.attr}
         arguments = (*definition.input_arg, *definition.output_arg)

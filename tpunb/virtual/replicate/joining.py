@@ -1,4 +1,4 @@
-"""Which nodes do once, for all replicas, what would be done on each: replicas as one batch.
+"""Join replicas: choose the nodes that compute all replicas' values as one batch.
 
 Eight products of [16, 64] with shared weights are one of [128, 64]. On a processor that is
 shared, one operation on the values of all replicas, joined in one tensor, is faster than one
@@ -141,7 +141,7 @@ class _Candidates:
                 self.plans[node.name] = plan
 
     def _plan(self, node: NodeDef) -> Plan | None:
-        """How a node can be done; of those that read it this is known already."""
+        """Return how a node can be computed; this is known already for its readers."""
         if not self._may_join(node):
             return None
         if node.op in CONTROL_FLOW:
@@ -210,7 +210,7 @@ class _Candidates:
         return Input(sizes, kind, varies, lambda: self.statics.value(source))
 
     def is_summed(self, source: Reference) -> bool:
-        """Whether nothing reads a tensor but the sums of it over all replicas."""
+        """Return whether nothing reads a tensor but the sums of it over all replicas."""
         users, results = self._uses.get(source, []), self._returned.get(source, set())
         sums = all(self._sums(user) for user in users)
         return bool(users or results) and results <= {Form.SUMMED} and sums
@@ -241,11 +241,11 @@ class _Candidates:
         return found
 
     def may_sum(self, source: Reference) -> bool:
-        """Whether a tensor may be given as its sum over all replicas."""
+        """Return whether a tensor may be given as its sum over all replicas."""
         return self.statics.dtype(source) != dtypes.float16 and self.is_summed(source)
 
     def gives(self, source: Reference, form: Form, plans: Mapping[str, Plan]) -> bool:
-        """Whether a function can give a tensor in a form."""
+        """Return whether a function can give a tensor in a form."""
         return self.is_taken(source, plans) and (
             form is Form.LISTED or self.statics.sizes(source) is not None
         )
@@ -280,7 +280,7 @@ class _Candidates:
         return True
 
     def _holds(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> bool:
-        """Whether what a plan counts on of other nodes is still so.
+        """Return whether what a plan counts on of other nodes is still so.
 
         What varies is not taken from the first replica, and what is given as a sum or a list for
         all replicas is taken as such.
@@ -294,14 +294,14 @@ class _Candidates:
         return all(self.is_taken(source, plans) for source in self._outputs[node.name])
 
     def _is_list(self, source: Reference, given: Form | None) -> bool:
-        """Whether one list can stand for those of all replicas."""
+        """Return whether one list can stand for those of all replicas."""
         if given is Form.LISTED:
             return True
         node = self._nodes.get(source.source)
         return given is Form.SHARED and node is not None and node.op in FRESH
 
     def is_taken(self, source: Reference, plans: Mapping[str, Plan]) -> bool:
-        """Whether what is a sum or a list for all replicas is taken as nothing else."""
+        """Return whether what is a sum or a list for all replicas is taken as nothing else."""
         given, results = self._analysis.given(source, plans), self._returned.get(source, set())
         if Form.LISTED in results and not self._is_list(source, given):
             return False
@@ -314,7 +314,7 @@ class _Candidates:
         )
 
     def _costs(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> tuple[float, float]:
-        """What conversions cost where a node is joined, and with the node where it is not."""
+        """Return the cost of conversions if a node is joined, and if it is not."""
         joined, apart = 0.0, plan.gain
         for source in dict.fromkeys(data_inputs(node)):
             if self._analysis.variance(source) is not Variance.VARYING:
@@ -339,7 +339,7 @@ class _Candidates:
         return _CONVERSION + math.prod(sizes) * int(self.statics.dtype(source).size) / _BYTES
 
     def bytes_of(self, names: Collection[str]) -> float:
-        """How many bytes a replica's part of what nodes give takes."""
+        """Return the bytes of a replica's part of some nodes' outputs."""
         total = 0.0
         for name in names:
             total += self.statics.bytes_of(self._nodes[name])
@@ -356,7 +356,7 @@ _SUM_TAKES = frozenset({Form.SUMMED, Form.SHARED})
 
 
 def _takes_as(node: NodeDef, plan: Plan, source: Reference, form: Form) -> bool:
-    """Whether a node takes a tensor in one form, wherever it takes it."""
+    """Return whether a node takes a tensor in one form, wherever it takes it."""
     pairs = zip(data_inputs(node), plan.takes, strict=False)
     return all(
         take.form is form or take.constant is not None for one, take in pairs if one == source
@@ -372,7 +372,7 @@ class _Bodies:
         self._replicas = replicas
 
     def plan(self, outer: _Candidates, analysis: Analysis, node: NodeDef) -> Plan | None:
-        """How one loop, or branch, does what is done on each replica."""
+        """Return how one loop or branch computes the values of all replicas."""
         is_loop = node.op in LOOPS
         outputs = analysis.output_variances[node.name]
         sources = data_inputs(node) if is_loop else data_inputs(node)[1:]
@@ -430,7 +430,7 @@ class _Bodies:
         sizes: KnownSizes,
         gives: Sequence[Form],
     ) -> tuple[Body, set[int]] | None:
-        """How a function does it for all replicas, and which arguments or results are no sums."""
+        """Return the joined function, and the arguments or results that are not sums."""
         function = with_constant_shapes(handed_on(self._library(name), self._library), sizes)
         inner = analyze(function, arguments, self._library)
         candidates = _Candidates(function, inner, sizes, self._replicas, self, gives)
@@ -457,13 +457,13 @@ class _Bodies:
 
 
 def _same(arguments: Arguments, sizes: KnownSizes, around: KnownSizes) -> bool:
-    """Whether what varies has one shape in a function and around it."""
+    """Return whether what varies has one shape in a function and around it."""
     keys = [(one, 0) for one, argument in arguments.items() if argument.is_stacked]
     return all(key in sizes and sizes[key] == around.get(key) for key in keys)
 
 
 def _argument(form: Form, outer: Argument | None) -> Argument:
-    """How a value in some form reaches the function of a loop or a branch."""
+    """Return how a value in some form reaches the function of a loop or branch."""
     if form is not Form.SHARED:
         return Argument(Passing.STACKED, form=form)
     if outer is not None and outer.is_mirrored:
@@ -473,7 +473,7 @@ def _argument(form: Form, outer: Argument | None) -> Argument:
 
 
 def _gain_of(bodies: Iterable[Body]) -> float:
-    """What joining saves in each turn, in nodes for each replica, if it is most of the nodes."""
+    """Return the nodes per replica that joining saves in each turn, if it joins most of them."""
     gain = 0.0
     for body in bodies:
         gain += sum(plan.gain for plan in body.analysis.plans.values())

@@ -1,4 +1,4 @@
-"""How one node does for all replicas what it does on each, by operation.
+"""Rules by which one node computes an operation for all replicas.
 
 A rule sees a node of which some inputs vary between the replicas. Axis 0 of what varies
 need not be a batch: a value that has none is stacked along a new axis.
@@ -65,7 +65,7 @@ def _concatenation(seen: Seen) -> Plan | None:
 
 
 def _pack(seen: Seen) -> Plan | None:
-    """What joins tensors along a new axis, or parts one along an axis."""
+    """Join an operation that stacks tensors along a new axis, or unstacks one."""
     rank = len(seen.outputs[0] if seen.node.op == "Pack" else seen.inputs[0].sizes)
     attributes = {"axis": integer(1 + _from_front(seen.node.attr["axis"].i, rank))}
     return seen.plan([STACKED] * len(seen.inputs), Form.STACKED, attributes=attributes)
@@ -243,7 +243,7 @@ _PRODUCTS: dict[str, Holding] = {
 
 
 def _element(sizes: Sizes) -> Take:
-    """How an element of a list is taken and given."""
+    """Return how an element of a list is read and written."""
     return ROWS if sizes else STACKED
 
 
@@ -301,7 +301,7 @@ def _length(seen: Seen) -> Plan | None:
 
 
 def _lists(seen: Seen) -> Plan | None:
-    """What does with each element what it does with a list, or tells their shape."""
+    """Join an operation on lists that acts on each element, or returns their shape."""
     return seen.plan([LISTED] * len(seen.inputs), Form.LISTED)
 
 
@@ -361,7 +361,7 @@ def _elementwise(seen: Seen) -> Plan | None:
 
 
 def _is_row_wise(one: Input, rank: int, size: int) -> bool:
-    """Whether each row of a result comes from one row of an input, or from one for all."""
+    """Return whether each row of a result comes from one row of an input, or from one for all."""
     if one.varies:
         return len(one.sizes) == rank and one.sizes[0] == size
     return len(one.sizes) < rank or one.sizes[0] == 1
@@ -383,7 +383,7 @@ def linear(seen: Seen) -> Plan | None:
 
 
 def _is_linear(seen: Seen) -> bool:
-    """Whether a node of a `_LINEAR` operation is linear in what varies."""
+    """Return whether a node of a `_LINEAR` operation is linear in what varies."""
     if seen.node.op in {"Mul", "RealDiv"}:
         first, second = seen.inputs
         varying, factor = (first, second) if first.varies else (second, first)

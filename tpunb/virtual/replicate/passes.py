@@ -127,7 +127,7 @@ class MatrixUnit:
         return self.rounded(body)
 
     def _multiplies(self, node: NodeDef) -> bool:
-        """Whether a matrix unit computes a node, and rounds."""
+        """Return whether a matrix unit computes a node, and rounds."""
         if node.op not in FACTORS or OUTSIDE in node.attr:
             return False
         if "precision_config" in node.attr:
@@ -364,7 +364,7 @@ def _with_additions(function: FunctionDef, known: KnownSizes | None) -> Function
 
 
 class _Additions:
-    """Where a function assigns a variable a sum of what it holds and something else.
+    """The assignments by which a function adds to a variable's value.
 
     Attributes:
         replaced: The names of the nodes that read and add, where one node does it all.
@@ -407,7 +407,7 @@ class _Additions:
         ]
 
     def _is_only_for(self, node: NodeDef, end: NodeDef) -> bool:
-        """Whether nothing needs a node that does not need a later one as well.
+        """Return whether nothing needs a node that does not need a later one as well.
 
         What changes the variable between the two waits for the first, and not for the second.
         """
@@ -419,7 +419,7 @@ class _Additions:
         )
 
     def _fits(self, read: NodeDef, added: Reference) -> bool:
-        """Whether what is added has the variable's shape: nothing is broadcast in place."""
+        """Return whether what is added has the variable's shape: nothing is broadcast in place."""
         sizes = self._sizes.output_sizes(read.name, 0)
         return sizes is not None and sizes == self._sizes.sizes(added)
 
@@ -469,7 +469,7 @@ def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
 
 
 def _before(text: str, instead: dict[str, str]) -> str:
-    """What was handed on, by several loops maybe."""
+    """Return the value that was passed on, possibly through several loops."""
     while text in instead:
         text = instead[text]
     return text

@@ -204,7 +204,7 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
 
     @property
     def definition(self) -> FunctionDef:
-        """What the function is at present, or what of it goes into a saved model."""
+        """The function in its present form, or the part of it that goes into a saved model."""
         return self._saved() or super().definition
 
     @property
@@ -288,7 +288,7 @@ class Replication:
 
     @functools.cached_property
     def saved(self) -> Mapping[str, FunctionDef]:
-        """What goes into a saved model, by name; nothing if it is what is registered.
+        """The functions that go into a saved model, by name; empty if they are those registered.
 
         In a saved model one variable stands for all copies, so that updates which are the
         same on every replica must not be made by each of them. And it is computed with the
@@ -336,7 +336,7 @@ class Replication:
 
 
 class Divergence:
-    """Which variables of a strategy may have copies that differ, and which functions use them.
+    """The variables of a strategy whose copies may differ, and the functions that use them.
 
     Attributes:
         variables: Their keys; grows with what is traced.

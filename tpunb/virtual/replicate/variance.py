@@ -1,4 +1,4 @@
-"""Which values of a replica function differ between the replicas.
+"""Find the values of a replica function that differ between the replicas.
 
 A replica function is traced once and then stands for all replicas. Most of its
 nodes have to run once per replica, but not all: what follows from an all-reduce
@@ -46,7 +46,7 @@ from tpunb.virtual.variable_copies import Resource
 
 
 class Variance(enum.IntEnum):
-    """How much a value differs between replicas, from the least to the most.
+    """The degree to which a value differs between replicas, in increasing order.
 
     Attributes:
         CHEAP_INVARIANT: The same on every replica and cheap: each core that needs it
@@ -62,7 +62,7 @@ class Variance(enum.IntEnum):
 
 
 class Passing(enum.Enum):
-    """How an argument of a replica function reaches the replicas.
+    """The way an argument of a replica function reaches the replicas.
 
     Attributes:
         SHARED: One value for all.
@@ -152,7 +152,7 @@ class Argument:
 
     @property
     def variance(self) -> Variance:
-        """How much its value, or that of its variable, differs between replicas."""
+        """The degree to which its value, or its variable's, differs between replicas."""
         return Variance.VARYING if self.diverged else _VARIANCES[self.passing]
 
 
@@ -171,7 +171,7 @@ def body_arguments(
     variances: Sequence[Variance],
     arguments: Arguments,
 ) -> dict[str, Argument]:
-    """How the inputs of lifted control flow reach its body."""
+    """Return how the inputs of lifted control flow reach its body."""
     inner = {}
     for name, source, variance in zip(names, sources, variances, strict=True):
         outer = arguments.get(source.source)
@@ -187,7 +187,7 @@ def body_arguments(
 
 
 class Role(enum.Enum):
-    """What becomes of a node when the function is written for all replicas.
+    """The way a node is written when the function is written for all replicas.
 
     Attributes:
         COMPUTE: It is copied for each replica, or for the first if all share its value.
@@ -206,7 +206,7 @@ class Role(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """What is known of each node of a replica function.
+    """The facts known of each node of a replica function.
 
     Attributes:
         order: The nodes, each after its inputs.
@@ -241,7 +241,7 @@ class Analysis:
         return frozenset(self.apart | {n for n in self.diverged if self.arguments[n].is_merged})
 
     def variance(self, source: Reference) -> Variance:
-        """How much a tensor differs between replicas."""
+        """Return the degree to which a tensor differs between replicas."""
         name = source.source
         if name in self.output_variances:
             return self.output_variances[name][source.index]
@@ -250,7 +250,7 @@ class Analysis:
         return self.arguments[name].variance
 
     def is_stacked(self, source: Reference) -> bool:
-        """Whether a tensor is an argument that is one tensor of all replicas' values."""
+        """Return whether a tensor is an argument that is one tensor of all replicas' values."""
         argument = self.arguments.get(source.source)
         return argument is not None and argument.is_stacked
 
@@ -265,7 +265,7 @@ class Analysis:
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """How a function of a loop or a branch does for all replicas what it does on each.
+    """The function of a loop or branch that computes the values of all replicas.
 
     Attributes:
         function: The function of one replica.
@@ -358,7 +358,7 @@ class _Pass:
             self.variances[node.name] = max(self._input_variance(node), least)
 
     def _hands_on(self, node: NodeDef) -> bool:
-        """Whether a node gives a handle on: what is done with it then is not seen here."""
+        """Return whether a node gives a handle on: what is done with it then is not seen here."""
         if node.op in READS or not self._mirrored(node):
             return False
         if op_def_registry.get(node.op) is None:
@@ -449,7 +449,7 @@ class _Pass:
         return max(variances, default=Variance.CHEAP_INVARIANT)
 
     def _lifted_variances(self, node: NodeDef) -> list[Variance]:
-        """How much the outputs of control flow that goes one way differ."""
+        """Return how much the outputs of control flow that goes one way differ."""
         sources = data_inputs(node)
         variances = [self.analysis.variance(source) for source in sources]
         if node.op not in LOOPS:
@@ -463,7 +463,7 @@ class _Pass:
     def _after_each_turn(
         self, node: NodeDef, sources: Sequence[Reference], variances: Sequence[Variance]
     ) -> list[Variance]:
-        """How much the values of a loop may differ, whatever the number of its turns."""
+        """Return how much a loop's values may differ after any number of turns."""
         body = self.library(node.attr["body"].func.name)
         while True:
             variances = [max(Variance.INVARIANT, variance) for variance in variances]
@@ -494,7 +494,7 @@ class _Pass:
 
 
 def _keeps_handles(body: FunctionDef) -> bool:
-    """Whether the body of a loop gives each handle on in the place where it takes it."""
+    """Return whether the body of a loop gives each handle on in the place where it takes it."""
     pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=True)
     return all(
         body.ret[output.name] == taken.name

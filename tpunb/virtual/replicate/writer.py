@@ -86,7 +86,7 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
 
 
 def _is_on_two_devices(builder: Builder, node: NodeDef) -> bool:
-    """Whether a node takes resources of the host and of a core, or of two cores."""
+    """Return whether a node takes resources of the host and of a core, or of two cores."""
     resources = [source for source in data_inputs(node) if builder.is_resource(source)]
     return len({(builder.is_shared_resource(s), builder.home(s)) for s in resources}) > 1
 
@@ -364,13 +364,13 @@ class _Parts:
         self.ends[part][node.name] = None
 
     def _bytes(self, node: NodeDef) -> float:
-        """How much memory a node takes at the most, as far as that is known."""
+        """Return the memory that a node takes at most, as far as it is known."""
         if is_stateful(node) and node.op not in READS | ASSIGNMENTS:
             return math.inf
         return self._builder.analysis.statics.bytes_of(node)
 
     def _is_own(self, name: str) -> bool:
-        """Whether every replica has a node of its own, which is no meeting of them."""
+        """Return whether every replica has a node of its own, which is no meeting of them."""
         builder = self._builder
         return builder.analysis.roles[name] is Role.COMPUTE and builder.is_repeated(name)
 
