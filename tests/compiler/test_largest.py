@@ -112,3 +112,14 @@ def test_a_models_blocks_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> 
     )
     sines.clear()
     assert "keras.remat" not in compile(model.predict, batch, tpu="v5e-8").errors[0].fix
+
+
+def test_models_that_share_blocks_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Refused("Ran out of memory in memory space hbm. Used 16.50G of 15.75G hbm", 0.1)
+    monkeypatch.setattr(libtpu, "ask", lambda *_, **__: refused)
+    blocks = [keras.Sequential([Block()], name=f"block_{number}") for number in range(4)]
+    first = keras.Sequential([keras.Input((8,)), *blocks[:3]])
+    second = keras.Sequential([keras.Input((8,)), *blocks[1:]])
+    program = compile(lambda x: second(first(x)), tf.TensorSpec([64, 8]), tpu="v5e-8")
+    assert not program.ok
+    assert not any("call" in vars(block) for block in blocks)

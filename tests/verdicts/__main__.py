@@ -37,6 +37,7 @@ def main() -> int:
 def _look(options: argparse.Namespace) -> int:
     from verdicts.compare import Compiler, difference, itself, ours
     from verdicts.functions import FUNCTIONS
+    from verdicts.printed import say
 
     chosen = tuple(options.names) or ("",)
     names = [name for name in FUNCTIONS if name.startswith(chosen)]
@@ -45,15 +46,10 @@ def _look(options: argparse.Namespace) -> int:
         mine, own = ours(FUNCTIONS[name]), itself(FUNCTIONS[name], compiler)
         if text := difference(name, mine, own):
             found += 1
-            _say(f"{name}: {text}")
+            say(f"{name}: {text}")
     compiler.close()
-    _say(f"{len(names[options.part :: options.processes])} functions, {found} differences")
+    say(f"{len(names[options.part :: options.processes])} functions, {found} differences")
     return int(bool(found))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

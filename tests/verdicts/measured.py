@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tpunb.compiler.compile import compile as compile_for
 from tpunb.virtual import VirtualTPUStrategy
+from verdicts.printed import say_row
 
 Built = tuple[Any, tuple[tf.TensorSpec, ...]]
 
@@ -184,10 +185,7 @@ def main() -> None:
         program = compile_for(
             made, *specs, tpu=tpu, strategy=None if alone else strategy, speed=True, timeout=3600
         )
-        time = program.time
-        found = program.headline if time is None else f"{time} | {1e3 * time.estimate:.3g} ms"
-        sys.stdout.write(f"| {row.name} | {row.tpu} | {found} | {1e3 * row.seconds:.3g} ms |\n")
-        sys.stdout.flush()
+        say_row(row.name, row.tpu, program, row.seconds)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import tpunb
+from verdicts.printed import say_row
 
 SIDE = 1 << 15
 MESH = AbstractMesh((8,), ("x",))
@@ -99,10 +100,7 @@ def main() -> None:
     for name in sys.argv[1:] or ROWS:
         tpu, (fn, args), seconds = ROWS[name]
         program = tpunb.compile(fn, *args, tpu=tpu, speed=True, timeout=3600)
-        time = program.time
-        found = program.headline if time is None else f"{time} | {1e3 * time.estimate:.3g} ms"
-        sys.stdout.write(f"| {name} | {tpu} | {found} | {1e3 * seconds:.3g} ms |\n")
-        sys.stdout.flush()
+        say_row(name, tpu, program, seconds)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,9 @@ import os
 import sys
 from typing import Any
 
-os.environ.update(
-    ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-    JAX_PLATFORMS="cpu",
-    TPU_ACCELERATOR_TYPE="v5litepod-8",
-    TPU_LOG_DIR="disabled",
-    TPU_SKIP_MDS_QUERY="1",
-    TPU_WORKER_HOSTNAMES="localhost",
-)
+from verdicts.libtpu_alone import ENVIRONMENT
+
+os.environ.update(ENVIRONMENT)
 
 import jax
 import numpy as np
@@ -29,6 +24,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
 
 import tpunb
 from verdicts.functions_of_jax import FUNCTIONS, Entry, Sharded
+from verdicts.printed import say
 
 UNKNOWN = {"transforms.pure callback"}
 """Functions that call the host, which JAX compiles and does not export."""
@@ -41,13 +37,8 @@ def main() -> int:
     chosen = tuple(sys.argv[1:]) or ("",)
     names = [name for name in FUNCTIONS if name.startswith(chosen)]
     found = [text for name in names if (text := difference(name, FUNCTIONS[name]))]
-    _say(f"{len(names)} functions, {len(found)} differences")
+    say(f"{len(names)} functions, {len(found)} differences")
     return int(bool(found))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def difference(name: str, entry: Entry) -> str:
@@ -56,7 +47,7 @@ def difference(name: str, entry: Entry) -> str:
     same = mine == own or (name in UNKNOWN and mine.startswith("unknown"))
     text = "" if same else f"{name}: {mine} and not {own}"
     if text:
-        _say(text)
+        say(text)
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -16,7 +17,8 @@ from tpunb.compiler.topologies import Target, cores_of, target
 from tpunb.compiler.verdict import Settings
 from tpunb.tpu.types import accelerator_types
 from tpunb.virtual.import_tensorflow import needing_tensorflow
-from tpunb.virtual.keras_internals import blocks_of, computing_again, is_model, is_step
+from tpunb.virtual.keras_internals import blocks_of, model_of
+from tpunb.virtual.patch.patch_tools import attribute
 
 _TRIES = 3
 
@@ -30,8 +32,8 @@ def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[...,
         from tpunb.virtual.keras_models import strategy_of
         from tpunb.virtual.strategy import current
     strategy = strategy or current()
-    if strategy is None and is_step(fn):
-        strategy = strategy_of(fn if is_model(fn) else fn.__self__)
+    if strategy is None and (model := model_of(fn)) is not None:
+        strategy = strategy_of(model)
     return function_for, strategy
 
 
@@ -72,7 +74,7 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
         return lower(fn, arguments, strategy, settings)
 
     # A model takes its global batch, a replica function that of a replica.
-    whole = is_step(fn)
+    whole = model_of(fn) is not None
     if jax_functions.takes(fn, args):  # JAX's take the batch of all devices
         cores = kind.replicas if whole else jax_functions.devices_of(fn, args)
         before, resized = jax_functions.any_batch(fn, args)
@@ -132,12 +134,21 @@ def _computed_again(
     kind: Target, batches: AnyBatch, per_replica: int, models: Sequence[Any], settings: Settings
 ) -> Iterator[str]:
     """The sentence that the batch fits if blocks are computed again, if it does."""
-    blocks = [block for model in models for block in blocks_of(model)]
-    if not blocks or not hasattr(sys.modules.get("keras"), "remat"):
+    # Models may share a block, and a cell may reach a model by several names.
+    blocks = list({id(block): block for model in models for block in blocks_of(model)}.values())
+    remat = getattr(sys.modules.get("keras"), "remat", None)
+    if not blocks or remat is None:
         return
+
+    def again(call: Callable[..., Any]) -> Callable[..., Any]:
+        # Keywords such as `training` are no tensors, which are all that either backend takes.
+        return lambda *args, **options: remat(lambda *tensors: call(*tensors, **options))(*args)
+
     settings.progress(f"trying {kind.tpu.name} with {len(blocks)} blocks computed again")
     try:
-        with computing_again(blocks):
+        with contextlib.ExitStack() as undo:
+            for block in blocks:
+                undo.enter_context(attribute(block, "call", again(block.call)))
             program = batches.on(kind, per_replica, settings)
     except Exception:  # such as one of Keras's, of a block with random numbers
         logging.getLogger("tpunb.compiler").debug("not computed again", exc_info=True)

@@ -31,7 +31,14 @@ from tpunb.errors.code_problems import (
     is_library,
     is_of_this_package,
 )
-from tpunb.virtual.keras_internals import build_for, is_model, jax_state, layer_names
+from tpunb.virtual.keras_internals import (
+    build_for,
+    is_model,
+    is_of_jax,
+    jax_state,
+    layer_names,
+    model_of,
+)
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 _CALLS = frozenset({"jit", "pjit"})
@@ -53,8 +60,8 @@ _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step
 
 def is_keras_model(fn: Any) -> bool:
     """Return whether this is a Keras model with the JAX backend, or a method of one."""
-    model = fn if is_model(fn) else getattr(fn, "__self__", None)
-    return is_model(model) and hasattr(model, "_get_jax_state")
+    model = model_of(fn)
+    return model is not None and is_of_jax(model)
 
 
 def takes(fn: Any, args: Sequence[Any]) -> bool:

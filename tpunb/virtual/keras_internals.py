@@ -6,9 +6,7 @@ lists them and tells when a release of Keras no longer has one. It does not impo
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,9 +18,9 @@ def is_model(value: object) -> bool:
     return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
 
 
-def is_step(fn: Any) -> bool:
-    """Return whether this is a Keras model, or a method of one such as `evaluate`."""
-    return is_model(fn) or is_model(getattr(fn, "__self__", None))
+def model_of(fn: Any) -> Any:
+    """Return the Keras model that this is, or is a method of, such as `evaluate`; else None."""
+    return next(filter(is_model, (fn, getattr(fn, "__self__", None))), None)
 
 
 def layers_of(value: Any, *, recursive: bool = True) -> list[Any]:
@@ -51,24 +49,6 @@ def blocks_of(model: Any) -> list[Any]:
         inside = layers_of(layers[0], recursive=False)
         layers = [one for one in inside if layers_of(one, recursive=False)]
     return layers
-
-
-@contextlib.contextmanager
-def computing_again(layers: Sequence[Any]) -> Iterator[None]:
-    """Has layers of Keras 3 compute their activations again for the gradient, by `keras.remat`."""
-    remat = sys.modules["keras"].remat
-
-    def again(call: Callable[..., Any]) -> Callable[..., Any]:
-        # Keywords such as `training` are no tensors, which are all that either backend takes.
-        return lambda *args, **options: remat(lambda *tensors: call(*tensors, **options))(*args)
-
-    for layer in layers:
-        vars(layer)["call"] = again(layer.call)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del vars(layer)["call"]
 
 
 def _all_layers(model: Any) -> Sequence[Any]:
@@ -146,10 +126,9 @@ def models_in(fn: Any) -> list[Any]:
 
 
 def _models(fn: Any) -> Iterator[Any]:
-    for value in (fn, getattr(fn, "__self__", None)):
-        if is_model(value):
-            yield value
-            return
+    if (model := model_of(fn)) is not None:
+        yield model
+        return
     plain = inspect.unwrap(getattr(fn, "python_function", fn))
     try:
         used = inspect.getclosurevars(plain)
@@ -172,7 +151,7 @@ def _is_filled(cell: Any) -> bool:
 
 def chooser(fn: Any) -> Choose:
     """Chooses the innermost line of a function, or else the line where it is defined."""
-    if is_step(fn):
+    if model_of(fn) is not None:
         return innermost  # no line of a library's model is the user's
     defined = definition(fn)
     return lambda places: innermost(places) or defined
