@@ -118,7 +118,7 @@ def _range(fn: Any, specs: list[Any], tpu: str, strategy: Any) -> list[float]:
     program = tpunb.compile(fn, *specs, tpu=tpu, strategy=strategy, speed=True, timeout=3000)
     program.raise_if_refused()
     time = program.time
-    return [math.nan] * 3 if time is None else [time.low, time.estimate, time.high]
+    return [math.nan] * 3 if time is None else [time.low, time.estimate, time.high - time.start]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("libtpu")
 
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
-from jax.experimental import topologies
+from jax.experimental import pallas as pl, topologies
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 import tpunb
 
@@ -90,6 +90,36 @@ found = tpunb.largest_batch(
     S((64, 1024), jnp.float32), tpu="v5e-1", step=65536
 )
 said["largest"] = [found.batch > 0, found.program.memory.available - found.program.memory.peak]
+
+
+def multiply(x, y, z):
+    z[...] = jnp.dot(x[...], y[...], preferred_element_type=jnp.float32).astype(z.dtype)
+
+
+def product(cost):
+    return pl.pallas_call(
+        multiply,
+        grid=(16, 16),
+        in_specs=[
+            pl.BlockSpec((256, 4096), lambda i, j: (i, 0)),
+            pl.BlockSpec((4096, 256), lambda i, j: (0, j)),
+        ],
+        out_specs=pl.BlockSpec((256, 256), lambda i, j: (i, j)),
+        out_shape=S((4096, 4096), jnp.bfloat16),
+        cost_estimate=cost,
+    )
+
+
+flops = 2 * 4096**3
+cost = pl.CostEstimate(flops=flops, bytes_accessed=6 * 4096**2, transcendentals=0)
+times = [
+    tpunb.compile(product(one), *[S((4096, 4096), jnp.bfloat16)] * 2, tpu="v5e-1", speed=True).time
+    for one in (None, cost)
+]
+said["kernels"] = [
+    [one.low, one.high - one.start, flops / 197e12, one.not_counted[1]]
+    for one in times
+]
 """
 
 
@@ -125,3 +155,11 @@ def test_the_largest_batch_fits(said: dict[str, Any]) -> None:
     fits, free = said["largest"]
     assert fits
     assert free >= 0
+
+
+def test_the_time_of_a_kernel_is_read_from_its_code(said: dict[str, Any]) -> None:
+    without, declared = said["kernels"]
+    assert without == declared
+    low, high, peak, not_counted = without
+    assert peak / 1.06 < low < high < 1.5 * peak
+    assert "Pallas kernels" in not_counted

@@ -96,7 +96,7 @@ def test_a_models_blocks_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> 
     def ask(module: bytes, *_: Any, **__: Any) -> Compiled | Refused:
         sines.append(module.count(b"sine"))
         if sines[-1] > sines[0]:
-            return Compiled(2**30, 2**29, 0, 0, 2**29, 0, "", {}, (), 0.1)
+            return Compiled(2**30, 2**29, 0, 0, 2**29, 0, "", {}, {}, (), 0.1)
         return Refused("Ran out of memory in memory space hbm. Used 16.50G of 15.75G hbm", 0.1)
 
     monkeypatch.setattr(libtpu, "ask", ask)

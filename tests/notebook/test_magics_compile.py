@@ -47,7 +47,7 @@ class FakeLibtpu:
 
 def compiled(peak: int) -> Compiled:
     """An answer without a program."""
-    return Compiled(peak, peak // 2, 0, 0, peak // 2, 0, "", {}, (), 0.1)
+    return Compiled(peak, peak // 2, 0, 0, peak // 2, 0, "", {}, {}, (), 0.1)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from tpunb.compiler import environment
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
 from tpunb.machine import resources
+from tpunb.tpu.families import Hardware
 
 LOW_EFFORT = "EFFORT_O0"
 """libtpu's name of a compilation that takes a tenth of the time: the verdict is the same, the
@@ -60,6 +61,30 @@ _INSTALL_THERE = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Kernel:
+    """The work of all steps of a Pallas kernel, without and with what stands under a condition.
+
+    Attributes:
+        steps: Of its grid.
+        flops: Multiplications and additions of its products, as many as in bfloat16 take as long.
+        cycles: Of the vector unit.
+        bytes: Copied from HBM and to it.
+        declared: Multiplications and additions, and bytes, that the kernel's author declared.
+    """
+
+    steps: int
+    flops: tuple[float, float]
+    cycles: tuple[float, float]
+    bytes: tuple[float, float]
+    declared: tuple[float, float]
+
+    def declared_seconds(self, hardware: Hardware) -> float:
+        """What the compiler's roofline has for it."""
+        flops, moved = self.declared
+        return max(flops / hardware.flops, moved / hardware.hbm)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
     """A module that libtpu compiled; sizes are in bytes per core.
 
@@ -72,6 +97,7 @@ class Compiled:
         code: Of the program.
         text: The optimised HLO; empty where libtpu did not give it.
         cost: Its cost analysis.
+        kernels: Its Pallas kernels, by the names of their instructions.
         bounded: Locations of operations whose sizes have only a bound.
         seconds: How long it took.
     """
@@ -84,6 +110,7 @@ class Compiled:
     code: int
     text: str
     cost: Mapping[str, float]
+    kernels: Mapping[str, Kernel]
     bounded: tuple[str, ...]
     seconds: float
 
@@ -204,7 +231,8 @@ def ask(
     answer = _answered(request, deadline)
     if "error" in answer:
         return Refused(answer["error"], answer["seconds"])
-    return Compiled(**{**answer, "bounded": tuple(answer["bounded"])})
+    kernels = {name: Kernel(*work) for name, work in answer["kernels"].items()}
+    return Compiled(**{**answer, "bounded": tuple(answer["bounded"]), "kernels": kernels})
 
 
 def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:

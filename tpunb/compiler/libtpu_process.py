@@ -9,7 +9,10 @@ HLO comes from elsewhere.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
+import math
 import os
 import pickle
 import re
@@ -219,6 +222,7 @@ class Compiler:
             "code": memory.generated_code_size_in_bytes,
             "text": "",
             "cost": {},
+            "kernels": {},
         }
         with contextlib.suppress(Exception):
             figures["cost"] = {
@@ -228,7 +232,34 @@ class Compiler:
             # Fails for some programs of v5p, v6e and tpu7x, which compile all the same.
             with contextlib.suppress(Exception):
                 figures["text"] = made.hlo_modules()[0].to_string()
+            figures["kernels"] = self._kernels(figures["text"])
         return figures
+
+    def _kernels(self, text: str) -> dict[str, Any]:
+        """The work of each Pallas kernel whose code can be read."""
+        found = {}
+        for line in text.splitlines():
+            if 'custom_call_target="tpu_custom_call"' not in line:
+                continue
+            # Its code is MLIR of a dialect that libtpu reads; nothing promises that we can too.
+            with contextlib.suppress(Exception):
+                config = json.loads(line[line.index("backend_config=") + len("backend_config=") :])
+                name = line.split(" = ")[0].split("%")[-1].strip()
+                found[name] = self._kernel(config["custom_call_config"])
+        return found
+
+    def _kernel(self, config: dict[str, Any]) -> tuple[Any, ...]:
+        from jax._src.lib import tpu
+        from jax._src.lib.mlir import passmanager
+
+        with self._mlir.make_ir_context() as context:
+            tpu.register_dialect(context)
+            context.allow_unregistered_dialects = True  # what it is stored in
+            module = self._ir.Module.parse(base64.b64decode(config["body"]))
+            passmanager.PassManager.parse(_READABLE).run(module.operation)
+            work = _KernelWork(self._ir, module).work()
+        declared = config.get("cost_estimate", {})
+        return *work, tuple(float(declared.get(key, 0)) for key in ("flops", "bytes_accessed"))
 
 
 def _attributes(function: Any, kind: str) -> list[dict[str, Any]]:
@@ -251,6 +282,145 @@ def _frames(ir: Any, where: Any) -> Iterator[tuple[str, int]]:
         yield from _frames(ir, where.caller)
     elif isinstance(where, ir.FusedLoc):
         yield from next(filter(None, (list(_frames(ir, one)) for one in where.locations)), ())
+
+
+_READABLE = "builtin.module(mosaic-serde{serialize=false})"
+"""The pass that makes of a kernel's code as it is stored what its dialect has today."""
+_PASSES_OF_FLOAT32 = 6
+_FREE = ("constant", "shape_cast", "bitcast", "load", "store")
+"""Parts of the names of operations that take no time, or have a unit of their own."""
+_SLOW = ("math.", "arith.divf", "vector.multi_reduction", "tpu.transpose", "tpu.rotate")
+"""Operations of several cycles a register: functions, and what goes across lanes."""
+_LANES = 1024
+"""Numbers in a vector register."""
+_UNITS = 4
+"""Operations that the vector unit starts in a cycle, at most."""
+_SLOW_CYCLES = 10.0
+"""Of a register, at most."""
+_Both = tuple[float, float]
+
+
+class _KernelWork:
+    """Counts the work in the code of a Pallas kernel."""
+
+    def __init__(self, ir: Any, module: Any) -> None:
+        self._ir = ir
+        self._functions = {
+            self._text(one, "sym_name").strip('"'): one for one in module.body.operations
+        }
+        self._kernel = next(
+            one for one in module.body.operations if "iteration_bounds" in one.attributes
+        )
+        self._flops = [0.0, 0.0]
+        self._cycles = [0.0, 0.0]
+
+    def work(self) -> tuple[int, _Both, _Both, _Both]:
+        """Steps of the grid; flops, cycles and bytes of all of them, at least and at most."""
+        grid = self._numbers(self._kernel, "iteration_bounds")
+        if min(grid, default=1) < 1:
+            raise ValueError("a grid whose size is not known")
+        steps = math.prod(grid)
+        for block in self._kernel.regions[0].blocks:
+            self._count(block, float(steps), sure=True)
+        return (
+            steps,
+            (self._flops[0], self._flops[1]),
+            (self._cycles[0], self._cycles[1]),
+            self._copied(grid),
+        )
+
+    def _count(self, block: Any, times: float, *, sure: bool) -> None:
+        for operation in block.operations:
+            name = operation.name
+            inner = times * self._trips(operation) if name == "scf.for" else times
+            for region in operation.regions:
+                for one in region.blocks:
+                    self._count(one, inner, sure=sure and name != "scf.if")
+            if name in ("tpu.matmul", "vector.contract"):
+                self._add(self._flops, 2 * times * self._multiplications(operation), sure)
+            elif not any(part in name for part in _FREE):
+                self._count_vectors(operation, times, sure)
+
+    def _count_vectors(self, operation: Any, times: float, sure: bool) -> None:
+        values = [*operation.operands, *operation.results]
+        sizes = [math.prod(shape) for one in values if (shape := self._shape(one)) is not None]
+        registers = math.ceil(max(sizes, default=0) / _LANES) * times
+        slow = operation.name.startswith(_SLOW)
+        self._cycles[0] += registers * (1 if slow else 1 / _UNITS) * sure
+        self._cycles[1] += registers * (_SLOW_CYCLES if slow else 1)
+
+    def _add(self, counter: list[float], amount: float, sure: bool) -> None:
+        counter[0] += amount * sure
+        counter[1] += amount
+
+    def _multiplications(self, operation: Any) -> float:
+        shapes = [self._shape(operation.operands[index]) or () for index in range(3)]
+        batch = shapes[0][0] if len(shapes[0]) == 3 else 1
+        count = math.sqrt(math.prod(math.prod(shape) for shape in shapes) / batch)
+        if "fp32" in self._text(operation, "precision"):
+            return count * _PASSES_OF_FLOAT32
+        return count / 2 if "xi8>" in str(operation.operands[0].type) else count
+
+    def _trips(self, loop: Any) -> int:
+        bounds = [self._constant(loop.operands[index]) for index in range(3)]
+        low, high, step = bounds
+        return 1 if low is None or high is None or not step else max((high - low) // step, 0)
+
+    def _constant(self, value: Any) -> int | None:
+        owner = value.owner
+        if getattr(owner, "name", "") != "arith.constant":
+            return None
+        return int(self._text(owner, "value").split(" ")[0])
+
+    def _copied(self, grid: list[int]) -> _Both:
+        """Bytes of the blocks that the grid copies: each once, and each as often as it may change.
+
+        The last axis of the grid runs fastest. A block is copied anew when its place changes,
+        and that takes an axis on which the place depends.
+        """
+        arguments = list(self._kernel.regions[0].blocks[0].arguments)[len(grid) :]
+        once, often = 0.0, 0.0
+        windows = self._ir.ArrayAttr(self._kernel.attributes["window_params"])
+        for window, argument in zip(windows, arguments, strict=False):
+            fields = self._ir.DictAttr(window)
+            if "transform_indices" not in fields:
+                continue
+            function = self._functions[str(fields["transform_indices"]).strip('@"')]
+            axes = self._axes(function, len(grid))
+            numbers = math.prod(self._numbers(fields, "window_bounds"))
+            size = numbers * self._itemsize(str(argument.type))
+            once += size * math.prod(grid[axis] for axis in axes)
+            often += size * math.prod(grid[: max(axes) + 1] if axes else ())
+        return once, often
+
+    def _axes(self, function: Any, rank: int) -> set[int]:
+        """The axes of the grid on which the place of a block depends."""
+        block = function.regions[0].blocks[0]
+        pending = list(list(block.operations)[-1].operands)
+        found: set[int] = set()
+        while pending:
+            value = pending.pop()
+            if isinstance(value, self._ir.BlockArgument):
+                found.add(value.arg_number)
+            else:
+                pending += list(value.owner.operands)
+        return {axis for axis in found if axis < rank}
+
+    def _shape(self, value: Any) -> tuple[int, ...] | None:
+        found = re.match(r"vector<([\dx]+)x", str(value.type))
+        return tuple(int(part) for part in found[1].split("x")) if found else None
+
+    def _itemsize(self, kind: str) -> float:
+        found = re.search(r"x[a-z]+(\d+)", kind)
+        return int(found[1]) / 8 if found else 4.0
+
+    def _text(self, operation: Any, key: str) -> str:
+        return str(operation.attributes[key]) if key in operation.attributes else ""
+
+    def _numbers(self, holder: Any, key: str) -> list[int]:
+        """The numbers of an attribute `array<i64: 8, 8>`."""
+        listed = getattr(holder, "attributes", holder)[key]
+        return [int(part) for part in re.findall(r"-?\d+", str(listed).partition(":")[2])]
 
 
 class _Rewriter:

@@ -139,6 +139,7 @@ def _sum(times: Sequence[StepTime]) -> StepTime:
         shares("by_operation"),
         shares("collectives"),
         tuple(dict.fromkeys(text for one in times for text in one.not_counted)),
+        sum(one.start for one in times),
     )
 
 

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from tpunb._util.units import byte_count
+from tpunb._util.units import byte_count, duration
 from tpunb.compiler.hlo import (
     Computation,
     Instruction,
     Module,
-    Shape,
     is_depthwise,
     multiplications,
     products,
     trips,
 )
-from tpunb.compiler.libtpu import Compiled
+from tpunb.compiler.libtpu import Compiled, Kernel
 from tpunb.compiler.lowered import Origins
 from tpunb.compiler.memory import line_name
 from tpunb.compiler.topologies import Target
+from tpunb.compiler.without_cycles import modelled
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Share, StepTime
 
@@ -86,154 +84,6 @@ def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tup
     return started + sent / links, started + sent / (links if all(wraps) else 1)
 
 
-_WINDOW = re.compile(r"slice_sizes=\{([\d,]*)\}")
-_UPDATED = re.compile(r"update_window_dims=\{([\d,]*)\}")
-_SORTED = re.compile(r"dimensions=\{(\d+)\}")
-_KINDS = frozenset({"gather", "scatter", "sort"})
-
-_PIECE = 512
-"""Bytes of HBM that are read or written at least: 128 lanes of four bytes."""
-_REGISTER = 4096
-"""Bytes of a vector register."""
-_SORT_CYCLES = 14.0
-"""Of a register in a step of the network, for each array that is sorted along."""
-_SORT_ERROR = 1.25
-"""By how much it may be wrong: it comes from one program."""
-
-
-_Figures = tuple[float, float, int]
-"""Cycles at least, and at most, and bytes."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Row:
-    """Cycles of a row: of its first piece, of each further one, and of a single number."""
-
-    first: float
-    further: float
-    number: float
-
-
-_OLD = frozenset({"v2", "v3"})
-_GATHERED = {True: _Row(8.7, 0.4, 12.6), False: _Row(4.6, 1.3, 9.3)}
-_SCATTERED = {True: _Row(5.9, 2.0, 4.4), False: _Row(6.6, 1.5, 4.7)}
-"""Whether the core is an old one → cycles."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Irregular:
-    """The cost of an instruction with gathers, scatters or sorts.
-
-    Attributes:
-        kinds: Which of them.
-        least: Cycles of the core, at least.
-        most: The same, at most.
-        bytes: Read from HBM and written to it.
-    """
-
-    kinds: frozenset[str]
-    least: float
-    most: float
-    bytes: int
-
-    def seconds(self, target: Target) -> tuple[float, float]:
-        """The least and the most that it takes: cycles and copies at once, or one after another."""
-        clock, memory = target.hardware.clock or 1.0, self.bytes / target.hardware.hbm
-        return max(self.least / clock, memory), self.most / clock + memory
-
-
-def irregular(
-    instruction: Instruction, around: Computation, module: Module, target: Target
-) -> Irregular | None:
-    """The cost of an instruction that gathers, scatters or sorts, by itself or fused; else None.
-
-    Args:
-        instruction: The instruction.
-        around: The computation that it is in.
-        module: The program.
-        target: What it was compiled for.
-    """
-    found = list(_parts(instruction, around, module))
-    if not found:
-        return None
-    old = target.tpu.family in _OLD
-    costs = [_COSTS[one.opcode](one, inside, old) for one, inside in found]
-    return Irregular(
-        frozenset(one.opcode for one, _ in found),
-        sum(least for least, _, _ in costs),
-        sum(most for _, most, _ in costs),
-        sum(moved for _, _, moved in costs),
-    )
-
-
-def _parts(
-    instruction: Instruction, around: Computation, module: Module
-) -> Iterator[tuple[Instruction, Computation]]:
-    if instruction.opcode in _KINDS:
-        yield instruction, around
-    if instruction.opcode != "fusion":
-        return
-    inner = module.computations.get(instruction.called.get("calls", ""))
-    for one in inner.instructions if inner else ():
-        yield from _parts(one, inner, module)  # type: ignore[arg-type]
-
-
-def _gather(one: Instruction, _: Computation, old: bool) -> _Figures:
-    result = one.results[0]
-    found = _WINDOW.search(one.rest)
-    window = math.prod(_numbers(found[1])) if found else 1
-    rows = math.prod(result.sizes) / max(window, 1)
-    cycles, pieces = _rows(rows, window, _GATHERED[old])
-    return cycles, cycles, pieces * _PIECE + result.padded
-
-
-def _scatter(one: Instruction, inside: Computation, old: bool) -> _Figures:
-    shapes = [_shape(name, inside) for name in one.operands]
-    arrays = (len(shapes) - 1) // 2
-    found = _UPDATED.search(one.rest)
-    updated = _numbers(found[1]) if found else ()
-    cycles, moved = 0.0, 0
-    for table, updates in zip(shapes[:arrays], shapes[arrays + 1 :], strict=True):
-        if table is None or updates is None:
-            continue
-        window = math.prod(updates.sizes[axis] for axis in updated)
-        own, _ = _rows(math.prod(updates.sizes) / max(window, 1), window, _SCATTERED[old])
-        cycles += own
-        moved += 2 * table.padded + updates.padded
-    return cycles, cycles, moved
-
-
-def _sort(one: Instruction, _: Computation, __: bool) -> _Figures:
-    found = _SORTED.search(one.rest)
-    first = one.results[0]
-    length = first.sizes[int(found[1])] if found and first.sizes else 1
-    doublings = math.ceil(math.log2(max(length, 2)))
-    steps = doublings * (doublings + 1) // 2
-    size = sum(shape.padded for shape in one.results)
-    registers = size / _REGISTER * 2**doublings / max(length, 1)
-    cycles = _SORT_CYCLES * steps * registers
-    return cycles / _SORT_ERROR, cycles * _SORT_ERROR, 2 * size
-
-
-_COSTS = {"gather": _gather, "scatter": _scatter, "sort": _sort}
-
-
-def _rows(rows: float, window: int, row: _Row) -> tuple[float, int]:
-    """Cycles of rows of so many numbers, and the pieces of memory that they lie in."""
-    pieces = max(math.ceil(window * 4 / _PIECE), 1)
-    each = row.number if window == 1 else row.first + row.further * (pieces - 1)
-    return rows * each, round(rows * pieces)
-
-
-def _shape(name: str, inside: Computation) -> Shape | None:
-    found = inside.by_name.get(name)
-    return found.results[0] if found is not None and found.results else None
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part)
-
-
 # They name, group or wait for what others do, and take no time of their own.
 _FREE = frozenset(
     {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"}
@@ -249,6 +99,11 @@ _TRANSCENDENTAL = frozenset(
 )
 _SPREAD = 1.05
 """By how much products of known sizes were measured off both figures, on v3 and v5e."""
+
+_CALL, _CHIP = 150e-6, 50e-6
+"""Seconds that the host takes at most to start a call on a chip, and on each further chip of its
+own: 0.1 ms were measured on v5e, 0.13 ms on v6e, 0.3 to 0.5 ms on the eight chips of v5e-8."""
+_CHIPS_OF_A_HOST = 8
 
 _BEST = 0.45
 """The compiler's roofline of an operation on memory, in parts of its cycles; of products more."""
@@ -266,7 +121,7 @@ class _Cost:
         bytes: That it reads from HBM and writes to it, or sends.
         least: Of a collective, or of a model of gathers, scatters and sorts.
         most: Of the same.
-        whole: Bytes of all that such a one has for arguments and results.
+        counted: Seconds that the compiler's roofline has for such a model all the same.
         vector: Whether the vector unit computes what the compiler's roofline leaves out.
         roofline: What that roofline has for it, in seconds of one run.
     """
@@ -278,7 +133,7 @@ class _Cost:
     bytes: int = 0
     least: float = 0.0
     most: float = 0.0
-    whole: int = 0
+    counted: float = 0.0
     vector: bool = False
     roofline: float = 0.0
 
@@ -291,12 +146,11 @@ class _Sum:
     unknown_loops: int = 0
     branches: int = 0
     without_cycles: set[str] = dataclasses.field(default_factory=set)
-    irregular: set[str] = dataclasses.field(default_factory=set)
+    modelled: set[str] = dataclasses.field(default_factory=set)
+    kernels: Mapping[str, Kernel] = dataclasses.field(default_factory=dict)
 
 
-def step_time(
-    compiled: Compiled, module: Module, origins: Origins, target: Target
-) -> StepTime | None:
+def step_time(compiled: Compiled, module: Module, origins: Origins, target: Target) -> StepTime:
     """Estimates how long one call of a program takes.
 
     Args:
@@ -306,17 +160,16 @@ def step_time(
         target: What it was compiled for.
 
     Returns:
-        The estimate; None where the clock of the core is not known.
+        The estimate.
     """
-    if target.hardware.clock is None:
-        return None
-    found = _Sum()
+    found = _Sum(kernels=compiled.kernels)
     _add(found, module, module.entry, 1.0, target)
     links = [cost for cost in found.costs if cost.kind == "collective"]
-    low, high = _core(found, _optimal(compiled, module), target)
+    low, high = _core(found, _optimal(compiled, module, target), target)
     low = max(low, sum(cost.least for cost in links) / _SPREAD)
     high += sum(cost.most for cost in links) * _SPREAD
-    return _described(found, module, origins, (low, high))
+    start = _CALL + _CHIP * (min(target.tpu.chips, _CHIPS_OF_A_HOST) - 1)
+    return _described(found, module, origins, (low, high + start), start)
 
 
 def _core(found: _Sum, optimal: float, target: Target) -> tuple[float, float]:
@@ -331,8 +184,8 @@ def _core(found: _Sum, optimal: float, target: Target) -> tuple[float, float]:
     rest = sum(cost.seconds for cost in costs if cost.once)
     if most:
         # The compiler's roofline counts something for these too: whole tables, or more.
-        tables = sum(cost.whole for cost in costs) / target.hardware.hbm
-        optimal = min(max(optimal - tables, _BEST * once), once)
+        counted = sum(cost.counted for cost in costs)
+        optimal = min(max(optimal - counted, _BEST * once), once)
     low, high = sorted((rest, optimal * (rest / once) if once else optimal))
     for cost in costs:
         if cost.vector:
@@ -390,16 +243,22 @@ def _cost(
         return _Cost(instruction, middle, 0.0, "collective", sent, least, most)
     cycles = instruction.cycles
     moved = _moved(instruction, computation)
-    if cycles is None and (model := irregular(instruction, computation, module, target)):
-        found.irregular |= model.kinds
-        least, most = (seconds * times for seconds in model.seconds(target))
-        middle = (least * most) ** 0.5
-        return _Cost(instruction, middle, 0.0, "memory", model.bytes, least, most, moved)
+    if cycles is None and (
+        model := modelled(instruction, computation, module, found.kernels, target)
+    ):
+        found.modelled |= model.kinds
+        least, most = model.least * times, model.most * times
+        middle, kind = (least * most) ** 0.5, "matmul" if model.matmul else "memory"
+        kernel = found.kernels.get(instruction.name)
+        counted = (
+            kernel.declared_seconds(target.hardware) if kernel else moved / target.hardware.hbm
+        )
+        return _Cost(instruction, middle, 0.0, kind, model.bytes, least, most, counted)
     if cycles is None:
         found.without_cycles.add(_called(instruction))
         once = moved / target.hardware.hbm
     else:
-        once = cycles / (target.hardware.clock or 1.0)
+        once = cycles / target.hardware.clock
     inside = list(products(instruction, module))
     kind = "matmul" if inside else "memory"
     vector = any(is_depthwise(one) for one, _ in inside) or _computes(
@@ -436,8 +295,8 @@ def _size(shapes: Iterable[object]) -> int:
     return sum(one.padded for one in shapes if one.space == 0)  # type: ignore[attr-defined]
 
 
-def _optimal(compiled: Compiled, module: Module) -> float:
-    """The compiler's roofline, which has −1 s for each custom call."""
+def _optimal(compiled: Compiled, module: Module, target: Target) -> float:
+    """The compiler's roofline, which has −1 s for each custom call, at the core's clock."""
     seconds = compiled.cost.get("optimal_seconds", 0.0)
     calls = sum(
         one.opcode == "custom-call"
@@ -446,15 +305,19 @@ def _optimal(compiled: Compiled, module: Module) -> float:
     )
     while seconds < 0 and calls:
         seconds, calls = seconds + 1, calls - 1
+    hardware = target.hardware
+    if hardware.planned:
+        memory = compiled.cost.get("bytes accessed", 0.0) / hardware.hbm
+        seconds = max(seconds * hardware.planned / hardware.clock, min(seconds, memory))
     return max(seconds, 0.0)
 
 
 def _described(
-    found: _Sum, module: Module, origins: Origins, bounds: tuple[float, float]
+    found: _Sum, module: Module, origins: Origins, bounds: tuple[float, float], start: float
 ) -> StepTime:
     low, high = bounds
     total = sum(cost.seconds for cost in found.costs) or 1.0
-    middle = (low * high) ** 0.5
+    middle = (low * (high - start)) ** 0.5
     nodes = [part for cost in found.costs for part in _by_node(cost, module)]
 
     def shares(key: Callable[[str], SourceLine | str | None]) -> tuple[Share, ...]:
@@ -477,7 +340,8 @@ def _described(
         shares(origins.layer),
         shares(operation),
         tuple(_collectives(nodes, origins, total, middle)),
-        tuple(_not_counted(found)),
+        tuple(_not_counted(found, start)),
+        start,
     )
 
 
@@ -526,15 +390,18 @@ def _collectives(
         yield Share(f"{opcode} of {size}", line, fraction * middle, fraction, bytes=cost.bytes)
 
 
-def _not_counted(found: _Sum) -> Iterator[str]:
-    yield "the host's input, its dispatch and what is returned to it."
+def _not_counted(found: _Sum, start: float) -> Iterator[str]:
+    yield (
+        "the host's input and what is returned to it. The higher estimate includes "
+        f"{duration(start)} for the host to start the call, which a loop of calls hides."
+    )
     if found.unknown_loops:
         yield f"Loops of unknown length ({found.unknown_loops}) count as one trip each."
     if found.branches:
         yield f"Conditionals ({found.branches}) count as the mean of their branches."
-    if found.irregular:
-        names = ", ".join(f"{kind}s" for kind in sorted(found.irregular))
-        yield f"The compiler gives no cycles for {names}: they are modelled by rows and by memory."
+    if found.modelled:
+        names = ", ".join(sorted(found.modelled))
+        yield f"The compiler gives no cycles for {names}: their time is modelled."
     if found.without_cycles:
         names = ", ".join(sorted(found.without_cycles)[:6])
         yield f"The compiler gives no cycles for {names}: they count as what they read and write."

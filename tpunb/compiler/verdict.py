@@ -162,15 +162,10 @@ def _accepted(
         notes.append(
             f"The compiler does not return the program for {wanted.tpu.name}: totals only."
         )
-    timed = settings.speed and module is not None
-    if timed and wanted.hardware.clock is None:
-        notes.append(
-            f"The time is not estimated: the clock of {wanted.tpu.family} is not published."
-        )
     return dataclasses.replace(
         program,
         memory=memory,
-        time=step_time(answer, module, origins, wanted) if timed and module else None,
+        time=step_time(answer, module, origins, wanted) if settings.speed and module else None,
         lines=tuple(_lines(module, prepared)) if module else (),
         text=unmarked(answer.text),
         notes=tuple(notes),

@@ -11,10 +11,6 @@ import math
 from tpunb._util.units import byte_count, duration
 from tpunb.errors.code_problems import Problem, SourceLine
 
-_DISPATCH = 1e-4
-"""Seconds that a host takes to start a call: products of 11 µs on a v5e were timed at 119 µs (JAX's
-documentation, "Matrix Multiplication" of Pallas)."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Buffer:
@@ -171,7 +167,7 @@ class StepTime:
 
     Attributes:
         low: The lower of two estimates.
-        high: The higher one.
+        high: The higher one, with the time that the host takes to start the call.
         matmul: The share of matrix products and convolutions, 0 to 1.
         memory_bound: The share of what waits for memory: elementwise operations,
             reductions, copies.
@@ -181,6 +177,8 @@ class StepTime:
         by_operation: By TensorFlow operation, longest first.
         collectives: All-reduces and the like, longest first; `bytes` is what a core sends.
         not_counted: What the estimate leaves out, a sentence each.
+        start: Seconds that the host takes to start a call, where it does not start the next one
+            while the TPU still runs the last.
     """
 
     low: float
@@ -193,16 +191,17 @@ class StepTime:
     by_operation: tuple[Share, ...] = ()
     collectives: tuple[Share, ...] = ()
     not_counted: tuple[str, ...] = ()
+    start: float = 0.0
 
     @property
     def estimate(self) -> float:
-        """The geometric middle of the range."""
-        return math.sqrt(self.low * self.high)
+        """The geometric middle of both estimates of the TPU's own time."""
+        return math.sqrt(self.low * (self.high - self.start))
 
     @property
     def host_decides(self) -> bool:
         """True if the host takes longer to start a call than the TPU to run it."""
-        return self.high < _DISPATCH
+        return self.high - self.start < self.start
 
     @property
     def parts(self) -> dict[str, float]:

@@ -147,29 +147,39 @@ class Hardware:
 
     Attributes:
         usable_bytes: HBM that a program can use.
-        clock: In Hz; None where it is not published.
+        clock: In Hz.
         flops: Multiplications and additions a second in bfloat16, at most.
         hbm: HBM bandwidth, in bytes a second.
         link: What one link between chips carries in one direction, in bytes a second.
+        planned: The clock that libtpu 0.0.52 plans with, where that is another one.
     """
 
     usable_bytes: int
-    clock: float | None
+    clock: float
     flops: float
     hbm: float
     link: float
+    planned: float | None = None
 
 
 def _hardware(
-    gib: float, ghz: float | None, tflops: float, hbm: float, link: float, *, cores: int = 1
+    gib: float,
+    ghz: float,
+    tflops: float,
+    hbm: float,
+    link: float,
+    *,
+    cores: int = 1,
+    planned: float | None = None,
 ) -> Hardware:
     """Describes a core with `gib` of memory; other figures are a chip's, bandwidths in GB/s."""
     return Hardware(
         int(gib * GIB),
-        ghz * 1e9 if ghz else None,
+        ghz * 1e9,
         tflops * 1e12 / cores,
         hbm * 1e9 / cores,
         link * 1e9,
+        planned * 1e9 if planned else None,
     )
 
 
@@ -180,7 +190,7 @@ HARDWARE: dict[str, Hardware] = {
     "v5e": _hardware(15.75, 1.5, 197, 819, 45),
     "v5p": _hardware(95.73, 1.75, 459, 2765, 90),
     "v6e": _hardware(31.24, 1.75, 918, 1640, 90),
-    "tpu7x": _hardware(94.74, None, 2307, 7380, 90, cores=2),
+    "tpu7x": _hardware(94.74, 2.2, 2307, 7380, 90, cores=2, planned=1.9),
 }
 """A core of each family, by its name.
 
@@ -190,5 +200,6 @@ Clocks, multiplications and bandwidths are from Jouppi et al., "A domain-specifi
 for training deep neural networks" (2020: v2, v3), Jouppi et al., "TPU v4" (2023) and the Cloud
 TPU documentation's pages of each generation (v5e, v5p, v6e, tpu7x). The bandwidth of a link of
 v4 and later is from Austin et al., "How to Scale Your Model" (2025), a tenth less than on those
-pages.
+pages. The clock of tpu7x is not published: a core multiplies 2,307 / 2 TFLOPS with four units of
+256 × 256, as libtpu counts the cycles of its products, which takes 2.2 GHz.
 """
