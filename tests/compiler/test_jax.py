@@ -116,6 +116,15 @@ times = [
     tpunb.compile(product(one), *[S((4096, 4096), jnp.bfloat16)] * 2, tpu="v5e-1", speed=True).time
     for one in (None, cost)
 ]
+
+
+def loop(x, z):
+    z[...] = jax.lax.fori_loop(0, 10_000, lambda _, total: total * x[...] + 1, x[...])
+
+
+tile = S((256, 256), jnp.float32)
+program = tpunb.compile(pl.pallas_call(loop, out_shape=tile), tile, tpu="v5e-1", speed=True)
+said["loop"] = [program.time.low, program.time.high - program.time.start]
 said["kernels"] = [
     [one.low, one.high - one.start, flops / 197e12, one.not_counted[1]]
     for one in times
@@ -163,3 +172,10 @@ def test_the_time_of_a_kernel_is_read_from_its_code(said: dict[str, Any]) -> Non
     low, high, peak, not_counted = without
     assert peak / 1.06 < low < high < 1.5 * peak
     assert "Pallas kernels" in not_counted
+
+
+def test_the_loops_of_a_kernel_count(said: dict[str, Any]) -> None:
+    low, high = said["loop"]
+    # 2 operations on 64 registers, 10,000 times, by one to four units of 1.5 GHz.
+    least = 2 * 64 * 10_000 / 4 / 1.5e9
+    assert 0.9 * least < low < high < 10 * least

@@ -56,6 +56,23 @@ def test_a_tuple_has_leaves_in_their_memories() -> None:
     ]
 
 
+def test_an_attribute_may_go_on_in_another_line() -> None:
+    program = parse(
+        """HloModule kernels, is_scheduled=true
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0:T(128)} parameter(0)
+  %kernel = f32[8]{0:T(128)} custom-call(%x), custom_call_target="tpu_custom_call", data={a={
+"block":"128"
+}}, metadata={op_name="attention"}
+  ROOT %sum = f32[8]{0:T(128)} add(%kernel, %x)
+}
+"""
+    )
+    assert [one.name for one in program.entry.instructions] == ["x", "kernel", "sum"]
+    assert program.entry.by_name["kernel"].node == "attention"
+
+
 def test_a_program_has_its_instructions(step: Module) -> None:
     assert step.aliases == {1: 1}
     opcodes = [one.opcode for one in step.entry.instructions]

@@ -93,6 +93,8 @@ def _tile(text: str) -> tuple[int, ...]:
 
 
 _HEAD = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\{$")
+_BROKEN = re.compile(r'\n(?="|\}[^\n])')
+"""Where an attribute goes on in another line, as the metadata of a Pallas kernel may."""
 _NAME = re.compile(r"\s*(ROOT )?%?([^\s=]+) = ")
 _OPERAND = re.compile(r"%([^\s,)]+)")
 _CALLED = re.compile(
@@ -272,7 +274,7 @@ def parse(text: str) -> Module:
     Raises:
         ValueError: It has no entry.
     """
-    lines = iter(text.splitlines())
+    lines = iter(_BROKEN.sub(" ", text).splitlines())
     head = next(lines, "")
     computations: dict[str, Computation] = {}
     entry = None

@@ -13,13 +13,14 @@ import base64
 import contextlib
 import json
 import math
+import operator
 import os
 import pickle
 import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -238,14 +239,11 @@ class Compiler:
     def _kernels(self, text: str) -> dict[str, Any]:
         """The work of each Pallas kernel whose code can be read."""
         found = {}
-        for line in text.splitlines():
-            if 'custom_call_target="tpu_custom_call"' not in line:
-                continue
+        for match in _KERNEL.finditer(text):
             # Its code is MLIR of a dialect that libtpu reads; nothing promises that we can too.
             with contextlib.suppress(Exception):
-                config = json.loads(line[line.index("backend_config=") + len("backend_config=") :])
-                name = line.split(" = ")[0].split("%")[-1].strip()
-                found[name] = self._kernel(config["custom_call_config"])
+                config, _ = json.JSONDecoder().raw_decode(text, match.end())
+                found[match[1]] = self._kernel(config["custom_call_config"])
         return found
 
     def _kernel(self, config: dict[str, Any]) -> tuple[Any, ...]:
@@ -284,6 +282,9 @@ def _frames(ir: Any, where: Any) -> Iterator[tuple[str, int]]:
         yield from next(filter(None, (list(_frames(ir, one)) for one in where.locations)), ())
 
 
+_KERNEL = re.compile(
+    r'%?([\w.-]+) = [^\n]*custom_call_target="tpu_custom_call".*?backend_config=', re.DOTALL
+)
 _READABLE = "builtin.module(mosaic-serde{serialize=false})"
 """The pass that makes of a kernel's code as it is stored what its dialect has today."""
 _PASSES_OF_FLOAT32 = 6
@@ -297,6 +298,12 @@ _UNITS = 4
 """Operations that the vector unit starts in a cycle, at most."""
 _SLOW_CYCLES = 10.0
 """Of a register, at most."""
+_ARITHMETIC: dict[str, Callable[..., int]] = {
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+    "arith.index_cast": int,
+}
 _Both = tuple[float, float]
 
 
@@ -309,14 +316,17 @@ class _KernelWork:
             self._text(one, "sym_name").strip('"'): one for one in module.body.operations
         }
         self._kernel = next(
-            one for one in module.body.operations if "iteration_bounds" in one.attributes
+            one for one in module.body.operations if "scalar_prefetch" in one.attributes
         )
         self._flops = [0.0, 0.0]
         self._cycles = [0.0, 0.0]
+        self._own_copies = [0.0, 0.0]
 
     def work(self) -> tuple[int, _Both, _Both, _Both]:
         """Steps of the grid; flops, cycles and bytes of all of them, at least and at most."""
-        grid = self._numbers(self._kernel, "iteration_bounds")
+        grid = []
+        if "iteration_bounds" in self._kernel.attributes:
+            grid = self._numbers(self._kernel, "iteration_bounds")
         if min(grid, default=1) < 1:
             raise ValueError("a grid whose size is not known")
         steps = math.prod(grid)
@@ -338,6 +348,9 @@ class _KernelWork:
                     self._count(one, inner, sure=sure and name != "scf.if")
             if name in ("tpu.matmul", "vector.contract"):
                 self._add(self._flops, 2 * times * self._multiplications(operation), sure)
+            elif name == "tpu.enqueue_dma":
+                ends = [one for one in operation.operands if "vmem" not in str(one.type)]
+                self._add(self._own_copies, sum(map(self._bytes, ends)) * times, sure)
             elif not any(part in name for part in _FREE):
                 self._count_vectors(operation, times, sure)
 
@@ -362,15 +375,19 @@ class _KernelWork:
         return count / 2 if "xi8>" in str(operation.operands[0].type) else count
 
     def _trips(self, loop: Any) -> int:
-        bounds = [self._constant(loop.operands[index]) for index in range(3)]
-        low, high, step = bounds
+        low, high, step = (self._constant(loop.operands[index]) for index in range(3))
         return 1 if low is None or high is None or not step else max((high - low) // step, 0)
 
     def _constant(self, value: Any) -> int | None:
-        owner = value.owner
-        if getattr(owner, "name", "") != "arith.constant":
+        """The number that a value has for all steps; None where it depends on anything."""
+        name = getattr(value.owner, "name", "")
+        if name == "arith.constant":
+            return int(self._text(value.owner, "value").split(" ")[0])
+        if name not in _ARITHMETIC:
             return None
-        return int(self._text(owner, "value").split(" ")[0])
+        numbers = [self._constant(one) for one in value.owner.operands]
+        known = [one for one in numbers if one is not None]
+        return _ARITHMETIC[name](*known) if len(known) == len(numbers) else None
 
     def _copied(self, grid: list[int]) -> _Both:
         """Bytes of the blocks that the grid copies: each once, and each as often as it may change.
@@ -378,20 +395,24 @@ class _KernelWork:
         The last axis of the grid runs fastest. A block is copied anew when its place changes,
         and that takes an axis on which the place depends.
         """
-        arguments = list(self._kernel.regions[0].blocks[0].arguments)[len(grid) :]
+        arguments = list(self._kernel.regions[0].blocks[0].arguments)
+        first = len(grid) + int(self._text(self._kernel, "scalar_prefetch").split(" ")[0])
+        last = len(arguments) - int(self._text(self._kernel, "scratch_operands").split(" ")[0])
+        windows: list[Any] = [{} for _ in arguments]
+        if "window_params" in self._kernel.attributes:
+            listed = self._ir.ArrayAttr(self._kernel.attributes["window_params"])
+            windows = [self._ir.DictAttr(one) for one in listed]
         once, often = 0.0, 0.0
-        windows = self._ir.ArrayAttr(self._kernel.attributes["window_params"])
-        for window, argument in zip(windows, arguments, strict=False):
-            fields = self._ir.DictAttr(window)
-            if "transform_indices" not in fields:
-                continue
-            function = self._functions[str(fields["transform_indices"]).strip('@"')]
-            axes = self._axes(function, len(grid))
-            numbers = math.prod(self._numbers(fields, "window_bounds"))
-            size = numbers * self._itemsize(str(argument.type))
+        for window, argument in zip(windows, arguments[first:last], strict=False):
+            size, axes = self._bytes(argument), set[int]()
+            if "transform_indices" in window:
+                function = self._functions[str(window["transform_indices"]).strip('@"')]
+                axes = self._axes(function, len(grid))
+            elif "vmem" not in str(argument.type):
+                continue  # the kernel copies it itself
             once += size * math.prod(grid[axis] for axis in axes)
             often += size * math.prod(grid[: max(axes) + 1] if axes else ())
-        return once, often
+        return once + self._own_copies[0], often + self._own_copies[1]
 
     def _axes(self, function: Any, rank: int) -> set[int]:
         """The axes of the grid on which the place of a block depends."""
@@ -410,9 +431,10 @@ class _KernelWork:
         found = re.match(r"vector<([\dx]+)x", str(value.type))
         return tuple(int(part) for part in found[1].split("x")) if found else None
 
-    def _itemsize(self, kind: str) -> float:
-        found = re.search(r"x[a-z]+(\d+)", kind)
-        return int(found[1]) / 8 if found else 4.0
+    def _bytes(self, value: Any) -> float:
+        """The size of a place in memory, whose type is `memref<8x128xf32, …>`."""
+        found = re.match(r"memref<([\dx]*)x[a-z]+(\d+)", str(value.type))
+        return math.prod(map(int, found[1].split("x"))) * int(found[2]) / 8 if found else 0.0
 
     def _text(self, operation: Any, key: str) -> str:
         return str(operation.attributes[key]) if key in operation.attributes else ""
