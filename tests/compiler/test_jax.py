@@ -10,6 +10,7 @@ from support.jax_process import said_with_jax
 pytestmark = pytest.mark.usefixtures("libtpu")
 
 PROGRAM = """
+import dataclasses, functools
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import pallas as pl, topologies
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
@@ -72,6 +73,82 @@ def prints(x):
     return x
 
 
+class Layer:
+    def __init__(self):
+        self.scale = 2.0
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def call(self, w, x):
+        return x @ w * self.scale
+
+    def plain(self, w, x, *, rate, name="tanh"):
+        return getattr(jnp, name)(x @ w) * rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:  # as flax.nnx.jit does it
+    inner: object
+
+    def __call__(self, *boxes):
+        return self.inner([box.value for box in boxes])
+
+    def lower(self, *boxes):
+        return self.inner.lower([box.value for box in boxes])
+
+    def trace(self, *boxes):
+        return self.inner.trace([box.value for box in boxes])
+
+
+class Arrays(Shapes):  # as equinox.filter_jit does it, to which a shape is no array
+    trace = property()
+
+    def lower(self, *boxes):
+        assert all(isinstance(box.value, np.ndarray) for box in boxes)
+        return super().lower(*boxes)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Box:
+    value: object
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Module:
+    weights: object
+    activation: object = dataclasses.field(metadata={"static": True})
+    __hash__ = None
+
+    def __call__(self, x):
+        return self.activation(x @ self.weights)
+
+
+w, x = S((512, 512), jnp.float32), S((64, 512), jnp.float32)
+
+
+def takes(fn, *args, **named):
+    program = tpunb.compile(fn, *args, tpu="v5e-1", **named)
+    kinds = {"variable", "argument"}
+    return sorted(one.node for one in program.memory.largest if one.kind in kinds)
+
+
+shapes, arrays = (kind(jax.jit(lambda pair: pair[1] @ pair[0])) for kind in (Shapes, Arrays))
+said["takes"] = {
+    "a method": takes(Layer().call, w, x),
+    "a partial": takes(functools.partial(jax.jit(jnp.dot), x), w),
+    "by name": takes(Layer().plain, w, x=x, rate=0.1),
+    "static": takes(jax.jit(Layer().plain, static_argnames="name"), w, x, rate=1, name="sin"),
+    "a wrapper": takes(shapes, Box(w), Box(x)),
+    "a frozen one": takes(arrays, Box(w), Box(x)),
+    "a module": takes(Module(w, jnp.tanh), x),
+}
+ones = Box(jnp.ones((3, 3)))
+said["still work"] = [float(one(ones, ones)[0, 0]) for one in (shapes, arrays)]
+try:
+    tpunb.compile(jax.pmap(jax.jit(jnp.sin)), S((8, 128), jnp.float32), tpu="v5e-8")
+except tpunb.TpunbError as error:
+    said["pmap"] = str(error)
 said["prints"] = tpunb.compile(prints, jnp.ones(3), tpu="v5e-1").unknown
 inner = jax.shard_map(
     lambda x: jax.lax.psum(x, "data"),
@@ -85,6 +162,11 @@ for name, tpu, one in (("unsharded", "v5e-8", None), ("of another size", "v5e-4"
         tpunb.compile(inner, S((32, 128), jnp.float32, sharding=one), tpu=tpu)
     except tpunb.TpunbError as error:
         said[name] = str(error)
+found = tpunb.largest_batch(
+    lambda w, x: jnp.tanh(x @ w).sum(), S((1024, 4096), jnp.float32),
+    S((None, 1024), jnp.float32), tpu="v5e-1", step=65536
+)
+said["open"] = found.batch > 0
 found = tpunb.largest_batch(
     lambda w, x: jnp.tanh(x @ w).sum(), S((1024, 4096), jnp.float32),
     S((64, 1024), jnp.float32), tpu="v5e-1", step=65536
@@ -160,7 +242,22 @@ def test_what_cannot_be_known_is_said(said: dict[str, Any]) -> None:
     assert "8 devices, and a v5e-4 has 4 cores" in said["of another size"]
 
 
+def test_a_call_is_compiled_with_all_that_it_reaches(said: dict[str, Any]) -> None:
+    assert said["takes"] == {
+        "a method": ["w", "x"],
+        "a partial": ["a", "b"],
+        "by name": ["rate", "w", "x"],
+        "static": ["rate", "w", "x"],
+        "a wrapper": ["pair[0]", "pair[1]"],
+        "a frozen one": ["pair[0]", "pair[1]"],
+        "a module": ["args[0]", "model[0]"],
+    }
+    assert said["still work"] == [3.0, 3.0]
+    assert "jax.shard_map" in said["pmap"]
+
+
 def test_the_largest_batch_fits(said: dict[str, Any]) -> None:
+    assert said["open"]
     fits, free = said["largest"]
     assert fits
     assert free >= 0

@@ -46,12 +46,13 @@ said["large"] = [large.value.ok, "return x @ x" in str(large.value)]
 said["untraceable"] = lines(book.run(
     "%%tpu_compile --for v5e-1\\ndef chosen(x):\\n    return x[x > 0]\\nchosen(jnp.ones(3))"
 ))
+book.good("def other(x):\\n    y = x\\n    return x[y > 0]")
+said["elsewhere"] = lines(book.run("%%tpu_compile --for v5e-1\\nx = jnp.ones(3)\\nother(x)"))
 said["before"] = lines(book.run("%%tpu_compile --for v5e-1\\n1 / 0\\nstep(1, 2)"))
 said["no type"] = lines(book.run("%%tpu_compile\\nstep(1, 2)"))
 said["data"] = lines(book.run("%%tpu_compile -d ran --for v5e-1\\nstep(1, 2)"))
-said["by name"] = lines(book.run(
-    "%%tpu_compile --for v5e-1\\n(lambda *, x: x)(x=jnp.ones(3))"
-))
+program = book.good("%%tpu_compile --for v5e-1\\n(lambda *, x: x)(x=jnp.ones(3))").value
+said["by name"] = [one.node for one in program.memory.largest if one.kind == "argument"]
 said["no call"] = lines(book.run("%%tpu_compile --for v5e-1\\nran"))
 """
 
@@ -72,6 +73,10 @@ def test_the_last_call_is_compiled_and_not_made(said: dict[str, Any]) -> None:
     assert said["left"] == []
 
 
+def test_arguments_are_given_by_name_alone(said: dict[str, Any]) -> None:
+    assert said["by name"] == ["x"]
+
+
 def test_several_types(said: dict[str, Any]) -> None:
     assert said["types"] == ["v5e-1", "v3-8"]
 
@@ -85,6 +90,9 @@ def test_errors_are_shown_by_the_cells_lines(said: dict[str, Any]) -> None:
     assert kind == "NonConcreteBooleanIndexError"
     assert text[0] == "In the cell, line 3:"
     assert "---->   3     return x[x > 0]" in text
+    kind, text = said["elsewhere"]
+    assert text[0] == "In the cell, line 3:"
+    assert text[-1] == "At line 3 of another cell: return x[y > 0]"
     kind, text = said["before"]
     assert kind == "ZeroDivisionError"
     assert text[0] == "In the cell, line 2:"
@@ -93,5 +101,4 @@ def test_errors_are_shown_by_the_cells_lines(said: dict[str, Any]) -> None:
 def test_what_is_missing_is_said(said: dict[str, Any]) -> None:
     assert "--for v5e-8" in said["no type"][1][1]
     assert "not from -d" in said["data"][1][0]
-    assert "takes no argument by name: x" in said["by name"][1][0]
     assert said["no call"][0] == "NotConnectedError"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tpunb.compiler import jax_functions
 from tpunb.compiler.compile import compile as compile_for_tpu
+from tpunb.compiler.compile import with_named
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
+from tpunb.errors import TpunbError
 
 from .settings import CompileSettings
 from .source import CellSource
@@ -44,7 +46,7 @@ def compile_jax_cell(
         settings: How to compile, and for which TPU types.
 
     Raises:
-        CompileError: No TPU type is given, or the arguments cannot be given by position.
+        CompileError: No TPU type is given, or a model is given more than its batch.
         Exception: What the statements raise, and what `tpunb.compile` does.
     """
     __tracebackhide__ = True
@@ -65,10 +67,23 @@ def compile_jax_cell(
             progress=settings.say,
         )
     except Exception as error:
-        places = jax_functions.lines_of(error)
-        if places and places[0].file == cell.filename:
-            error.tpunb_lines = [places[0].line]  # type: ignore[attr-defined]
+        _mark(error, cell)
         raise
+
+
+def _mark(error: Exception, cell: CellSource) -> None:
+    """Marks an error with the cell's line, and with the one in a function of another cell."""
+    places = jax_functions.lines_of(error)
+    if isinstance(error, TpunbError) or not places:
+        return
+    assert cell.last is not None
+    inside = [place.line for place in places if place.file == cell.filename]
+    error.tpunb_lines = inside[:1] or [cell.last.lineno]  # type: ignore[attr-defined]
+    file, line = places[0].file, places[0].line
+    if file != cell.filename:
+        where = Path(file).name if Path(file).exists() else "another cell"
+        text = linecache.getline(file, line).strip()
+        error.tpunb_where = f"At line {line} of {where}: {text}"  # type: ignore[attr-defined]
 
 
 def _last_call(cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
@@ -88,12 +103,4 @@ def _last_call(cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, Sequen
     exec(compile(module, cell.filename, "exec"), scope)
 
     fn, arguments, named = called
-    if not named:
-        return fn, arguments
-    bound = inspect.signature(fn).bind(*arguments, **named)
-    if bound.kwargs or jax_functions.is_keras_model(fn):
-        raise CompileError(
-            f"The compiled call takes no argument by name: {', '.join(bound.kwargs or named)}.",
-            fix="Pass a model its batch alone, and a function its arguments by position.",
-        )
-    return fn, bound.args
+    return with_named(fn, arguments, named) if named else fn, arguments

@@ -21,6 +21,7 @@ from tpunb.virtual.keras_internals import blocks_of, model_of
 from tpunb.virtual.patch.patch_tools import attribute
 
 _TRIES = 3
+_DIVIDED_BY_ANY_MESH = 1 << 14
 
 
 def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[..., Any], Any]:
@@ -76,8 +77,9 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
     # A model takes its global batch, a replica function that of a replica.
     whole = model_of(fn) is not None
     if jax_functions.takes(fn, args):  # JAX's take the batch of all devices
-        cores = kind.replicas if whole else jax_functions.devices_of(fn, args)
         before, resized = jax_functions.any_batch(fn, args)
+        sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
+        cores = kind.replicas if whole else jax_functions.devices_of(fn, sized)
         return AnyBatch(lowered, resized, before, cores, cores)
     size = _batch_of(args)
     times = cores_of(strategy)[0] if whole else 1

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
-from tpunb.compiler import libtpu
+from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.batches import lowering, with_any_batch, would_fit
-from tpunb.compiler.program import TpuProgram, TpuPrograms
+from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.progress import told
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, deadline_for
-from tpunb.virtual.keras_internals import chooser, models_in
+from tpunb.virtual.keras_internals import chooser, model_of, models_in
 
 
 @overload
@@ -25,6 +25,7 @@ def compile(
     speed: bool = False,
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
+    **named: Any,
 ) -> TpuProgram: ...
 @overload
 def compile(
@@ -35,6 +36,7 @@ def compile(
     speed: bool = False,
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
+    **named: Any,
 ) -> TpuPrograms: ...
 @giving_back()
 def compile(
@@ -45,6 +47,7 @@ def compile(
     speed: bool = False,
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
+    **named: Any,
 ) -> TpuProgram | TpuPrograms:
     """Compiles a function with the TPU's own compiler; no TPU is needed, and nothing is run.
 
@@ -69,6 +72,8 @@ def compile(
         speed: Whether to estimate the time, which takes the compiler ten times as long.
         timeout: Seconds that all of it may take; by default 300 for each type.
         progress: Is called with what is done next; by default a notebook's cell shows it.
+        **named: The function's arguments by name. `functools.partial` gives it those that
+            have a name of the above.
 
     Returns:
         What became of it; for several types a table of that.
@@ -81,6 +86,8 @@ def compile(
         Exception: What the function raises when it is traced.
     """
     libtpu.start()
+    if named:
+        fn = with_named(fn, args, named)
     lower, strategy = lowering(fn, args, strategy)
     kinds = targets(tpu, strategy)
     with told(progress) as say:
@@ -94,3 +101,17 @@ def compile(
                 found = would_fit(batches, program, kind, settings, models)
                 programs[place] = program.with_fix(found)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
+
+
+def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """A function with arguments that are given by name.
+
+    Raises:
+        CompileError: It is a model, whose step takes none.
+    """
+    if model_of(fn) is None:
+        return jax_functions.with_named(fn, args, named)
+    raise CompileError(
+        f"A model's step takes no argument by name: {', '.join(named)}.",
+        fix="Pass a model its batch alone: tpunb.compile(model, x, y).",
+    )

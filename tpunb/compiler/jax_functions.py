@@ -13,12 +13,14 @@ import importlib
 import itertools
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tpunb.compiler import libtpu
+from tpunb.compiler.jax_calls import at_the_jit
 from tpunb.compiler.lowered import MARK, Parameters, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.progress import LOWERING, TRACING
@@ -43,10 +45,10 @@ from tpunb.virtual.keras_internals import (
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 _CALLS = frozenset({"jit", "pjit"})
 _CONTROL = re.compile(
-    r"while|cond|body|branch_\d+_fun|closed_call|checkpoint|rematted_computation|shard_map"
-    r"|custom_\w+_call|pallas_call"
+    r"while|cond|(?:body|cond)_pred|body|branch_\d+_fun|closed_call|checkpoint"
+    r"|rematted_computation|shard_map|custom_\w+_call|pallas_call|.*->.*"
 )
-"""What JAX itself puts into an operation's name, beside the user's scopes."""
+"""What JAX itself puts into an operation's name, beside the user's scopes; an einsum its axes."""
 
 _CALLBACK = re.compile(r"\b(?:pure|io|debug)_callback\b|\bdebug_print\b")
 
@@ -76,6 +78,14 @@ def takes(fn: Any, args: Sequence[Any]) -> bool:
     return given or "tensorflow" not in sys.modules
 
 
+def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """A function with arguments by name; JAX's traces them like the others."""
+    plain = isinstance(fn, (types.FunctionType, types.MethodType)) and not hasattr(fn, "lower")
+    if plain and takes(fn, [*args, *named.values()]):
+        fn = sys.modules["jax"].jit(fn)
+    return functools.partial(fn, **named)
+
+
 def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> JaxFunction:
     """Traces and exports a function of JAX; see `tpunb.compile` for the arguments and errors.
 
@@ -94,16 +104,17 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
 
 def devices_of(fn: Any, args: Sequence[Any]) -> int:
     """Of how many devices the mesh of a function's arguments is."""
-    devices: int = (
-        importlib.import_module("jax.export")
-        .export(_jitted(fn), platforms=["tpu"])(*args)
-        .nr_devices
-    )
-    return devices
+
+    def counted(jitted: Any, args: Sequence[Any], named: Mapping[str, Any]) -> int:
+        export = importlib.import_module("jax.export").export(jitted, platforms=["tpu"])
+        devices: int = export(*args, **named).nr_devices
+        return devices
+
+    return at_the_jit(fn, args, counted)
 
 
-def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int, Callable[[int], list[Any]]]:
-    """The global batch in the arguments, and what makes them with another one.
+def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[[int], list[Any]]]:
+    """The global batch in the arguments (None where it is open), and what makes them with another.
 
     It is the first size of a model's first array, and of a function's last argument; of a
     function, arguments are resized of which it is the first size of all arrays.
@@ -114,7 +125,7 @@ def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int, Callable[[int], list[A
     jax: Any = sys.modules["jax"]
     leaves = jax.tree_util.tree_leaves
     whole = is_keras_model(fn)
-    data = _batch(args) if whole else ()
+    data = _batch(args, may_be_open=True) if whole else ()
     given = list(args) if not whole else list(data) if isinstance(data, tuple) else [data]
     shapes = [one.shape for one in leaves(given[0] if whole else given[-1:]) if np.shape(one)]
     if not shapes:
@@ -191,18 +202,21 @@ class JaxFunction:
         return self._prepared[cores]
 
     def _exported(self, cores: int) -> tuple[Prepared, int]:
+        self.settings.progress(TRACING)
+        if is_keras_model(self.fn):
+            jitted, args, names = _model_step(self.fn, self.args, cores)
+            return self._export(jitted, args, {}, names)
+        return at_the_jit(self.fn, self.args, self._export)
+
+    def _export(
+        self, jitted: Any, args: Sequence[Any], named: Mapping[str, Any], names: Sequence[str] = ()
+    ) -> tuple[Prepared, int]:
         settings = self.settings
-        settings.progress(TRACING)
-        jitted, args, names = (
-            _model_step(self.fn, self.args, cores)
-            if is_keras_model(self.fn)
-            else (_jitted(self.fn), self.args, [])
-        )
-        traced = jitted.trace(*args)
+        traced = jitted.trace(*args, **named)
         settings.progress(LOWERING)
         export = importlib.import_module("jax.export")
         try:
-            exported = export.export(jitted, platforms=["tpu"])(*args)
+            exported = export.export(jitted, platforms=["tpu"])(*args, **named)
         except Exception as error:  # JAX has many kinds
             return self._not_exported(traced, error), 1
         devices = exported.nr_devices
@@ -299,10 +313,6 @@ def _scopes(node: str) -> Iterator[str]:
             yield part
 
 
-def _jitted(fn: Callable[..., Any]) -> Any:
-    return fn if hasattr(fn, "trace") else sys.modules["jax"].jit(fn)
-
-
 def _model_step(fn: Any, args: Sequence[Any], cores: int) -> tuple[Any, list[Any], list[str]]:
     """A model's step as Keras compiles it, its arguments, and the names of its variables.
 
@@ -385,8 +395,8 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
     return named(mesh, spec()), by_examples
 
 
-def _batch(args: Sequence[Any]) -> Any:
-    """The shapes of a global batch, as a step takes it."""
+def _batch(args: Sequence[Any], *, may_be_open: bool = False) -> Any:
+    """The shapes of a global batch, as a step takes it; the first sizes may be open (None)."""
     if not args:
         raise CompileError(
             "A model's step takes a batch.",
@@ -398,7 +408,7 @@ def _batch(args: Sequence[Any]) -> Any:
     def spec(value: Any) -> Any:
         if not hasattr(value, "dtype"):
             value = np.asarray(value)
-        if any(size is None for size in value.shape):
+        if any(size is None for size in value.shape) and not may_be_open:
             raise CompileError("The batch has no size.", fix="Batch with drop_remainder=True.")
         dtype = getattr(value.dtype, "as_numpy_dtype", value.dtype)  # TensorFlow's own
         return jax.ShapeDtypeStruct(tuple(value.shape), jax.dtypes.canonicalize_dtype(dtype))

@@ -121,9 +121,13 @@ def innermost(places: Sequence[SourceLine]) -> tuple[str, int] | None:
 
 
 def definition(fn: Any) -> tuple[str, int] | None:
-    """Return where a function is defined, as a stand-in for an unknown place."""
+    """Return where a function of the user's is defined, as a stand-in for an unknown place."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     code = getattr(inspect.unwrap(getattr(fn, "python_function", fn)), "__code__", None)
-    return (code.co_filename, code.co_firstlineno) if code else None
+    if code is None or is_library(code.co_filename):
+        return None
+    return code.co_filename, code.co_firstlineno
 
 
 @functools.cache

@@ -6,6 +6,7 @@ lists them and tells when a release of Keras no longer has one. It does not impo
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -129,6 +130,8 @@ def _models(fn: Any) -> Iterator[Any]:
     if (model := model_of(fn)) is not None:
         yield model
         return
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     plain = inspect.unwrap(getattr(fn, "python_function", fn))
     try:
         used = inspect.getclosurevars(plain)
