@@ -68,6 +68,11 @@ program = tpunb.compile(big, S((65536, 65536), jnp.float32), tpu="v5e-1")
 said["too large"] = [program.ok, program.errors[0].code, program.errors[0].line is not None]
 
 
+data = NamedSharding(AbstractMesh((8,), ("data",)), P("data"))
+held = S((1 << 22, 8192), jnp.float32, sharding=data)
+said["would fit"] = tpunb.compile(jnp.sin, held, tpu="v5e-8").errors[0].fix
+
+
 def prints(x):
     jax.debug.print("{}", x)
     return x
@@ -234,6 +239,7 @@ def test_lines_layers_and_arguments_have_the_users_names(said: dict[str, Any]) -
 
 def test_what_does_not_fit_is_refused_at_a_line(said: dict[str, Any]) -> None:
     assert said["too large"] == [False, "memory", True]
+    assert said["would fit"].startswith("A batch of 1,048,576 (131,072 a core) fits: ")
 
 
 def test_what_cannot_be_known_is_said(said: dict[str, Any]) -> None:

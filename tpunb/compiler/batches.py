@@ -120,6 +120,9 @@ def would_fit(
                 batch = f"{grouped(size)} a replica"
                 if program.examples:
                     batch = f"{grouped(size * kind.replicas)} ({batch})"
+                elif made.replicas is not None:  # the batch of all devices, in a function of JAX
+                    each = f" ({grouped(size)} a core)" if made.replicas > 1 else ""
+                    batch = f"{grouped(size * made.replicas)}{each}"
                 found.append(f"A batch of {batch} fits: {takes} a core.")
                 break
         else:
