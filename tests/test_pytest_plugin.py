@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
 
-from tpunb.notebook.saved_outputs import comparable
+from tpunb.pytest_plugin import comparable
 
 pytest_plugins = ["pytester"]
 

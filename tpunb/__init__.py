@@ -21,9 +21,9 @@ from tpunb.version import __version__
 
 if TYPE_CHECKING:
     from tpunb.cells.profiling import profile
+    from tpunb.compiler.batches import LargestBatch, largest_batch
     from tpunb.compiler.check import check
     from tpunb.compiler.compile import compile
-    from tpunb.compiler.largest import LargestBatch, largest_batch
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.connection import Connection
@@ -91,7 +91,7 @@ _HOMES = {
     "DoctorReport": "connection.doctor",
     "Explanation": "errors.explain",
     "History": "training.history",
-    "LargestBatch": "compiler.largest",
+    "LargestBatch": "compiler.batches",
     "LiveCurves": "keras",
     "Profile": "training.profile",
     "ProgramsWidget": "display.widgets",
@@ -110,7 +110,7 @@ _HOMES = {
     "connect": "connection.connect",
     "doctor": "connection.doctor",
     "explain": "errors.explain",
-    "largest_batch": "compiler.largest",
+    "largest_batch": "compiler.batches",
     "profile": "cells.profiling",
     "show": "notebook.displays",
     "verify": "verification.run",

@@ -18,7 +18,7 @@ from support.patience import PATIENCE, wait_until
 
 import tpunb
 from tpunb import cli
-from tpunb.cli.progress import Progress
+from tpunb.cli.run import Progress
 
 pytestmark = pytest.mark.oldest
 

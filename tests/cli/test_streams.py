@@ -17,7 +17,7 @@ from support.tiers import thorough
 
 from tpunb import cli
 from tpunb._util.plain_text import drawable, plain
-from tpunb.cli.streams import OutputError, ReaderGone, Stream
+from tpunb.cli.command import OutputError, ReaderGone, Stream
 
 ROOT = Path(__file__).parents[2]
 MAIN = [sys.executable, "-m", "tpunb"]

@@ -11,8 +11,8 @@ from support.programs import FITS
 from support.strategies import strategy_of
 
 from tpunb.compiler import libtpu
+from tpunb.compiler.batches import LargestBatch, largest_batch
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.largest import LargestBatch, largest_batch
 from tpunb.compiler.libtpu import Compiled, Refused
 from tpunb.compiler.program import CompileError
 

@@ -9,12 +9,12 @@ import pytest
 from tpunb.compiler.hlo import Module, leaves, multiplications, parse, parsed, products, trips
 from tpunb.compiler.memory import alive_at_peak
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
-from tpunb.compiler.refusals import needed_bytes, refusal
 from tpunb.compiler.step_time import collective_size, link_bytes, link_seconds
 from tpunb.compiler.topologies import Target, target
+from tpunb.compiler.verdict import needed_bytes, refusal
 from tpunb.tpu.compiled_program import ProgramMemory, StepTime
 
-pytestmark = pytest.mark.tensorflow  # `refusals` knows the virtual TPU's rules
+pytestmark = pytest.mark.tensorflow  # `verdict` knows the virtual TPU's rules
 
 RECORDED = Path(__file__).parent / "recorded"
 

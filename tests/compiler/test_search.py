@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpunb.compiler.largest import FINE, Tried, search
+from tpunb.compiler.batches import FINE, Tried, search
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 31, 100, 1000, 12345])

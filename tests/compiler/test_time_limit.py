@@ -12,7 +12,7 @@ from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.progress import LOWERING
+from tpunb.compiler.verdict import LOWERING
 from tpunb.virtual.strict import lowering, xla
 
 pytestmark = pytest.mark.usefixtures("libtpu")

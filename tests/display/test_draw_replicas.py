@@ -12,6 +12,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
+from tpunb._util.units import number_text
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.replicas import (
     ReplicaValuesDescription,
@@ -20,7 +21,6 @@ from tpunb.display.describe.replicas import (
 )
 from tpunb.display.describe.topology_description import describe_accelerator
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.number_format import number_text
 from tpunb.display.draw.replicas_picture import replicas_png
 from tpunb.display.draw.replicas_text import replicas_html, replicas_text
 from tpunb.display.draw.static_forms import mimebundle

@@ -19,7 +19,7 @@ from support.recorded_errors import NO_TPU_IN_COLAB, ORDINARY, RECORDED, number
 
 import tpunb
 from tpunb import cli
-from tpunb.display.draw.errors_page import errors_page
+from tpunb.cli.errors import errors_page
 from tpunb.errors.catalogue import CHAPTERS, ENTRIES, Clue, link
 from tpunb.errors.explain import Explanation, explain, explanation
 

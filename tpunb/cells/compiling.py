@@ -12,8 +12,7 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
-from tpunb.compiler.batches import AnyBatch, would_fit
-from tpunb.compiler.largest import FINE, Tried, search
+from tpunb.compiler.batches import FINE, AnyBatch, Tried, search, would_fit
 from tpunb.compiler.prepare import traced_function
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets

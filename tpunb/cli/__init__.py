@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from tpunb.cli import compiler, doctor, errors, kernel, run, topology, verify, worker
-from tpunb.cli.command import Failed, Interrupted
-from tpunb.cli.streams import OutputError, ReaderGone, safe_streams
+from tpunb.cli.command import Failed, Interrupted, OutputError, ReaderGone, safe_streams
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 

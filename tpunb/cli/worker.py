@@ -9,8 +9,7 @@ import socket
 import sys
 from typing import Any
 
-from tpunb.cli.command import add_command
-from tpunb.cli.streams import OutputError
+from tpunb.cli.command import OutputError, add_command
 from tpunb.connection.cluster.worker import MOST_CORES, serve
 from tpunb.tpu.defaults import WORKER_PORT
 

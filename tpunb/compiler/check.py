@@ -11,9 +11,8 @@ from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.prepare import prepare
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, TpuProgram, merged
-from tpunb.compiler.progress import told
 from tpunb.compiler.topologies import targets
-from tpunb.compiler.verdict import Settings, program_for
+from tpunb.compiler.verdict import Settings, program_for, told
 from tpunb.errors.code_problems import Choose, Problem
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.check import CheckReport, examined

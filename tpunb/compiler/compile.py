@@ -10,9 +10,8 @@ from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.batches import lowering, with_any_batch, would_fit
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
-from tpunb.compiler.progress import told
 from tpunb.compiler.topologies import targets
-from tpunb.compiler.verdict import Settings, deadline_for
+from tpunb.compiler.verdict import Settings, deadline_for, told
 from tpunb.virtual.keras_internals import chooser, model_of, models_in
 
 

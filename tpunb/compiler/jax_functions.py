@@ -23,9 +23,8 @@ from tpunb.compiler import libtpu
 from tpunb.compiler.jax_calls import at_the_jit
 from tpunb.compiler.lowered import MARK, Parameters, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.progress import LOWERING, TRACING
 from tpunb.compiler.topologies import Target
-from tpunb.compiler.verdict import Settings, program_for
+from tpunb.compiler.verdict import LOWERING, TRACING, Settings, program_for
 from tpunb.errors.code_problems import (
     Choose,
     Problem,

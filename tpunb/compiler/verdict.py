@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
+from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.hlo import Module, parse
 from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
 from tpunb.compiler.lowered import Prepared, unmarked
 from tpunb.compiler.memory import described, line_name
 from tpunb.compiler.program import TpuProgram, merged
-from tpunb.compiler.refusals import memory_refusal, needed_bytes, refusal
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
+from tpunb.display.live_progress import CellDisplay
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
-from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
+from tpunb.errors.refusals import LIBTPU, SMALLER, refusal_of
+from tpunb.tpu.compiled_program import Buffer, CodeLine, ProgramMemory
 
 _SECONDS = 300.0
 """How long compiling for one type may take where nothing else is said."""
@@ -234,3 +238,90 @@ def _lines(module: Module, prepared: Prepared) -> Iterator[CodeLine]:
     found: set[SourceLine] = {line for node in nodes if (line := prepared.origins.line(node))}
     for line in sorted(found, key=lambda one: (one.file, one.line)):
         yield CodeLine(line, line_name(line))
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = r"([\d.]+)([KMGT]?)B?"
+_NEEDED = (
+    re.compile(rf"total memory required[^(]*\({_SIZE}\)"),
+    re.compile(rf"Used {_SIZE} of"),
+    re.compile(rf"\({_SIZE}\) exceeds available HBM"),
+    re.compile(rf"[Aa]ttempting to (?:allocate|reserve) {_SIZE}"),
+)
+_NODE = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_OF_X64 = re.compile(r"not implemented: (?:ROOT )?%?\S+ = (\w+)\[")
+
+_TYPES = {"s64": "int64", "u64": "uint64", "f64": "float64", "c128": "complex128"}
+
+
+def needed_bytes(message: str) -> int | None:
+    """Reads from the error how much HBM a program that does not fit would need.
+
+    Returns:
+        Bytes; 0 where the error does not say how many, None for another error.
+    """
+    # Within the core's fast memory it is another matter.
+    if "vmem" in message.lower() or not re.search("HBM|hbm", message):
+        return None
+    if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
+        return None
+    for pattern in _NEEDED:
+        if found := pattern.search(message):
+            return int(float(found[1]) * _UNITS[found[2]])
+    return 0
+
+
+def refusal(message: str) -> Problem:
+    """Explains why libtpu refuses a program for another reason than memory."""
+    found = _NODE.search(message)
+    node = found[1] if found else ""
+    if known := refusal_of(message, LIBTPU):
+        kind = _OF_X64.search(message)
+        types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
+        reason = known.reason.format(types=types)
+        return Problem(known.code, reason, known.fix, message=message, node=node)
+    first = unmarked(message).splitlines()[0].rstrip(".") if message else "it gives no reason"
+    return Problem(
+        "compile",
+        f"The TPU's compiler refuses it: {first}.",
+        "Write it with other operations, or report it with this message.",
+        message=message,
+        node=node,
+    )
+
+
+def memory_refusal(message: str, needed: int, available: int, largest: Buffer | None) -> Problem:
+    """Explains why a program does not fit."""
+    takes = byte_count(needed) if needed else "more than that"
+    reason = f"The program takes {takes} of a core's {byte_count(available)}."
+    if largest is not None:
+        reason += f" The largest tensor, {largest.text} of {largest.operation or largest.kind}"
+        reason += f" `{largest.node}`," if largest.node else ","
+        reason += f" takes {byte_count(largest.padded_bytes)}."
+    return Problem(
+        "memory",
+        reason,
+        SMALLER,
+        message=message,
+        node=largest.node if largest else "",
+    )
+
+
+TRACING = "tracing the function"
+LOWERING = "lowering the function to HLO"
+
+
+@contextlib.contextmanager
+def told(progress: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
+    """Gives what to call with each thing that is done next.
+
+    Args:
+        progress: What the caller wants it told to; None for a line in the notebook's cell,
+            from two seconds on.
+    """
+    if progress is not None:
+        yield progress
+        return
+    doing = [TRACING]
+    with CellDisplay(lambda: doing[-1]):
+        yield doing.append

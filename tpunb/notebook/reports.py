@@ -106,7 +106,7 @@ def ran_line(result: CellResult, settings: RunSettings, replicas: int) -> str:
 
 def _in_short(value: Any) -> str:
     """A number as such, another tensor by its dtype and shape."""
-    from tpunb.display.draw.number_format import number_text
+    from tpunb._util.units import number_text
 
     shape = getattr(value, "shape", None)
     if shape is None or len(shape):

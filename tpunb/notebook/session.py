@@ -16,7 +16,7 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
 from tpunb.display.live_progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
-from tpunb.notebook.error_hints import ClosedConnections, gone, replaced
+from tpunb.notebook.explain_hook import ClosedConnections, gone, replaced
 from tpunb.training.stop_button import StopButton, explaining_interrupts
 
 if TYPE_CHECKING:

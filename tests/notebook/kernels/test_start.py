@@ -16,7 +16,7 @@ from support.patience import PATIENCE
 
 from tpunb.errors import ConnectError, KernelError, VirtualDevicesError
 from tpunb.machine import software
-from tpunb.notebook.kernels import app, importing, install_kernel
+from tpunb.notebook.kernels import app, install_kernel
 
 ROOT = Path(__file__).parents[3]
 
@@ -97,7 +97,7 @@ def test_a_log_level_of_the_users(hooked: list[tuple[Any, ...]]) -> None:
 def test_a_variable_that_is_no_type(variable: str, hooked: list[tuple[Any, ...]]) -> None:
     app.prepare(["--tpu=v5e-8"], {"TPUNB_TPU": variable})
     gate = sys.meta_path[0]
-    assert isinstance(gate, importing.Gate)
+    assert isinstance(gate, app.Gate)
     for _ in range(2):  # no import gets through, also not the second
         with pytest.raises(KernelError, match=f"TPUNB_TPU is '{variable}'"):
             gate.find_spec("tensorflow", None)
@@ -118,7 +118,7 @@ def test_keras_2_that_is_missing(
 IMPORTING = """
 import sys, types
 from tpunb.errors import VirtualDevicesError
-from tpunb.notebook.kernels.importing import Gate
+from tpunb.notebook.kernels.app import Gate
 sys.path.insert(0, {folder!r})
 class Between:
     def find_spec(self, name, path, target=None):

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import GREEN, ORANGE, Markup, badge, block, escaped, table
-from tpunb._util.units import byte_count, counted
+from tpunb._util.units import and_more, byte_count, counted, shape_phrase
 from tpunb.display.describe.connection import ConnectionDescription
-from tpunb.display.draw.number_format import and_more, shape_phrase
 from tpunb.display.draw.topology_text import links_phrase
 from tpunb.tpu.annotations import Annotation, Annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tpunb._util.plain_text import shortened
-from tpunb._util.units import counted, grouped
+from tpunb._util.units import and_more, counted, grouped, number_text
 from tpunb.display.describe.history_description import HistoryDescription, Line, Panel
 from tpunb.display.draw.canvas import (
     FRAME,
@@ -22,7 +22,6 @@ from tpunb.display.draw.canvas import (
     ascii_text,
     new_canvas,
 )
-from tpunb.display.draw.number_format import and_more, number_text
 from tpunb.training.metrics import Floats, within_reach
 
 _MAX_NAMES = 8

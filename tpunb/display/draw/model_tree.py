@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import LINED, ORANGE, Markup, badge, block, folded, scrolled, table
-from tpunb._util.units import byte_count, counted, grouped
+from tpunb._util.units import and_more, byte_count, counted, grouped, shape_phrase
 from tpunb.display.describe.model_description import LayerNode, ModelVariable
-from tpunb.display.draw.number_format import and_more, shape_phrase
 
 _MAX_LINES = 200
 _WIDTH = 110

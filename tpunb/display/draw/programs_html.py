@@ -23,9 +23,8 @@ from tpunb._util.tables import (
     scrolled,
     table,
 )
-from tpunb._util.units import byte_count
+from tpunb._util.units import and_more, byte_count
 from tpunb.display.draw import program_tables as shown
-from tpunb.display.draw.number_format import and_more
 from tpunb.display.draw.programs_text import programs_text
 from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share
 

@@ -6,9 +6,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from tpunb._util.plain_text import plain, shortened
-from tpunb._util.units import byte_count, grouped
+from tpunb._util.units import and_more, byte_count, grouped
 from tpunb.display.draw import program_tables as shown
-from tpunb.display.draw.number_format import and_more
 from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share
 
 WIDTH = 100

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tpunb._util.units import and_more, number_text, sampled_phrase
 from tpunb.display.describe.replicas import MAX_PREVIEWS, ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import limits_of
 from tpunb.display.describe.values import ReplicaValue
@@ -22,7 +23,6 @@ from tpunb.display.draw.canvas import (
     ascii_text,
     new_canvas,
 )
-from tpunb.display.draw.number_format import and_more, number_text, sampled_phrase
 from tpunb.display.draw.replicas_text import (
     nested_values,
     nonfinite_phrase,

@@ -11,11 +11,10 @@ import numpy as np
 
 from tpunb._util.plain_text import plain, shortened_between
 from tpunb._util.tables import ORANGE, Markup, block, escaped, scrolled, table
-from tpunb._util.units import counted, grouped
+from tpunb._util.units import and_more, counted, grouped, number_text, shape_phrase
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.number_format import and_more, number_text, shape_phrase
 
 
 def replicas_title(description: ReplicaValuesDescription) -> str:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
+import types
+from collections.abc import Callable, MutableMapping, Sequence
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
 from tpunb.machine import keras_2
 from tpunb.machine.software import chooses_keras_2
-from tpunb.notebook.kernels.importing import Gate
 from tpunb.tpu.types import accelerator
+from tpunb.virtual.import_tensorflow import QuietImport
 
 _OPTION = "--tpu="
 _VARIABLE = "TPUNB_TPU"
@@ -107,3 +109,34 @@ def _install(tpu: str) -> None:
             fix=f"Set {_VARIABLE} to a TPU type before the kernel starts, or unset it.",
         ) from error
     install_when_imported(tpu, environment=True, required=True)
+
+
+class Gate(QuietImport):
+    """If TensorFlow comes without its virtual TPU, it does not come, also not at a second try.
+
+    Attributes:
+        error: Why there is no virtual TPU; None as long as nothing speaks against.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: BaseException | None = None
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """TensorFlow's spec as the other finders give it; the `error` is raised if there is one."""
+        if fullname == "tensorflow" and self.error is not None:
+            raise self.error.with_traceback(None)
+        return super().find_spec(fullname, path, target)
+
+    def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
+        """Loads TensorFlow, and keeps the reason if it has no virtual TPU."""
+        try:
+            super().load(module, load)
+        except TpunbError as error:
+            self.error = error
+            raise

@@ -14,12 +14,11 @@ import tensorflow as tf
 
 from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, innermost, refusal
-from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.strict.known_loops import compiles_for_certain
+from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
+from tpunb.virtual.strict.known_ops import compiles_for_certain
 from tpunb.virtual.strict.lint import statically_found
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
-from tpunb.virtual.strict.source_lines import SourceLines
 from tpunb.virtual.strict.stand_ins import Unknown, on_host
 from tpunb.virtual.strictness import REFUSED, Strictness
 

@@ -1,16 +1,47 @@
-"""Operations that a TPU is known to compile, so that its compiler need not be asked.
+"""Operations, loops and lists that a TPU is known to compile, so that XLA need not be asked.
 
 Compiling a function as far as XLA's intermediate form takes a fifth of its first step. A function
 of these operations alone, without branches, compiles for certain if constants and shapes give the
-sizes that XLA wants as constants.
+sizes that XLA wants as constants. Loops compile for certain that carry on what they were given, and
+so do lists of a known length with elements of one shape: a recurrent network and its gradient are
+made of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
 
-from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes
-from tpunb.virtual.graph.function_def import data_inputs
+import numpy as np
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import (
+    FunctionDef,
+    NodeDef,
+    dtypes,
+    function_def_to_graph_def,
+    op_def_registry,
+    tensor_util,
+)
+from tpunb.virtual.graph.function_def import (
+    LOOPS,
+    READS,
+    KnownSizes,
+    Library,
+    Reference,
+    Sizes,
+    StaticTensors,
+    data_inputs,
+    has_collectives,
+    has_effects,
+    needed,
+    new_constant,
+    returned,
+)
+from tpunb.virtual.graph.rewrite import Rewrite, inlined
+from tpunb.virtual.graph.tensorflow_graphs import body_sizes, known_sizes
+from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction
 
 _ELEMENTWISE = """
     Abs Acos Acosh Add AddN AddV2 ApproximateEqual Asin Asinh Atan Atan2 Atanh Cast Ceil ClipByValue
@@ -152,3 +183,295 @@ def compiles_surely(
         )
 
     return all(map(is_sure, nodes))
+
+
+_FRESH = frozenset({"EmptyTensorList", "TensorListReserve"})
+_ALIKE = frozenset({"AddN", "Identity", "ZerosLike"})
+_CHANGING = frozenset({"TensorListPopBack", "TensorListPushBack", "TensorListSetItem"})
+_GIVE_LISTS = _FRESH | _ALIKE | _CHANGING | {"TensorListFromTensor"}
+_RESIZES = "resize_if_index_out_of_bounds"
+_HANDLES = frozenset({dtypes.resource.as_datatype_enum, dtypes.variant.as_datatype_enum})
+# Which of their inputs is the shape of a list's elements.
+_ELEMENT_SHAPES = {
+    "EmptyTensorList": 0,
+    "TensorListFromTensor": 1,
+    "TensorListGetItem": 2,
+    "TensorListPopBack": 1,
+    "TensorListReserve": 0,
+    "TensorListStack": 1,
+}
+_TELL_SIZES = frozenset({"Max", "Shape", "Slice", "TensorListElementShape", "TensorListLength"})
+
+
+@dataclasses.dataclass(frozen=True)
+class _List:
+    """A list of tensors.
+
+    Attributes:
+        sizes: The shape of each.
+        dtype: Their type.
+        length: How many there are; None for a list that grows and shrinks up to a known length.
+        written: False where the shape is what an element has whose size is not known, and none
+            was written yet: XLA takes the shape from the first.
+    """
+
+    sizes: Sizes
+    dtype: dtypes.DType
+    length: int | None
+    written: bool = True
+
+
+def compiles_for_certain(traced: TracedFunction) -> bool:
+    """Returns whether a replica function certainly compiles: the compiler need not be asked."""
+    library = functools.cache(lambda name: inlined(traced.library(name), traced.library))
+    inputs = zip(traced.definition.signature.input_arg, traced.graph.inputs, strict=True)
+    arguments = {
+        (argument.name, 0): tuple(ANY_SIZE if size is None else size for size in tensor.shape)
+        for argument, tensor in inputs
+        if tensor.shape.rank is not None
+    }
+    sizes: KnownSizes = known_sizes(traced.graph, traced.definition)
+    if any(node.op in LOOPS for node in traced.definition.node_def):
+        sizes = as_tried(traced.definition, sizes, arguments)
+    inside = body_sizes(traced.graph, library)
+    return KnownLoops(traced.definition, library, sizes, inside).compiles()
+
+
+class KnownLoops:
+    """The loops and lists of a function.
+
+    Args:
+        function: The function, calls written out.
+        library: Finds the functions of control flow.
+        sizes: The shapes that are known.
+        body_sizes: Finds those of a function of control flow.
+        lists: The arguments that are lists.
+    """
+
+    def __init__(
+        self,
+        function: FunctionDef,
+        library: Library,
+        sizes: KnownSizes,
+        body_sizes: Callable[[str], KnownSizes],
+        lists: Mapping[str, _List] | None = None,
+    ) -> None:
+        self._function = function
+        self._library = library
+        self._body_sizes = body_sizes
+        self._statics = StaticTensors(function, {one.name: one for one in function.node_def}, sizes)
+        self._lists: dict[str, _List | None] = dict(lists or {})
+        self._loops: dict[str, bool] = {}
+        self._carried: dict[tuple[str, int], _List] = {}
+
+    def compiles(self) -> bool:
+        """Returns whether the function certainly compiles."""
+        # What an assertion says is no tensor on a TPU, which has no assertions.
+        kept, said = needed(self._function), needed(self._function, without={"Assert"})
+        nodes = [
+            node
+            for node in self._function.node_def
+            if node.name in (said if node.op == "Const" else kept)
+        ]
+        return compiles_surely(self._function, nodes, self._knows)
+
+    def _knows(self, node: NodeDef) -> bool:
+        """Returns whether a loop, or an operation on a list, certainly compiles."""
+        if node.op in LOOPS:
+            if node.name not in self._loops:
+                self._loops[node.name] = self._turns(node)
+            return self._loops[node.name]
+        if node.op in {"TensorListElementShape", "TensorListLength"}:
+            values = self.list_of(data_inputs(node)[0])
+            return values is not None and values.written
+        if node.op not in {"TensorListGetItem", "TensorListStack"}:
+            return node.op in _GIVE_LISTS and self._made(node) is not None
+        source, *_, shape = data_inputs(node)
+        values = self.list_of(source)
+        if values is None or values.length is None or not values.written:
+            return False
+        if self._value(shape) is None:
+            return False
+        ahead = (values.length,) if node.op == "TensorListStack" else ()
+        return self._statics.output_sizes(node.name, 0) == (*ahead, *values.sizes)
+
+    def list_of(self, source: Reference) -> _List | None:
+        """Describes a list; None if too little is known of it."""
+        node = self._statics.node(source)
+        if node is None:
+            return self._lists.get(source.source)
+        if node.op in LOOPS:
+            return self._carried.get((node.name, source.index)) if self._knows(node) else None
+        return self._made(node)
+
+    def _made(self, node: NodeDef) -> _List | None:
+        """The list that a node gives."""
+        if node.name not in self._lists:
+            self._lists[node.name] = None
+            self._lists[node.name] = self._new(node) or self._changed(node)
+        return self._lists[node.name]
+
+    def _new(self, node: NodeDef) -> _List | None:
+        """A list that a node makes."""
+        if node.op not in _FRESH | {"TensorListFromTensor"}:
+            return None
+        kind = dtypes.as_dtype(node.attr["element_dtype"].type)
+        if kind.as_datatype_enum not in TYPES:
+            return None
+        first, second = data_inputs(node)
+        if node.op == "TensorListFromTensor":
+            sizes = self._statics.sizes(first)
+            known = self._statics.value(second) is not None
+            return _List(sizes[1:], kind, sizes[0]) if sizes and known else None
+        shape, length = self._value(first), self._value(second)
+        if shape is None or shape.ndim != 1 or length is None or length < 1:
+            return None
+        return _List(
+            tuple(ANY_SIZE if size < 0 else int(size) for size in shape),
+            kind,
+            int(length) if "Reserve" in node.op else None,
+            written=not np.any(shape < 0),
+        )
+
+    def _changed(self, node: NodeDef) -> _List | None:
+        """A list that a node makes of others."""
+        sources = data_inputs(node)
+        if node.op in _ALIKE:
+            found = {self.list_of(source) for source in sources}
+            alike = found.pop() if len(found) == 1 else None
+            return alike if alike and (alike.written or node.op == "Identity") else None
+        if node.op not in _CHANGING:
+            return None
+        values = self.list_of(sources[0])
+        if values is None or (values.length is None) is (node.op == "TensorListSetItem"):
+            return None
+        if node.op == "TensorListPopBack":
+            known = values.written and self._statics.value(sources[1]) is not None
+            same = known and self._statics.output_sizes(node.name, 1) == values.sizes
+        else:
+            item = sources[-1]
+            kind = self._statics.dtype(item)
+            same = self._statics.sizes(item) == values.sizes and kind == values.dtype
+        if not same or (_RESIZES in node.attr and node.attr[_RESIZES].b):
+            return None
+        return dataclasses.replace(values, written=True)
+
+    def _value(self, source: Reference) -> np.ndarray | None:
+        """The value of a tensor that says how large something is; None if it is not known."""
+        node = self._statics.node(source)
+        if node is None or node.op not in _TELL_SIZES:
+            return self._statics.value(source)
+        first, *others = data_inputs(node)
+        if node.op == "Shape":
+            sizes = self._statics.sizes(first)
+            return None if sizes is None else np.array(sizes, np.int32)
+        if node.op in {"TensorListElementShape", "TensorListLength"}:
+            values = self.list_of(first)
+            if values is None or values.length is None or not values.written:
+                return None
+            return np.array(values.length if node.op == "TensorListLength" else values.sizes)
+        value = self._value(first)
+        if node.op == "Max":  # of some lengths, as Keras asks for
+            return None if value is None or not value.size else np.max(value)
+        begin, size = map(self._value, others)
+        if value is None or begin is None or size is None or value.ndim != 1:
+            return None
+        end = len(value) if size[0] < 0 else begin[0] + size[0]
+        return value[begin[0] : end]
+
+    def _turns(self, node: NodeDef) -> bool:
+        """Returns whether a loop compiles, and carries on what it is given."""
+        condition, body = (self._library(node.attr[key].func.name) for key in ("cond", "body"))
+        library, sources = self._library, data_inputs(node)
+        if any(
+            has_effects(one, library) or has_collectives(one, library) for one in (condition, body)
+        ):
+            return False
+        names = [one.name for one in body.signature.input_arg]
+        lists, around = {}, {}
+        for name, other, source in zip(names, condition.signature.input_arg, sources, strict=True):
+            values, sizes = self.list_of(source), self._statics.sizes(source)
+            for place in (name, other.name):
+                if values is not None:
+                    lists[place] = values
+                if sizes is not None:
+                    around[place, 0] = sizes
+        known = as_tried(body, self._body_sizes(body.signature.name), around)
+        inside = KnownLoops(body, library, known, self._body_sizes, lists)
+        for place, (name, result) in enumerate(zip(names, returned(body), strict=True)):
+            if dtypes.as_dtype(result.type) == dtypes.variant:
+                before, after = lists.get(name), inside.list_of(result.source)
+                same = False
+                if before is not None and after is not None:
+                    same = after == dataclasses.replace(before, written=after.written)
+                    self._carried[node.name, place] = after
+            elif dtypes.as_dtype(result.type) == dtypes.resource:
+                same = result.source == Reference(name, "")
+            else:
+                sizes = inside._statics.sizes(result.source)
+                same = sizes is not None and sizes == known.get((name, 0)) == around.get((name, 0))
+            if not same:
+                return False
+        sizes_before = as_tried(condition, self._body_sizes(condition.signature.name), around)
+        test = KnownLoops(condition, library, sizes_before, self._body_sizes, lists)
+        return inside.compiles() and test.compiles()
+
+
+def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) -> KnownSizes:
+    """The shapes in a function whose arguments have the sizes with which XLA would be asked.
+
+    Args:
+        function: The function, calls written out.
+        known: The shapes that are known whatever its arguments are.
+        arguments: The shapes of the arguments.
+    """
+    signature = function.signature.input_arg
+    if all((one.name, 0) in known for one in signature if one.type not in _HANDLES):
+        return known
+    rewrite = Rewrite(function)
+    rewrite.result.arg_attr.clear()  # which has shapes, too
+    nodes = {node.name: node for node in function.node_def}
+    for original in function.node_def:
+        node = rewrite.keep(original)
+        for name in [name for name in node.attr if name.startswith("_")]:  # shapes, colocations
+            del node.attr[name]
+        if node.op in LOOPS:  # the shapes of what it gives are those of what it is given
+            node.op = "IdentityN"
+            for name in [name for name in node.attr if name != "T"]:
+                del node.attr[name]
+        elif node.op in READS and (node.name, 0) in known:
+            output = op_def_registry.get(node.op).output_arg[0].name
+            _make_placeholder(node, known[node.name, 0])
+            rewrite.replace({f"{node.name}:{output}:0": f"{node.name}:output:0"})
+        elif (place := _ELEMENT_SHAPES.get(node.op)) is not None:
+            source = nodes.get(node.input[place].partition(":")[0])
+            if source is not None and source.op == "Const":
+                shape = tensor_util.MakeNdarray(source.attr["value"].tensor)
+                sizes = np.where(shape < 0, ANY_SIZE, shape) if shape.ndim else shape
+                tried = new_constant(f"{node.name}/tried", sizes)
+                node.input[place] = f"{rewrite.keep(tried).name}:output:0"
+    shapes = [arguments.get((one.name, 0)) for one in signature]
+    found = dict(known)
+    with tf.Graph().as_default() as graph:
+        try:
+            graph_def, _ = function_def_to_graph_def(
+                rewrite.finish(),
+                input_shapes=[None if shape is None else tf.TensorShape(shape) for shape in shapes],
+            )
+            tf.graph_util.import_graph_def(graph_def, name="")
+        except Exception:  # as where these sizes do not go together: the compiler is asked
+            return known
+        for operation in graph.get_operations():
+            for index, tensor in enumerate(operation.outputs):
+                if tensor.shape.is_fully_defined():
+                    found[operation.name, index] = tuple(tensor.shape.as_list())
+    return found
+
+
+def _make_placeholder(node: NodeDef, sizes: Sizes) -> None:
+    kind = node.attr["dtype"].type if "dtype" in node.attr else node.attr["out_type"].type
+    node.op = "Placeholder"
+    del node.input[:]
+    node.attr.clear()
+    node.attr["dtype"].type = kind
+    node.attr["shape"].shape.CopyFrom(tf.TensorShape(sizes).as_proto())

@@ -11,7 +11,7 @@ from support.keras_models import keras
 
 from tpunb.virtual.graph.traced_function import traced_function_of
 from tpunb.virtual.strict import examination
-from tpunb.virtual.strict.known_loops import compiles_for_certain
+from tpunb.virtual.strict.known_ops import compiles_for_certain
 from tpunb.virtual.strict.traced_anew import traced_anew
 
 L = keras.layers
