@@ -182,7 +182,7 @@ def remove() -> Path | None:
 
 
 def _old() -> Path:
-    """Where an environment goes to be deleted, so that it is found whole or not at all."""
+    """The place where an environment is deleted, so that it is found whole or not at all."""
     return folder().with_suffix(".old")
 
 

@@ -370,7 +370,7 @@ def trips(loop: Instruction, around: Computation, module: Module) -> int | None:
 
 
 def _compared(condition: Computation) -> tuple[int, int, bool] | None:
-    """Which element of the loop's state is compared, with what, and whether equality counts."""
+    """Return the compared element of a loop's state, its limit, and whether equality counts."""
     root = condition.root
     if root.opcode == "fusion" or len(root.operands) != 2:
         return None
@@ -444,7 +444,7 @@ def products(
 
 
 def is_depthwise(product: Instruction) -> bool:
-    """Whether a convolution's groups are so narrow that the matrix unit has nothing to sum."""
+    """Return whether a convolution's groups are too narrow for the matrix unit to sum anything."""
     groups, labels = _GROUPED.search(product.rest), _RESULT_LABELS.search(product.rest)
     if groups is None or labels is None:
         return False

@@ -102,7 +102,7 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
 
 
 def devices_of(fn: Any, args: Sequence[Any]) -> int:
-    """Of how many devices the mesh of a function's arguments is."""
+    """Return the number of devices in the mesh of a function's arguments."""
 
     def counted(jitted: Any, args: Sequence[Any], named: Mapping[str, Any]) -> int:
         export = importlib.import_module("jax.export").export(jitted, platforms=["tpu"])
@@ -240,7 +240,7 @@ class JaxFunction:
         return Prepared(origins, module=answer["module"], jax=True, parameters=parameters), devices
 
     def _not_exported(self, traced: Any, error: Exception) -> Prepared:
-        """Why a function that can be traced cannot be exported: a TPU refuses it, or export."""
+        """Explain why a traced function cannot be exported: a TPU or `jax.export` refuses it."""
         origins = _Origins((), self.settings.choose, self.layers)
         if found := _CALLBACK.search(str(traced.jaxpr)):
             reason = f"it calls the host ({found[0]}), which JAX does not export. Compile without."

@@ -235,5 +235,5 @@ def _code(text: str) -> Markup:
 
 def _anchor(source: str) -> str:
     address = link(source)
-    text = escaped(source)
+    text = escaped(source).replace("/", "/<wbr>")  # a narrow page breaks it there
     return f'<a href="{escaped(address)}">{text}</a>' if address else text

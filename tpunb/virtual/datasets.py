@@ -308,7 +308,7 @@ def _divides_batches(dataset: tf.data.Dataset) -> bool | None:
 
 
 def _reads_files(dataset: Any) -> bool | None:
-    """Whether a dataset, or a function that it calls, reads files; None if that is not known."""
+    """Return whether a dataset, or a function that it calls, reads files; None if unknown."""
     if type(dataset).__module__ == dataset_readers.__name__:
         return True
     found = [_has_readers(function.function.graph) for function in dataset._functions()]

@@ -394,7 +394,7 @@ def replica_of(handle: Any) -> int:
 
 
 def is_one_value(values: Any) -> bool:
-    """Whether what is given for the copies of a variable is one value for all, now and later.
+    """Return whether the copies of a variable are given one value for all, now and later.
 
     Args:
         values: Tensors, variables and values of the replicas, in a nest.
@@ -476,7 +476,7 @@ def _hold_one_value(copies: Sequence[Any]) -> bool:
 
 
 def is_tensorflows(creator: Any) -> bool:
-    """Whether what creates a variable is TensorFlow's last, behind which is none of a user's."""
+    """Return whether a variable creator is TensorFlow's last, with no user's behind it."""
     return getattr(creator, "__name__", "") == _LAST_CREATOR
 
 

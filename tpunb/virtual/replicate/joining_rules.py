@@ -400,7 +400,7 @@ def _is_linear(seen: Seen) -> bool:
 
 
 def _is_usual(factor: np.ndarray | None) -> bool:
-    """Whether a factor, or divisor, is known and finite: an infinite one tells no sum of products.
+    """Return whether a factor or divisor is known and finite.
 
     A sum times infinity is infinite where the products are of both signs, and have no sum.
     """

@@ -139,7 +139,7 @@ class MatrixUnit:
 
 
 def _contracts(equation: str) -> bool:
-    """Whether an einsum sums products; a TPU's compiler makes no matrix product of others."""
+    """Return whether an einsum sums products: a TPU computes only those as matrix products."""
     given, _, result = equation.partition("->")
     factors = [set(filter(str.isalpha, labels)) for labels in given.split(",")]
     return len(factors) == 2 and bool((factors[0] & factors[1]) - set(result))

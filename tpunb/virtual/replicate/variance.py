@@ -390,7 +390,7 @@ class _Pass:
             self.output_variances[node.name] = self._lifted_variances(node)
 
     def _goes_one_way(self, node: NodeDef) -> bool:
-        """Whether a loop or a branch that changes nothing goes the same way on every replica."""
+        """Return whether a loop or branch without effects goes the same way on every replica."""
         sources = data_inputs(node)
         variances = [self.analysis.variance(source) for source in sources]
         if Variance.VARYING not in variances:

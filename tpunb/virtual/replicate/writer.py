@@ -92,7 +92,7 @@ def _is_on_two_devices(builder: Builder, node: NodeDef) -> bool:
 
 
 def _is_assertion(builder: Builder, node: NodeDef, device: str) -> bool:
-    """Whether a node is a branch around an assertion, on the device where all is that has none.
+    """Return whether a node is a branch around an assertion, on the default device.
 
     A kernel that fails within a kernel cancels those of other replicas first, of which one may
     report that it was cancelled before the failure is reported.
