@@ -53,7 +53,10 @@ said["no type"] = lines(book.run("%%tpu_compile\\nstep(1, 2)"))
 said["data"] = lines(book.run("%%tpu_compile -d ran --for v5e-1\\nstep(1, 2)"))
 program = book.good("%%tpu_compile --for v5e-1\\n(lambda *, x: x)(x=jnp.ones(3))").value
 said["by name"] = [one.node for one in program.memory.largest if one.kind == "argument"]
-said["no call"] = lines(book.run("%%tpu_compile --for v5e-1\\nran"))
+said["no call"] = lines(book.run("%%tpu_compile --for v5e-1\\nx = jnp.ones(3)\\nx + 1"))
+named = book.run("%%tpu_compile --for v5e-1\\nw, x = step(jnp.ones((8, 8)), jnp.ones((8, 8)))")
+said["named"] = [named.value.ok, sorted({"w", "x"} & book.names.keys())]
+said["check"] = lines(book.run("%tpu_connect"))
 """
 
 pytestmark = pytest.mark.usefixtures("libtpu")
@@ -101,4 +104,9 @@ def test_errors_are_shown_by_the_cells_lines(said: dict[str, Any]) -> None:
 def test_what_is_missing_is_said(said: dict[str, Any]) -> None:
     assert "--for v5e-8" in said["no type"][1][1]
     assert "not from -d" in said["data"][1][0]
-    assert said["no call"][0] == "NotConnectedError"
+    assert "does not end with a call" in said["no call"][1][0]
+    assert "%%tpu_compile" in said["check"][1][1]
+
+
+def test_the_value_of_the_call_may_get_a_name(said: dict[str, Any]) -> None:
+    assert said["named"] == [True, []]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +16,7 @@ from tpunb.compiler.compile import compile as compile_for_tpu
 from tpunb.compiler.compile import with_named
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors import TpunbError
+from tpunb.errors.code_problems import is_of_this_package
 
 from .settings import CompileSettings
 from .source import CellSource
@@ -22,8 +25,8 @@ _CALL = "__tpunb_call__"
 
 
 def is_jax_cell(cell: CellSource, namespace: dict[str, Any]) -> bool:
-    """Returns whether a cell ends with a call and reads values of JAX, and not TensorFlow."""
-    if cell.last is None or not isinstance(cell.last.value, ast.Call):
+    """Returns whether a cell reads values of JAX, and not TensorFlow."""
+    if _call_at_the_end(cell) is None and "tensorflow" in sys.modules:
         return False
     reads = {*cell.names.reads, *cell.later} & namespace.keys()
     values = [namespace[name] for name in reads]
@@ -36,7 +39,7 @@ def is_jax_cell(cell: CellSource, namespace: dict[str, Any]) -> bool:
 def compile_jax_cell(
     cell: CellSource, namespace: dict[str, Any], settings: CompileSettings
 ) -> TpuProgram | TpuPrograms:
-    """Compiles the call that is a cell's last expression.
+    """Compiles the call at a cell's end, whose value may get a name.
 
     The statements before it are run, in a copy of the namespace: they prepare the arguments.
 
@@ -46,7 +49,8 @@ def compile_jax_cell(
         settings: How to compile, and for which TPU types.
 
     Raises:
-        CompileError: No TPU type is given, or a model is given more than its batch.
+        CompileError: There is no call at the end, or no TPU type is given, or a model is given
+            more than its batch.
         Exception: What the statements raise, and what `tpunb.compile` does.
     """
     __tracebackhide__ = True
@@ -73,24 +77,33 @@ def compile_jax_cell(
 
 def _mark(error: Exception, cell: CellSource) -> None:
     """Marks an error with the cell's line, and with the one in a function of another cell."""
-    places = jax_functions.lines_of(error)
-    if isinstance(error, TpunbError) or not places:
+    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+    if isinstance(error, TpunbError) or is_of_this_package(innermost):
         return
-    assert cell.last is not None
+    places = jax_functions.lines_of(error)
     inside = [place.line for place in places if place.file == cell.filename]
-    error.tpunb_lines = inside[:1] or [cell.last.lineno]  # type: ignore[attr-defined]
-    file, line = places[0].file, places[0].line
-    if file != cell.filename:
+    error.tpunb_lines = inside[:1] or [cell.body[-1].lineno]  # type: ignore[attr-defined]
+    if places and places[0].file != cell.filename:
+        file, line = places[0].file, places[0].line
         where = Path(file).name if Path(file).exists() else "another cell"
         text = linecache.getline(file, line).strip()
         error.tpunb_where = f"At line {line} of {where}: {text}"  # type: ignore[attr-defined]
 
 
+def _call_at_the_end(cell: CellSource) -> ast.Call | None:
+    last = cell.body[-1] if cell.body else None
+    value = last.value if isinstance(last, (ast.Expr, ast.Assign, ast.AnnAssign)) else None
+    return value if isinstance(value, ast.Call) else None
+
+
 def _last_call(cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
-    """The function that a cell's last expression calls, and the arguments."""
-    assert cell.last is not None
-    call = cell.last.value
-    assert isinstance(call, ast.Call)
+    """The function that is called at a cell's end, and the arguments."""
+    call = _call_at_the_end(cell)
+    if call is None:
+        raise CompileError(
+            "The cell does not end with a call, which is what is compiled of JAX.",
+            fix="End it with one, such as step(params, batch) or state = step(state, batch).",
+        )
     # The lines of functions that the cell defines.
     lines = [f"{line}\n" for line in cell.lines]
     linecache.cache[cell.filename] = (len(cell.text), None, lines, cell.filename)
@@ -98,7 +111,7 @@ def _last_call(cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, Sequen
     called: list[Any] = []
     scope = {**namespace, _CALL: lambda fn, *args, **named: called.extend((fn, args, named))}
     instead = ast.Call(ast.Name(_CALL, ast.Load()), [call.func, *call.args], call.keywords)
-    last = ast.copy_location(ast.Expr(instead), cell.last)
+    last = ast.copy_location(ast.Expr(instead), cell.body[-1])
     module = ast.fix_missing_locations(ast.Module([*cell.body[:-1], last], type_ignores=[]))
     exec(compile(module, cell.filename, "exec"), scope)
 

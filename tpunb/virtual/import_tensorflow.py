@@ -149,11 +149,11 @@ def require_tensorflow() -> None:
     Raises:
         ConnectError: It is not installed.
     """
-    if not _can_import():
-        raise ConnectError(
-            "TensorFlow is not installed here.",
-            fix='Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and connect again.',
-        )
+    if not _can_import("tensorflow"):
+        fix = 'Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and connect again.'
+        if _can_import("jax"):
+            fix += " JAX needs no connection: %%tpu_compile --for v5e-8 compiles its functions."
+        raise ConnectError("TensorFlow is not installed here.", fix=fix)
 
 
 @contextlib.contextmanager
@@ -170,11 +170,11 @@ def needing_tensorflow() -> Iterator[None]:
         raise  # something else is missing
 
 
-def _can_import() -> bool:
-    if sys.modules.get("tensorflow") is not None:
+def _can_import(package: str) -> bool:
+    if sys.modules.get(package) is not None:
         return True
     try:
-        return importlib.util.find_spec("tensorflow") is not None
+        return importlib.util.find_spec(package) is not None
     except ImportError:  # something in sys.meta_path refuses it
         return False
 
