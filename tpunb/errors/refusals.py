@@ -34,6 +34,12 @@ SMALLER = "Make the batch smaller, use more cores, or a smaller type such as bfl
 FIXED_SHAPE = "Work at a fixed shape: mask, or pad."
 """The fix for sizes that depend on data."""
 
+PADDED_TO_BOUND = (
+    "a TPU pads it to its bound and computes all of it, and its compiler refuses some of what may "
+    "follow."
+)
+"""A fact about sizes that depend on data; measured with libtpu 0.0.52."""
+
 FIXED_LIST = (
     "Give the TensorArray its size and `dynamic_size=False`, and `tf.while_loop` constant "
     "`maximum_iterations`."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpunb.errors.code_problems import Problem
-from tpunb.errors.refusals import FIXED_LIST
+from tpunb.errors.refusals import FIXED_LIST, PADDED_TO_BOUND
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, in_save_context, tensor_util
 from tpunb.virtual.graph.function_def import (
     BRANCHES,
@@ -20,12 +20,6 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.graph.kernels import compiles, why_not
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.known_ops import PRODUCTS, is_known
-
-FRAGILE = (
-    "a TPU pads it to its bound and computes all of it, and its compiler refuses some of what may "
-    "follow."
-)
-"""A fact about sizes that depend on data; measured with libtpu 0.0.52."""
 
 _WHERE = (
     "Work at a fixed shape: compute a mask and multiply, or give `tf.where` all three arguments."
@@ -171,7 +165,7 @@ def _dynamic(node: NodeDef, path: str) -> Problem:
         "dynamic-shape",
         node,
         path,
-        f"{called} gives a tensor whose size depends on the data: {FRAGILE}",
+        f"{called} gives a tensor whose size depends on the data: {PADDED_TO_BOUND}",
         fix,
         (
             f"No registered '{node.op}' OpKernel for 'TPU' devices compatible with node "

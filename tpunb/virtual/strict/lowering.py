@@ -17,11 +17,10 @@ from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb.errors.code_problems import Problem
-from tpunb.errors.refusals import FIXED_SHAPE, XLA, refusal_of
+from tpunb.errors.refusals import FIXED_SHAPE, PADDED_TO_BOUND, XLA, refusal_of
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.graph.function_def import Library, called_functions
 from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction
-from tpunb.virtual.strict.lint import FRAGILE
 from tpunb.virtual.strict.stand_ins import CompilerFunctions, Host, Unknown, parameters
 from tpunb.virtual.strict.xla import Answer, Request, ask
 from tpunb.virtual.strictness import UNCHECKED
@@ -182,10 +181,12 @@ def _bounded(text: str) -> Problem | None:
         return None
     origin = next((match for match in map(_METADATA.search, found) if match), None)
     op, node = origin.groups() if origin else ("", "")
-    reason = f"A tensor's size depends on the data: {FRAGILE}"
+    reason = f"A tensor's size depends on the data: {PADDED_TO_BOUND}"
     fix = FIXED_SHAPE
     if op == "StridedSlice":
-        reason = f"The size of a slice depends on the data, as its begin or its end: {FRAGILE}"
+        reason = (
+            f"The size of a slice depends on the data, as its begin or its end: {PADDED_TO_BOUND}"
+        )
         fix = "Give `tf.slice` a size in numbers, or index a tensor of whole batches: `x[step]`."
     message = f"TPU has inputs with dynamic shapes: {{{{node {node}}}}}"
     return Problem("bounded-shape", reason, fix, message=message, node=node, op=op)
