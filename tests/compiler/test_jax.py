@@ -73,6 +73,20 @@ held = S((1 << 22, 8192), jnp.float32, sharding=data)
 said["would fit"] = tpunb.compile(jnp.sin, held, tpu="v5e-8").errors[0].fix
 
 
+@jax.jit
+def layers(w, x):
+    def body(x, w):
+        hidden = jnp.exp(jnp.sin(x @ w))
+        return x + hidden * jnp.tanh(hidden), None
+    return jax.grad(lambda w: jax.lax.scan(body, x, w)[0].mean())(w)  # line: scan
+
+
+arguments = S((16, 1024, 1024), jnp.float32), S((65536, 1024), jnp.float32)
+traced = str(layers.trace(*arguments).jaxpr)
+said["scan"] = tpunb.compile(layers, *arguments, tpu="v5e-1").errors[0].fix
+said["traced as before"] = str(layers.trace(*arguments).jaxpr) == traced
+
+
 def prints(x):
     jax.debug.print("{}", x)
     return x
@@ -239,6 +253,9 @@ def test_lines_layers_and_arguments_have_the_users_names(said: dict[str, Any]) -
 
 def test_what_does_not_fit_is_refused_at_a_line(said: dict[str, Any]) -> None:
     assert said["too large"] == [False, "memory", True]
+    line = 1 + PROGRAM.split("# line: scan")[0].count("\n")
+    assert f"if jax.checkpoint wraps the body of jax.lax.scan at line {line}: " in said["scan"]
+    assert said["traced as before"]
     assert said["would fit"].startswith("A batch of 1,048,576 (131,072 a core) fits: ")
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,13 +13,13 @@ from tpunb._util.freed_memory import giving_back
 from tpunb._util.tables import escaped
 from tpunb._util.units import byte_count, grouped
 from tpunb.compiler import jax_functions, libtpu
+from tpunb.compiler.computed_again import with_keras_remat
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target, cores_of, target, targets
 from tpunb.compiler.verdict import Settings, told
 from tpunb.tpu.types import accelerator_types
 from tpunb.virtual.import_tensorflow import needing_tensorflow
-from tpunb.virtual.keras_internals import blocks_of, chooser, model_of
-from tpunb.virtual.patch.patch_tools import attribute
+from tpunb.virtual.keras_internals import chooser, model_of
 
 _TRIES = 3
 _DIVIDED_BY_ANY_MESH = 1 << 14
@@ -132,42 +130,10 @@ def would_fit(
             size = 0
         if size and program.examples and (larger := _larger(kind, program.examples, size)):
             found += _on(larger, made, program.examples, settings)
-        found += _computed_again(kind, made, own, models, settings)
+        found += with_keras_remat(lambda: made.on(kind, own, settings), models, kind, settings)
     except Exception:  # of the function with another batch: its own verdict stands
         logging.getLogger("tpunb.compiler").debug("no other batch", exc_info=True)
     return " ".join(found)
-
-
-def _computed_again(
-    kind: Target, batches: AnyBatch, per_replica: int, models: Sequence[Any], settings: Settings
-) -> Iterator[str]:
-    """The sentence that the batch fits if blocks are computed again, if it does."""
-    # Models may share a block, and a cell may reach a model by several names.
-    blocks = list({id(block): block for model in models for block in blocks_of(model)}.values())
-    remat = getattr(sys.modules.get("keras"), "remat", None)
-    if not blocks or remat is None:
-        return
-
-    def again(call: Callable[..., Any]) -> Callable[..., Any]:
-        # Keywords such as `training` are no tensors, which are all that either backend takes.
-        return lambda *args, **options: remat(lambda *tensors: call(*tensors, **options))(*args)
-
-    settings.progress(f"trying {kind.tpu.name} with {len(blocks)} blocks computed again")
-    try:
-        with contextlib.ExitStack() as undo:
-            for block in blocks:
-                undo.enter_context(attribute(block, "call", again(block.call)))
-            program = batches.on(kind, per_replica, settings)
-    except Exception:  # such as one of Keras's, of a block with random numbers
-        logging.getLogger("tpunb.compiler").debug("not computed again", exc_info=True)
-        return
-    if program.ok and program.memory:
-        names = [block.name for block in blocks]
-        listed = ", ".join(names if len(names) < 4 else [names[0], "…", names[-1]])
-        yield (
-            f"The same batch fits if keras.remat computes {listed} again for the gradient: "
-            f"{byte_count(program.memory.peak)} a core."
-        )
 
 
 def _smaller(batch: int, program: TpuProgram) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
@@ -9,6 +10,7 @@ from typing import Any, overload
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.batches import lowering, with_any_batch, would_fit
+from tpunb.compiler.computed_again import with_jax_checkpoint
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, deadline_for, told
@@ -51,8 +53,9 @@ def compile(
     """Compiles a function with the TPU's own compiler; no TPU is needed, and nothing is run.
 
     The function is traced, as for its first call: Python code in it runs, and variables
-    that it makes are made. Where it does not fit, smaller batches, and for a model more
-    cores of the same family, are compiled as well: the error's `fix` says what fits.
+    that it makes are made. Where it does not fit, smaller batches, for a model more cores of
+    the same family, and `keras.remat` or `jax.checkpoint` around parts of it, are compiled as
+    well: the error's `fix` says what fits.
 
     Args:
         fn: A replica function, such as one would give to `strategy.run`; a function that
@@ -97,8 +100,12 @@ def compile(
             if [error.code for error in program.errors] == ["memory"]:
                 batches = functools.partial(with_any_batch, fn, args, strategy, kind)
                 models = models_in(fn)
-                found = would_fit(batches, program, kind, settings, models)
-                programs[place] = program.with_fix(found)
+                found = [would_fit(batches, program, kind, settings, models)]
+                if strategy is None and jax_functions.takes(fn, args) and not models:
+                    verdict = dataclasses.replace(settings, speed=False, details=False)
+                    lowered = functools.partial(lower, fn, args, strategy, verdict)
+                    found += with_jax_checkpoint(lowered, kind, verdict)
+                programs[place] = program.with_fix(" ".join(filter(None, found)))
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
 
 
