@@ -255,6 +255,8 @@ def test_what_does_not_fit_is_refused_at_a_line(said: dict[str, Any]) -> None:
     assert said["too large"] == [False, "memory", True]
     line = 1 + PROGRAM.split("# line: scan")[0].count("\n")
     assert f"if jax.checkpoint wraps the body of jax.lax.scan at line {line}: " in said["scan"]
+    assert "with its batch sharded over an AbstractMesh((" in said["scan"]
+    assert "fits on a v5e-32 with 32 devices on its mesh's axis 'data': " in said["would fit"]
     assert said["traced as before"]
     assert said["would fit"].startswith("A batch of 1,048,576 (131,072 a core) fits: ")
 

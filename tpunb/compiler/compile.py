@@ -11,6 +11,7 @@ from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.batches import lowering, with_any_batch, would_fit
 from tpunb.compiler.computed_again import with_jax_checkpoint
+from tpunb.compiler.jax_shardings import on_more_cores
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, deadline_for, told
@@ -101,10 +102,14 @@ def compile(
                 batches = functools.partial(with_any_batch, fn, args, strategy, kind)
                 models = models_in(fn)
                 found = [would_fit(batches, program, kind, settings, models)]
-                if strategy is None and jax_functions.takes(fn, args) and not models:
+                if jax_functions.takes(fn, args) and not models:
                     verdict = dataclasses.replace(settings, speed=False, details=False)
-                    lowered = functools.partial(lower, fn, args, strategy, verdict)
+
+                    def lowered(args: Sequence[Any] = args, how: Settings = verdict) -> Any:
+                        return lower(fn, args, strategy, how)
+
                     found += with_jax_checkpoint(lowered, kind, verdict)
+                    found += on_more_cores(fn, args, lowered, kind, verdict)
                 programs[place] = program.with_fix(" ".join(filter(None, found)))
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
 
