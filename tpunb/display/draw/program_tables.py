@@ -214,7 +214,7 @@ def title(program: Program) -> str:
     """The TPU type, how many replicas there are, and the batch."""
     parts = [counted(program.replicas, "replica")]
     if program.logical_devices > 1:
-        parts.append(f"{program.logical_devices} logical devices each")
+        parts[0] += f" of {program.logical_devices} cores"
     if program.examples is not None:
         parts.append(f"global batch {grouped(program.examples)}")
     return f"TPU {program.tpu} · {' · '.join(parts)}"
