@@ -50,6 +50,11 @@ MISTAKES = {
         "`result.values[0].numpy()`",
     ),
     "x = max(replica_id, 1)": ("Python needs the value of a tensor here", "`tf.maximum`"),
+    "if (x := replica_id) > 0:\n    x = 1": ("has `:=` (line 2)", "Assign on a line of its own"),
+    "match 'a':\n    case _:\n        x = 0\nfor i in tf.range(3):\n    x += i": (
+        "has `match` (line 2)",
+        "`if` and `elif`",
+    ),
     "x = [i for i in tf.range(3)]": ("the number of a tensor's rows", "`tf.unstack(x)`"),
     "x = replica_id * 1.5": ("integers do not become floats", "`tf.cast(replica_id, tf.float32)`"),
     "x = tf.ones([2]) + replica_id": ("integers do not become floats", "`tf.cast(replica_id,"),
@@ -96,6 +101,12 @@ def test_one_mistake_one_explanation(book: Notebook, body: str) -> None:
         assert "Known error" not in ran.text
         assert "symbolic" not in ran.text
         assert ran.text.count("Try: ") == 1
+
+
+def test_what_is_not_converted_runs_without_an_alarm(book: Notebook) -> None:
+    ran = book.good("%%tpu_run\n(x := replica_id)\nx")
+    assert "AutoGraph" not in ran.text
+    assert [int(value) for value in ran.value.values] == [0, 1]
 
 
 def test_a_mean_of_integers_is_refused_in_our_words(book: Notebook) -> None:

@@ -257,6 +257,13 @@ def test_variables_that_sync_on_read(four: Any, aggregation: Any, expected: floa
     assert v.numpy() == 8.0
 
 
+def test_the_first_replicas_flag_is_that_of_all(four: Any) -> None:
+    v = make(four, False, aggregation=Aggregation.ONLY_FIRST_REPLICA)
+    for flags in ([True, False, False, False], [False, True, True, True]):
+        run(four, lambda x: v.assign(x), each(four, flags))
+        assert copies(v) == [flags[0]] * 4
+
+
 def test_scatter_updates(four: Any) -> None:
     v = make(four, tf.ones([3]))
 

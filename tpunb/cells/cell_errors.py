@@ -215,6 +215,7 @@ def _excerpt(number: int, source: str) -> list[str]:
 
 
 _AUTOGRAPH = re.compile(r"tensorflow/python/autograph/operators/control_flow\.py$")
+_AS_ROWS = r"Iterating over a symbolic `?tf\.Tensor`?"
 _AS_BOOL = r"symbolic `?tf\.Tensor`? as a Python `?bool`?"
 _MIXED = (
     r"parameter '[xy]' of op '\w+', got |\bExpected \w+, but got \S+ of type "
@@ -292,7 +293,7 @@ _MISTAKES = (
     ),
     _Mistake(
         Exception,
-        r"Iterating over a symbolic `?tf\.Tensor`?",
+        _AS_ROWS,
         "Python needs the number of a tensor's rows here, and the cell is only traced.",
         "Use `tf.unstack(x)`, a `for` statement, or an operation on the whole tensor.",
     ),
@@ -404,8 +405,8 @@ def mistake(
         return None
     path = _path(cell.body, lines[-1])
     nodes = list(ast.walk(path[-1])) if path else []
-    texts = _checked(error, path, in_branch, replicas) if path else None
-    if texts is None:
+    texts = _unconverted(error, cell) or (path and _checked(error, path, in_branch, replicas))
+    if not texts:
         fits = (
             each
             for each in _MISTAKES
@@ -421,6 +422,18 @@ def mistake(
     for name in ("tpunb_lines", "tpunb_replicas"):
         setattr(explained, name, getattr(error, name, ()))
     return explained
+
+
+def _unconverted(error: BaseException, cell: CellSource) -> tuple[str, str] | None:
+    """For `if`, `while` and `for` on a tensor, which AutoGraph makes nothing of beside a `:=`."""
+    node = cell.unconvertible
+    if node is None or not re.search(rf"{_AS_BOOL}|{_AS_ROWS}", str(error)):
+        return None
+    word, fix = ":=", "Assign on a line of its own instead."
+    if isinstance(node, ast.Match):
+        word, fix = "match", "Write `if` and `elif` instead."
+    cause = f"TensorFlow does not convert a cell that has `{word}` (line {node.lineno}), so Python"
+    return f"{cause} needs the value of a tensor here.", fix
 
 
 def _checked(

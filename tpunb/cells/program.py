@@ -195,7 +195,12 @@ class Program:
         text = function_text(self.cell, parameters, direct)
         self._text = text
         code = compile_function(text, self.cell.filename)
-        return FunctionType(code, self.namespace, code.co_name)
+        function = FunctionType(code, self.namespace, code.co_name)
+        if self.cell.unconvertible is None:
+            return function
+        # AutoGraph would call it as it is too, after an alarm.
+        unconverted: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
+        return unconverted
 
     @contextlib.contextmanager
     def _tracing(self) -> Iterator[None]:

@@ -78,6 +78,13 @@ class StepSource:
                 found = node.lineno
         return found
 
+    @functools.cached_property
+    def unconvertible(self) -> ast.NamedExpr | ast.Match | None:
+        """The first `:=` or `match`: AutoGraph converts no function that has one."""
+        nodes = (node for statement in self.body for node in ast.walk(statement))
+        found = [node for node in nodes if isinstance(node, (ast.NamedExpr, ast.Match))]
+        return min(found, key=lambda node: node.lineno, default=None)
+
     def line(self, number: int) -> str:
         """A line's text without its indentation; empty outside of the cell."""
         inside = 1 < number <= len(self.lines)

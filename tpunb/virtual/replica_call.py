@@ -41,7 +41,7 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     without_attribute,
 )
 from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.replicate.arguments import columns_of, passed_to
+from tpunb.virtual.replicate.arguments import columns_of, passed_to, refuse_unequal_shapes
 from tpunb.virtual.replicate.batch_parts import (
     BatchParts,
     are_as_usual,
@@ -433,13 +433,17 @@ def _emit(
     flat = [value for column in given.values() for value in column]
     if not outer.building_function and replicas == 1:
         return _write_into_graph(expansion.definition, flat)
-    call = atomic_function.partitioned_call_op(
-        name=expansion.definition.signature.name.encode(),
-        args=flat,
-        is_stateful=True,
-        tout=[output.type for output in expansion.definition.signature.output_arg],
-        config=context.context().function_call_options.config_proto_serialized,
-    )
+    try:
+        call = atomic_function.partitioned_call_op(
+            name=expansion.definition.signature.name.encode(),
+            args=flat,
+            is_stateful=True,
+            tout=[output.type for output in expansion.definition.signature.output_arg],
+            config=context.context().function_call_options.config_proto_serialized,
+        )
+    except ValueError as error:
+        refuse_unequal_shapes(error)
+        raise
     # Automatic control dependencies ask which variables are only read.
     only_read = [name in expansion.reads for name, column in given.items() for _ in column]
     places = [place for place, read in enumerate(only_read) if read]

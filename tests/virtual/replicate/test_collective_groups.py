@@ -10,6 +10,8 @@ import tensorflow as tf
 from support.strategies import each, local, replica_id, run, strategy_of
 from tensorflow.python.tpu.ops import tpu_ops
 
+from tpunb.errors.explain import explain
+
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 
@@ -119,6 +121,17 @@ def test_gather_of_unequal_shapes_does_what_tpustrategy_does(four: Any) -> None:
         four.gather(values, 0)
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"[Ss]hape|dimension"):
         run(four, lambda x: context().all_gather(x, axis=0), values)
+
+
+def test_collectives_of_unequal_shapes_are_refused(four: Any) -> None:
+    values = each(four, [np.ones([1 if i < 3 else 0, 1], np.float32) for i in range(4)])
+    for collective in (
+        lambda x: context().all_reduce(SUM, x),
+        lambda x: context().all_gather(x, 0),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="drop_remainder=True") as caught:
+            run(four, collective, values)
+        assert explain(caught.value).code == "40"
 
 
 def test_reduce_with_and_without_an_axis(four: Any) -> None:

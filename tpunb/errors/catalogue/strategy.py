@@ -133,10 +133,13 @@ STRATEGY = (
                 where=r"_gather_to|distribute_lib\.py[^\n]{0,60}\bgather\b|cross_device_ops\.py",
             ),
             r"From merging shape \d+ with other shapes\. for '\{\{node [^\n]{0,100}CrossReplicaSum",
+            r"A collective in a replica function wants values of the same shape on all replicas",
+            r"/CrossReplicaSum\S{0,99} of type AddN must have the same size and shape",
         ),
         "Gathering puts the replicas' values together along one axis; along all others they must "
         "be equal. Inside a replica function a TPU wants them equal along every axis.",
-        "Pad the values to one shape before they are gathered.",
+        "Pad the values to one shape before they are gathered; use `drop_remainder=True` on the "
+        "dataset if a last batch is smaller.",
         (_DISTRIBUTE_LIB,),
     ),
     Entry(

@@ -121,6 +121,8 @@ def broadcast_from_first(tensor: Any, num_replicas: int) -> Any:
     is sent here, so that the first may send to all.
     """
     pairs = [[0, replica] for replica in range(num_replicas)]
+    if tensor.dtype == tf.bool:  # which no permutation takes
+        return tf.cast(tpu_ops.collective_permute(tf.cast(tensor, tf.uint8), pairs), tf.bool)
     return tpu_ops.collective_permute(tensor, pairs)
 
 

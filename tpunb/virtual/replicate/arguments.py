@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,10 @@ from tpunb.virtual.tensorflow_state import padded_for_replicas
 _MESSAGE = (
     "Shape mismatch in the collective instance: gather on a TPU wants values of the same shape on "
     "all replicas"
+)
+
+_UNEQUAL = re.compile(
+    r"node (?:\S+/)?CrossReplicaSum[^\n]* = AddN\[[^\n]*with input shapes: ([^\n]*)\."
 )
 
 
@@ -50,6 +55,22 @@ def of_one_shape(values: Sequence[Any]) -> list[Any]:
     ]
     with tf.control_dependencies(checks):
         return [tf.identity(tensor) for tensor in tensors]
+
+
+def refuse_unequal_shapes(error: ValueError) -> None:
+    """Refuses a collective of values whose shapes differ, as TensorFlow's error about it says.
+
+    Raises:
+        tf.errors.InvalidArgumentError: It is such an error.
+    """
+    if found := _UNEQUAL.search(str(error)):
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            "A collective in a replica function wants values of the same shape on all replicas, "
+            f"and they are {found[1]}. Use `drop_remainder=True` if a last batch is smaller, or "
+            "pad them.",
+        ) from error
 
 
 # `tpu.replicate` passes this in place of an argument that is None.
