@@ -168,6 +168,10 @@ try:
     tpunb.compile(jax.pmap(jax.jit(jnp.sin)), S((8, 128), jnp.float32), tpu="v5e-8")
 except tpunb.TpunbError as error:
     said["pmap"] = str(error)
+try:
+    tpunb.compile(jnp.sin, S((None, 128), jnp.float32), tpu="v5e-8")
+except tpunb.TpunbError as error:
+    said["open size"] = str(error)
 said["prints"] = tpunb.compile(prints, jnp.ones(3), tpu="v5e-1").unknown
 inner = jax.shard_map(
     lambda x: jax.lax.psum(x, "data"),
@@ -263,6 +267,7 @@ def test_what_does_not_fit_is_refused_at_a_line(said: dict[str, Any]) -> None:
 
 def test_what_cannot_be_known_is_said(said: dict[str, Any]) -> None:
     assert "calls the host" in said["prints"]
+    assert "(None, 128) has no size" in said["open size"]
     assert "8 devices, and its arguments have no shardings" in said["unsharded"]
     assert "8 devices, and a v5e-4 has 4 cores" in said["of another size"]
 

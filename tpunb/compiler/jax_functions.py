@@ -97,6 +97,12 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
     del strategy
     function = JaxFunction(fn, args, settings)
     if not is_keras_model(fn):
+        shapes = map(np.shape, sys.modules["jax"].tree_util.tree_leaves(list(args)))
+        if unknown := next((shape for shape in shapes if None in shape), None):
+            raise CompileError(
+                f"An argument's shape {unknown} has no size.",
+                fix="Give it a number; tpunb.largest_batch finds the largest.",
+            )
         function.prepared(0)  # errors of tracing come first
     return function
 
