@@ -204,6 +204,11 @@ class HostIteratorSpec(input_lib._SingleWorkerDatasetIteratorSpec):  # type: ign
         """The class that this is the type of."""
         return HostIterator
 
+    @functools.cached_property
+    def _component_specs(self) -> Any:
+        # Asked for at each call of a function with the iterator.
+        return super()._component_specs
+
     @property
     def is_in_rounds(self) -> bool:
         """Whether elements for all cores come in one tensor."""
