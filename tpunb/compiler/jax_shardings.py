@@ -86,28 +86,24 @@ def _spread(args: Sequence[Any], mesh: Any, cores: int) -> tuple[list[Any], str]
         sharding = jax.sharding.NamedSharding(longer, own.spec, memory_kind=own.memory_kind)
         return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
 
-    return jax.tree_util.tree_map(
-        moved, list(args)
-    ), f"with {sizes[axis]} devices on its mesh's axis {axis!r}"
+    spread = jax.tree_util.tree_map(moved, list(args))
+    return spread, f"with {sizes[axis]} devices on its mesh's axis {axis!r}"
 
 
 def _cut(fn: Any, args: Sequence[Any], cores: int) -> tuple[list[Any], str]:
-    """The arguments with the batch cut over so many cores, and everything else on each."""
+    """The arguments with the batch cut over so many cores; everything else is on each."""
     jax: Any = sys.modules["jax"]
     mesh = jax.sharding.AbstractMesh((cores,), ("data",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     batch, _ = any_batch(fn, args)
 
-    def placed(value: Any, spec: Any) -> Any:
-        sharding = jax.sharding.NamedSharding(mesh, spec)
-        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
-
-    def is_batch(argument: Any) -> bool:
+    def cut(argument: Any) -> Any:
         leaves = jax.tree_util.tree_leaves(argument)
-        return all(np.shape(leaf)[:1] == (batch,) for leaf in leaves)
+        if any(np.shape(leaf)[:1] != (batch,) for leaf in leaves):
+            return argument
+        return jax.tree_util.tree_map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), argument
+        )
 
-    data = jax.sharding.PartitionSpec("data")
-    spread = [
-        jax.tree_util.tree_map(lambda leaf: placed(leaf, data), one) if is_batch(one) else one
-        for one in args
-    ]
-    return spread, f"with its batch sharded over an AbstractMesh(({cores},), ('data',))"
+    how = f"with its batch sharded over an AbstractMesh(({cores},), ('data',))"
+    return [cut(one) for one in args], how
