@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +120,11 @@ def test_check_before_running(book: Notebook) -> None:
     assert "line 2" in ran.text or any("line 2" in shown["text/plain"] for shown in ran.shown)
     assert "y" not in book.shell.user_ns
     assert "Compiles for a TPU." in book.good("%%tpu_run --check\ny = x * 2").plain
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TpuWarning)  # what the check has said is not said again
+        wide = "tf.constant(1.5, tf.float64)"
+        ran = book.good(f"%%tpu_run --check\ny = {wide} * tf.cast(x[0, 0], tf.float64)")
+    assert ran.plain.count("is computed in float64") == 1
     assert "y" in book.shell.user_ns
 
 

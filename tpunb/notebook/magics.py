@@ -370,6 +370,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
 def _inspect(found: CheckReport) -> None:
     """Shows what a check has found, and raises where the cell would not compile."""
+    from tpunb.virtual.strict.examination import said
+
     clean = not (found.errors or found.warnings)
     display(reports.Sentence(found.headline) if clean else found)
     found.raise_if_refused()
+    said(found.warnings)

@@ -7,7 +7,7 @@ import contextvars
 import dataclasses
 import linecache
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -212,10 +212,18 @@ def _shown(place: SourceLine) -> str:
 
 
 _warned: dict[Any, Any] = {}
+_said: set[tuple[str, tuple[SourceLine, ...]]] = set()
+
+
+def said(problems: Iterable[Problem]) -> None:
+    """Keeps from warnings what has been said of a cell before it runs."""
+    _said.update((problem.reason, problem.places) for problem in problems)
 
 
 def _warn(problem: Problem) -> None:
     """Warns once of each line."""
+    if (problem.reason, problem.places) in _said:
+        return
     place = problem.places[0] if problem.places else SourceLine("<unknown>", 0)
     warnings.warn_explicit(
         f"{problem.reason} {problem.fix}", TpuWarning, place.file, place.line, registry=_warned
