@@ -29,7 +29,10 @@ class Client:
                 self._manager.interrupt_kernel()
             shown.append(text)
 
-        reply = self._client.execute_interactive(code, output_hook=see, timeout=PATIENCE)
+        # Else what is sent just after an error may be aborted with what was waiting behind it.
+        reply = self._client.execute_interactive(
+            code, output_hook=see, timeout=PATIENCE, stop_on_error=False
+        )
         return reply["content"], "\n".join(shown)
 
     def close(self) -> None:
