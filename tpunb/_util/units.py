@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 
+Number = int | float | bool
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_THOUSAND, _TEN_MILLION = 1e3, 1e7
+_EXACT = 2**53
+"""Up to here a page's numbers hold every integer."""
 
 
 def grouped(count: int) -> str:
@@ -42,16 +47,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.3g} s"
     minutes = int(seconds // 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-_THOUSAND, _TEN_MILLION = 1e3, 1e7
-
-
-_EXACT = 2**53
-"""Up to here a page's numbers hold every integer."""
-
-
-Number = int | float | bool
 
 
 def number_text(value: Number | None) -> str:

@@ -15,9 +15,8 @@ from tpunb._util.units import byte_count, grouped
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.computed_again import with_keras_remat
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.topologies import Target, cores_of, target, targets
+from tpunb.compiler.topologies import Target, cores_of, family_of, targets
 from tpunb.compiler.verdict import Settings, told
-from tpunb.tpu.types import accelerator_types
 from tpunb.virtual.import_tensorflow import needing_tensorflow
 from tpunb.virtual.keras_internals import chooser, model_of
 
@@ -149,13 +148,12 @@ def _smaller(batch: int, program: TpuProgram) -> Iterator[int]:
 
 def _larger(kind: Target, examples: int, per_replica: int) -> Target | None:
     """The smallest type of the same family on which a replica has so small a part of a batch."""
-    for name in accelerator_types():
-        family, _, _ = name.partition("-")
-        if family == kind.tpu.family:
-            found = target(name, None, kind.partitions)
-            if found.replicas * per_replica >= examples and examples % found.replicas == 0:
-                return found
-    return None
+    fits = (
+        found
+        for found in family_of(kind)
+        if found.replicas * per_replica >= examples and examples % found.replicas == 0
+    )
+    return next(fits, None)
 
 
 def _on(kind: Target, batches: AnyBatch, examples: int, settings: Settings) -> Iterator[str]:

@@ -104,12 +104,8 @@ def compile(
                 found = [would_fit(batches, program, kind, settings, models)]
                 if jax_functions.takes(fn, args) and not models:
                     verdict = dataclasses.replace(settings, speed=False, details=False)
-
-                    def lowered(args: Sequence[Any] = args, how: Settings = verdict) -> Any:
-                        return lower(fn, args, strategy, how)
-
-                    found += with_jax_checkpoint(lowered, kind, verdict)
-                    found += on_more_cores(fn, args, lowered, kind, verdict)
+                    found += with_jax_checkpoint(fn, args, kind, verdict)
+                    found += on_more_cores(fn, args, kind, verdict)
                 programs[place] = program.with_fix(" ".join(filter(None, found)))
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
 

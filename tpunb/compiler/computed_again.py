@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tpunb._util.units import byte_count
+from tpunb.compiler.jax_functions import function_for
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import Settings
@@ -60,7 +62,7 @@ def with_keras_remat(
 
 
 def with_jax_checkpoint(
-    lowered: Callable[[], Any], kind: Target, settings: Settings
+    fn: Any, args: Sequence[Any], kind: Target, settings: Settings
 ) -> Iterator[str]:
     """The sentence that a function of JAX fits if `jax.checkpoint` wraps its scans' bodies.
 
@@ -68,7 +70,8 @@ def with_jax_checkpoint(
     of scans the TPU's compiler itself computes again what does not fit.
 
     Args:
-        lowered: Traces the function, for `on` to compile.
+        fn: The function.
+        args: Its arguments.
         kind: The TPU type.
         settings: How to compile.
     """
@@ -76,7 +79,7 @@ def with_jax_checkpoint(
     settings.progress(f"trying {kind.tpu.name} with scans computed again")
     try:
         with _scans_computed_again(sys.modules["jax"], lines):
-            function = lowered()
+            function = function_for(fn, args, None, settings)
         program = function.on(kind, settings) if lines else None
     except Exception:  # the function's own verdict stands
         _log.debug("not computed again", exc_info=True)
@@ -117,10 +120,8 @@ def _scans_computed_again(jax: Any, lines: list[int | None]) -> Iterator[None]:
 
 def _users_line() -> int | None:
     """The innermost line of the user's code that is being run."""
-    frame = sys._getframe(2)
-    while frame is not None:
+    for frame, line in traceback.walk_stack(sys._getframe(2)):
         file = frame.f_code.co_filename
         if not (is_library(file) or is_of_this_package(file)):
-            return frame.f_lineno
-        frame = frame.f_back  # type: ignore[assignment]
+            return line
     return None

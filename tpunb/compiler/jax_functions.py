@@ -146,13 +146,17 @@ def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[[int],
             return jax.ShapeDtypeStruct((size, *value.shape[1:]), value.dtype, sharding=named)
 
         return [
-            jax.tree_util.tree_map(resized, one)
-            if whole or all(np.shape(leaf)[:1] == (before,) for leaf in leaves(one))
-            else one
+            jax.tree_util.tree_map(resized, one) if whole or has_batch(one, before) else one
             for one in given
         ]
 
     return before, with_batch
+
+
+def has_batch(argument: Any, batch: int | None) -> bool:
+    """Return whether a batch is the first size of all arrays of an argument."""
+    leaves = sys.modules["jax"].tree_util.tree_leaves(argument)
+    return all(np.shape(leaf)[:1] == (batch,) for leaf in leaves)
 
 
 class JaxFunction:

@@ -5,33 +5,23 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from tpunb._util.units import byte_count
-from tpunb.compiler.jax_functions import any_batch
-from tpunb.compiler.topologies import Target, target
+from tpunb.compiler.jax_functions import any_batch, function_for, has_batch
+from tpunb.compiler.topologies import Target, family_of
 from tpunb.compiler.verdict import Settings
-from tpunb.tpu.types import accelerator_types
 
 _TRIES = 3
 
 
-def on_more_cores(
-    fn: Any,
-    args: Sequence[Any],
-    lowered: Callable[[Sequence[Any]], Any],
-    kind: Target,
-    settings: Settings,
-) -> Iterator[str]:
+def on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[str]:
     """The sentence that a function fits on more cores of the same family, if it does.
 
     Args:
         fn: The function.
         args: Its arguments.
-        lowered: Traces it with arguments, for `on` to compile.
         kind: The TPU type on which it does not fit.
         settings: How to compile.
     """
@@ -42,7 +32,7 @@ def on_more_cores(
         settings.progress(f"trying {larger.tpu.name}")
         try:
             spread, how = _cut(fn, args, cores) if mesh is None else _spread(args, mesh, cores)
-            program = lowered(spread).on(larger, settings)
+            program = function_for(fn, spread, None, settings).on(larger, settings)
         except Exception:  # a size that the cores do not divide, a mesh in the function itself
             logging.getLogger("tpunb.compiler").debug("not on more cores", exc_info=True)
             return
@@ -53,12 +43,10 @@ def on_more_cores(
 
 def _larger(kind: Target, devices: int) -> Iterator[Target]:
     """The types of a family with a multiple of so many cores, of which the smallest come first."""
-    for name in accelerator_types():
-        if name.partition("-")[0] == kind.tpu.family:
-            found = target(name, None)
-            cores = found.tpu.num_devices
-            if cores > devices and cores >= kind.tpu.num_devices and cores % devices == 0:
-                yield found
+    for found in family_of(kind):
+        cores = found.tpu.num_devices
+        if cores > devices and cores >= kind.tpu.num_devices and cores % devices == 0:
+            yield found
 
 
 def _mesh_of(args: Sequence[Any]) -> Any:
@@ -98,8 +86,7 @@ def _cut(fn: Any, args: Sequence[Any], cores: int) -> tuple[list[Any], str]:
     batch, _ = any_batch(fn, args)
 
     def cut(argument: Any) -> Any:
-        leaves = jax.tree_util.tree_leaves(argument)
-        if any(np.shape(leaf)[:1] != (batch,) for leaf in leaves):
+        if not has_batch(argument, batch):
             return argument
         return jax.tree_util.tree_map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), argument

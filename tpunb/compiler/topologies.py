@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tpunb.compiler.program import CompileError
 from tpunb.tpu.families import HARDWARE, Hardware
-from tpunb.tpu.types import Accelerator, accelerator
+from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
 
 # Both TensorCores of a chip as one device, as TensorFlow has them.
 _CHIPS = {"v4": "megacore"}
@@ -75,6 +75,13 @@ def target(tpu: str, replicas: int | None, partitions: int = 1) -> Target:
             fix="Choose a larger type, or fewer logical devices.",
         )
     return Target(kind, replicas or kind.num_devices // partitions, partitions)
+
+
+def family_of(kind: Target) -> Iterator[Target]:
+    """The types of a target's family, as large as they are, of which the smallest come first."""
+    for name in accelerator_types():
+        if name.partition("-")[0] == kind.tpu.family:
+            yield target(name, None, kind.partitions)
 
 
 def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Target]:

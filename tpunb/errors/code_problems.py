@@ -120,11 +120,16 @@ def innermost(places: Sequence[SourceLine]) -> tuple[str, int] | None:
     return (places[0].file, places[0].line) if places else None
 
 
-def definition(fn: Any) -> tuple[str, int] | None:
-    """Return where a function of the user's is defined, as a stand-in for an unknown place."""
+def plain_function(fn: Any) -> Any:
+    """The Python function in partials, in a `tf.function`, and in what wraps it."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    code = getattr(inspect.unwrap(getattr(fn, "python_function", fn)), "__code__", None)
+    return inspect.unwrap(getattr(fn, "python_function", fn))
+
+
+def definition(fn: Any) -> tuple[str, int] | None:
+    """Return where a function of the user's is defined, as a stand-in for an unknown place."""
+    code = getattr(plain_function(fn), "__code__", None)
     if code is None or is_library(code.co_filename):
         return None
     return code.co_filename, code.co_firstlineno

@@ -6,12 +6,11 @@ lists them and tells when a release of Keras no longer has one. It does not impo
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tpunb.errors.code_problems import Choose, definition, innermost
+from tpunb.errors.code_problems import Choose, definition, innermost, plain_function
 
 
 def is_model(value: object) -> bool:
@@ -130,11 +129,8 @@ def _models(fn: Any) -> Iterator[Any]:
     if (model := model_of(fn)) is not None:
         yield model
         return
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    plain = inspect.unwrap(getattr(fn, "python_function", fn))
     try:
-        used = inspect.getclosurevars(plain)
+        used = inspect.getclosurevars(plain_function(fn))
     except (TypeError, ValueError):
         return
     for value in (*used.nonlocals.values(), *used.globals.values()):
