@@ -16,7 +16,6 @@ from tpunb.errors import ConnectError
 from tpunb.training.history import History
 from tpunb.verification import run, suite
 from tpunb.verification.report import VerifyReport, facts_of
-from tpunb.verification.suite import NOT_RUN
 from tpunb.virtual.replicate import writer
 from tpunb.virtual.replicate.builder import Builder
 from tpunb.virtual.strategy import VirtualTPUStrategy
@@ -146,14 +145,14 @@ def test_on_another_thread_interrupts_are_not_run() -> None:
     from tpunb._util.deadline import Running
 
     report = Running(lambda: verified("interrupting", simulate=2)).result(float("inf"))
-    assert {one.status for one in report.outcomes} == {NOT_RUN}
+    assert {one.status for one in report.outcomes} == {"not run"}
     assert not report.ok
 
 
 def test_where_interrupts_are_ignored_they_are_not_run() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
     report = verified("interrupting", simulate=2)
-    assert {one.status for one in report.outcomes} == {NOT_RUN}
+    assert {one.status for one in report.outcomes} == {"not run"}
 
 
 def test_an_open_connection(monkeypatch: pytest.MonkeyPatch) -> None:

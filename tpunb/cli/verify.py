@@ -18,8 +18,6 @@ from tpunb.connection.request import Request, argument_of, options
 from tpunb.errors import TpunbError
 
 if TYPE_CHECKING:
-    from tpunb.connection.plan import Plan
-    from tpunb.verification.report import VerifyReport
     from tpunb.verification.suite import Outcome
 
 _CONNECTING = ("require_tpu", "zone", "project", "workers", "local_workers", "timeout")
@@ -75,7 +73,11 @@ def add_to(commands: Any) -> None:
 def _verify(args: argparse.Namespace) -> None:
     from tpunb.verification.run import verify_plan
 
-    plan = _plan(args)
+    given = {name: getattr(args, name) for name in _CONNECTING}
+    if args.tpu and type_meant(args.tpu) is not None:
+        plan = resolve(Request(simulate=args.tpu, **given))
+    else:
+        plan = resolve(Request(args.tpu, **given))
     if args.json is not None:
         with _writing(args.json):
             check_writable(args.json)
@@ -100,29 +102,6 @@ def _verify(args: argparse.Namespace) -> None:
     finally:  # what took minutes is not lost
         if args.json is None or own_stream(args.json) != 1:
             print(report)
-    _end(report)
-
-
-def _plan(args: argparse.Namespace) -> Plan:
-    """Resolves what the command line asks to connect to."""
-    given = {name: getattr(args, name) for name in _CONNECTING}
-    if args.tpu and type_meant(args.tpu) is not None:
-        return resolve(Request(simulate=args.tpu, **given))
-    return resolve(Request(args.tpu, **given))
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise TpunbError(
-            f"Cannot write {path}: {error.strerror}.", fix="Choose another file."
-        ) from error
-
-
-def _end(report: VerifyReport) -> None:
-    """Ends the command as the report is."""
     code = 130 if report.interrupted else 0 if report.ok else 1
     if report.hangs:
         # TensorFlow waits without end for what has not ended, also when the process ends.
@@ -133,3 +112,13 @@ def _end(report: VerifyReport) -> None:
         raise Interrupted(report.headline, code)
     if not report.ok:
         raise Failed(report.headline)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TpunbError(
+            f"Cannot write {path}: {error.strerror}.", fix="Choose another file."
+        ) from error

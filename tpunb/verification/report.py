@@ -20,18 +20,8 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
 from tpunb.machine.detect import detect_platform
 from tpunb.machine.software import find_software
-from tpunb.verification.suite import DIFFERS, HOLDS, NOT_RUN, Outcome, Status
+from tpunb.verification.suite import Outcome, Status
 
-_PACKAGES = (
-    "tpunb",
-    "tensorflow",
-    "tensorflow-cpu",
-    "tensorflow-tpu",
-    "libtpu",
-    "keras",
-    "tf_keras",
-    "numpy",
-)
 _WIDTH = 96
 _MOST_CHARACTERS = 600
 _SHORTEST_NAME = 2
@@ -81,22 +71,22 @@ class VerifyReport:
     @property
     def differences(self) -> tuple[Outcome, ...]:
         """The claims that do not hold."""
-        return self._with(DIFFERS)
+        return self._with("differs")
 
     @property
     def not_run(self) -> tuple[Outcome, ...]:
         """The claims that could not be tried."""
-        return self._with(NOT_RUN)
+        return self._with("not run")
 
     @property
     def ok(self) -> bool:
         """True if no claim differs, some hold, and it was not interrupted."""
-        return not self.differences and bool(self._with(HOLDS)) and not self.interrupted
+        return not self.differences and bool(self._with("holds")) and not self.interrupted
 
     @property
     def headline(self) -> str:
         """The result in a line."""
-        held = counted(len(self._with(HOLDS)), "claim")
+        held = counted(len(self._with("holds")), "claim")
         parts = [f"{held} held", f"{len(self.differences)} differed"]
         if self.not_run:
             parts.append(f"{len(self.not_run)} not run")
@@ -119,16 +109,17 @@ class VerifyReport:
 
     def __str__(self) -> str:
         lines = [self.headline, "", *_rows("", self.facts)]
-        for title, status in (("Differed", DIFFERS), ("Not run", NOT_RUN), ("Held", HOLDS)):
-            if found := self._with(status):
-                lines += ["", title, *(line for outcome in found for line in _lines(outcome))]
+        for title, outcomes in (
+            ("Differed", self.differences),
+            ("Not run", self.not_run),
+            ("Held", self._with("holds")),
+        ):
+            if outcomes:
+                lines += ["", title, *(line for outcome in outcomes for line in _lines(outcome))]
         seconds = sum(outcome.seconds for outcome in self.outcomes)
         return plain("\n".join([*lines, "", f"Took {duration(round(seconds))}."]))
 
     __repr__ = __str__
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text("VerifyReport(...)" if cycle else str(self))
 
     def _with(self, status: Status) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.status == status)
@@ -137,10 +128,10 @@ class VerifyReport:
 def _lines(outcome: Outcome) -> list[str]:
     """A line for a claim that holds, and all that is known of one that does not."""
     title = f"  {outcome.group}: {outcome.name}"
-    if outcome.status == HOLDS:
+    if outcome.status == "holds":
         message = f": {outcome.message}" if outcome.message else ""
         return [shortened(_one_line(f"{title}: {outcome.found}{message}"), _LONGEST)]
-    if outcome.status == NOT_RUN:
+    if outcome.status == "not run":
         return [title, *_rows("    ", {"because": outcome.found})]
     rows = {"claim": outcome.says, "expected": outcome.expected, "found": outcome.found}
     return [title, *_rows("    ", {**rows, "message": outcome.message})]
@@ -162,28 +153,26 @@ def _one_line(text: str) -> str:
 
 def facts_of(connection: Connection, plan: Plan) -> dict[str, str]:
     """Describes a connection, as it was planned, and this machine's software."""
+    if connection.kind == "virtual":
+        workers = ", hosts in processes" if connection.pod is not None else ""
+        fallback = "" if plan.kind == "virtual" else ", because the TPU found could not be used"
+        tpu = f"virtual {connection.tpu}{workers}{fallback}"
+    elif plan.tpu == "local":
+        tpu = "hardware of this machine"
+    else:
+        tpu = f"hardware, by its {'address' if '://' in plan.tpu else 'name'}"
     topology, software = connection.topology, find_software(os.environ)
     cores = counted(int(topology.num_tpus_per_task), "core")
     return {
-        "TPU": _tpu(connection, plan),
+        "TPU": tpu,
         "replicas": str(connection.strategy.num_replicas_in_sync),
         "hosts": f"{int(topology.num_tasks)}, each with {cores}",
         "mesh": "×".join(str(int(size)) for size in topology.mesh_shape),
         "platform": detect_platform(os.environ).name,
         "system": f"{platform.system()} {platform.machine()}",
         "Python": software.python,
-        **{name: software.versions[name] for name in _PACKAGES if name in software.versions},
+        **software.versions,
     }
-
-
-def _tpu(connection: Connection, plan: Plan) -> str:
-    if connection.kind == "virtual":
-        workers = ", hosts in processes" if connection.pod is not None else ""
-        fallback = "" if plan.kind == "virtual" else ", because the TPU found could not be used"
-        return f"virtual {connection.tpu}{workers}{fallback}"
-    if plan.tpu == "local":
-        return "hardware of this machine"
-    return f"hardware, by its {'address' if '://' in plan.tpu else 'name'}"
 
 
 def scrubber(names: Iterable[str | None] = ()) -> Callable[[str], str]:
@@ -195,8 +184,10 @@ def scrubber(names: Iterable[str | None] = ()) -> Callable[[str], str]:
         names: What must not be in the text: names of TPUs, zones, projects.
     """
     secrets = secrets_in(os.environ)
-    hidden = {name.strip() for name in (*names, *_own_names()) if name}
-    long = {name for name in hidden if len(name) >= _SHORTEST_NAME}
+    hidden = [*names, socket.gethostname(), Path.home().name]
+    with contextlib.suppress(OSError, KeyError, ImportError):  # no entry for the user
+        hidden.append(getpass.getuser())
+    long = {name.strip() for name in hidden if name and len(name.strip()) >= _SHORTEST_NAME}
     words = "|".join(map(re.escape, sorted(long, key=len, reverse=True)))
     named = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None
 
@@ -213,11 +204,3 @@ def scrubber(names: Iterable[str | None] = ()) -> Callable[[str], str]:
         return text
 
     return scrub
-
-
-def _own_names() -> list[str]:
-    """The names of this machine and of the user."""
-    names = [socket.gethostname(), Path.home().name]
-    with contextlib.suppress(OSError, KeyError, ImportError):  # no entry for the user
-        names.append(getpass.getuser())
-    return names

@@ -14,22 +14,14 @@ from tpunb._util.deadline import bounded
 from tpunb._util.logs import logger
 from tpunb._util.units import duration
 from tpunb.connection.connect import make_connection
-from tpunb.connection.connection import open_connections
+from tpunb.connection.connection import Connection, open_connections
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
 from tpunb.display.live_progress import ConnectDisplay
 from tpunb.display.widgets.frontend import shows_widgets
 from tpunb.errors import ConnectError
 from tpunb.verification.report import VerifyReport, facts_of, scrubber
-from tpunb.verification.suite import (
-    DIFFERS,
-    NOT_RUN,
-    ConnectedTpu,
-    NotRunError,
-    Outcome,
-    Suite,
-    message_of,
-)
+from tpunb.verification.suite import ConnectedTpu, NotRunError, Outcome, Suite, message_of
 
 _LIMIT = 180.0
 
@@ -82,7 +74,15 @@ def verify_plan(
             "A connection to a TPU is open, and verifying needs its own.",
             fix="Close it first: %tpu_disconnect, or connection.close().",
         )
-    trial = Trial(ConnectedTpu(lambda: make_connection(plan, say)), scrubber(_names(plan)))
+
+    def connect() -> Connection:
+        return make_connection(plan, say)
+
+    names = [plan.request.zone, plan.request.project]
+    names += [address.rpartition(":")[0] for address in plan.request.addresses]
+    if plan.kind == "hardware" and plan.tpu != "local":
+        names.append(plan.tpu)
+    trial = Trial(ConnectedTpu(connect, connect()), scrubber(names))
     try:
         suites = all_suites() if suites is None else suites
         total = sum(len(suite.claims()) for suite in suites)
@@ -120,36 +120,24 @@ def all_suites() -> tuple[type[Suite], ...]:
     )
 
 
-def _names(plan: Plan) -> Iterator[str | None]:
-    """Yields the names of the TPU and of its place."""
-    request = plan.request
-    yield from (request.zone, request.project)
-    if plan.kind == "hardware" and plan.tpu != "local":
-        yield plan.tpu
-    for address in request.addresses:
-        yield address.rpartition(":")[0]
-
-
+@dataclasses.dataclass
 class Trial:
     """Tries claims one after the other; what becomes of one does not end the others.
 
-    Args:
-        tpu: What they are tried on.
+    Attributes:
+        tpu: The TPU that they are tried on.
         scrub: Takes out of a text what says where it was made.
         limit: Seconds for each; TensorFlow may be left waiting where one takes longer, so
             that the claims after it are not run.
-
-    Attributes:
-        tpu: As given.
         interrupted: Whether the stop button has ended it.
         hangs: Whether a claim has taken too long, and may run on.
     """
 
-    def __init__(
-        self, tpu: ConnectedTpu, scrub: Callable[[str], str], limit: float = _LIMIT
-    ) -> None:
-        self.tpu, self._scrub, self._limit = tpu, scrub, limit
-        self.interrupted = self.hangs = False
+    tpu: ConnectedTpu
+    scrub: Callable[[str], str]
+    limit: float = _LIMIT
+    interrupted: bool = False
+    hangs: bool = False
 
     def outcomes(self, suites: Sequence[type[Suite]]) -> Iterator[Outcome]:
         """Yields the outcome of each claim as soon as it is known."""
@@ -163,58 +151,52 @@ class Trial:
                     group=suite.group,
                     name=name,
                     says=says,
-                    expected=self._scrub(outcome.expected),
-                    found=self._scrub(outcome.found),
-                    message=self._scrub(outcome.message),
+                    expected=self.scrub(outcome.expected),
+                    found=self.scrub(outcome.found),
+                    message=self.scrub(outcome.message),
                     seconds=time.perf_counter() - begin,
                 )
 
     def _outcome(self, suite: Suite, name: str) -> Outcome:
-        if self.interrupted:
-            return Outcome(status=NOT_RUN, found="interrupted")
-        if self.hangs:
-            return Outcome(status=NOT_RUN, found="an earlier claim has not ended")
-        try:
-            return self._attempted(suite, name)
-        except NotRunError as reason:
-            return Outcome(status=NOT_RUN, found=str(reason))
-        except KeyboardInterrupt:
-            self.interrupted = True
-            return Outcome(status=NOT_RUN, found="interrupted")
-        except TimeoutError:
-            self.hangs = True
-            return Outcome(status=DIFFERS, found=f"it did not end within {duration(self._limit)}")
-        except Exception as error:
-            _log.debug("%s: %s", suite.group, name, exc_info=True)
-            return Outcome(status=DIFFERS, found="it raised an error", message=message_of(error))
-
-    def _attempted(self, suite: Suite, name: str) -> Outcome:
-        """Tries a claim, in a thread where no wait of TensorFlow's can hold up the others.
-
-        Raises:
-            TimeoutError: It does not end in time; one that it raises itself is a `RuntimeError`.
-        """
+        """Tries a claim, in a thread where no wait of TensorFlow's can hold up the others."""
 
         def attempt() -> Outcome:
             try:
                 return suite.attempt(name)
-            except TimeoutError as error:
+            except TimeoutError as error:  # not that of the thread
                 raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
-        with warnings.catch_warnings(), _silenced_logs():
-            warnings.simplefilter("ignore")
-            if suite.on_main_thread:
-                return attempt()
-            return bounded(attempt, time.monotonic() + self._limit)
+        if self.hangs:
+            return Outcome(status="not run", found="an earlier claim has not ended")
+        try:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            with _silence():
+                if suite.on_main_thread:
+                    return attempt()
+                return bounded(attempt, time.monotonic() + self.limit)
+        except NotRunError as reason:
+            return Outcome(status="not run", found=str(reason))
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return Outcome(status="not run", found="interrupted")
+        except TimeoutError:
+            self.hangs = True
+            return Outcome(status="differs", found=f"it did not end within {duration(self.limit)}")
+        except Exception as error:
+            _log.debug("%s: %s", suite.group, name, exc_info=True)
+            return Outcome(status="differs", found="it raised an error", message=message_of(error))
 
 
 @contextlib.contextmanager
-def _silenced_logs() -> Iterator[None]:
-    """TensorFlow's own warnings and errors, of what claims do on purpose, written nowhere."""
+def _silence() -> Iterator[None]:
+    """Warnings, and TensorFlow's own log, of what claims do on purpose, written nowhere."""
     log = logging.getLogger("tensorflow")
     before = log.disabled
     log.disabled = True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         log.disabled = before

@@ -15,10 +15,6 @@ from tpunb.errors.explain import explain
 
 Status = Literal["holds", "differs", "not run"]
 
-HOLDS: Status = "holds"
-DIFFERS: Status = "differs"
-NOT_RUN: Status = "not run"
-
 _MOST_NUMBERS = 8
 _FRAMES = re.compile(r'^\s*File "[^"\n]*", line \d+.*\n(?:\s+\S.*\n)?', re.MULTILINE)
 
@@ -55,28 +51,17 @@ class Outcome:
 Program = Callable[["Suite"], Outcome]
 
 
+@dataclasses.dataclass
 class ConnectedTpu:
     """The TPU that claims are tried on.
 
-    Args:
-        connect: Connects to it, and again for claims about connecting.
-
     Attributes:
+        connect: Connects to it.
         connection: The connection that is open.
-        former: The one before it, which is closed; None before `reconnect`.
     """
 
-    def __init__(self, connect: Callable[[], Connection]) -> None:
-        self._connect = connect
-        self.connection = connect()
-        self.former: Connection | None = None
-
-    def reconnect(self) -> None:
-        """Closes the connection and connects again."""
-        before = self.connection
-        before.close()
-        self.connection = self._connect()
-        self.former = before
+    connect: Callable[[], Connection]
+    connection: Connection
 
 
 class Suite:
@@ -194,8 +179,9 @@ class Suite:
 
 def compared(holds: bool, expected: str, found: str, message: str = "") -> Outcome:
     """The outcome of a comparison; `Trial` adds which claim it is about."""
-    status = HOLDS if holds else DIFFERS
-    return Outcome(status=status, expected=expected, found=found, message=message)
+    return Outcome(
+        status="holds" if holds else "differs", expected=expected, found=found, message=message
+    )
 
 
 def equal(expected: Any, found: Any) -> Outcome:
