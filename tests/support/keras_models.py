@@ -1,4 +1,4 @@
-"""The models, data and fits of the tests of Keras 3; it holds no tests itself."""
+"""The models, data and fits of the tests of Keras, which is Keras 3 unless they say otherwise."""
 
 from __future__ import annotations
 
@@ -28,80 +28,79 @@ WORDS = random.integers(0, 10, size=[ROWS, 5]).astype(np.int32)
 IMAGES = random.normal(size=[ROWS, 6, 6, 2]).astype(np.float32)
 
 
-def dense() -> Any:
-    return keras.Sequential(
-        [keras.Input((4,)), keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(1)]
-    )
+def sequential(api: Any, *layers: Any, shape: tuple[int, ...] = (4,)) -> Any:
+    return api.Sequential([api.Input(shape), *layers])
 
 
-def unbuilt() -> Any:
-    return keras.Sequential([keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(1)])
+def dense(api: Any = keras) -> Any:
+    return sequential(api, api.layers.Dense(6, activation="tanh"), api.layers.Dense(1))
 
 
-def recurrent() -> Any:
-    layers = keras.layers
-    words = keras.Input((5,), dtype="int32")
+def unbuilt(api: Any) -> Any:
+    return api.Sequential([api.layers.Dense(6, activation="tanh"), api.layers.Dense(1)])
+
+
+def recurrent(api: Any) -> Any:
+    layers = api.layers
+    words = api.Input((5,), dtype="int32")
     x = layers.Embedding(10, 3, mask_zero=True)(words)
-    return keras.Model(words, layers.Dense(1)(layers.Bidirectional(layers.LSTM(3))(x)))
+    return api.Model(words, layers.Dense(1)(layers.Bidirectional(layers.LSTM(3))(x)))
 
 
-def attention() -> Any:
-    series = keras.Input((5, 4))
-    x = keras.layers.MultiHeadAttention(2, 3)(series, series)
-    x = keras.layers.LayerNormalization()(x + series)
-    return keras.Model(series, keras.layers.Dense(1)(keras.layers.Flatten()(x)))
+def attention(api: Any) -> Any:
+    series = api.Input((5, 4))
+    x = api.layers.MultiHeadAttention(2, 3)(series, series)
+    x = api.layers.LayerNormalization()(x + series)
+    return api.Model(series, api.layers.Dense(1)(api.layers.Flatten()(x)))
 
 
-def convolution() -> Any:
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input((6, 6, 2)),
-            layers.Conv2D(4, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(3),
-        ]
-    )
+def convolution(api: Any) -> Any:
+    layers = [
+        api.layers.Conv2D(4, 3, activation="relu"),
+        api.layers.MaxPooling2D(),
+        api.layers.GlobalAveragePooling2D(),
+        api.layers.Dense(3),
+    ]
+    return sequential(api, *layers, shape=(6, 6, 2))
 
 
-def two_outputs() -> Any:
-    x = keras.Input((4,))
-    hidden = keras.layers.Dense(5, activation="tanh")(x)
+def synchronised(api: Any) -> Any:
+    normalise = api.layers.BatchNormalization(synchronized=True)
+    return sequential(api, api.layers.Dense(6), normalise, api.layers.Dense(1))
+
+
+def two_outputs(api: Any) -> Any:
+    x = api.Input((4,))
+    hidden = api.layers.Dense(5, activation="tanh")(x)
     outputs = {
-        "a": keras.layers.Dense(1, name="a")(hidden),
-        "b": keras.layers.Dense(3, activation="softmax", name="b")(hidden),
+        "a": api.layers.Dense(1, name="a")(hidden),
+        "b": api.layers.Dense(3, activation="softmax", name="b")(hidden),
     }
-    return keras.Model(x, outputs)
+    return api.Model(x, outputs)
 
 
-def deep() -> Any:
-    inputs = x = keras.Input((4,))
+def deep(api: Any) -> Any:
+    inputs = x = api.Input((4,))
     for _ in range(5):
-        x = x + 0.1 * keras.layers.Dense(4, activation="tanh")(x)
-    return keras.Model(inputs, keras.layers.Dense(1)(x))
+        x = x + 0.1 * api.layers.Dense(4, activation="tanh")(x)
+    return api.Model(inputs, api.layers.Dense(1)(x))
 
 
-def regularised() -> Any:
-    return keras.Sequential(
-        [
-            keras.Input((4,)),
-            keras.layers.Dense(6, kernel_regularizer="l2", bias_regularizer="l1"),
-            keras.layers.Dense(1),
-        ]
-    )
+def regularised(api: Any) -> Any:
+    hidden = api.layers.Dense(6, kernel_regularizer="l2", bias_regularizer="l1")
+    return sequential(api, hidden, api.layers.Dense(1))
 
 
-def classes() -> Any:
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+def classes(api: Any) -> Any:
+    return sequential(api, api.layers.Dense(3, "softmax"))
 
 
-def with_a_loss_of_its_own() -> Any:
-    class Model(keras.Model):
+def with_a_loss_of_its_own(api: Any) -> Any:
+    class Model(api.Model):
         def __init__(self) -> None:
             super().__init__()
-            self.hidden, self.out = keras.layers.Dense(6), keras.layers.Dense(1)
-            self.dropout = keras.layers.Dropout(0.0)
+            self.hidden, self.out = api.layers.Dense(6), api.layers.Dense(1)
+            self.dropout = api.layers.Dropout(0.0)
 
         def call(self, x: Any, training: bool = False) -> Any:
             hidden = self.dropout(self.hidden(x), training=training)
@@ -111,11 +110,11 @@ def with_a_loss_of_its_own() -> Any:
     return Model()
 
 
-def with_a_step_of_its_own() -> Any:
-    class Model(keras.Model):
+def with_a_step_of_its_own(api: Any) -> Any:
+    class Model(api.Model):
         def __init__(self) -> None:
             super().__init__()
-            self.out = keras.layers.Dense(1)
+            self.out = api.layers.Dense(1)
 
         def call(self, x: Any) -> Any:
             return self.out(x)
@@ -125,7 +124,7 @@ def with_a_step_of_its_own() -> Any:
             with tf.GradientTape() as tape:
                 loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
             gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply(gradients, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
             self._loss_tracker.update_state(
                 loss * tf.distribute.get_strategy().num_replicas_in_sync
             )
@@ -138,8 +137,12 @@ def crossentropy() -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+def confusion() -> list[Any]:
+    return [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
+
+
 def case(
-    model: Callable[[], Any] = dense,
+    model: Callable[[Any], Any] = dense,
     x: Any = X,
     y: Any = Y,
     optimizer: Any = "sgd",
@@ -150,12 +153,25 @@ def case(
     return {"model": model, "x": x, "y": y, "optimizer": optimizer, "fit": fit, **compiling}
 
 
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "momentum": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
+    "schedule": lambda: keras.optimizers.Adam(
+        keras.optimizers.schedules.ExponentialDecay(0.05, 5, 0.5)
+    ),
+    "ema": lambda: keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.5),
+    "ema overwritten": lambda: keras.optimizers.Adam(
+        0.01, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3
+    ),
+    "accumulated": lambda: keras.optimizers.SGD(0.05, gradient_accumulation_steps=2),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
+}
 WEIGHTS = np.linspace(0.0, 1.0, ROWS, dtype=np.float32)
 CASES: dict[str, dict[str, Any]] = {
     "not built": case(unbuilt, metrics=["mae"]),
     "recurrent": case(recurrent, WORDS),
     "attention": case(attention, SERIES),
     "convolution": case(convolution, IMAGES, CLASSES, loss=crossentropy, metrics=["accuracy"]),
+    "synchronised": case(synchronised),
     "two outputs": case(
         two_outputs,
         y={"a": Y, "b": CLASSES},
@@ -168,35 +184,52 @@ CASES: dict[str, dict[str, Any]] = {
     "own loss": case(with_a_loss_of_its_own),
     "own step": case(with_a_step_of_its_own),
     "class weights": case(
-        classes, y=CLASSES, loss=crossentropy, fit={"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}}
+        classes,
+        y=CLASSES,
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        fit={"class_weight": {0: 1.0, 1: 2.0, 2: 0.5}},
     ),
+    "confusion": case(y=(Y > 0).astype(np.float32), loss="binary_crossentropy", metrics=confusion),
     "sample weights": case(weighted_metrics=["mae"], fit={"sample_weight": WEIGHTS}),
     "validation split": case(metrics=["mae"], fit={"validation_split": 1 / 3}),
     "validation data": case(fit={"validation_data": (X[:10], Y[:10])}),
     "steps per execution": case(steps_per_execution=2),
     "tensors": case(x=tf.convert_to_tensor, y=tf.convert_to_tensor),
-    **{name: case(optimizer=name) for name in ("adamw", "adafactor", "lion", "nadam")},
+    **{name: case(optimizer=name) for name in ("adam", "adamw", "adafactor", "lion", "nadam")},
+    **{name: case(optimizer=optimizer) for name, optimizer in OPTIMIZERS.items()},
 }
 
 
-def compiled(strategy: Any, **options: Any) -> Any:
+def compiled(strategy: Any, api: Any = keras, **options: Any) -> Any:
     options = {"model": dense, "optimizer": "sgd", "loss": "mse", **options}
     with strategy.scope() if strategy else tf.device("/CPU:0"):
-        keras.utils.set_random_seed(3)
-        model = options.pop("model")()
-        optimizer = keras.optimizers.get(options.pop("optimizer"))
-        optimizer.learning_rate = 0.05
-        if callable(options["loss"]):
-            options["loss"] = options["loss"]()
-        model.compile(optimizer, **options)
+        api.utils.set_random_seed(3)
+        model, optimizer = options.pop("model")(api), options.pop("optimizer")
+        if callable(optimizer):
+            optimizer = optimizer()
+        else:
+            optimizer = api.optimizers.get(optimizer)
+            optimizer.learning_rate = 0.05
+        made = {name: value() if callable(value) else value for name, value in options.items()}
+        model.compile(optimizer, **made)
     return model
 
 
-def fitted(strategy: Any, x: Any, y: Any, fit: dict[str, Any], **options: Any) -> Any:
+def fitted(
+    strategy: Any,
+    x: Any,
+    y: Any,
+    fit: dict[str, Any],
+    *,
+    batch: int = BATCH,
+    epochs: int = 2,
+    **options: Any,
+) -> Any:
     if callable(x):
         x, y = x(X), y(Y)
     model = compiled(strategy, **options)
-    history = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, **fit)
+    history = model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0, **fit)
     return model, history.history
 
 
@@ -205,3 +238,9 @@ def assert_same(one: Any, other: Any, atol: float = 2e-5) -> None:
     assert weights
     for wanted, found in weights:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+
+
+def assert_same_history(history: dict[str, Any], found: dict[str, Any]) -> None:
+    assert set(found) == set(history)
+    for key, values in history.items():
+        np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-5)

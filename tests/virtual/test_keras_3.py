@@ -1,4 +1,4 @@
-"""Keras 3 on a virtual TPU: every way to train gives the numbers of one device."""
+"""Keras 3 on a virtual TPU: every way to train, save and load gives the numbers of one device."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from support.keras_models import (
     BATCH,
     CASES,
     MARKS,
+    OPTIMIZERS,
     ROWS,
     X,
     Y,
     assert_same,
+    assert_same_history,
     case,
     compiled,
     dense,
     fitted,
     keras,
+    sequential,
 )
 from support.strategies import copies, local, strategy_of
 from support.tiers import THOROUGH, thorough
@@ -31,90 +34,51 @@ from tpunb.errors import TpuWarning
 
 pytestmark = [*MARKS, pytest.mark.slow]
 
-FURTHER = {
-    "class weights",
-    "not built",
-    "own step",
-    "tensors",
-    "adafactor",
-    "adamw",
-    "attention",
-    "deep",
-    "lion",
-    "nadam",
-    "own loss",
-    "recurrent",
-    "regularised",
-    "two outputs",
-    "validation split",
-}
+FURTHER = [
+    "class weights", "confusion", "not built", "own step", "tensors", "adafactor", "adamw",
+    "attention", "deep", "lion", "nadam", "own loss", "recurrent", "regularised", "two outputs",
+    "validation split", *OPTIMIZERS,
+]  # fmt: skip
 """The cases that take longest, or differ from others in their optimizer alone."""
 
 
-@pytest.mark.parametrize("name", [*sorted(CASES.keys() - FURTHER), *thorough(sorted(FURTHER))])
+@pytest.mark.parametrize("name", [*sorted(CASES.keys() - {*FURTHER}), *thorough(FURTHER)])
 def test_fit(name: str) -> None:
     one, history = fitted(None, **CASES[name])
     # All replicas share the work of a case; the number of replicas takes turns.
     size = (2, 4, 2, 8)[list(CASES).index(name) % 4]
     model, found = fitted(strategy_of(size), **CASES[name])
     assert_same(one, model)
-    assert set(found) == set(history)
-    for key, values in history.items():
-        np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-5)
+    assert_same_history(history, found)
 
 
-@THOROUGH
-def test_metrics_of_confusion(four: Any) -> None:
-    def scores(strategy: Any) -> Any:
-        with strategy.scope() if strategy else contextlib.nullcontext():
-            metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
-            return fitted(
-                strategy,
-                **case(y=(Y > 0).astype(np.float32), loss="binary_crossentropy", metrics=metrics),
-            )[1]
-
-    one, found = scores(None), scores(four)
-    for key, values in one.items():
-        np.testing.assert_allclose(found[key], values, rtol=1e-4)
-
-
-def split(x: np.ndarray, size: int, replicas: int) -> list[np.ndarray]:
+def split(batch: np.ndarray, size: int, replicas: int) -> list[np.ndarray]:
     """A batch's rows for each replica, as tf.distribute splits them."""
     size = -(-size // replicas)
-    return [x[size * k : size * (k + 1)] for k in range(replicas)]
+    return [part for k in range(replicas) if len(part := batch[size * k : size * (k + 1)])]
 
 
 @pytest.mark.parametrize(("rows", "replicas"), [(3, 4), *thorough([(11, 8)])])
 def test_uneven_batches_are_what_keras_makes_of_them(rows: int, replicas: int) -> None:
     """Keras divides each replica's mean by their number, empty ones included."""
     x, y = X[:rows], Y[:rows]
-    model = compiled(strategy_of(replicas), model=dense, metrics=["mae"])
-    reference = compiled(None)
+    model, reference = compiled(strategy_of(replicas), metrics=["mae"]), compiled(None)
     optimizer = reference.optimizer
     optimizer.build(reference.trainable_variables)
     for start in range(0, rows, BATCH):
+        parts = (split(one[start : start + BATCH], min(BATCH, rows), replicas) for one in (x, y))
         with tf.GradientTape() as tape:
-            losses = [
-                tf.reduce_mean((reference(part) - wanted) ** 2) / replicas
-                for part, wanted in zip(
-                    split(x[start : start + BATCH], min(BATCH, rows), replicas),
-                    split(y[start : start + BATCH], min(BATCH, rows), replicas),
-                    strict=True,
-                )
-                if len(part)
-            ]
-            loss = tf.add_n(losses)
+            losses = [tf.reduce_mean((reference(a) - b) ** 2) for a, b in zip(*parts, strict=True)]
+            loss = tf.add_n(losses) / replicas
         optimizer.apply(tape.gradient(loss, reference.trainable_variables))
     with pytest.warns(TpuWarning, match=f"{rows % BATCH} examples for {replicas} replicas"):
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
-    for one, other in zip(reference.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
+    assert_same(reference, model, atol=1e-5)
     predicted = model.predict(x, batch_size=BATCH, verbose=0)
     np.testing.assert_allclose(predicted, reference(x), rtol=0, atol=1e-5)
     loss, mae = model.evaluate(x, y, batch_size=BATCH, verbose=0)
-    error = predicted - y
     # The loss of a short batch is a mean over replicas again; a metric counts rows.
-    np.testing.assert_allclose(mae, np.abs(error).mean(), rtol=1e-4)
+    np.testing.assert_allclose(mae, np.abs(predicted - y).mean(), rtol=1e-4)
     assert np.isfinite(loss)
 
 
@@ -155,15 +119,19 @@ def from_function(strategy: Any) -> Any:
     return strategy.distribute_datasets_from_function(pipeline)
 
 
+def py_dataset(strategy: Any) -> Any:
+    return Batches()
+
+
+STEPS = ROWS // BATCH
+
+
 @pytest.mark.parametrize(
     ("data", "steps"),
     [
-        (from_function, ROWS // BATCH),
-        *thorough(
-            [(plain_dataset, None), (distributed, ROWS // BATCH), (lambda _: Batches(), None)]
-        ),
+        (from_function, STEPS),
+        *thorough([(plain_dataset, None), (distributed, STEPS), (py_dataset, None)]),
     ],
-    ids=["from function", "dataset", "distributed", "PyDataset"],
 )
 def test_data_of_every_kind(four: Any, data: Any, steps: int | None) -> None:
     model = compiled(four)
@@ -182,12 +150,15 @@ def test_a_generator(four: Any) -> None:
 
 
 @THOROUGH
-def test_callbacks(tmp_path: Any) -> None:
+@pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning")
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_callbacks(library: str, tmp_path: Any) -> None:
+    api = pytest.importorskip(library)
+    c = api.callbacks
+
     def run(strategy: Any, folder: Any) -> Any:
         folder.mkdir()
-        model = compiled(strategy, metrics=["mae"], optimizer="adam")
         seen: list[Any] = []
-        c = keras.callbacks
         callbacks = [
             c.EarlyStopping("val_loss", patience=1, min_delta=0.1, restore_best_weights=True),
             c.ModelCheckpoint(str(folder / "{epoch}.keras")),
@@ -204,16 +175,9 @@ def test_callbacks(tmp_path: Any) -> None:
             c.CSVLogger(str(folder / "log.csv")),
             c.TerminateOnNaN(),
         ]
-        history = model.fit(
-            X,
-            Y,
-            batch_size=BATCH,
-            epochs=4,
-            shuffle=False,
-            verbose=0,
-            validation_data=(X[:10], Y[:10]),
-            callbacks=callbacks,
-        ).history
+        fit = {"validation_data": (X[:10], Y[:10]), "callbacks": callbacks}
+        given = case(optimizer="adam", fit=fit, metrics=["mae"])
+        model, history = fitted(strategy, **given, api=api, epochs=4)
         files = sorted(path.name for path in folder.iterdir())
         return model, history, seen, files, float(model.optimizer.learning_rate.numpy())
 
@@ -222,8 +186,7 @@ def test_callbacks(tmp_path: Any) -> None:
     assert (events, written) == (seen, files)
     assert "log.csv" in files
     np.testing.assert_allclose(after, rate, rtol=1e-6)
-    for key, values in history.items():
-        np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-6)
+    assert_same_history(history, found)
     assert_same(one, model)
 
 
@@ -253,10 +216,9 @@ def test_batch_normalisation_of_each_replica() -> None:
 
 
 def test_mixed_bfloat16(four: Any) -> None:
-    def mixed() -> Any:
-        layers = [keras.layers.Dense(6, "tanh", dtype="mixed_bfloat16")]
-        layers.append(keras.layers.Dense(1, dtype="mixed_bfloat16"))
-        return keras.Sequential([keras.Input((4,)), *layers])
+    def mixed(_: Any) -> Any:
+        hidden = keras.layers.Dense(6, "tanh", dtype="mixed_bfloat16")
+        return sequential(keras, hidden, keras.layers.Dense(1, dtype="mixed_bfloat16"))
 
     one, _ = fitted(None, **case(mixed))
     model, history = fitted(four, **case(mixed))
@@ -267,9 +229,9 @@ def test_mixed_bfloat16(four: Any) -> None:
 
 
 def test_dropout_repeats_with_its_seed(four: Any) -> None:
-    def dropping() -> Any:
-        layers = [keras.layers.Dense(8), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
-        return keras.Sequential([keras.Input((4,)), *layers])
+    def dropping(_: Any) -> Any:
+        layers = keras.layers
+        return sequential(keras, layers.Dense(8), layers.Dropout(0.5), layers.Dense(1))
 
     one, again = (fitted(four, **case(dropping))[0] for _ in range(2))
     assert_same(one, again, atol=1e-6)
@@ -288,11 +250,28 @@ def test_single_batches(four: Any) -> None:
     assert_same(one, model)
 
 
-def test_predictions_of_several_steps(four: Any) -> None:
-    one, model = compiled(None), compiled(four, steps_per_execution=3)
+def test_predictions_and_evaluations_of_several_steps(four: Any) -> None:
+    one, model = compiled(None), compiled(four, steps_per_execution=3, metrics=["mae"])
     wanted = one.predict(X[:21], batch_size=BATCH, verbose=0)
     found = model.predict(X[:21], batch_size=BATCH, verbose=0)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+    loss, mae = model.evaluate(X, Y, batch_size=BATCH, verbose=0)
+    error = one.predict(X, verbose=0) - Y
+    np.testing.assert_allclose([loss, mae], [np.mean(error**2), np.mean(abs(error))], rtol=1e-4)
+
+
+def test_fit_evaluate_fit(four: Any) -> None:
+    """Functions that were traced before training go on seeing what it changes."""
+
+    def normalised(_: Any) -> Any:
+        return sequential(keras, keras.layers.BatchNormalization(), keras.layers.Dense(1))
+
+    model = compiled(four, model=normalised)
+    before = model.evaluate(X, Y, batch_size=BATCH, verbose=0)
+    model.fit(X, Y, batch_size=BATCH, epochs=5, verbose=0, shuffle=False)
+    assert model.evaluate(X, Y, batch_size=BATCH, verbose=0) < before
+    moving = next(v for v in model.non_trainable_variables if "moving_mean" in v.path)
+    assert np.abs(moving.numpy()).max() > 0
 
 
 def test_eager_training_is_refused_as_by_a_tpu(four: Any) -> None:
@@ -307,10 +286,70 @@ def test_compiling_around_all_replicas_fails_as_on_a_tpu(four: Any) -> None:
         model.fit(X, Y, batch_size=BATCH, verbose=0)
 
 
-@THOROUGH
-def test_arrays_are_left_as_they_were(four: Any) -> None:
-    before = X.copy(), Y.copy()
-    model = compiled(four)
-    model.fit(Batches(), epochs=3, verbose=0)
-    np.testing.assert_array_equal(X, before[0])
-    np.testing.assert_array_equal(Y, before[1])
+# Files.
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model trained on 2 replicas, its files, and the model some steps later."""
+    folder = tmp_path_factory.mktemp("saved")
+    model = compiled(strategy_of(2), optimizer="adam")
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+    model.fit(X, Y, **options)
+    model.save(folder / "model.keras")
+    model.save_weights(folder / "model.weights.h5")
+    model.export(str(folder / "exported"), verbose=False)
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(folder / "checkpoint"))
+    predicted = model.predict(X, verbose=0)
+    model.fit(X, Y, **options)
+    return folder, predicted, model
+
+
+def scope_of(strategy: Any) -> Any:
+    return strategy.scope() if strategy else contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("size", [4, *thorough([None])])
+@pytest.mark.parametrize("kind", ["keras", "checkpoint"])
+def test_training_goes_on_from_a_file(saved: Any, size: int | None, kind: str) -> None:
+    folder, predicted, later = saved
+    strategy = strategy_of(size) if size else None
+    if kind == "keras":
+        with scope_of(strategy):
+            model = keras.models.load_model(folder / "model.keras")
+    else:
+        model = compiled(strategy, optimizer="adam")
+        with scope_of(strategy):
+            model.optimizer.build(model.trainable_variables)
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        checkpoint.read(str(folder / "checkpoint")).expect_partial()
+    np.testing.assert_allclose(model(X), predicted, rtol=0, atol=1e-6)
+    model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
+    assert_same(later, model)
+
+
+@pytest.mark.parametrize("size", [1, *thorough([None, 32])])
+def test_a_model_predicts_equally_wherever_it_is_loaded(saved: Any, size: int | None) -> None:
+    folder, predicted, _ = saved
+    strategy = strategy_of(size) if size else None
+    with scope_of(strategy):
+        loaded = keras.models.load_model(folder / "model.keras")
+        weights = dense()
+        weights.load_weights(folder / "model.weights.h5")
+        exported = tf.saved_model.load(str(folder / "exported"))
+    options = {"batch_size": ROWS, "verbose": 0}
+    np.testing.assert_allclose(loaded.predict(X, **options), predicted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(weights(X), predicted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(exported.serve(X), predicted, rtol=0, atol=1e-6)
+
+
+def test_a_plain_model_trains_on_replicas(four: Any, tmp_path: Any) -> None:
+    one = compiled(None, optimizer="adam")
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+    one.fit(X, Y, **options)
+    one.save(tmp_path / "model.keras")
+    with four.scope():
+        model = keras.models.load_model(tmp_path / "model.keras")
+    one.fit(X, Y, **options)
+    model.fit(X, Y, **options)
+    assert_same(one, model)
