@@ -165,7 +165,7 @@ def test_unfit_options(one: Notebook, options: dict[str, Any], words: str) -> No
         ("x = lambda: 1", "x = lambda: 1", "`x` is another function now"),
         ("x = {'a': 1}", "x['a'] = 2", "`x` is now {'a': 2}, was {'a': 1}"),
         ("k = 1\ndef x(): return k", "k = 2", "`k`, which `x` reads, is now 2, was 1"),
-        ("k = 1\ndef f(): return k\ndef x(): return f()", "k = 2", "`k`, which `x` reads, is"),
+        ("k = 1\ndef f(): return k\ndef x(): return f()", "k = 2", "`k`, which `f` reads, is"),
         ("import functools\nk = 1\nx = functools.partial(lambda v: k, 1)", "k = 2", "`k`, which"),
     ],
 )  # fmt: skip

@@ -22,7 +22,7 @@ import tensorflow as tf
 from ..errors import CellError, nearest
 from .code_names import globals_read
 from .guards import PLAIN
-from .names import target_names
+from .names import bound_in
 from .nests import is_composite, leaves
 from .source import KERAS_LOOPS, PROVIDED, StepSource, keras_loop
 
@@ -66,8 +66,9 @@ class Captured:
         arguments: The tensors and per-replica values among them, flat.
         signature: The shape and dtype of each argument.
         owners: The name to which each argument belongs.
-        closed: What is closed over, and what functions among it read: held, so
-            that no other object can take an id that a key contains.
+        closed: What is closed over: held, so that no other object can take an id that
+            a key contains.
+        read: What functions among it read of the notebook, by name.
         local: Names whose values hide the notebook's.
     """
 
@@ -77,13 +78,8 @@ class Captured:
     signature: list[Hashable] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)
     closed: dict[str, Any] = field(default_factory=dict)
+    read: dict[str, Any] = field(default_factory=dict)
     local: frozenset[str] = frozenset()
-
-    def add_argument(self, name: str, value: Any, signature: Hashable) -> None:
-        """Appends one flat argument."""
-        self.arguments.append(value)
-        self.signature.append(signature)
-        self.owners.append(name)
 
 
 @dataclass(frozen=True)
@@ -107,14 +103,6 @@ class Capturer:
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
         self._kinds: dict[type, CaptureKind] = dict.fromkeys(PLAIN, CaptureKind.PLAIN)
-        self._take: dict[CaptureKind, Callable[[Captured, str, Any], Hashable]] = {
-            CaptureKind.TENSOR: self._tensor,
-            CaptureKind.ARRAY: self._array,
-            CaptureKind.COMPOSITE: self._composite,
-            CaptureKind.DISTRIBUTED: self._distributed,
-            CaptureKind.NEST: self._nest,
-            CaptureKind.STREAM: self._stream,
-        }
 
     def capture(
         self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
@@ -144,17 +132,12 @@ class Capturer:
 
     def shortcut(self, cell: StepSource, captured: Captured) -> Shortcut | None:
         """A way to capture the same again quickly; None where lists and dicts take part."""
-        kinds = [
-            self.kind(value) for value in (*captured.closed.values(), *captured.values.values())
-        ]
-        if CaptureKind.NEST in kinds:
+        if any(self.kind(value) is CaptureKind.NEST for value in captured.values.values()):
             return None
         names = [name for name in (*cell.names.reads, *cell.later) if name not in PROVIDED]
         closed = {name: captured.values.get(name, _MISSING) for name in names}
         for name in captured.owners:
             del closed[name]
-        for label, read in captured.closed.items():
-            closed.setdefault(label.partition(" in ")[0], read)
         arguments = tuple((name, self.kind(captured.values[name])) for name in captured.owners)
         return Shortcut(tuple(closed.items()), arguments, captured.signature)
 
@@ -172,9 +155,9 @@ class Capturer:
         captured = Captured()
         for name, kind in shortcut.arguments:
             value = get(name, _MISSING)
-            if self._kinds.get(type(value)) is not kind:
+            if self._kinds.get(type(value)) is not kind or not self.passed(value):
                 return None
-            self._take[kind](captured, name, value)
+            self._add_argument(captured, name, value)
         if captured.signature != shortcut.signature:
             return None
         captured.signature = shortcut.signature  # the very same: known by identity later on
@@ -189,16 +172,12 @@ class Capturer:
 
     def roots(self, captured: Captured) -> dict[str, Any]:
         """The values that a trace closes over, by name: all its dependencies begin there."""
-        roots = {name: v for name, v in captured.closed.items() if " in " not in name}
+        roots = dict(captured.closed)
         for name in dict.fromkeys(captured.owners):
             value = captured.values[name]
             if self.kind(value) is CaptureKind.NEST:
                 roots[name] = tuple(leaf for leaf in leaves(value) if not self.passed(leaf))
         return roots
-
-    def holds_tensors(self, value: Any) -> bool:
-        """Returns whether a value, or one inside a nest, is passed as an argument."""
-        return any(self.passed(leaf) for leaf in leaves(value))
 
     def passed(self, leaf: Any) -> bool:
         """Returns whether a value that is not a nest is passed as an argument."""
@@ -210,18 +189,59 @@ class Capturer:
     def _taken(
         self, captured: Captured, name: str, value: Any, namespace: dict[str, Any]
     ) -> Hashable:
+        """Adds a value to the arguments or to what is closed over, and returns its key."""
+
+        def leaf_key(leaf: Any) -> Hashable:
+            if self.kind(leaf) is CaptureKind.STREAM:
+                raise _unreadable(name, leaf)
+            passed = self.passed(leaf)
+            return self._add_argument(captured, name, leaf) if passed else self.closed_key(leaf)
+
+        if self.passed(value):
+            return self._add_argument(captured, name, value)
         kind = self.kind(value)
-        take = self._take.get(kind)
-        if take is not None:
-            return take(captured, name, value)
+        if kind is CaptureKind.NEST and not self._is_large(value):
+            if any(map(self.passed, leaves(value))):
+                return (CaptureKind.NEST, self._nest_key(value, leaf_key))
+        elif kind is CaptureKind.FUNCTION:
+            captured.read.update(globals_read(value, namespace))
         captured.closed[name] = value
-        if kind is CaptureKind.FUNCTION:
-            for inner, read in globals_read(value, namespace).items():
-                # What the cell itself captures has a key of its own; a tensor that
-                # the function reads is a constant of the trace nevertheless.
-                captured.key[f"{inner} in {name}"] = self.closed_key(read)
-                captured.closed[f"{inner} in {name}"] = read
         return self.closed_key(value)
+
+    def _add_argument(self, captured: Captured, name: str, value: Any) -> Hashable:
+        kind = self.kind(value)
+        if kind is CaptureKind.ARRAY:
+            kind, value = CaptureKind.TENSOR, tf.convert_to_tensor(value)
+        elif kind is CaptureKind.DISTRIBUTED:
+            value = self._per_replica(name, value)
+        captured.arguments.append(value)
+        captured.signature.append(self._signature(value))
+        captured.owners.append(name)
+        return kind
+
+    def _per_replica(self, name: str, value: Any) -> Any:
+        """A value of all replicas as `strategy.run` takes it."""
+        local = getattr(value, "values", None) or self._strategy.experimental_local_results(value)
+        count = self._strategy.num_replicas_in_sync
+        if len(local) != count:
+            raise CellError(
+                f"`{name}` holds the values of {len(local)} replicas; there are {count} now.",
+                fix=f"Compute `{name}` again with this strategy.",
+            )
+        if is_composite(value) and all(map(self.passed, local)):
+            return value
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: tf.convert_to_tensor(local[context.replica_id_in_sync_group])
+        )
+
+    def _signature(self, value: Any) -> Hashable:
+        kind = self.kind(value)
+        if kind is CaptureKind.DISTRIBUTED:
+            local = self._strategy.experimental_local_results(value)
+            return tuple(map(self._signature, local))
+        if kind is CaptureKind.TENSOR:
+            return (value.dtype, value.shape)
+        return tf.type_spec_from_value(value)  # type: ignore[no-any-return]
 
     def closed_key(self, value: Any) -> Hashable:
         """The key that identifies a value that is closed over."""
@@ -231,52 +251,6 @@ class Capturer:
         if kind is CaptureKind.NEST and not self._is_large(value):
             return self._nest_key(value, self.closed_key)
         return (kind, id(value))
-
-    def _tensor(self, captured: Captured, name: str, value: Any) -> Hashable:
-        captured.add_argument(name, value, (value.dtype, value.shape))
-        return CaptureKind.TENSOR
-
-    def _array(self, captured: Captured, name: str, value: Any) -> Hashable:
-        if not _converts(value.dtype):
-            captured.closed[name] = value
-            return (CaptureKind.OBJECT, id(value))
-        return self._tensor(captured, name, tf.convert_to_tensor(value))
-
-    def _composite(self, captured: Captured, name: str, value: Any) -> Hashable:
-        captured.add_argument(name, value, tf.type_spec_from_value(value))
-        return CaptureKind.COMPOSITE
-
-    def _distributed(self, captured: Captured, name: str, value: Any) -> Hashable:
-        local = getattr(value, "values", None) or self._strategy.experimental_local_results(value)
-        count = self._strategy.num_replicas_in_sync
-        if len(local) != count:
-            raise CellError(
-                f"`{name}` holds the values of {len(local)} replicas; there are {count} now.",
-                fix=f"Compute `{name}` again with this strategy.",
-            )
-        if not is_composite(value) or not all(self.passed(part) for part in local):
-            value = self._strategy.experimental_distribute_values_from_function(
-                lambda context: tf.convert_to_tensor(local[context.replica_id_in_sync_group])
-            )
-            local = self._strategy.experimental_local_results(value)
-        captured.add_argument(name, value, tuple(self._signature(part) for part in local))
-        return CaptureKind.DISTRIBUTED
-
-    def _signature(self, part: Any) -> Hashable:
-        if self.kind(part) is CaptureKind.TENSOR:
-            return (part.dtype, part.shape)
-        return tf.type_spec_from_value(part)  # type: ignore[no-any-return]
-
-    def _nest(self, captured: Captured, name: str, value: Any) -> Hashable:
-        if self._is_large(value) or not self.holds_tensors(value):
-            captured.closed[name] = value
-            return self.closed_key(value)
-        key = self._nest_key(value, lambda leaf: self._nest_leaf(captured, name, leaf))
-        return (CaptureKind.NEST, key)
-
-    def _nest_leaf(self, captured: Captured, name: str, leaf: Any) -> Hashable:
-        take = self._take.get(self.kind(leaf))
-        return take(captured, name, leaf) if take else self.closed_key(leaf)
 
     def _nest_key(self, value: Any, leaf_key: Callable[[Any], Hashable]) -> Hashable:
         if self.kind(value) is not CaptureKind.NEST:
@@ -296,9 +270,6 @@ class Capturer:
             if number >= _LARGE:
                 return not passed
         return False
-
-    def _stream(self, captured: Captured, name: str, value: Any) -> Hashable:
-        raise _unreadable(name, value)
 
 
 def _undefined(
@@ -347,7 +318,7 @@ def _unreadable(name: str, value: Any, cell: StepSource | None = None) -> CellEr
             counted = getattr(getattr(node.iter, "func", None), "id", "") == "enumerate"
             if counted and isinstance(target, ast.Tuple):
                 target = target.elts[-1]
-            names = ",".join(target_names(target))
+            names = ",".join(bound_in([target]))
             return CellError(
                 f"Line {node.lineno}: the cell is one step, and the replicas cannot loop over "
                 f"`{name}`.",

@@ -56,8 +56,8 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     settings.say("tracing the cell")
     batch = steps.bind_first_batch()
     traced = steps.programs.traced(steps.cell, steps.namespace, steps.bound)
-    closed = traced.captured.closed.values()
-    used = [leaf for value in closed for leaf in leaves(value)]
+    taken = (*traced.captured.read.values(), *traced.captured.closed.values())
+    used = [leaf for value in taken for leaf in leaves(value)]
     layers = {name for leaf in used for name in layer_names(leaf)}
     models = [model for leaf in used for model in models_in(leaf)]
     how = _how(traced, kinds, settings)

@@ -3,14 +3,52 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _SUPPRESSING = ("suppress", "raises", "assertRaises")
 """Context managers after whose body not all is bound that it binds."""
+
+
+def _in_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Nodes with those under them, without what has names of its own."""
+    waiting = [*nodes][::-1]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        children = [] if isinstance(node, _SCOPES) else [*ast.iter_child_nodes(node)]
+        if isinstance(node, ast.comprehension):
+            children = [node.iter, *node.ifs]
+        elif isinstance(node, ast.AnnAssign) and node.value is None:
+            children = [node.annotation]
+        waiting += children[::-1]
+
+
+def bound_in(nodes: Iterable[ast.AST]) -> list[str]:
+    """The names that some of the nodes may bind, in the order of their first binding."""
+    names: dict[str, None] = {}
+    for node in _in_scope(nodes):
+        if isinstance(node, ast.alias):
+            names[node.asname or node.name.partition(".")[0]] = None
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names[node.id] = None
+        else:  # definitions, `except` and patterns carry names as plain strings
+            carried = (getattr(node, "name", None), getattr(node, "rest", None))
+            names |= dict.fromkeys(name for name in carried if isinstance(name, str))
+    return list(names)
+
+
+def unbound_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that some of the nodes may unbind."""
+    names = set()
+    for node in _in_scope(nodes):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
+            names.add(node.id)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.add(node.name)
+    return names
 
 
 @dataclass(frozen=True)
@@ -31,9 +69,13 @@ class Flow:
         """The same, after a name was deleted."""
         return Flow(self.must - {name}, self.may - {name}, self.dead)
 
-    def unsure(self, unbound: set[str], bound: frozenset[str] = frozenset()) -> Flow:
-        """The same, where `unbound` may be lost and `bound` may be gained."""
-        return Flow(self.must - unbound, self.may | bound, self.dead)
+    def end(self) -> Flow:
+        """The flow behind a statement that control does not pass."""
+        return Flow(may=self.may, dead=True)
+
+    def unsure(self, nodes: Sequence[ast.AST]) -> Flow:
+        """The same, where any part of the nodes may have run."""
+        return Flow(self.must - unbound_in(nodes), self.may.union(bound_in(nodes)), self.dead)
 
 
 def join(*flows: Flow) -> Flow:
@@ -43,92 +85,6 @@ def join(*flows: Flow) -> Flow:
     if not alive:
         return Flow(frozenset(), may, dead=True)
     return Flow(frozenset.intersection(*alive), may)
-
-
-def target_names(target: ast.AST) -> list[str]:
-    """The names that an assignment to `target` binds."""
-    return [
-        node.id
-        for node in ast.walk(target)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    ]
-
-
-def bound_by(statement: ast.stmt) -> list[str]:
-    """The names that a simple statement binds, assignment expressions included."""
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return [import_name(alias) for alias in statement.names]
-    if isinstance(statement, ast.AnnAssign) and statement.value is None:
-        return []
-    names = assignment_expressions(statement)
-    if isinstance(statement, ast.Assign):
-        return names + [name for target in statement.targets for name in target_names(target)]
-    if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
-        return names + target_names(statement.target)
-    return names
-
-
-def assignment_expressions(node: ast.AST) -> list[str]:
-    """The names that assignment expressions in a node bind."""
-    nodes = (node, *_same_scope(node))
-    return [each.target.id for each in nodes if isinstance(each, ast.NamedExpr)]
-
-
-def pattern_names(pattern: ast.pattern) -> list[str]:
-    """The names that a pattern of `match` binds."""
-    return list(dict.fromkeys(name for node in ast.walk(pattern) for name in _own_names(node)))
-
-
-def import_name(alias: ast.alias) -> str:
-    """The name that an import binds."""
-    return alias.asname or alias.name.partition(".")[0]
-
-
-def _same_scope(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes under `node`, without the insides of functions and classes."""
-    waiting = [*ast.iter_child_nodes(node)][::-1]
-    while waiting:
-        found = waiting.pop()
-        yield found
-        if not isinstance(found, _SCOPES):
-            waiting += [*ast.iter_child_nodes(found)][::-1]
-
-
-def unbound_in(nodes: Iterable[ast.stmt]) -> set[str]:
-    """The names that some statement among `nodes` unbinds."""
-    names = set()
-    for node in (found for root in nodes for found in (root, *_same_scope(root))):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
-            names.add(node.id)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            names.add(node.name)
-    return names
-
-
-def bound_in(nodes: Iterable[ast.stmt]) -> frozenset[str]:
-    """The names that some statement among `nodes` may bind."""
-    names: set[str] = set()
-    for node in (found for root in nodes for found in (root, *_same_scope(root))):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names.update(import_name(alias) for alias in node.names)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        else:
-            names.update(_own_names(node))
-    return frozenset(names)
-
-
-def _own_names(node: ast.AST) -> list[str]:
-    """The names that definitions, `except` and patterns carry as plain strings."""
-    carried = (getattr(node, "name", None), getattr(node, "rest", None))
-    return [name for name in carried if isinstance(name, str)]
-
-
-def _suppresses(manager: ast.expr) -> bool:
-    """Returns whether a context manager is known to let its body end early."""
-    function = manager.func if isinstance(manager, ast.Call) else manager
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name in _SUPPRESSING
 
 
 class _Walker(ast.NodeVisitor):
@@ -141,36 +97,32 @@ class _Walker(ast.NodeVisitor):
         self.certain_reads: set[str] = set()
         self.bound: dict[str, int] = {}
         self.plain: set[str] = set()
-        self.passing: set[str] = set()
         self._certain = True
         self._hidden: frozenset[str] = frozenset()
         self._jumps: list[tuple[list[Flow], list[Flow]]] = []
 
-    def run(self, statements: list[ast.stmt]) -> None:
-        for statement in statements:
-            self.visit(statement)
-
-    def _each(self, *nodes: ast.AST | None) -> None:
+    def each(self, *nodes: ast.AST | None) -> None:
+        """Visits nodes in their order."""
         for node in nodes:
             if node is not None:
                 self.visit(node)
 
-    def _perhaps(self, visit: Callable[[], None]) -> None:
+    def _perhaps(self, *nodes: ast.AST | None) -> None:
         """Visits what is not reached in every run."""
         certain, self._certain = self._certain, False
-        visit()
+        self.each(*nodes)
         self._certain = certain
 
-    def _aside(self, visit: Callable[[], None]) -> None:
+    def _aside(self, *nodes: ast.AST) -> None:
         """Visits a part of an expression that may be skipped."""
         before = self.flow
-        self._perhaps(visit)
+        self._perhaps(*nodes)
         self.flow = Flow(before.must, self.flow.may, before.dead)
 
-    def _branch(self, start: Flow, visit: Callable[[], None]) -> Flow:
+    def _branch(self, start: Flow, *nodes: ast.AST) -> Flow:
         """Follow a branch that begins at `start` and return the flow after it."""
         self.flow = start
-        self._perhaps(visit)
+        self._perhaps(*nodes)
         return self.flow
 
     # Names
@@ -183,17 +135,14 @@ class _Walker(ast.NodeVisitor):
             self.certain_reads.add(name)
 
     def _bind(self, name: str, *, passing: bool = False) -> None:
-        (self.passing if passing else self.plain).add(name)
+        if not passing:
+            self.plain.add(name)
         self.bound[name] = self.bound.get(name, 0) + 1
         self.flow = self.flow.bind(name)
 
     def _bind_passing(self, target: ast.AST | None) -> None:
-        if target is None:
-            return
-        names = target_names(target)
         plain = self.plain.copy()
-        self.visit(target)
-        self.passing.update(names)
+        self.each(target)
         self.plain = plain
 
     def visit_Name(self, node: ast.Name) -> None:
@@ -212,48 +161,47 @@ class _Walker(ast.NodeVisitor):
     # Simple statements
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        self._each(node.value, *node.targets)
+        self.each(node.value, *node.targets)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
             self._read(node.target.id, node.lineno)
-            self._each(node.value, node.target)
+            self.each(node.value, node.target)
         else:
-            self._each(node.target, node.value)
+            self.each(node.target, node.value)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         # In a function, annotations of variables are not evaluated.
         if node.value is not None:
-            self._each(node.value, node.target)
+            self.each(node.value, node.target)
         elif not isinstance(node.target, ast.Name):
             self.visit(node.target)
 
     def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
-        for alias in node.names:
-            self._bind(import_name(alias))
+        for name in bound_in(node.names):
+            self._bind(name)
 
     visit_ImportFrom = visit_Import
 
     def visit_Raise(self, node: ast.Raise) -> None:
         self.generic_visit(node)
-        self.flow = Flow(may=self.flow.may, dead=True)
+        self.flow = self.flow.end()
 
     def visit_Break(self, node: ast.Break) -> None:
         self._jumps[-1][0].append(self.flow)
-        self.flow = Flow(may=self.flow.may, dead=True)
+        self.flow = self.flow.end()
 
     def visit_Continue(self, node: ast.Continue) -> None:
         self._jumps[-1][1].append(self.flow)
-        self.flow = Flow(may=self.flow.may, dead=True)
+        self.flow = self.flow.end()
 
     # Definitions
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._each(*node.decorator_list, *node.args.defaults, *node.args.kw_defaults)
-        every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        annotations = [arg.annotation for arg in (*every, node.args.vararg, node.args.kwarg) if arg]
+        self.each(*node.decorator_list, *node.args.defaults, *node.args.kw_defaults)
+        arguments = [each for each in ast.iter_child_nodes(node.args) if isinstance(each, ast.arg)]
         hidden = self._hide_type_parameters(node)
-        self._perhaps(lambda: self._each(*annotations, node.returns))
+        self._perhaps(*(argument.annotation for argument in arguments), node.returns)
         self._hidden = hidden
         self._bind(node.name)
 
@@ -265,17 +213,18 @@ class _Walker(ast.NodeVisitor):
         return hidden
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._each(*node.args.defaults, *node.args.kw_defaults)
+        self.each(*node.args.defaults, *node.args.kw_defaults)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._each(*node.decorator_list)
+        self.each(*node.decorator_list)
         hidden = self._hide_type_parameters(node)
-        self._each(*node.bases, *node.keywords)
+        self.each(*node.bases, *node.keywords)
         inside = _Walker(in_class=True)
-        inside.run(node.body)
+        inside.each(*node.body)
+        certain, self._certain = self._certain, False
         for name, line in inside.reads.items():
-            self._perhaps(partial(self._read, name, line))
-        self._hidden = hidden
+            self._read(name, line)
+        self._hidden, self._certain = hidden, certain
         self._bind(node.name)
 
     def visit_TypeAlias(self, node: ast.AST) -> None:
@@ -288,32 +237,29 @@ class _Walker(ast.NodeVisitor):
         while isinstance(left, ast.BinOp):
             operands.append(left.right)
             left = left.left
-        self._each(left, *reversed(operands))
+        self.each(left, *reversed(operands))
 
     # Expressions that skip some of their parts
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
         self.visit(node.values[0])
-        self._aside(lambda: self._each(*node.values[1:]))
+        self._aside(*node.values[1:])
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        self._each(node.left, node.comparators[0])
-        self._aside(lambda: self._each(*node.comparators[1:]))
+        self.each(node.left, node.comparators[0])
+        self._aside(*node.comparators[1:])
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self.visit(node.test)
         start = self.flow
-        then = self._branch(start, lambda: self.visit(node.body))
-        other = self._branch(start, lambda: self.visit(node.orelse))
-        self.flow = join(then, other)
+        self.flow = join(self._branch(start, node.body), self._branch(start, node.orelse))
 
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
     ) -> None:
         first, hidden = node.generators[0], self._hidden
         self.visit(first.iter)
-        targets = {name for part in node.generators for name in target_names(part.target)}
-        self._hidden = hidden | targets
+        self._hidden = hidden.union(bound_in(part.target for part in node.generators))
         rest: list[ast.AST] = [*first.ifs]
         for part in node.generators[1:]:
             rest += [part.iter, *part.ifs]
@@ -321,7 +267,7 @@ class _Walker(ast.NodeVisitor):
         before = self.flow
         if self._in_class:  # whose names its comprehensions do not see
             self.flow = Flow()
-        self._aside(lambda: self._each(*rest))
+        self._aside(*rest)
         self.flow = before if self._in_class else self.flow
         self._hidden = hidden
 
@@ -334,12 +280,12 @@ class _Walker(ast.NodeVisitor):
         while True:  # without recursion: an `elif` is nested in the one before it
             self.visit(node.test)
             start = self.flow
-            ends.append(self._branch(start, partial(self.run, node.body)))
+            ends.append(self._branch(start, *node.body))
             self.flow, self._certain = start, False
             if len(node.orelse) != 1 or not isinstance(node.orelse[0], ast.If):
                 break
             node = node.orelse[0]
-        self.run(node.orelse)
+        self.each(*node.orelse)
         self._certain = certain
         self.flow = join(*ends, self.flow)
 
@@ -348,11 +294,12 @@ class _Walker(ast.NodeVisitor):
             self.visit(item.context_expr)
             self._bind_passing(item.optional_vars)
         start = self.flow
-        self.run(node.body)
-        if any(_suppresses(item.context_expr) for item in node.items):
-            # As after `try` with handlers that do nothing.
-            left = start.unsure(unbound_in(node.body), bound_in(node.body))
-            self.flow = join(self.flow, left)
+        self.each(*node.body)
+        for manager in (item.context_expr for item in node.items):
+            function = manager.func if isinstance(manager, ast.Call) else manager
+            if getattr(function, "attr", getattr(function, "id", "")) in _SUPPRESSING:
+                # As after `try` with handlers that do nothing.
+                self.flow = join(self.flow, start.unsure(node.body))
 
     def _loop_end(self, node: ast.For | ast.While, done: list[Flow]) -> None:
         """Visits a loop's body and `else`, and joins the ways out.
@@ -360,21 +307,23 @@ class _Walker(ast.NodeVisitor):
         `done` are the places from where the loop may end by itself.
         """
         self._jumps.append(([], []))
-        end = self._branch(self.flow, lambda: self.run(node.body))
+        end = self._branch(self.flow, *node.body)
         breaks, continues = self._jumps.pop()
-        normal = join(*done, end, *continues) if done else Flow(may=end.may, dead=True)
-        other = self._branch(normal, lambda: self.run(node.orelse))
+        normal = join(*done, end, *continues) if done else end.end()
+        other = self._branch(normal, *node.orelse)
         self.flow = join(other, *breaks)
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
         before = self.flow
-        self.flow = self.flow.unsure(unbound_in(node.body), bound_in(node.body))
-        self._perhaps(lambda: self._bind_passing(node.target))
+        self.flow = self.flow.unsure(node.body)
+        certain, self._certain = self._certain, False
+        self._bind_passing(node.target)
+        self._certain = certain
         self._loop_end(node, [before])
 
     def visit_While(self, node: ast.While) -> None:
-        self.flow = self.flow.unsure(unbound_in(node.body), bound_in(node.body))
+        self.flow = self.flow.unsure(node.body)
         self.visit(node.test)
         endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
         self._loop_end(node, [] if endless else [self.flow])
@@ -382,55 +331,45 @@ class _Walker(ast.NodeVisitor):
     def visit_Try(self, node: ast.Try) -> None:
         start = self.flow
         certain, self._certain = self._certain, self._certain and not node.handlers
-        self.run(node.body)
+        self.each(*node.body)
         body, self._certain = self.flow, certain
-        caught = start.unsure(unbound_in(node.body), bound_in(node.body))
-        ends = [self._branch(body, lambda: self.run(node.orelse))]
-        for handler in node.handlers:
-            ends.append(self._branch(caught, partial(self._handler, handler)))
-        after = join(*ends)
+        caught = start.unsure(node.body)
+        handled = [self._branch(caught, handler) for handler in node.handlers]
+        self.flow = join(self._branch(body, *node.orelse), *handled)
         if node.finalbody:
-            after = self._finally(node, start, after)
-        self.flow = after
+            after, entry = self.flow, start.unsure([*node.body, *node.handlers, *node.orelse])
+            end = self._branch(Flow(entry.must, entry.may), *node.finalbody)
+            must = (after.must - unbound_in(node.finalbody)) | (end.must - start.must)
+            self.flow = Flow(must, after.may | end.may, after.dead or end.dead)
 
     def visit_TryStar(self, node: Any) -> None:
         self.visit_Try(node)
 
-    def _handler(self, handler: ast.ExceptHandler) -> None:
-        self._each(handler.type)
-        if handler.name:
-            self._bind(handler.name, passing=True)
-        self.run(handler.body)
-        if handler.name:
-            self.flow = self.flow.unbind(handler.name)
-
-    def _finally(self, node: ast.Try, start: Flow, after: Flow) -> Flow:
-        parts = [*node.body, *node.orelse, *(s for h in node.handlers for s in h.body)]
-        lost = unbound_in(parts)
-        entry = start.unsure(lost, after.may)
-        end = self._branch(Flow(entry.must, entry.may), lambda: self.run(node.finalbody))
-        gone = unbound_in(node.finalbody)
-        must = (after.must - gone) | (end.must - start.must)
-        return Flow(must, after.may | end.may, after.dead or end.dead)
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        self.each(node.type)
+        if node.name:
+            self._bind(node.name, passing=True)
+        self.each(*node.body)
+        if node.name:
+            self.flow = self.flow.unbind(node.name)
 
     def visit_Match(self, node: ast.Match) -> None:
         self.visit(node.subject)
         start, ends = self.flow, []
         for case in node.cases:
-            ends.append(self._branch(start, partial(self._case, case)))
-            start = start.unsure(set(), ends[-1].may)
+            ends.append(self._branch(start, case))
+            start = start.unsure([case.pattern, *([case.guard] if case.guard else [])])
         last = node.cases[-1]
         irrefutable = isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None
         if not irrefutable or last.guard:
             ends.append(start)
         self.flow = join(*ends)
 
-    def _case(self, case: ast.match_case) -> None:
-        self.visit(case.pattern)
-        for name in pattern_names(case.pattern):
+    def visit_match_case(self, node: ast.match_case) -> None:
+        self.visit(node.pattern)
+        for name in bound_in([node.pattern]):
             self._bind(name, passing=True)
-        self._each(case.guard)
-        self.run(case.body)
+        self.each(node.guard, *node.body)
 
 
 @dataclass(frozen=True)
@@ -467,7 +406,7 @@ def analyse(body: list[ast.stmt]) -> Names:
     been refused before.
     """
     walker = _Walker()
-    walker.run(body)
+    walker.each(*body)
     end = walker.flow
     left = tuple(name for name in walker.bound if name in end.may)
     definite = frozenset() if end.dead else end.must & frozenset(left)
@@ -476,7 +415,7 @@ def analyse(body: list[ast.stmt]) -> Names:
         certain=frozenset(walker.certain_reads),
         assigned=left,
         definite=definite,
-        passing=frozenset(walker.passing) - frozenset(walker.plain),
+        passing=frozenset(walker.bound) - walker.plain,
         bindings=walker.bound,
         unbound=frozenset(unbound_in(body)),
     )

@@ -25,14 +25,15 @@ def make_ready(
     Raises:
         CellError: A model that the cell trains was made outside of the scope.
     """
+    taken = {**captured.read, **captured.closed}
     optimizers = {
         name: value
-        for name, value in captured.closed.items()
+        for name, value in taken.items()
         if has_attributes(value, "apply_gradients", "learning_rate")
     }
     models = {
         name: value
-        for name, value in captured.closed.items()
+        for name, value in taken.items()
         if name not in optimizers and not isinstance(value, type)
         if isinstance(value, tf.Module) or has_attributes(value, "trainable_variables")
     }
@@ -71,7 +72,7 @@ def _refuse_outside(name: str, variables: list[Any], strategy: Any) -> None:
             inner, tf.distribute.DistributedValues
         ):
             raise CellError(
-                f"`{name.partition(' in ')[0]}` was made outside of the strategy's scope: its "
+                f"`{name}` was made outside of the strategy's scope: its "
                 "variables have no copy on each replica, and the cell cannot train them.",
                 fix="Make models and optimizers inside of `with strategy.scope():`.",
             )

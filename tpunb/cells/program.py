@@ -117,7 +117,8 @@ class Program:
         roots = capturer.roots(captured)
         self.dependencies = Dependencies(roots, cell.code, namespace)
         self._held = [list(leaves(value)) for value in captured.closed.values()]
-        self._containers = {n: v for n, v in captured.closed.items() if isinstance(v, (list, dict))}
+        taken = {**captured.read, **captured.closed}
+        self._containers = {n: v for n, v in taken.items() if isinstance(v, (list, dict))}
         self._inputs = _inputs(cell, captured, capturer)
         self._function = tf.function(named(self._step(), f"tpu_run_{id(self):x}"))
 
@@ -254,7 +255,7 @@ class Program:
             for name, before in initial.items():
                 refuse_change(name, before, list(leaves(values[name])))
             for name, value in self._containers.items():
-                refuse_symbols(name.partition(" in ")[0], value)  # or of a function
+                refuse_symbols(name, value)
 
         recorder = OutputRecorder(self.cell, self.namespace, self._wanted(), check)
         self._recorders.append(recorder)

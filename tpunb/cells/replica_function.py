@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from ..errors import CellError, nearest
 from .code_names import function_of
-from .names import Names, assignment_expressions, bound_by, pattern_names, target_names
+from .names import Names, bound_in
 from .settings import RunSettings
 from .source import DEFINITIONS, CellSource, StepSource, blocks
 
@@ -124,7 +124,7 @@ def _notes(body: list[ast.stmt], unsure: set[str]) -> Iterator[_Edit]:
         if not inside:
             assert statement.end_lineno is not None
             assert statement.end_col_offset is not None
-            for name in dict.fromkeys(bound_by(statement)):
+            for name in bound_in([statement]):
                 if name in unsure:
                     line, column = statement.end_lineno, statement.end_col_offset
                     yield _insertion(line, column, f"; {_note(name)}")
@@ -134,18 +134,16 @@ def _notes(body: list[ast.stmt], unsure: set[str]) -> Iterator[_Edit]:
 def _entries(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], list[str]]]:
     """The suites of a compound statement, with the names that are bound on the way there."""
     if isinstance(statement, (ast.If, ast.While)):
-        names = assignment_expressions(statement.test)
+        names = bound_in([statement.test])
         yield statement.body, names
         yield statement.orelse, names
     elif isinstance(statement, ast.For):
-        yield statement.body, target_names(statement.target)
+        yield statement.body, bound_in([statement.target])
     elif isinstance(statement, ast.With):
-        targets = (item.optional_vars for item in statement.items if item.optional_vars)
-        yield statement.body, [name for target in targets for name in target_names(target)]
+        yield statement.body, bound_in(statement.items)
     elif isinstance(statement, ast.Match):
         for case in statement.cases:
-            guard = assignment_expressions(case.guard) if case.guard else []
-            yield case.body, [*pattern_names(case.pattern), *guard]
+            yield case.body, bound_in([case.pattern, *([case.guard] if case.guard else [])])
 
 
 def _first_simple(body: list[ast.stmt]) -> ast.stmt | None:

@@ -329,18 +329,16 @@ def _declaration(
     return f"nonlocal {', '.join(names)}" if names else "pass"
 
 
-def _assigned(scope: Scope) -> frozenset[str]:
+def _assigned(scope: Scope) -> set[str]:
     """The names that the statements of a scope bind or unbind."""
-    return bound_in(scope.body) | unbound_in(scope.body)
+    return unbound_in(scope.body).union(bound_in(scope.body))
 
 
-def _locals(scope: Scope) -> frozenset[str]:
+def _locals(scope: Scope) -> set[str]:
     """The names of a function that are its own; a class has none that others see."""
     if isinstance(scope, ast.ClassDef):
-        return frozenset()
-    arguments = scope.args
-    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    named = {arg.arg for arg in (*every, arguments.vararg, arguments.kwarg) if arg is not None}
+        return set()
+    named = {each.arg for each in ast.iter_child_nodes(scope.args) if isinstance(each, ast.arg)}
     outer = {
         name
         for node in ast.walk(scope)

@@ -297,11 +297,9 @@ def why_new_program(last: Program, captured: Captured, options: OutputOptions) -
     for name in (*captured.key, *last.names):
         now, before = captured.key.get(name), last.names.get(name)
         if now != before:
-            inner, _, function = name.partition(" in ")
-            subject = f"`{inner}`, which `{function}` reads," if function else f"`{inner}`"
             value = captured.closed.get(name)
             return _sentence(
-                subject, _of_key(before, last.closed.get(name)), _of_key(now, value), value
+                f"`{name}`", _of_key(before, last.closed.get(name)), _of_key(now, value), value
             )
     if options != last.options:
         return "its results are combined in another way"
