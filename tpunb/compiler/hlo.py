@@ -62,34 +62,30 @@ class Shape:
 @functools.lru_cache(maxsize=4096)
 def leaves(text: str) -> tuple[Shape, ...]:
     """The arrays of a shape, which may be a tuple of tuples, in order."""
-    return tuple(map(_shape, _ARRAY.finditer(_COMMENT.sub("", text))))
+    found = []
+    for match in _ARRAY.finditer(_COMMENT.sub("", text)):
+        layout = match["layout"] or ""
+        tiles, space = _TILE.search(layout), _SPACE.search(layout)
+        found.append(
+            Shape(
+                match["dtype"],
+                tuple(int(size.strip("<= ?") or 0) for size in match["sizes"].split(",") if size),
+                numbers(match["order"] or ""),
+                tuple(
+                    # `*` joins an axis to the next one.
+                    tuple(1 if size in ("*", "-1") else int(size) for size in tile.split(","))
+                    for tile in (tiles[1][1:-1].split(")(") if tiles else ())
+                ),
+                int(space[1]) if space else 0,
+                match[0].partition("]")[2],
+            )
+        )
+    return tuple(found)
 
 
-def parsed(text: str) -> Shape | None:
-    """The only array of a shape, or None for a tuple or a token."""
-    found = leaves(text)
-    return found[0] if len(found) == 1 and not text.startswith("(") else None
-
-
-def _shape(match: re.Match[str]) -> Shape:
-    sizes = tuple(int(size.strip("<= ?") or 0) for size in match["sizes"].split(",") if size)
-    order = tuple(int(axis) for axis in (match["order"] or "").split(",") if axis)
-    layout = match["layout"] or ""
-    tiles = _TILE.search(layout)
-    space = _SPACE.search(layout)
-    return Shape(
-        match["dtype"],
-        sizes,
-        order,
-        tuple(map(_tile, tiles[1][1:-1].split(")("))) if tiles else (),
-        int(space[1]) if space else 0,
-        match[0].partition("]")[2],
-    )
-
-
-def _tile(text: str) -> tuple[int, ...]:
-    # `*` joins an axis to the next one.
-    return tuple(1 if size in ("*", "-1") else int(size) for size in text.split(","))
+def numbers(text: str) -> tuple[int, ...]:
+    """The numbers of a list in the text of a program."""
+    return tuple(int(part) for part in text.split(",") if part)
 
 
 _HEAD = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\{$")
@@ -144,52 +140,45 @@ class Instruction:
     @property
     def node(self) -> str:
         """The node of TensorFlow's that it was made for; empty where none is known."""
-        found = _OP_NAME.search(self.rest)
-        return found[1] if found else ""
+        return self.attribute(_OP_NAME)
 
     @property
     def cycles(self) -> int | None:
         """The compiler's estimate; None where it makes none."""
-        found = _CYCLES.search(self.rest)
-        return int(found[1]) if found else None
+        found = self.attribute(_CYCLES)
+        return int(found) if found else None
 
     @property
     def called(self) -> Mapping[str, str]:
         """The computations that it runs, by what they are to it."""
         found = dict(_CALLED.findall(self.rest))
-        if branches := _BRANCHES.search(self.rest):
-            names = [name.strip().lstrip("%") for name in branches[1].split(",")]
+        if branches := self.attribute(_BRANCHES):
+            names = [name.strip().lstrip("%") for name in branches.split(",")]
             found.update({f"branch {number}": name for number, name in enumerate(names)})
         return found
 
     @property
-    def known_trips(self) -> int | None:
-        """The number of a loop's turns, where the compiler noted it."""
-        found = _TRIPS.search(self.rest)
-        return int(found[1]) if found else None
-
-    @property
     def index(self) -> int:
         """The index of the tuple's element that it takes."""
-        found = _INDEX.search(self.rest)
-        return int(found[1]) if found else 0
+        return int(self.attribute(_INDEX) or 0)
 
     @property
     def target(self) -> str:
         """The target of a custom call."""
-        found = _TARGET.search(self.rest)
-        return found[1] if found else ""
+        return self.attribute(_TARGET)
 
     @property
     def group_size(self) -> int | None:
         """The number of cores that take part in a collective; None if all do."""
-        found = _GROUPS.search(self.rest)
-        if not found:
-            return None
-        text = found[1]
+        text = self.attribute(_GROUPS)
         if text.startswith("["):
             return int(text.strip("[]").split(",")[1])
-        return text[2:].partition("}")[0].count(",") + 1
+        return text[2:].partition("}")[0].count(",") + 1 if text else None
+
+    def attribute(self, pattern: re.Pattern[str]) -> str:
+        """The first group of a pattern in what stands behind the operands; else empty."""
+        found = pattern.search(self.rest)
+        return found[1] if found else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +202,11 @@ class Computation:
     def root(self) -> Instruction:
         """Its result."""
         return next((one for one in self.instructions if one.root), self.instructions[-1])
+
+    def shape(self, name: str) -> Shape | None:
+        """The first array that an instruction gives; None where the text does not show it."""
+        found = self.by_name.get(name)
+        return found.results[0] if found is not None and found.results else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,28 +233,24 @@ class Module:
         """
         found: dict[str, str] = {}
         for computation in self.computations.values():
-            found |= _nodes(computation, self.computations)
+            instructions = computation.instructions
+            found |= {one.name: _own_node(one, self) for one in instructions}
+            passed_on = {one.name for one in instructions if one.opcode in _NO_WORK}
+            working = [one for one in instructions if one.name not in passed_on]
+            for one in working:
+                if not found[one.name]:
+                    before = (found.get(name) for name in one.operands if name not in passed_on)
+                    found[one.name] = next(filter(None, before), "")
+            for one in reversed(working):
+                for name in one.operands:
+                    if name not in passed_on and not found.get(name):
+                        found[name] = found[one.name]
         return found
 
 
-def _nodes(computation: Computation, others: Mapping[str, Computation]) -> dict[str, str]:
-    instructions = computation.instructions
-    found = {one.name: _own_node(one, others) for one in instructions}
-    passed_on = {one.name for one in instructions if one.opcode in _NO_WORK}
-    for one in instructions:
-        if not found[one.name] and one.name not in passed_on:
-            before = (found.get(name) for name in one.operands if name not in passed_on)
-            found[one.name] = next(filter(None, before), "")
-    for one in reversed(instructions):
-        for name in one.operands if one.name not in passed_on else ():
-            if name not in passed_on and not found.get(name):
-                found[name] = found[one.name]
-    return found
-
-
-def _own_node(instruction: Instruction, others: Mapping[str, Computation]) -> str:
+def _own_node(instruction: Instruction, module: Module) -> str:
     """An instruction's node: of a fusion, that of its heaviest part."""
-    inner = others.get(instruction.called.get("calls", ""))
+    inner = module.computations.get(instruction.called.get("calls", ""))
     if instruction.opcode != "fusion" or inner is None:
         return instruction.node
     heavy = next((one for one in inner.instructions if one.opcode in PRODUCTS), None)
@@ -274,39 +264,27 @@ def parse(text: str) -> Module:
     Raises:
         ValueError: It has no entry.
     """
-    lines = iter(_BROKEN.sub(" ", text).splitlines())
-    head = next(lines, "")
-    computations: dict[str, Computation] = {}
-    entry = None
+    head, *lines = _BROKEN.sub(" ", text).splitlines() or [""]
+    found: dict[str, list[Instruction]] = {}
+    entry, inside = "", None
     for line in lines:
-        match = _HEAD.match(line)
-        if match is None or line.startswith(" "):
-            continue
-        computation = Computation(match[2], tuple(_instructions(lines)))
-        computations[computation.name] = computation
-        if match[1]:
-            entry = computation
-    if entry is None:
+        if match := _HEAD.match(line):
+            inside = found[match[2]] = []
+            entry = match[2] if match[1] else entry
+        elif line.startswith("}"):
+            inside = None
+        elif inside is not None and (instruction := _instruction(line)):
+            inside.append(instruction)
+    if not entry:
         raise ValueError("The program has no entry.")
-    return Module(computations, entry, _aliases(head))
-
-
-def _aliases(head: str) -> dict[int, int]:
-    start = head.find("input_output_alias={")
-    if start < 0:
-        return {}
-    end = head.find(" }", start)
-    found = _ALIASES.findall(head[start : end + 2])
-    return {int(result.split(",")[0] or 0): int(argument) for result, argument in found}
-
-
-def _instructions(lines: Iterator[str]) -> Iterator[Instruction]:
-    for line in lines:
-        if line.startswith("}"):
-            return
-        instruction = _instruction(line)
-        if instruction is not None:
-            yield instruction
+    computations = {name: Computation(name, tuple(listed)) for name, listed in found.items()}
+    _, _, aliases = head.partition("input_output_alias={")
+    pairs = _ALIASES.findall(aliases.partition(" }")[0])
+    return Module(
+        computations,
+        computations[entry],
+        {int(result.split(",")[0] or 0): int(argument) for result, argument in pairs},
+    )
 
 
 def _instruction(line: str) -> Instruction | None:
@@ -342,6 +320,7 @@ def _closing(line: str, opened: int) -> int:
 
 
 _NUMBER = re.compile(r"-?\d+")
+_DIRECTION = re.compile(r"direction=(LT|LE)\b")
 
 
 def trips(loop: Instruction, around: Computation, module: Module) -> int | None:
@@ -352,68 +331,37 @@ def trips(loop: Instruction, around: Computation, module: Module) -> int | None:
         around: The computation that it is in.
         module: The program.
     """
-    if loop.known_trips is not None:
-        return loop.known_trips
-    condition = module.computations.get(loop.called.get("condition", ""))
-    body = module.computations.get(loop.called.get("body", ""))
-    if condition is None or body is None:
+    if known := loop.attribute(_TRIPS):
+        return int(known)
+    called = loop.called
+    try:
+        condition, body = (module.computations[called[kind]] for kind in ("condition", "body"))
+        counter, limit = condition.root.operands
+        count, state = condition.by_name[counter], around.by_name[loop.operands[0]]
+        begin = _constant(state.operands[count.index], around)
+        added = body.by_name[body.root.operands[count.index]]
+    except (LookupError, ValueError):  # a loop of another form
         return None
-    compared = _compared(condition)
-    if compared is None:
+    opcodes = count.opcode, state.opcode, body.root.opcode, added.opcode
+    if opcodes != ("get-tuple-element", "tuple", "tuple", "add"):
         return None
-    index, limit, inclusive = compared
-    begin = _initial(loop, around, index)
-    step = _step(body, index)
-    if begin is None or not step or step < 0:
+    end = _constant(limit, condition)
+    steps = [_constant(name, body) for name in added.operands]
+    step = next((one for one in steps if one is not None), 0)
+    direction = condition.root.attribute(_DIRECTION)
+    if begin is None or end is None or step <= 0 or not direction:
         return None
-    return max(-(-(limit + inclusive - begin) // step), 0)
+    return max(-(-(end + (direction == "LE") - begin) // step), 0)
 
 
-def _compared(condition: Computation) -> tuple[int, int, bool] | None:
-    """Return the compared element of a loop's state, its limit, and whether equality counts."""
-    root = condition.root
-    if root.opcode == "fusion" or len(root.operands) != 2:
-        return None
-    direction = re.search(r"direction=(\w+)", root.rest)
-    counter, limit = (condition.by_name.get(name) for name in root.operands)
-    if counter is None or limit is None or direction is None:
-        return None
-    value = _constant(limit)
-    if counter.opcode != "get-tuple-element" or value is None or direction[1] not in {"LT", "LE"}:
-        return None
-    return counter.index, value, direction[1] == "LE"
-
-
-def _initial(loop: Instruction, around: Computation, index: int) -> int | None:
-    state = around.by_name.get(loop.operands[0])
-    if state is None or state.opcode != "tuple" or index >= len(state.operands):
-        return None
-    return _value(state.operands[index], around)
-
-
-def _step(body: Computation, index: int) -> int | None:
-    root = body.root
-    if root.opcode != "tuple" or index >= len(root.operands):
-        return None
-    added = body.by_name.get(root.operands[index])
-    if added is None or added.opcode != "add":
-        return None
-    values = [_value(name, body) for name in added.operands]
-    return next((value for value in values if value is not None), None)
-
-
-def _value(name: str, computation: Computation) -> int | None:
-    """The number that an instruction gives, through copies."""
+def _constant(name: str, computation: Computation) -> int | None:
+    """The number that an instruction gives, through copies; None where it is no constant."""
     found = computation.by_name.get(name)
     while found is not None and found.opcode in {"copy", "bitcast"} and found.operands:
         found = computation.by_name.get(found.operands[0])
-    return _constant(found) if found is not None else None
-
-
-def _constant(instruction: Instruction) -> int | None:
-    if instruction.opcode != "constant" or not _NUMBER.fullmatch(instruction.argument):
+    if found is None or found.opcode != "constant" or not _NUMBER.fullmatch(found.argument):
         return None
-    return int(instruction.argument)
+    return int(found.argument)
 
 
 _GROUPED = re.compile(r"(?:feature|batch)_group_count=(\d+)")
@@ -425,45 +373,41 @@ _LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
-def products(
-    instruction: Instruction, module: Module, around: Computation | None = None
+def parts(
+    instruction: Instruction, around: Computation, module: Module
 ) -> Iterator[tuple[Instruction, Computation]]:
-    """The products that an instruction consists of, in fusions within it too.
+    """What an instruction consists of: of a fusion its parts, those of fusions within it too.
 
     Args:
         instruction: The instruction.
+        around: The computation that it is in.
         module: The program.
-        around: The computation that it is in, by default the program's entry.
+
+    Yields:
+        Each part, and the computation that it is in.
     """
-    if instruction.opcode in PRODUCTS:
-        yield instruction, around or module.entry
-    elif instruction.opcode == "fusion":
-        inner = module.computations.get(instruction.called.get("calls", ""))
-        for one in inner.instructions if inner else ():
-            yield from products(one, module, inner)
+    if instruction.opcode != "fusion":
+        yield instruction, around
+    elif inner := module.computations.get(instruction.called.get("calls", "")):
+        for one in inner.instructions:
+            yield from parts(one, inner, module)
 
 
 def is_depthwise(product: Instruction) -> bool:
     """Return whether a convolution's groups are too narrow for the matrix unit to sum anything."""
-    groups, labels = _GROUPED.search(product.rest), _RESULT_LABELS.search(product.rest)
-    if groups is None or labels is None:
+    groups, labels = product.attribute(_GROUPED), product.attribute(_RESULT_LABELS)
+    if not groups or not labels:
         return False
-    return product.results[0].sizes[labels[1].index("f")] < _NARROW * int(groups[1])
+    return product.results[0].sizes[labels.index("f")] < _NARROW * int(groups)
 
 
 def multiplications(product: Instruction, inside: Computation) -> float:
     """Return the number of multiplications of a product; 0 where the text does not show it."""
-    shapes = [_shape_of(inside.by_name.get(name)) for name in product.operands[:2]]
-    if len(shapes) < 2 or None in shapes:
+    left, right = (inside.shape(name) for name in product.operands[:2])
+    if left is None or right is None:
         return 0.0
-    left, right = (shape.sizes for shape in shapes if shape is not None)
     result = math.prod(product.results[0].sizes)
-    if found := _LABELS.search(product.rest):
-        return result * math.prod(right) / max(right[found[1].index("o")], 1)
-    found = _CONTRACTED.search(product.rest)
-    axes = [int(axis) for axis in found[1].split(",") if axis] if found else []
-    return float(result * math.prod(left[axis] for axis in axes))
-
-
-def _shape_of(instruction: Instruction | None) -> Shape | None:
-    return instruction.results[0] if instruction is not None and instruction.results else None
+    if labels := product.attribute(_LABELS):
+        return result * math.prod(right.sizes) / max(right.sizes[labels.index("o")], 1)
+    axes = numbers(product.attribute(_CONTRACTED))
+    return float(result * math.prod(left.sizes[axis] for axis in axes))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import linecache
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tpunb.compiler.hlo import Computation, Instruction, Module, Shape
 from tpunb.compiler.libtpu import Compiled
-from tpunb.compiler.lowered import Origins, Parameters, unmarked
+from tpunb.compiler.lowered import Prepared, unmarked
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, ProgramMemory, Share
@@ -26,53 +28,36 @@ _INDICES = re.compile(r'"indices":\[([^\]]*)\]')
 _PAIR = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}\)")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Live:
-    """A buffer that is alive at the peak.
+    """A buffer of a scheduled computation.
 
     Attributes:
         shape: Its shape.
         instruction: What made it.
+        begin: The instruction from which on it is alive, by number.
+        end: The last one.
         parameter: Its number, where it is an argument; else None.
         output: Whether it is, or becomes, a result.
     """
 
     shape: Shape
     instruction: Instruction
+    begin: int = 0
+    end: int = 0
     parameter: int | None = None
     output: bool = False
-
-
-@dataclasses.dataclass(slots=True)
-class _Buffer:
-    shape: Shape
-    instruction: Instruction
-    begin: int
-    end: int
-    parameter: int | None = None
-    output: bool = False
-    inner: tuple[Live, ...] = ()
 
     @property
     def size(self) -> int:
+        """Its bytes in HBM."""
         return self.shape.padded if self.shape.space == 0 else 0
-
-
-Value = Sequence["int | Value"]
 
 
 def alive_at_peak(module: Module) -> list[Live]:
     """The buffers in HBM that are alive when they take most, largest first."""
-    found = _peak(module, module.entry, entry=True)
+    found = _Sweep(module, module.entry, entry=True).at_peak()
     return sorted(found, key=lambda one: one.shape.padded, reverse=True)
-
-
-def _peak(module: Module, computation: Computation, *, entry: bool) -> list[Live]:
-    sweep = _Sweep(module, computation, entry=entry)
-    sizes = sweep.sizes()
-    if not sizes:
-        return []
-    return sweep.alive(max(range(len(sizes)), key=sizes.__getitem__))
 
 
 class _Sweep:
@@ -80,144 +65,106 @@ class _Sweep:
 
     def __init__(self, module: Module, computation: Computation, *, entry: bool) -> None:
         self._module, self._computation, self._entry = module, computation, entry
-        self._buffers: list[_Buffer] = []
-        self._values: dict[str, list[int]] = {}
+        self._buffers: list[Live] = []
+        self._values: dict[str, list[Live]] = {}
         self._bodies: dict[int, list[Live]] = {}
         for time, instruction in enumerate(computation.instructions):
             self._see(time, instruction)
-        self._return(len(computation.instructions))
+        for place, buffer in enumerate(self._values.get(computation.root.name, ())):
+            buffer.end = len(computation.instructions)
+            buffer.output = entry
+            if entry and place in module.aliases and buffer.parameter is None:
+                # It is written over the argument, which is counted already.
+                buffer.shape = dataclasses.replace(buffer.shape, space=-1)
 
-    def sizes(self) -> list[int]:
-        """The bytes that are alive at each instruction."""
+    def at_peak(self) -> list[Live]:
+        """The buffers that are alive when they take most, those of a loop's body among them."""
         steps = [0] * (len(self._computation.instructions) + 2)
         for buffer in self._buffers:
             steps[buffer.begin] += buffer.size
             steps[buffer.end + 1] -= buffer.size
-        total, sizes = 0, []
-        for time, step in enumerate(steps[:-2]):
-            total += step
-            inner = sum(one.shape.padded for one in self._bodies.get(time, ()))
-            sizes.append(total + inner)
-        return sizes
-
-    def alive(self, time: int) -> list[Live]:
-        """Return the buffers that are alive at an instruction."""
-        own = [
-            Live(one.shape, one.instruction, one.parameter, one.output)
-            for one in self._buffers
-            if one.begin <= time <= one.end and one.size
+        sizes = [
+            own + sum(one.size for one in self._bodies.get(time, ()))
+            for time, own in enumerate(itertools.accumulate(steps[:-2]))
         ]
-        return own + self._bodies.get(time, [])
+        if not sizes:
+            return []
+        peak = max(range(len(sizes)), key=sizes.__getitem__)
+        alive = [one for one in self._buffers if one.begin <= peak <= one.end and one.size]
+        return alive + self._bodies.get(peak, [])
 
     def _see(self, time: int, instruction: Instruction) -> None:
         for operand in instruction.operands:
             for buffer in self._values.get(operand, ()):
-                self._buffers[buffer].end = max(self._buffers[buffer].end, time)
+                buffer.end = max(buffer.end, time)
         self._values[instruction.name] = list(self._given(time, instruction))
         bodies = [
-            found
+            _Sweep(self._module, self._module.computations[name], entry=False).at_peak()
             for kind, name in instruction.called.items()
-            if kind == "body" or kind.startswith(("branch", "true", "false", "called"))
-            if (found := self._body(name))
+            if kind.startswith(("body", "branch", "true", "false", "called"))
+            if name in self._module.computations
         ]
-        if bodies:  # of branches, the one that takes most
-            self._bodies[time] = max(bodies, key=lambda one: sum(x.shape.padded for x in one))
+        if any(bodies):  # of branches, the one that takes most
+            self._bodies[time] = max(bodies, key=lambda one: sum(x.size for x in one))
 
-    def _body(self, name: str) -> list[Live]:
-        computation = self._module.computations.get(name)
-        return _peak(self._module, computation, entry=False) if computation else []
-
-    def _given(self, time: int, instruction: Instruction) -> Iterator[int]:
+    def _given(self, time: int, instruction: Instruction) -> Iterator[Live]:
         """The buffers of an instruction's results, flat."""
-        opcode, operands = instruction.opcode, instruction.operands
-        known = [self._values.get(operand, []) for operand in operands]
+        opcode = instruction.opcode
+        known = [self._values.get(operand, []) for operand in instruction.operands]
         if opcode == "parameter":
             yield from self._parameter(time, instruction)
         elif opcode == "tuple":
-            yield from (buffer for one in known for buffer in one)
+            yield from itertools.chain(*known)
         elif opcode == "get-tuple-element":
-            yield from self._element(instruction)
+            # A tuple in the tuple is counted by how many arrays are before it.
+            source = self._computation.by_name.get(instruction.operands[0])
+            parts, index = _parts(source.shape) if source else [], instruction.index
+            before, width = sum(parts[:index]), parts[index] if index < len(parts) else 1
+            yield from known[0][before : before + width]
         elif opcode == "while" or (opcode in _ALIASES and known):
             yield from known[0][: len(instruction.results)]
         elif opcode.endswith("-start") and opcode not in _IN_PLACE:
-            yield from self._begun(time, instruction, known)
+            # What it takes is among its results, which wait for its end.
+            sources = list(itertools.chain(*known))
+            for shape in instruction.results:
+                same = next((one for one in sources if one.shape == shape), None)
+                if same is not None:
+                    sources.remove(same)
+                yield same or self._new(time, instruction, shape)
         elif opcode.endswith("-done") and known:
-            yield from self._finished(instruction, known[0])
+            # The last of its shape among what was started, as sources come first.
+            for shape in instruction.results:
+                yield from [one for one in known[0] if one.shape == shape][-1:]
         else:
             yield from self._made(time, instruction, known)
 
-    def _parameter(self, time: int, instruction: Instruction) -> Iterator[int]:
-        number = int(instruction.argument) if instruction.argument.isdigit() else 0
+    def _parameter(self, time: int, instruction: Instruction) -> Iterator[Live]:
         for shape in instruction.results:
             if self._entry:  # the caller keeps them for as long as the program runs
                 buffer = self._new(0, instruction, shape)
-                self._buffers[buffer].end = len(self._computation.instructions)
-                self._buffers[buffer].parameter = number
+                buffer.end = len(self._computation.instructions)
+                buffer.parameter = int(instruction.argument)
                 yield buffer
             else:
                 yield self._new(time, instruction, dataclasses.replace(shape, space=-1))
 
-    def _element(self, instruction: Instruction) -> Iterator[int]:
-        """A part of a tuple; a tuple in it is counted by how many arrays are before it."""
-        source = self._computation.by_name.get(instruction.operands[0])
-        values = self._values.get(instruction.operands[0], [])
-        if source is None:
-            return
-        parts = _parts(source.shape)
-        before = sum(parts[: instruction.index])
-        width = parts[instruction.index] if instruction.index < len(parts) else 1
-        yield from values[before : before + width]
-
-    def _begun(
-        self, time: int, instruction: Instruction, known: Sequence[list[int]]
-    ) -> Iterator[int]:
-        """Something asynchronous: what it takes is among its results, which wait for its end."""
-        sources = [buffer for one in known for buffer in one]
-        for shape in instruction.results:
-            same = next((one for one in sources if self._buffers[one].shape == shape), None)
-            if same is None:
-                yield self._new(time, instruction, shape)
-            else:
-                sources.remove(same)
-                yield same
-
-    def _finished(self, instruction: Instruction, started: list[int]) -> Iterator[int]:
-        """The results among what was started; the last of its shape, as sources come first."""
-        for shape in instruction.results:
-            yield from [one for one in started if self._buffers[one].shape == shape][-1:]
-
     def _made(
-        self, time: int, instruction: Instruction, known: Sequence[list[int]]
-    ) -> Iterator[int]:
+        self, time: int, instruction: Instruction, known: Sequence[list[Live]]
+    ) -> Iterator[Live]:
+        """New buffers, or those of operands in whose place the results are written."""
         shared = _shared(instruction)
         for place, shape in enumerate(instruction.results):
-            operand = shared.get(place)
-            sources = known[operand] if operand is not None and operand < len(known) else []
-            if sources and self._fits(sources[0], shape, time):
-                yield sources[0]
-            else:
-                yield self._new(time, instruction, shape)
+            operand = shared.get(place, len(known))
+            fitting = [
+                one
+                for one in (known[operand][:1] if operand < len(known) else ())
+                if one.shape.padded == shape.padded and one.shape.space == shape.space
+            ]
+            yield from fitting or [self._new(time, instruction, shape)]
 
-    def _fits(self, buffer: int, shape: Shape, time: int) -> bool:
-        """Return whether a result can lie where an operand does."""
-        before = self._buffers[buffer]
-        return before.shape.padded == shape.padded and before.shape.space == shape.space
-
-    def _new(self, time: int, instruction: Instruction, shape: Shape) -> int:
-        self._buffers.append(_Buffer(shape, instruction, time, time))
-        return len(self._buffers) - 1
-
-    def _return(self, end: int) -> None:
-        results = self._values.get(self._computation.root.name, [])
-        for place, number in enumerate(results):
-            buffer = self._buffers[number]
-            buffer.end = end
-            if not self._entry:
-                continue
-            buffer.output = True
-            if place in self._module.aliases and buffer.parameter is None:
-                # It is written over the argument, which is counted already.
-                buffer.shape = dataclasses.replace(buffer.shape, space=-1)
+    def _new(self, time: int, instruction: Instruction, shape: Shape) -> Live:
+        self._buffers.append(Live(shape, instruction, time, time))
+        return self._buffers[-1]
 
 
 def _shared(instruction: Instruction) -> Mapping[int, int]:
@@ -244,14 +191,9 @@ def _parts(shape: str) -> list[int]:
     for place, character in enumerate(shape):
         depth += (character in "([{") - (character in ")]}")
         if (depth == 1 and character == ",") or (depth == 0 and character == ")"):
-            text = shape[begin:place]
-            parts.append(_arrays(text))
+            parts.append(len(re.findall(r"\w+\[", shape[begin:place])))
             begin = place + 1
     return parts or [1]
-
-
-def _arrays(text: str) -> int:
-    return len(re.findall(r"\w+\[", text))
 
 
 _MOST = 20
@@ -262,68 +204,46 @@ _NO_BUFFERS = frozenset(
 
 
 def described(
-    compiled: Compiled,
-    module: Module | None,
-    parameters: Parameters,
-    origins: Origins,
-    target: Target,
+    compiled: Compiled, module: Module | None, prepared: Prepared, target: Target
 ) -> ProgramMemory:
     """Return the memory that a compiled program takes.
 
     Args:
         compiled: What libtpu says.
         module: Its program; None where there is none.
-        parameters: Its arguments.
-        origins: Where its instructions came from.
+        prepared: What it was compiled from.
         target: What it was compiled for.
     """
     alive = alive_at_peak(module) if module else []
-    buffers = [_buffer(one, module, parameters, origins) for one in alive if module]
-    variables = sum(one.padded_bytes for one in buffers if one.kind == "variable")
+    buffers = [_buffer(one, module, prepared) for one in alive if module]
     results = compiled.outputs - compiled.aliased
-    temporaries = max(compiled.peak - compiled.arguments - results, 0)
     return ProgramMemory(
         peak=compiled.peak,
         available=target.hardware.usable_bytes,
         data_sheet=target.tpu.hbm_bytes,
         arguments=compiled.arguments,
-        variables=variables,
+        variables=sum(one.padded_bytes for one in buffers if one.kind == "variable"),
         outputs=results,
-        temporaries=temporaries,
+        temporaries=max(compiled.peak - compiled.arguments - results, 0),
         code=compiled.code,
         largest=tuple(buffers[:_MOST]),
-        padding=tuple(_padding(module, parameters, origins))[:_MOST] if module else (),
-        by_line=_summed(buffers, lambda one: one.line),
-        by_layer=_summed(buffers, lambda one: one.layer),
+        padding=tuple(_padding(module, prepared)[:_MOST]) if module else (),
+        by_line=_summed((one.line, one.padded_bytes) for one in buffers),
+        by_layer=_summed((one.layer, one.padded_bytes) for one in buffers),
     )
 
 
-def line_name(line: SourceLine) -> str:
-    """A line's code, for a reader."""
-    return linecache.getline(line.file, line.line).strip() or f"line {line.line}"
-
-
-def _buffer(live: Live, module: Module, parameters: Parameters, origins: Origins) -> Buffer:
-    if live.parameter is not None and live.parameter < len(parameters):
-        name, variable = parameters[live.parameter]
-        kind = "variable" if variable else "argument"
-        layer = origins.layer(name)
-        return _of_shape(live.shape, kind, name, None, layer, kind)
-    kind = "output" if live.output else "temporary"
-    return _made(live.shape, live.instruction, module, origins, kind)
-
-
-def _made(
-    shape: Shape, instruction: Instruction, module: Module, origins: Origins, kind: str
-) -> Buffer:
-    node = module.nodes[instruction.name]
-    operation = origins.operation(node) or instruction.opcode
-    return _of_shape(shape, operation, node, origins.line(node), origins.layer(node), kind)
-
-
-def _of_shape(
-    shape: Shape, operation: str, node: str, line: SourceLine | None, layer: str, kind: str
-) -> Buffer:
+def _buffer(live: Live, module: Module, prepared: Prepared) -> Buffer:
+    origins, shape = prepared.origins, live.shape
+    if live.parameter is not None and live.parameter < len(prepared.parameters):
+        node, variable = prepared.parameters[live.parameter]
+        operation = kind = "variable" if variable else "argument"
+        line = None
+    else:
+        node = module.nodes[live.instruction.name]
+        operation = origins.operation(node) or live.instruction.opcode
+        kind = "output" if live.output else "temporary"
+        line = origins.line(node)
     return Buffer(
         shape.sizes,
         shape.dtype,
@@ -332,48 +252,50 @@ def _of_shape(
         operation,
         unmarked(node),
         line,
-        layer,
+        origins.layer(node),
         kind,
         shape.text,
     )
 
 
-def _padding(module: Module, parameters: Parameters, origins: Origins) -> list[Buffer]:
+def _padding(module: Module, prepared: Prepared) -> list[Buffer]:
     """The buffers with most padding, in the whole program, each shape of a node once."""
+    written: list[Live] = []
+    pending = [module.entry]
+    while pending:
+        for one in pending.pop().instructions:
+            if one.opcode not in _NO_BUFFERS:
+                written += [Live(shape, one) for shape in one.results if shape.space == 0]
+            if one.opcode == "while":
+                pending.append(module.computations[one.called["body"]])
+    written += [
+        Live(one.results[0], one, parameter=int(one.argument))
+        for one in module.entry.instructions
+        if one.opcode == "parameter" and one.results
+    ]
     found: dict[tuple[str, str], Buffer] = {}
-    for instruction, shape in _in_hbm(module):
-        buffer = _made(shape, instruction, module, origins, "temporary")
+    for live in written:
+        buffer = _buffer(live, module, prepared)
         found.setdefault((buffer.node, buffer.text), buffer)
-    for instruction in module.entry.instructions:
-        if instruction.opcode == "parameter" and instruction.results:
-            live = Live(instruction.results[0], instruction, int(instruction.argument))
-            buffer = _buffer(live, module, parameters, origins)
-            found.setdefault((buffer.node, buffer.text), buffer)
     wasteful = [one for one in found.values() if one.factor > _PADDED]
     return sorted(wasteful, key=lambda one: one.wasted, reverse=True)
 
 
-def _in_hbm(module: Module) -> Iterator[tuple[Instruction, Shape]]:
-    """Return the values that the scheduled computations write to HBM."""
-    pending = [module.entry]
-    while pending:
-        for instruction in pending.pop().instructions:
-            if instruction.opcode not in _NO_BUFFERS:
-                yield from ((instruction, one) for one in instruction.results if one.space == 0)
-            if instruction.opcode == "while":
-                pending.append(module.computations[instruction.called["body"]])
-
-
-def _summed(
-    buffers: Iterable[Buffer], key: Callable[[Buffer], SourceLine | str | None]
-) -> tuple[Share, ...]:
+def _summed(parts: Iterable[tuple[SourceLine | str | None, int]]) -> tuple[Share, ...]:
     sums: collections.Counter[SourceLine | str] = collections.Counter()
-    for buffer in buffers:
-        if place := key(buffer):
-            sums[place] += buffer.padded_bytes
-    return tuple(
-        Share(place, memory=size)
-        if isinstance(place, str)
-        else Share(line_name(place), place, memory=size)
-        for place, size in sums.most_common()
-    )
+    for place, size in parts:
+        if place:
+            sums[place] += size
+    return tuple(share(place, memory=size) for place, size in sums.most_common())
+
+
+def share(place: SourceLine | str, **figures: Any) -> Share:
+    """The share of a line, or of a layer or an operation by its name."""
+    if isinstance(place, str):
+        return Share(place, **figures)
+    return Share(line_name(place), place, **figures)
+
+
+def line_name(line: SourceLine) -> str:
+    """A line's code, for a reader."""
+    return linecache.getline(line.file, line.line).strip() or f"line {line.line}"

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 
 from tpunb._util.units import byte_count, duration
 from tpunb.compiler.hlo import (
+    PRODUCTS,
     Computation,
     Instruction,
     Module,
     is_depthwise,
     multiplications,
-    products,
+    parts,
     trips,
 )
-from tpunb.compiler.libtpu import Compiled, Kernel
+from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.lowered import Origins
-from tpunb.compiler.memory import line_name
+from tpunb.compiler.memory import share
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.without_cycles import modelled
 from tpunb.errors.code_problems import SourceLine
@@ -138,16 +139,87 @@ class _Cost:
     roofline: float = 0.0
 
 
-@dataclasses.dataclass
-class _Sum:
-    """The costs of a program, and what had to be guessed for them."""
+class _Costs:
+    """The costs of a program's instructions, and what had to be guessed for them.
 
-    costs: list[_Cost] = dataclasses.field(default_factory=list)
-    unknown_loops: int = 0
-    branches: int = 0
-    without_cycles: set[str] = dataclasses.field(default_factory=set)
-    modelled: set[str] = dataclasses.field(default_factory=set)
-    kernels: Mapping[str, Kernel] = dataclasses.field(default_factory=dict)
+    Args:
+        compiled: What libtpu says of it.
+        module: The program.
+        target: What it was compiled for.
+    """
+
+    def __init__(self, compiled: Compiled, module: Module, target: Target) -> None:
+        self._kernels, self._module, self._target = compiled.kernels, module, target
+        self.costs: list[_Cost] = []
+        self.unknown_loops = self.branches = 0
+        self.without_cycles: set[str] = set()
+        self.modelled: set[str] = set()
+        self._add(module.entry, 1.0)
+
+    def _add(self, computation: Computation, times: float) -> None:
+        for instruction in computation.instructions:
+            opcode, called = instruction.opcode, instruction.called
+            kind = opcode.removesuffix("-start").removesuffix("-done")
+            if opcode == "while":
+                number = trips(instruction, computation, self._module)
+                self.unknown_loops += number is None
+                body = self._module.computations[called["body"]]
+                self._add(body, times * (1 if number is None else number))
+            elif opcode == "conditional":
+                self.branches += 1
+                for name in called.values():
+                    self._add(self._module.computations[name], times / len(called))
+            elif opcode == "call":
+                self._add(self._module.computations[called["to_apply"]], times)
+            elif kind in KINDS:
+                if not opcode.endswith("-done"):
+                    self.costs.append(self._collective(instruction, kind, times))
+            # Copies in the background run beside what is counted.
+            elif opcode not in _FREE and kind == opcode and instruction.target not in _BITCASTS:
+                self.costs.append(self._cost(instruction, computation, times))
+
+    def _collective(self, instruction: Instruction, kind: str, times: float) -> _Cost:
+        size, group = collective_size(instruction), instruction.group_size
+        least, most = (times * each for each in link_seconds(kind, size, group, self._target))
+        sent = round(link_bytes(kind, size, group or self._target.cores))
+        return _Cost(instruction, (least * most) ** 0.5, 0.0, "collective", sent, least, most)
+
+    def _cost(self, instruction: Instruction, computation: Computation, times: float) -> _Cost:
+        hardware, cycles = self._target.hardware, instruction.cycles
+        moved = _moved(instruction, computation)
+        consists_of = list(parts(instruction, computation, self._module))
+        if cycles is None:
+            model = modelled(instruction, computation, self._module, self._kernels, self._target)
+            if model is not None:
+                self.modelled |= model.kinds
+                least, most = model.least * times, model.most * times
+                kernel = self._kernels.get(instruction.name)
+                counted = kernel.declared_seconds(hardware) if kernel else moved / hardware.hbm
+                kind, middle = "matmul" if model.matmul else "memory", (least * most) ** 0.5
+                return _Cost(instruction, middle, 0.0, kind, model.bytes, least, most, counted)
+            self.without_cycles.add(instruction.target or instruction.opcode)
+        once = moved / hardware.hbm if cycles is None else cycles / hardware.clock
+        inside = [(one, around) for one, around in consists_of if one.opcode in PRODUCTS]
+        cost = _Cost(instruction, once * times, once, "matmul" if inside else "memory", moved)
+        vector = any(is_depthwise(one) for one, _ in inside) or any(
+            one.opcode in _TRANSCENDENTAL for one, _ in consists_of
+        )
+        if cycles is None or not vector:
+            return cost
+        flops = 2 * sum(multiplications(one, around) for one, around in inside)
+        roofline = min(max(moved / hardware.hbm, flops / hardware.flops), once)
+        return dataclasses.replace(cost, vector=True, roofline=roofline)
+
+
+def _moved(instruction: Instruction, computation: Computation) -> int:
+    """Bytes that it reads and writes in HBM."""
+    written = instruction.results
+    if instruction.opcode in _ROWS_ONLY:
+        read = written
+    else:
+        sources = (computation.by_name.get(name) for name in instruction.operands)
+        read = tuple(shape for one in sources if one is not None for shape in one.results)
+    return sum(shape.padded for shape in (*written, *read) if shape.space == 0)
 
 
 def step_time(compiled: Compiled, module: Module, origins: Origins, target: Target) -> StepTime:
@@ -162,23 +234,61 @@ def step_time(compiled: Compiled, module: Module, origins: Origins, target: Targ
     Returns:
         The estimate.
     """
-    found = _Sum(kernels=compiled.kernels)
-    _add(found, module, module.entry, 1.0, target)
+    found = _Costs(compiled, module, target)
+    total = sum(cost.seconds for cost in found.costs) or 1.0
     links = [cost for cost in found.costs if cost.kind == "collective"]
-    low, high = _core(found, _optimal(compiled, module, target), target)
+    others = [cost for cost in found.costs if cost.kind != "collective"]
+    low, high = _core(others, _optimal(compiled, module, target), target)
     low = max(low, sum(cost.least for cost in links) / _SPREAD)
     high += sum(cost.most for cost in links) * _SPREAD
+    middle = (low * high) ** 0.5
+    nodes = [part for cost in found.costs for part in _by_node(cost, module)]
+
+    def shares(key: Callable[[str], SourceLine | str | None]) -> tuple[Share, ...]:
+        seconds: collections.Counter[SourceLine | str] = collections.Counter()
+        moved: collections.Counter[SourceLine | str] = collections.Counter()
+        for cost, node in nodes:
+            if place := key(node):
+                seconds[place] += cost.seconds  # type: ignore[assignment]
+                moved[place] += cost.bytes
+        return tuple(
+            share(place, seconds=part / total * middle, fraction=part / total, bytes=moved[place])
+            for place, part in seconds.most_common()
+        )
+
+    collectives = []
+    for cost in sorted(links, key=lambda one: one.seconds, reverse=True):
+        if part := cost.seconds / total:
+            kind = cost.instruction.opcode.removesuffix("-start")
+            name = f"{kind} of {byte_count(collective_size(cost.instruction))}"
+            line = origins.line(module.nodes[cost.instruction.name])
+            collectives.append(Share(name, line, part * middle, part, bytes=cost.bytes))
+
+    def fraction(kind: str) -> float:
+        return sum(cost.seconds for cost in found.costs if cost.kind == kind) / total
+
     start = _CALL + _CHIP * (min(target.tpu.chips, _CHIPS_OF_A_HOST) - 1)
-    return _described(found, module, origins, (low, high + start), start)
+    return StepTime(
+        low,
+        high + start,
+        fraction("matmul"),
+        fraction("memory"),
+        fraction("collective"),
+        shares(origins.line),
+        shares(origins.layer),
+        shares(lambda node: origins.operation(node) or "other"),
+        tuple(collectives),
+        tuple(_not_counted(found, start)),
+        start,
+    )
 
 
-def _core(found: _Sum, optimal: float, target: Target) -> tuple[float, float]:
+def _core(costs: Sequence[_Cost], optimal: float, target: Target) -> tuple[float, float]:
     """Both estimates of what is not on the links.
 
     The compiler's roofline has the matrix unit and memory. It leaves out the vector unit, whose
     instructions take their cycles at least, and at most those and then the time of their tensors.
     """
-    costs = [cost for cost in found.costs if cost.kind != "collective"]
     least, most = sum(cost.least for cost in costs), sum(cost.most for cost in costs)
     once = sum(cost.once for cost in costs)
     rest = sum(cost.seconds for cost in costs if cost.once)
@@ -194,105 +304,6 @@ def _core(found: _Sum, optimal: float, target: Target) -> tuple[float, float]:
             high += runs * cost.bytes / target.hardware.hbm
     low, high = sorted((low, high))
     return max((low + least) / _SPREAD, _LEAST), max((high + most) * _SPREAD, _LEAST)
-
-
-def _add(
-    found: _Sum, module: Module, computation: Computation, times: float, target: Target
-) -> None:
-    for instruction in computation.instructions:
-        called = instruction.called
-        if instruction.opcode == "while":
-            number = trips(instruction, computation, module)
-            found.unknown_loops += number is None
-            body = module.computations[called["body"]]
-            _add(found, module, body, times * (1 if number is None else number), target)
-        elif instruction.opcode == "conditional":
-            found.branches += 1
-            for name in called.values():
-                _add(found, module, module.computations[name], times / len(called), target)
-        elif instruction.opcode == "call":
-            _add(found, module, module.computations[called["to_apply"]], times, target)
-        elif not _is_free(instruction):
-            found.costs.append(_cost(found, instruction, computation, module, times, target))
-
-
-def _is_free(instruction: Instruction) -> bool:
-    """Return whether it takes no time; copies in the background run beside what is counted."""
-    opcode = instruction.opcode
-    kind = opcode.removesuffix("-start").removesuffix("-done")
-    if kind in KINDS:
-        return opcode.endswith("-done")
-    return opcode in _FREE or kind != opcode or instruction.target in _BITCASTS
-
-
-def _cost(
-    found: _Sum,
-    instruction: Instruction,
-    computation: Computation,
-    module: Module,
-    times: float,
-    target: Target,
-) -> _Cost:
-    opcode = instruction.opcode.removesuffix("-start")
-    if opcode in KINDS:
-        size = collective_size(instruction)
-        group = instruction.group_size
-        least, most = (times * each for each in link_seconds(opcode, size, group, target))
-        sent = round(link_bytes(opcode, size, group or target.cores))
-        middle = (least * most) ** 0.5
-        return _Cost(instruction, middle, 0.0, "collective", sent, least, most)
-    cycles = instruction.cycles
-    moved = _moved(instruction, computation)
-    if cycles is None and (
-        model := modelled(instruction, computation, module, found.kernels, target)
-    ):
-        found.modelled |= model.kinds
-        least, most = model.least * times, model.most * times
-        middle, kind = (least * most) ** 0.5, "matmul" if model.matmul else "memory"
-        kernel = found.kernels.get(instruction.name)
-        counted = (
-            kernel.declared_seconds(target.hardware) if kernel else moved / target.hardware.hbm
-        )
-        return _Cost(instruction, middle, 0.0, kind, model.bytes, least, most, counted)
-    if cycles is None:
-        found.without_cycles.add(_called(instruction))
-        once = moved / target.hardware.hbm
-    else:
-        once = cycles / target.hardware.clock
-    inside = list(products(instruction, module))
-    kind = "matmul" if inside else "memory"
-    vector = any(is_depthwise(one) for one, _ in inside) or _computes(
-        instruction, module, _TRANSCENDENTAL
-    )
-    if cycles is None or not vector:
-        return _Cost(instruction, once * times, once, kind, moved)
-    flops = 2 * sum(multiplications(one, around) for one, around in inside)
-    roofline = min(max(moved / target.hardware.hbm, flops / target.hardware.flops), once)
-    return _Cost(instruction, once * times, once, kind, moved, vector=True, roofline=roofline)
-
-
-def _computes(instruction: Instruction, module: Module, opcodes: Collection[str]) -> bool:
-    """Return whether an instruction, or a part of the fusion that it is, is one of these."""
-    inner = module.computations.get(instruction.called.get("calls", ""))
-    parts = inner.instructions if instruction.opcode == "fusion" and inner else ()
-    return instruction.opcode in opcodes or any(_computes(one, module, opcodes) for one in parts)
-
-
-def _called(instruction: Instruction) -> str:
-    return instruction.target or instruction.opcode
-
-
-def _moved(instruction: Instruction, computation: Computation) -> int:
-    """Bytes that it reads and writes in HBM."""
-    written = _size(instruction.results)
-    if instruction.opcode in _ROWS_ONLY:
-        return 2 * written
-    sources = (computation.by_name.get(name) for name in instruction.operands)
-    return written + sum(_size(one.results) for one in sources if one is not None)
-
-
-def _size(shapes: Iterable[object]) -> int:
-    return sum(one.padded for one in shapes if one.space == 0)  # type: ignore[attr-defined]
 
 
 def _optimal(compiled: Compiled, module: Module, target: Target) -> float:
@@ -312,85 +323,23 @@ def _optimal(compiled: Compiled, module: Module, target: Target) -> float:
     return max(seconds, 0.0)
 
 
-def _described(
-    found: _Sum, module: Module, origins: Origins, bounds: tuple[float, float], start: float
-) -> StepTime:
-    low, high = bounds
-    total = sum(cost.seconds for cost in found.costs) or 1.0
-    middle = (low * (high - start)) ** 0.5
-    nodes = [part for cost in found.costs for part in _by_node(cost, module)]
-
-    def shares(key: Callable[[str], SourceLine | str | None]) -> tuple[Share, ...]:
-        return tuple(_shares(nodes, key, total, middle))
-
-    def operation(node: str) -> str:
-        return origins.operation(node) or "other"
-
-    part = {
-        kind: sum(cost.seconds for cost in found.costs if cost.kind == kind) / total
-        for kind in ("matmul", "memory", "collective")
-    }
-    return StepTime(
-        low,
-        high,
-        part["matmul"],
-        part["memory"],
-        part["collective"],
-        shares(origins.line),
-        shares(origins.layer),
-        shares(operation),
-        tuple(_collectives(nodes, origins, total, middle)),
-        tuple(_not_counted(found, start)),
-        start,
-    )
-
-
 def _by_node(cost: _Cost, module: Module) -> list[tuple[_Cost, str]]:
     """A cost and its node; of a fusion of several products a part for each, by multiplications."""
-    found = list(products(cost.instruction, module)) if cost.kind == "matmul" else []
-    total = sum(multiplications(one, inside) for one, inside in found)
+    inside = parts(cost.instruction, module.entry, module) if cost.kind == "matmul" else ()
+    found = [
+        (one, multiplications(one, around)) for one, around in inside if one.opcode in PRODUCTS
+    ]
+    total = sum(number for _, number in found)
     if len(found) < 2 or not total:
         return [(cost, module.nodes[cost.instruction.name])]
-    parts = []
-    for one, inside in found:
-        share = multiplications(one, inside) / total
-        seconds, moved = cost.seconds * share, round(cost.bytes * share)
-        parts.append((dataclasses.replace(cost, seconds=seconds, bytes=moved), one.node))
-    return parts
+    divided = []
+    for one, number in found:
+        seconds, moved = cost.seconds * number / total, round(cost.bytes * number / total)
+        divided.append((dataclasses.replace(cost, seconds=seconds, bytes=moved), one.node))
+    return divided
 
 
-def _shares(
-    nodes: Iterable[tuple[_Cost, str]],
-    key: Callable[[str], SourceLine | str | None],
-    total: float,
-    middle: float,
-) -> Iterator[Share]:
-    seconds: collections.Counter[SourceLine | str] = collections.Counter()
-    moved: collections.Counter[SourceLine | str] = collections.Counter()
-    for cost, node in nodes:
-        if place := key(node):
-            seconds[place] += cost.seconds  # type: ignore[assignment]
-            moved[place] += cost.bytes
-    for place, share in seconds.most_common():
-        line = None if isinstance(place, str) else place
-        name = place if isinstance(place, str) else line_name(place)
-        fraction = share / total
-        yield Share(name, line, fraction * middle, fraction, bytes=moved[place])
-
-
-def _collectives(
-    nodes: Iterable[tuple[_Cost, str]], origins: Origins, total: float, middle: float
-) -> Iterator[Share]:
-    found = [(cost, node) for cost, node in nodes if cost.kind == "collective" and cost.seconds]
-    for cost, node in sorted(found, key=lambda one: one[0].seconds, reverse=True):
-        opcode = cost.instruction.opcode.removesuffix("-start")
-        size = byte_count(collective_size(cost.instruction))
-        fraction = cost.seconds / total
-        line = origins.line(node)
-        yield Share(f"{opcode} of {size}", line, fraction * middle, fraction, bytes=cost.bytes)
-
-
-def _not_counted(found: _Sum, start: float) -> Iterator[str]:
+def _not_counted(found: _Costs, start: float) -> Iterator[str]:
     yield (
         "the host's input and what is returned to it. The higher estimate includes "
         f"{duration(start)} for the host to start the call, which a loop of calls hides."

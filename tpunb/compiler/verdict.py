@@ -157,8 +157,7 @@ def _accepted(
     program: TpuProgram, answer: Compiled, prepared: Prepared, wanted: Target, settings: Settings
 ) -> TpuProgram:
     module = parse(answer.text) if answer.text else None
-    origins, parameters = prepared.origins, prepared.parameters
-    memory = described(answer, module, parameters, origins, wanted)
+    memory = described(answer, module, prepared, wanted)
     notes = [*program.notes]
     if answer.bounded:
         notes.append(_BOUNDED)
@@ -169,7 +168,9 @@ def _accepted(
     return dataclasses.replace(
         program,
         memory=memory,
-        time=step_time(answer, module, origins, wanted) if settings.speed and module else None,
+        time=step_time(answer, module, prepared.origins, wanted)
+        if settings.speed and module
+        else None,
         lines=tuple(_lines(module, prepared)) if module else (),
         text=unmarked(answer.text),
         notes=tuple(notes),
@@ -216,7 +217,7 @@ def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMe
     if isinstance(answer, Refused) or not answer.text:
         return None
     module = parse(answer.text)
-    return described(answer, module, prepared.parameters, prepared.origins, roomy)
+    return described(answer, module, prepared, roomy)
 
 
 def _problem(found: Problem, prepared: Prepared, settings: Settings) -> Problem:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from tpunb.compiler.hlo import Computation, Instruction, Module, Shape
+from tpunb.compiler.hlo import Computation, Instruction, Module, numbers, parts
 from tpunb.compiler.libtpu import Kernel
 from tpunb.compiler.topologies import Target
 
 _WINDOW = re.compile(r"slice_sizes=\{([\d,]*)\}")
 _UPDATED = re.compile(r"update_window_dims=\{([\d,]*)\}")
 _SORTED = re.compile(r"dimensions=\{(\d+)\}")
-_IRREGULAR = frozenset({"gather", "scatter", "sort"})
 
 _PIECE = 512
 """Bytes of HBM that are read or written at least: 128 lanes of four bytes."""
@@ -86,7 +85,8 @@ def modelled(
     """
     if kernel := kernels.get(instruction.name):
         return _kernel(kernel, target)
-    found = list(_parts(instruction, around, module))
+    consists_of = parts(instruction, around, module)
+    found = [(one, inside) for one, inside in consists_of if one.opcode in _COSTS]
     if not found:
         return None
     old = target.tpu.family in _OLD
@@ -123,32 +123,18 @@ def _kernel(kernel: Kernel, target: Target) -> Modelled:
     )
 
 
-def _parts(
-    instruction: Instruction, around: Computation, module: Module
-) -> Iterator[tuple[Instruction, Computation]]:
-    if instruction.opcode in _IRREGULAR:
-        yield instruction, around
-    if instruction.opcode != "fusion":
-        return
-    inner = module.computations.get(instruction.called.get("calls", ""))
-    for one in inner.instructions if inner else ():
-        yield from _parts(one, inner, module)  # type: ignore[arg-type]
-
-
 def _gather(one: Instruction, _: Computation, old: bool) -> _Figures:
     result = one.results[0]
-    found = _WINDOW.search(one.rest)
-    window = math.prod(_numbers(found[1])) if found else 1
+    window = math.prod(numbers(one.attribute(_WINDOW)))
     rows = math.prod(result.sizes) / max(window, 1)
     cycles, pieces = _rows(rows, window, _GATHERED[old])
     return cycles, cycles, pieces * _PIECE + result.padded
 
 
 def _scatter(one: Instruction, inside: Computation, old: bool) -> _Figures:
-    shapes = [_shape(name, inside) for name in one.operands]
+    shapes = [inside.shape(name) for name in one.operands]
     arrays = (len(shapes) - 1) // 2
-    found = _UPDATED.search(one.rest)
-    updated = _numbers(found[1]) if found else ()
+    updated = numbers(one.attribute(_UPDATED))
     cycles, moved = 0.0, 0
     for table, updates in zip(shapes[:arrays], shapes[arrays + 1 :], strict=True):
         if table is None or updates is None:
@@ -161,9 +147,8 @@ def _scatter(one: Instruction, inside: Computation, old: bool) -> _Figures:
 
 
 def _sort(one: Instruction, _: Computation, __: bool) -> _Figures:
-    found = _SORTED.search(one.rest)
-    first = one.results[0]
-    length = first.sizes[int(found[1])] if found and first.sizes else 1
+    axis, first = one.attribute(_SORTED), one.results[0]
+    length = first.sizes[int(axis)] if axis and first.sizes else 1
     doublings = math.ceil(math.log2(max(length, 2)))
     steps = doublings * (doublings + 1) // 2
     size = sum(shape.padded for shape in one.results)
@@ -180,12 +165,3 @@ def _rows(rows: float, window: int, row: _Row) -> tuple[float, int]:
     pieces = max(math.ceil(window * 4 / _PIECE), 1)
     each = row.number if window == 1 else row.first + row.further * (pieces - 1)
     return rows * each, round(rows * pieces)
-
-
-def _shape(name: str, inside: Computation) -> Shape | None:
-    found = inside.by_name.get(name)
-    return found.results[0] if found is not None and found.results else None
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part)
