@@ -11,11 +11,11 @@ from support import programs as made
 from support.patience import calls
 
 from tpunb.compiler.program import TpuProgram, TpuPrograms
-from tpunb.display.draw.program_tables import file_title, tables
+from tpunb.display.draw.program_tables import Table, tables
 from tpunb.display.draw.programs_html import programs_html
 from tpunb.display.draw.programs_text import programs_text
 from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.tpu.compiled_program import CodeLine, Share
+from tpunb.tpu.compiled_program import CodeLine
 
 pytestmark = pytest.mark.oldest
 
@@ -28,9 +28,8 @@ def html_of(program: TpuProgram) -> str:
     return programs_html([program])
 
 
-def numbers(rows: list[Share]) -> list[int]:
-    """The numbers of lines of code."""
-    return [row.line.line for row in rows if row.line is not None]
+def lines(program: TpuProgram) -> Table:
+    return tables(program)["lines"]
 
 
 class Tags(HTMLParser):
@@ -146,18 +145,18 @@ def test_errors_without_figures() -> None:
 def test_an_error_of_a_cell_is_at_the_cells_line() -> None:
     """A check names no file where there is only a cell."""
     problem = Problem("float64", "No.", "Yes.", 6)
-    found = tables(dataclasses.replace(made.REFUSED, errors=(problem,)))
-    assert numbers(found.lines) == list(range(2, 10))
-    assert numbers([row for row in found.lines if found.problem(row)]) == [6]
+    rows = lines(dataclasses.replace(made.REFUSED, errors=(problem,))).rows
+    assert [row.line for row in rows] == list(range(2, 10))
+    assert [row.line for row in rows if row.problem] == [6]
 
 
 def test_files_are_named_as_in_any_run() -> None:
-    lines = (
+    code = (
         CodeLine(SourceLine("/tmp/ipykernel_4711/99.py", 1), "a"),
         CodeLine(SourceLine("/home/somebody/model.py", 7), "b"),
     )
-    program = dataclasses.replace(made.FITS, lines=lines, time=None)
-    assert [file_title(row.line) for row in tables(program).lines[:2]] == ["", "model.py"]
+    program = dataclasses.replace(made.FITS, lines=code, time=None)
+    assert [row.file for row in lines(program).rows[:2]] == ["", "model.py"]
     assert "4711" not in str(program._repr_mimebundle_())
     assert "somebody" not in str(program._repr_mimebundle_())
 
@@ -182,9 +181,9 @@ def test_every_text_is_escaped() -> None:
 
 def test_huge_programs_are_cut_and_say_so() -> None:
     program = made.huge()
-    found = tables(program)
-    assert len(found.lines) == 200
-    assert found.omitted["lines"] == 19_999 - 200
+    found = lines(program)
+    assert len(found.rows) == 200
+    assert found.omitted == 19_999 - 200
     html, text = html_of(program), text_of(program)
     assert len(html) < 200_000
     assert "and 19,919 more" in html
@@ -208,7 +207,8 @@ def test_heavy_lines_outlive_the_cut() -> None:
         for index, share in enumerate(program.time.by_line)
     ]
     time = dataclasses.replace(program.time, by_line=tuple(heavy))
-    kept = numbers(tables(dataclasses.replace(program, time=time)).lines)
+    rows = lines(dataclasses.replace(program, time=time)).rows
+    kept = [row.line or 0 for row in rows]
     assert kept == sorted(kept)
     assert {701, 901} <= set(kept)
     assert "\n   901  " in text_of(dataclasses.replace(program, time=time))

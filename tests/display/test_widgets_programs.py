@@ -20,8 +20,8 @@ def test_the_front_end_gets_text_and_fractions() -> None:
     content = ProgramsWidget(made.FITS).content
     json.dumps(content)
     (program,) = content["programs"]
-    line = program["tables"]["lines"][2]
-    assert (line["place"], line["share"], line["fraction"]) == (4, "46%", 0.46)
+    line = program["tables"]["lines"]["rows"][2]
+    assert (line["line"], line["share"], line["fraction"]) == (4, "46%", 0.46)
     assert content["types"] == []
     assert len(ProgramsWidget(TpuPrograms(made.ALL)).content["types"]) == len(made.ALL)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeVar
@@ -11,7 +11,7 @@ from typing import TypeVar
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import byte_count, counted, duration, grouped
 from tpunb.errors.code_problems import SourceLine
-from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, StepTime, TpuRow
+from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, StepTime
 
 MAX_LINES = 200
 """Lines of code that are kept: of more, those that matter."""
@@ -30,153 +30,159 @@ _WASTE = 1e-3
 # What IPython and ipykernel call a cell: "<ipython-input-3-…>", "/tmp/ipykernel_7/123.py".
 _CELL = re.compile(r"<|.*[/\\]ipykernel_\d+[/\\]")
 
-TYPE_HEAD = (
-    "TPU",
-    "cores",
-    "fits",
-    "memory a core",
-    "largest batch",
-    "time a call",
-    "examples/s a core",
-)
-_FITS = {True: "yes", False: "no", None: "not known"}
-
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The rows of a program that are shown, at most as many as a page bears.
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a program's table, as it is shown; a text is empty where nothing is known.
 
     Attributes:
-        lines: The lines of the user's code with what each takes, in their order.
-        problems: What the compiler refuses in a line.
-        layers: The model's, longest or largest first.
-        operations: TensorFlow's, longest first.
-        collectives: Longest first.
-        largest: Tensors alive at the peak, largest first.
-        padding: Tensors with padding, most wasteful first.
-        peak: Bytes of which those of a row are a part.
-        omitted: How many rows are left out, by the name of their table; `"errors"` too.
-        rest: The time that no line, or no layer, accounts for, in words.
+        name: The line's code, the layer, the operation, the collective or the tensor.
+        line: The number of the line of code; None where none is known.
+        file: The line's file, for a reader; empty for a cell.
+        problem: What the compiler refuses in the line.
+        fraction: Of the time, 0 to 1.
+        share: The same in percent.
+        seconds: The time.
+        part: Of the memory at the peak, 0 to 1.
+        size: The memory.
+        moved: What it moves.
+        source: What a tensor comes from.
     """
 
-    lines: list[Share]
-    problems: Mapping[SourceLine, str]
-    layers: list[Share]
-    operations: list[Share]
-    collectives: list[Share]
-    largest: list[Buffer]
-    padding: list[Buffer]
-    peak: int
-    omitted: Mapping[str, int]
-    rest: Mapping[str, str]
-
-    def problem(self, row: Share) -> str:
-        """The errors of a line; empty for none."""
-        return self.problems.get(row.line, "") if row.line is not None else ""
-
-    @property
-    def weighs_lines(self) -> bool:
-        """True if anything is known of the lines of code."""
-        return any(map(self._weight, self.lines))
-
-    def heaviest_lines(self, count: int) -> list[Share]:
-        """So many lines that matter most, in their order."""
-        return _heaviest(self.lines, self._weight, count)
-
-    def _weight(self, row: Share) -> float:
-        return _weight(row.line, row, self.peak, self.problems)
+    name: str
+    line: int | None = None
+    file: str = ""
+    problem: str = ""
+    fraction: float = 0.0
+    share: str = ""
+    seconds: str = ""
+    part: float = 0.0
+    size: str = ""
+    moved: str = ""
+    source: str = ""
 
 
-def tables(program: Program) -> Tables:
-    """The rows of a program that are shown."""
-    memory, time = program.memory, program.time
-    peak = max(memory.peak, 1) if memory is not None else 1
-    problems = _problems(program)
-    lines, omitted_lines = _lines(program, peak, problems)
-    layers = _joined(
-        time.by_layer if time is not None else (), memory.by_layer if memory is not None else ()
-    )
-    operations = time.by_operation if time is not None else ()
-    collectives = time.collectives if time is not None else ()
-    largest = memory.largest if memory is not None else ()
-    wasteful = [one for one in memory.padding if one.wasted > peak * _WASTE] if memory else []
-    omitted = {
-        "errors": len(program.errors) - MAX_PROBLEMS,
-        "lines": omitted_lines,
-        "layers": len(layers) - MAX_ROWS,
-        "operations": len(operations) - MAX_ROWS,
-        "collectives": len(collectives) - MAX_ROWS,
-        "largest": len(largest) - MAX_ROWS,
-        "padding": len(wasteful) - MAX_ROWS,
+@dataclass(frozen=True)
+class Table:
+    """Rows of a program.
+
+    Attributes:
+        rows: The rows.
+        omitted: How many more there are.
+        rest: The time that no row accounts for, in words.
+    """
+
+    rows: list[Row]
+    omitted: int = 0
+    rest: str = ""
+
+    def first(self, count: int) -> Table:
+        """The table with so many rows at most."""
+        rows = self.rows[:count]
+        return Table(rows, self.omitted + len(self.rows) - len(rows), self.rest)
+
+    def heaviest(self, count: int) -> Table:
+        """The table with so many rows that matter most, in their order."""
+        rows = _heaviest(self.rows, lambda row: _weight(row.problem, row.fraction, row.part), count)
+        return Table(rows, self.omitted + len(self.rows) - len(rows), self.rest)
+
+
+def tables(program: Program) -> dict[str, Table]:
+    """The rows of a program that are shown, at most as many as a page bears, by their table.
+
+    The tables are `"lines"` of code in their order, none where nothing is known of any;
+    `"layers"`, `"operations"` and `"collectives"`, longest or largest first; `"largest"` tensors
+    at the peak; and tensors with `"padding"`, most wasteful first.
+    """
+    memory = program.memory or ProgramMemory(0, 0, 0)
+    time = program.time or StepTime(0, 0)
+    peak = max(memory.peak, 1)
+
+    def shares(rows: Sequence[Share]) -> Table:
+        found = [_row(row, peak, shortened(row.name, _MAX_NAME)) for row in rows[:MAX_ROWS]]
+        return Table(found, len(rows) - len(found))
+
+    def tensors(rows: Sequence[Buffer], size: Callable[[Buffer], str]) -> Table:
+        found = [
+            Row(
+                row.text,
+                line=None if row.line is None else row.line.line,
+                part=row.padded_bytes / peak,
+                size=size(row),
+                source=_source(row),
+            )
+            for row in rows[:MAX_ROWS]
+        ]
+        return Table(found, len(rows) - len(found))
+
+    wasteful = [one for one in memory.padding if one.wasted > peak * _WASTE]
+    found = {
+        "lines": _lines(program, time, memory, peak),
+        "layers": shares(_joined(time.by_layer, memory.by_layer)),
+        "operations": shares(time.by_operation),
+        "collectives": shares(time.collectives),
+        "largest": tensors(memory.largest, lambda row: byte_count(row.padded_bytes)),
+        "padding": tensors(wasteful, _padding),
     }
-    return Tables(
-        lines=lines,
-        problems=problems,
-        layers=_first(layers),
-        operations=_first(operations),
-        collectives=_first(collectives),
-        largest=list(largest[:MAX_ROWS]),
-        padding=wasteful[:MAX_ROWS],
-        peak=peak,
-        omitted={name: count for name, count in omitted.items() if count > 0},
-        rest=dict(_rest(time)) if time is not None else {},
-    )
-
-
-def _rest(time: StepTime) -> Iterator[tuple[str, str]]:
-    """Return what the shares of lines and layers leave out, if it is a percent or more."""
     for name, rows, of in (
         ("lines", time.by_line, "no line of this code: libraries, such as an optimizer, and"),
         ("layers", time.by_layer, "no layer: loss, optimizer and"),
     ):
         rest = 1 - sum(row.fraction or 0.0 for row in rows)
         if rows and rest >= 0.01:
-            yield name, f"The other {percent(rest)} of the time is in {of} what the compiler adds."
+            text = f"The other {percent(rest)} of the time is in {of} what the compiler adds."
+            found[name] = replace(found[name], rest=text)
+    return found
 
 
-def _first(rows: Sequence[Share]) -> list[Share]:
-    return [replace(row, name=shortened(row.name, _MAX_NAME)) for row in rows[:MAX_ROWS]]
+def _row(row: Share, peak: int, name: str) -> Row:
+    return Row(
+        name,
+        fraction=row.fraction or 0.0,
+        share=percent(row.fraction) if row.fraction else "",
+        seconds=duration(row.seconds) if row.seconds else "",
+        part=row.memory / peak,
+        size=byte_count(row.memory) if row.memory else "",
+        moved=byte_count(row.bytes) if row.bytes else "",
+    )
 
 
-def _problems(program: Program) -> dict[SourceLine, str]:
-    files = {line.place.file for line in program.lines}
-    # A check leaves the file out where there is only a cell.
-    only = next(iter(files)) if len(files) == 1 else ""
-    return {
-        SourceLine(problem.file or only, problem.line): problem.code
-        for problem in program.errors
-        if problem.line is not None
-    }
-
-
-def _lines(
-    program: Program, peak: int, problems: Mapping[SourceLine, str]
-) -> tuple[list[Share], int]:
-    """The lines that are kept, by file as they first appear, and how many are left out.
+def _lines(program: Program, time: StepTime, memory: ProgramMemory, peak: int) -> Table:
+    """The lines that are kept, by file as they first appear.
 
     Lines that have a share but are not in the program's text come with their name.
     """
     texts = {line.place: line.text for line in program.lines}
-    time = () if program.time is None else program.time.by_line
-    memory = () if program.memory is None else program.memory.by_line
-    shares = {row.line: row for row in _joined(time, memory) if row.line is not None}
+    shares = {row.line: row for row in _joined(time.by_line, memory.by_line) if row.line}
+    named = {place.file for place in texts}
+    # A check leaves the file out where there is only a cell.
+    only = next(iter(named)) if len(named) == 1 else ""
+    problems = {
+        SourceLine(problem.file or only, problem.line): problem.code
+        for problem in program.errors
+        if problem.line is not None
+    }
     places = list({**texts, **shares, **problems})
     files = {file: number for number, file in enumerate(dict.fromkeys(x.file for x in places))}
     places.sort(key=lambda place: (files[place.file], place.line))
     nothing = Share("")
 
     def weight(place: SourceLine) -> float:
-        return _weight(place, shares.get(place, nothing), peak, problems)
+        share = shares.get(place, nothing)
+        return _weight(place in problems, share.fraction or 0.0, share.memory / peak)
 
-    def row(place: SourceLine) -> Share:
-        found = shares.get(place, nothing)
-        text = texts.get(place, found.name)
-        return replace(found, line=place, name=shortened(text, _MAX_CODE))
-
-    kept = _heaviest(places, weight, MAX_LINES)
-    return list(map(row, kept)), len(places) - len(kept)
+    if not any(map(weight, places)):
+        return Table([])
+    kept = []
+    for place in _heaviest(places, weight, MAX_LINES):
+        share = shares.get(place, nothing)
+        text = shortened(texts.get(place, share.name), _MAX_CODE)
+        row = _row(share, peak, text)
+        title, problem = file_title(place.file), problems.get(place, "")
+        kept.append(replace(row, line=place.line, file=title, problem=problem))
+    return Table(kept, len(places) - len(kept))
 
 
 def _joined(timed: Iterable[Share], held: Iterable[Share]) -> list[Share]:
@@ -189,11 +195,9 @@ def _joined(timed: Iterable[Share], held: Iterable[Share]) -> list[Share]:
     return rows + list(memory.values())
 
 
-def _weight(
-    place: SourceLine | None, row: Share, peak: int, problems: Mapping[SourceLine, str]
-) -> float:
-    """The weight of a line."""
-    return float("inf") if place in problems else (row.fraction or 0.0) + row.memory / peak
+def _weight(problem: object, fraction: float, part: float) -> float:
+    """The weight of a line: an error matters most."""
+    return float("inf") if problem else fraction + part
 
 
 def _heaviest(rows: Sequence[_T], weight: Callable[[_T], float], count: int) -> list[_T]:
@@ -204,10 +208,23 @@ def _heaviest(rows: Sequence[_T], weight: Callable[[_T], float], count: int) -> 
     return [rows[at] for at in sorted(by_weight[:count])]
 
 
-def file_title(line: SourceLine | None) -> str:
+def file_title(file: str) -> str:
     """A file's name for a reader, the same in every run; empty for a cell."""
-    file = line.file if line is not None else ""
     return "" if not file or _CELL.match(file) else PurePath(file).name
+
+
+def _source(tensor: Buffer) -> str:
+    """The origin of a tensor: an operation, a variable, an argument; and the layer."""
+    source = tensor.operation or tensor.kind
+    if tensor.kind in ("variable", "argument") and tensor.node:
+        source = f"{tensor.kind} {tensor.node}"
+    return " · ".join(shortened(part, _MAX_NAME) for part in (source, tensor.layer) if part)
+
+
+def _padding(tensor: Buffer) -> str:
+    """`"512 MiB for 40.5 MiB of numbers, 12.6 times"`."""
+    size, numbers = byte_count(tensor.padded_bytes), byte_count(tensor.unpadded_bytes)
+    return f"{size} for {numbers} of numbers, {tensor.factor:.3g} times"
 
 
 def title(program: Program) -> str:
@@ -294,25 +311,29 @@ def notes(program: Program) -> list[str]:
     return [shortened(note, _MAX_NOTE) for note in dict.fromkeys(found)]
 
 
-def tensor_source(tensor: Buffer) -> str:
-    """The origin of a tensor: an operation, a variable, an argument; and the layer."""
-    source = tensor.operation or tensor.kind
-    if tensor.kind in ("variable", "argument") and tensor.node:
-        source = f"{tensor.kind} {tensor.node}"
-    return " · ".join(shortened(part, _MAX_NAME) for part in (source, tensor.layer) if part)
-
-
-def padding_phrase(tensor: Buffer) -> str:
-    """`"512 MiB for 40.5 MiB of numbers, 12.6 times"`."""
-    size, numbers = byte_count(tensor.padded_bytes), byte_count(tensor.unpadded_bytes)
-    return f"{size} for {numbers} of numbers, {tensor.factor:.3g} times"
-
-
 def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
     """The table "which TPU do I need": its head and its rows, without empty columns."""
-    rows = [_type_cells(program.row) for program in programs]
-    kept = [at for at in range(len(TYPE_HEAD)) if any(row[at] for row in rows)]
-    return [TYPE_HEAD[at] for at in kept], [[row[at] for at in kept] for row in rows]
+    rows = []
+    for row in (program.row for program in programs):
+        memory = time = ""
+        if row.peak is not None and row.available is not None:
+            memory = f"{byte_count(row.peak)} of {byte_count(row.available)}"
+        if row.low is not None and row.high is not None:
+            time = f"{duration(row.low)} to {duration(row.high)}"
+        per_core = row.examples_per_second_per_core
+        rows.append(
+            {
+                "TPU": row.tpu,
+                "cores": grouped(row.cores),
+                "fits": {True: "yes", False: "no", None: "not known"}[row.fits],
+                "memory a core": memory,
+                "largest batch": "" if row.largest_batch is None else grouped(row.largest_batch),
+                "time a call": time,
+                "examples/s a core": "" if per_core is None else rate(per_core),
+            }
+        )
+    kept = [name for first in rows[:1] for name in first if any(row[name] for row in rows)]
+    return kept, [[row[name] for name in kept] for row in rows]
 
 
 def types_note(programs: Iterable[Program]) -> str:
@@ -321,32 +342,6 @@ def types_note(programs: Iterable[Program]) -> str:
     if not small:
         return ""
     return f"Too small to compare types by time ({', '.join(small)}): the host decides."
-
-
-def _type_cells(row: TpuRow) -> tuple[str, ...]:
-    memory = time = ""
-    if row.peak is not None and row.available is not None:
-        memory = f"{byte_count(row.peak)} of {byte_count(row.available)}"
-    if row.low is not None and row.high is not None:
-        time = f"{duration(row.low)} to {duration(row.high)}"
-    return (
-        row.tpu,
-        grouped(row.cores),
-        _FITS[row.fits],
-        memory,
-        "" if row.largest_batch is None else grouped(row.largest_batch),
-        time,
-        "" if row.examples_per_second_per_core is None else rate(row.examples_per_second_per_core),
-    )
-
-
-def share_phrases(row: Share) -> tuple[str, str, str]:
-    """A row's share of the time, in percent and in seconds, and of memory; empty for nothing."""
-    return (
-        percent(row.fraction) if row.fraction else "",
-        duration(row.seconds) if row.seconds else "",
-        byte_count(row.memory) if row.memory else "",
-    )
 
 
 def percent(fraction: float) -> str:

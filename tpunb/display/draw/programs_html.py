@@ -6,7 +6,7 @@ figures stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tpunb._util.tables import (
@@ -26,7 +26,7 @@ from tpunb._util.tables import (
 from tpunb._util.units import and_more, byte_count
 from tpunb.display.draw import program_tables as shown
 from tpunb.display.draw.programs_text import programs_text
-from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share
+from tpunb.tpu.compiled_program import Program, ProgramMemory
 
 MAX_LINES = 80
 MAX_ROWS = 16
@@ -74,8 +74,7 @@ def programs_html(programs: Sequence[Program]) -> str:
         for program, row in zip(programs, cells, strict=True)
     ]
     parts: list[str] = [scrolled(table(rows, head=head, named=True, style=LINED))]
-    if note := shown.types_note(programs):
-        parts.append(_small(note))
+    parts += map(_small, filter(None, [shown.types_note(programs)]))
     parts += [folded(shown.title(one), _program(one)) for one in programs[:MAX_PROGRAMS]]
     if (rest := len(programs) - MAX_PROGRAMS) > 0:
         parts.append(block(and_more(rest)))
@@ -84,25 +83,39 @@ def programs_html(programs: Sequence[Program]) -> str:
 
 def _program(program: Program) -> str:
     """The verdict, memory, time, and the lines and layers with their shares."""
+    memory, time = program.memory, program.time
     tables = shown.tables(program)
     parts = [
         block(shown.title(program), bold=True),
         block(badge(shown.headline(program), _BADGES[shown.verdict(program)])),
-        _errors(program, tables),
     ]
-    if program.memory is not None:
-        parts.append(_memory(program.memory))
+    if program.errors:
+        rows = [
+            ("" if one.line is None else f"line {one.line}", one.code, one.cause, one.fix)
+            for one in program.errors[: shown.MAX_PROBLEMS]
+        ]
+        head = ("line", "error", "reason", "try")
+        parts.append(scrolled(table(rows, head=head, style=REPORT)))
+        if (more := len(program.errors) - len(rows)) > 0:
+            parts.append(_small(and_more(more)))
+    if memory is not None:
+        parts.append(_memory(memory))
     parts.append(block(" · ".join(shown.facts(program))))
-    if program.time is not None and program.time.parts:
-        shares = (f"{name} {shown.percent(part)}" for name, part in program.time.parts.items())
+    if time is not None and time.parts:
+        shares = (f"{name} {shown.percent(part)}" for name, part in time.parts.items())
         parts.append(_small(" · ".join(shares)))
-    if tables.weighs_lines:
-        parts.append(_code(program, tables))
-    parts += [_shares(tables, name) for name in ("layers", "operations", "collectives")]
-    too_large = program.memory is not None and not program.memory.fits
-    parts.append(_tensors(tables, "largest", "Largest tensors at the peak", is_open=too_large))
-    parts.append(_tensors(tables, "padding", "Padding"))
-    parts += [_small(note) for note in shown.notes(program)]
+    if tables["lines"].rows:
+        parts.append(_code(tables["lines"], timed=time is not None, held=memory is not None))
+    for name, title, is_open in (
+        ("layers", "Layers", True),
+        ("operations", "Operations", False),
+        ("collectives", "Collectives", False),
+        ("largest", "Largest tensors at the peak", memory is not None and not memory.fits),
+        ("padding", "Padding", False),
+    ):
+        if tables[name].rows:
+            parts.append(folded(title, _rows(tables[name], name), is_open=is_open))
+    parts += map(_small, shown.notes(program))
     return f"<div>{''.join(parts)}</div>"
 
 
@@ -110,58 +123,36 @@ def _small(text: str) -> Markup:
     return Markup(f'<div style="{_SMALL}">{escaped(text)}</div>')
 
 
-def _errors(program: Program, tables: shown.Tables) -> Markup:
-    if not program.errors:
-        return Markup("")
-    rows = [
-        (
-            "" if problem.line is None else f"line {problem.line}",
-            problem.code,
-            problem.cause,
-            problem.fix,
-        )
-        for problem in program.errors[: shown.MAX_PROBLEMS]
-    ]
-    head = ("line", "error", "reason", "try")
-    return Markup(scrolled(table(rows, head=head, style=REPORT)) + _more(tables, "errors"))
-
-
 def _memory(memory: ProgramMemory) -> Markup:
     """The bar of a core's memory with a legend; red is what there is no room for."""
     total = max(memory.peak, memory.available, 1)
-    phrases = {kind: shown.part_phrase(kind, size) for kind, size in memory.parts.items()}
-    label = f"{shown.memory_phrase(memory)}: {', '.join(phrases.values())}"
-    blocks = [
-        _block(size / total, _OVER if over else _COLOURS[kind]) for kind, size, over in _cut(memory)
-    ]
-    legend = [f"{_swatch(_COLOURS[kind])}{escaped(text)}" for kind, text in phrases.items()]
+    room = memory.available
+    blocks, legend = [], []
+    for kind, size in memory.parts.items():
+        inside = min(room, size)
+        room -= inside
+        # In two blocks where the limit goes through a part.
+        for length, colour in ((inside, _COLOURS[kind]), (size - inside, _OVER)):
+            if length:
+                # Rounded down: blocks whose widths add up to more than the whole would wrap.
+                width = int(length / total * 10_000) / 100
+                style = f"float:left;height:16px;width:{width:.2f}%;background:{colour}"
+                blocks.append(f'<div style="{style}"></div>')
+        legend.append(_swatch(_COLOURS[kind]) + escaped(shown.part_phrase(kind, size)))
     if memory.over:
         legend.append(f"{_swatch(_OVER)}<b>{escaped(byte_count(memory.over))} too much</b>")
     if limit := shown.memory_limit(memory):
         legend.append(escaped(limit))
-    return Markup(
-        f'<div role="img" aria-label="{escaped(label)}" '
-        f'style="{_TRACK};height:16px;max-width:60em;margin:6px 0 2px">{"".join(blocks)}</div>'
-        f'<div style="font-size:12px;margin:0 0 6px">{_spaced(legend)}</div>'
+    spaced = " ".join(
+        f'<span style="display:inline-block;margin:0 14px 0 0">{part}</span>' for part in legend
     )
-
-
-def _cut(memory: ProgramMemory) -> Iterator[tuple[str, int, bool]]:
-    """Kind and size of the parts, in two where the limit goes through one."""
-    room = memory.available
-    for kind, size in memory.parts.items():
-        inside = min(room, size)
-        room -= inside
-        if inside:
-            yield kind, inside, False
-        if size > inside:
-            yield kind, size - inside, True
-
-
-def _block(fraction: float, colour: str) -> str:
-    # Rounded down: blocks whose widths add up to more than the whole would wrap.
-    width = int(fraction * 10_000) / 100
-    return f'<div style="float:left;height:16px;width:{width:.2f}%;background:{colour}"></div>'
+    phrases = ", ".join(shown.part_phrase(*part) for part in memory.parts.items())
+    label = escaped(f"{shown.memory_phrase(memory)}: {phrases}")
+    return Markup(
+        f'<div role="img" aria-label="{label}" '
+        f'style="{_TRACK};height:16px;max-width:60em;margin:6px 0 2px">{"".join(blocks)}</div>'
+        f'<div style="font-size:12px;margin:0 0 6px">{spaced}</div>'
+    )
 
 
 def _swatch(colour: str) -> str:
@@ -169,39 +160,27 @@ def _swatch(colour: str) -> str:
     return f'<span style="{style};background:{colour}"></span>'
 
 
-def _spaced(parts: Iterable[str]) -> str:
-    return " ".join(
-        f'<span style="display:inline-block;margin:0 14px 0 0">{part}</span>' for part in parts
-    )
-
-
-def _code(program: Program, tables: shown.Tables) -> Markup:
-    timed, held = program.time is not None, program.memory is not None
+def _code(every: shown.Table, *, timed: bool, held: bool) -> Markup:
+    lines = every.heaviest(MAX_LINES)
     rows: list[Sequence[str] | str] = []
     file = ""
-    lines = tables.heaviest_lines(MAX_LINES)
-    for row in lines:
-        if shown.file_title(row.line) != file:
-            file = shown.file_title(row.line)
+    for row in lines.rows:
+        if row.file != file:
+            file = row.file
             rows.append(file or "cell")
-        rows.append(_code_row(row, tables, timed=timed, held=held))
+        ground = f";background:{RED}" if row.problem else ""
+        style = f"font-family:monospace;white-space:pre-wrap;min-width:18em{ground}"
+        number = "" if row.line is None else str(row.line)
+        rows.append(
+            [
+                f"{number} ✗" if row.problem else number,
+                *([_bar(row.fraction, row.share, _BAR)] if timed else []),
+                *([_bar(row.part, row.size, _MEMORY)] if held else []),
+                Markup(f'<div style="{style}">{escaped(row.name)}</div>'),
+            ]
+        )
     head = ["line", *(["time"] if timed else []), *(["memory"] if held else []), "code"]
-    rest = _more(tables, "lines", len(lines), len(tables.lines))
-    return Markup(scrolled(table(rows, head=head, named=True, style=_CODE)) + rest)
-
-
-def _code_row(row: Share, tables: shown.Tables, *, timed: bool, held: bool) -> list[str]:
-    problem = tables.problem(row)
-    ground = f";background:{RED}" if problem else ""
-    style = f"font-family:monospace;white-space:pre-wrap;min-width:18em{ground}"
-    number = str(row.line.line) if row.line is not None else ""
-    time, _, memory = shown.share_phrases(row)
-    return [
-        f"{number} ✗" if problem else number,
-        *([_bar(row.fraction or 0.0, time, _BAR)] if timed else []),
-        *([_bar(row.memory / tables.peak, memory, _MEMORY)] if held else []),
-        Markup(f'<div style="{style}">{escaped(row.name)}</div>'),
-    ]
+    return Markup(scrolled(table(rows, head=head, named=True, style=_CODE)) + _below(lines))
 
 
 def _bar(fraction: float, text: str, colour: str) -> Markup:
@@ -216,53 +195,26 @@ def _bar(fraction: float, text: str, colour: str) -> Markup:
     )
 
 
-def _shares(tables: shown.Tables, name: str) -> Markup:
-    """A row for each layer, operation or collective, without empty columns."""
-    rows: list[Share] = getattr(tables, name)
-    if not rows:
-        return Markup("")
-    columns = ["name", "time", "seconds", "memory", "moved"]
-    cells = []
-    for row in rows[:MAX_ROWS]:
-        time, seconds, memory = shown.share_phrases(row)
-        cells.append(
-            [
-                row.name,
-                _bar(row.fraction or 0.0, time, _BAR),
-                _whole(seconds),
-                _bar(row.memory / tables.peak, memory, _MEMORY),
-                _whole(byte_count(row.bytes) if row.bytes else ""),
-            ]
-        )
-    kept = [at for at in range(len(columns)) if any(row[at] for row in cells)]
-    head = [columns[at] for at in kept]
-    body = [[row[at] for at in kept] for row in cells]
-    content: str = scrolled(table(body, head=head, named=True, style=_CODE))
-    content += _more(tables, name, MAX_ROWS, len(rows))
-    return folded(name.capitalize(), content, is_open=name == "layers")
-
-
-def _tensors(tables: shown.Tables, name: str, title: str, *, is_open: bool = False) -> Markup:
-    """A row for each tensor: its size, or what its padding makes of it."""
-    rows: list[Buffer] = getattr(tables, name)
-    if not rows:
-        return Markup("")
-    cells = [
-        (
-            row.text,
-            _whole(shown.padding_phrase(row))
-            if name == "padding"
-            else _bar(row.padded_bytes / tables.peak, byte_count(row.padded_bytes), _MEMORY),
-            shown.tensor_source(row),
-            "" if row.line is None else str(row.line.line),
-        )
-        for row in rows[:MAX_ROWS]
-    ]
-    head = ("tensor", "memory", "made by", "line")
-    content: str = scrolled(table(cells, head=head, style=_CODE))
-    return Markup(
-        folded(title, content + _more(tables, name, MAX_ROWS, len(rows)), is_open=is_open)
-    )
+def _rows(every: shown.Table, name: str) -> Markup:
+    """A row for each layer, operation, collective or tensor, without empty columns."""
+    first = every.first(MAX_ROWS)
+    tensors = name in ("largest", "padding")
+    columns: dict[str, Callable[[shown.Row], str]] = {
+        "tensor" if tensors else "name": lambda row: row.name,
+        "time": lambda row: _bar(row.fraction, row.share, _BAR),
+        "seconds": lambda row: _whole(row.seconds),
+        "memory": lambda row: (
+            _whole(row.size) if name == "padding" else _bar(row.part, row.size, _MEMORY)
+        ),
+        "moved": lambda row: _whole(row.moved),
+        "made by": lambda row: row.source,
+        "line": lambda row: "" if row.line is None else str(row.line),
+    }
+    cells = {head: list(map(cell, first.rows)) for head, cell in columns.items()}
+    kept = {head: column for head, column in cells.items() if any(column)}
+    body = list(zip(*kept.values(), strict=True))
+    named = not tensors
+    return Markup(scrolled(table(body, head=list(kept), named=named, style=_CODE)) + _below(first))
 
 
 def _whole(text: str) -> Markup:
@@ -270,8 +222,7 @@ def _whole(text: str) -> Markup:
     return Markup(f'<span style="white-space:nowrap">{escaped(text)}</span>' if text else "")
 
 
-def _more(tables: shown.Tables, name: str, drawn: int = 0, there: int = 0) -> str:
-    """Return how many rows are left out in total, and what no row accounts for."""
-    omitted = tables.omitted.get(name, 0) + max(there - drawn, 0)
-    rest = tables.rest.get(name, "")
-    return (_small(and_more(omitted)) if omitted else "") + (_small(rest) if rest else "")
+def _below(drawn: shown.Table) -> str:
+    """How many rows are left out in total, and what no row accounts for."""
+    more = and_more(drawn.omitted) if drawn.omitted else ""
+    return "".join(map(_small, filter(None, [more, drawn.rest])))

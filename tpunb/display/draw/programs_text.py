@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from tpunb._util.plain_text import plain, shortened
-from tpunb._util.units import and_more, byte_count, grouped
+from tpunb._util.units import and_more, grouped
 from tpunb.display.draw import program_tables as shown
-from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share
+from tpunb.tpu.compiled_program import Program, ProgramMemory
 
 WIDTH = 100
 MAX_LINES = 60
@@ -39,29 +39,30 @@ def programs_text(programs: Sequence[Program]) -> str:
 
 def _program(program: Program) -> str:
     """The verdict, memory, time, and the lines and layers with their shares."""
+    memory, time = program.memory, program.time
     tables = shown.tables(program)
     lines = [shown.title(program), shown.headline(program)]
     for problem in program.errors[: shown.MAX_PROBLEMS]:
         lines += _wrapped(str(problem))
-    lines += _more(tables, "errors")
-    if program.memory is not None:
-        lines += _memory(program.memory)
-    if program.time is not None:
+    if (more := len(program.errors) - shown.MAX_PROBLEMS) > 0:
+        lines.append(f"  {and_more(more)}")
+    if memory is not None:
+        lines.append(f"HBM     {_memory_bar(memory)} {shown.memory_phrase(memory)}")
+        parts = [shown.part_phrase(kind, size) for kind, size in memory.parts.items()]
+        lines += _side_by_side([*parts, shown.memory_limit(memory)], indent=8)
+    if time is not None:
         lines.append(f"time    {' · '.join(shown.time_phrases(program))}")
-        parts = [f"{name} {shown.percent(part)}" for name, part in program.time.parts.items()]
+        parts = [f"{name} {shown.percent(part)}" for name, part in time.parts.items()]
         lines += _side_by_side(parts, indent=8)
     if program.largest_batch is not None:
         lines.append(f"largest global batch that fits  {grouped(program.largest_batch)}")
-    shares = [*_shares(tables, "layers")]
-    if program.time is not None and not shares:
-        shares += _shares(tables, "operations")
-    sections = (
-        _code(tables, timed=program.time is not None, held=program.memory is not None),
-        [*shares, *_shares(tables, "collectives")],
-        _tensors(tables, "largest", "largest tensors at the peak"),
-        _tensors(tables, "padding", "padding"),
-    )
-    for section in sections:
+    named = "layers" if tables["layers"].rows or time is None else "operations"
+    for section in (
+        _code(tables["lines"], timed=time is not None, held=memory is not None),
+        [*_shares(tables[named], named), *_shares(tables["collectives"], "collectives")],
+        _tensors(tables["largest"], "largest tensors at the peak"),
+        _tensors(tables["padding"], "padding"),
+    ):
         found = list(section)
         lines += ["", *found] if found else []
     for note in shown.notes(program):
@@ -75,18 +76,6 @@ def _wrapped(text: str) -> list[str]:
         for part in text.splitlines()
         for line in textwrap.wrap(part, WIDTH, initial_indent="  ", subsequent_indent="  ")
     ]
-
-
-def _more(tables: shown.Tables, name: str, drawn: int = 0, there: int = 0) -> list[str]:
-    """The line that says how many rows are left out, here and before."""
-    rest = tables.omitted.get(name, 0) + max(there - drawn, 0)
-    return [f"  {and_more(rest)}"] if rest else []
-
-
-def _memory(memory: ProgramMemory) -> Iterator[str]:
-    yield f"HBM     {_memory_bar(memory)} {shown.memory_phrase(memory)}"
-    parts = [shown.part_phrase(kind, size) for kind, size in memory.parts.items()]
-    yield from _side_by_side([*parts, shown.memory_limit(memory)], indent=8)
 
 
 def _side_by_side(parts: Iterable[str], indent: int) -> list[str]:
@@ -115,29 +104,23 @@ def _memory_bar(memory: ProgramMemory) -> str:
     return "".join("!" if place >= limit else cell for place, cell in enumerate(cells))
 
 
-def _code(tables: shown.Tables, *, timed: bool, held: bool) -> Iterator[str]:
-    if not tables.weighs_lines:
+def _code(every: shown.Table, *, timed: bool, held: bool) -> Iterator[str]:
+    if not every.rows:
         return
     head = [*([f"{'time':<16}"] if timed else []), *(["memory"] if held else [])]
     yield f"  line  {' '.join(head)}"
-    rows = tables.heaviest_lines(MAX_LINES)
+    lines = every.heaviest(MAX_LINES)
     file = ""
-    for row in rows:
-        if shown.file_title(row.line) != file:
-            file = shown.file_title(row.line)
+    for row in lines.rows:
+        if row.file != file:
+            file = row.file
             yield f"  {file or 'cell'}"
-        mark = "✗" if tables.problem(row) else " "
-        number = row.line.line if row.line is not None else ""
-        size = shown.share_phrases(row)[2]
-        time = f"{_share_bar(row)} " if timed else ""
-        memory = f"{_bar(row.memory / tables.peak)} {size:>9}" if held else ""
+        mark = "✗" if row.problem else " "
+        number = "" if row.line is None else row.line
+        time = f"{_bar(row.fraction)} {row.share:>5} " if timed else ""
+        memory = f"{_bar(row.part)} {row.size:>9}" if held else ""
         yield shortened(f"{mark} {number:>4}  {time}{memory}  {row.name.rstrip()}", WIDTH)
-    yield from _more(tables, "lines", len(rows), len(tables.lines))
-    yield from _wrapped(tables.rest.get("lines", ""))
-
-
-def _share_bar(row: Share) -> str:
-    return f"{_bar(row.fraction or 0.0)} {shown.share_phrases(row)[0]:>5}"
+    yield from _below(lines)
 
 
 def _bar(fraction: float) -> str:
@@ -147,33 +130,35 @@ def _bar(fraction: float) -> str:
     return ("█" * whole + (_EIGHTHS[part] if part else "")).ljust(_BAR)
 
 
-def _shares(tables: shown.Tables, name: str) -> Iterator[str]:
+def _shares(every: shown.Table, name: str) -> Iterator[str]:
     """A line for each layer, operation or collective."""
-    rows: list[Share] = getattr(tables, name)
-    if not rows:
+    if not every.rows:
         return
-    timed = any(row.fraction is not None for row in rows)
+    timed = any(row.share for row in every.rows)
     yield f"  {name}"
-    for row in rows[:MAX_ROWS]:
-        _, seconds, memory = shown.share_phrases(row)
-        moved = byte_count(row.bytes) if row.bytes else ""
-        size = moved if name == "collectives" else memory
-        time = f"{_share_bar(row)} " if timed else ""
-        yield shortened(f"  {time}{seconds:>8} {size:>9}  {row.name}", WIDTH)
-    yield from _more(tables, name, MAX_ROWS, len(rows))
-    yield from _wrapped(tables.rest.get(name, ""))
+    first = every.first(MAX_ROWS)
+    for row in first.rows:
+        size = row.moved if name == "collectives" else row.size
+        time = f"{_bar(row.fraction)} {row.share:>5} " if timed else ""
+        yield shortened(f"  {time}{row.seconds:>8} {size:>9}  {row.name}", WIDTH)
+    yield from _below(first)
 
 
-def _tensors(tables: shown.Tables, name: str, heading: str) -> Iterator[str]:
+def _tensors(every: shown.Table, heading: str) -> Iterator[str]:
     """A line for each tensor: its size, or what its padding makes of it."""
-    rows: list[Buffer] = getattr(tables, name)
-    if not rows:
+    if not every.rows:
         return
     yield f"  {heading}"
-    for row in rows[:MAX_ROWS]:
-        place = f" · line {row.line.line}" if row.line is not None else ""
-        what = [f"{byte_count(row.padded_bytes):>9}", row.text]
-        if name == "padding":
-            what = [row.text, shown.padding_phrase(row)]
-        yield shortened(f"  {'  '.join(what)}  {shown.tensor_source(row)}{place}", WIDTH)
-    yield from _more(tables, name, MAX_ROWS, len(rows))
+    first = every.first(MAX_ROWS)
+    for row in first.rows:
+        place = "" if row.line is None else f" · line {row.line}"
+        what = [row.name, row.size] if heading == "padding" else [f"{row.size:>9}", row.name]
+        yield shortened(f"  {'  '.join(what)}  {row.source}{place}", WIDTH)
+    yield from _below(first)
+
+
+def _below(drawn: shown.Table) -> Iterator[str]:
+    """How many rows are left out in total, and what no row accounts for."""
+    if drawn.omitted:
+        yield f"  {and_more(drawn.omitted)}"
+    yield from _wrapped(drawn.rest)

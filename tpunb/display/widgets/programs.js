@@ -12,14 +12,14 @@ const VIEWS = [
 ];
 const ORDERS = [["given", "as it comes"], ["time", "time"], ["memory", "memory"]];
 const COLUMNS = {
-  lines: ["place", "time", "memory", "code"], layers: ["name", "time", "seconds", "memory", "moved"],
+  lines: ["number", "time", "memory", "code"], layers: ["name", "time", "seconds", "memory", "moved"],
   operations: ["name", "time", "seconds", "memory", "moved"],
   collectives: ["name", "time", "seconds", "memory", "moved"],
   largest: ["name", "memory", "source", "line"], padding: ["name", "size", "source", "line"],
 };
-const HEADS = { place: "line", name: "name", source: "made by", size: "memory" };
+const HEADS = { number: "line", source: "made by", size: "memory" };
 /** The field of a row that a column needs, to be worth its room. */
-const FIELDS = { time: "share", memory: "size", code: "name" };
+const FIELDS = { number: "line", time: "share", memory: "size", code: "name" };
 const MARKS = { compiles: "✓", refused: "✗", unknown: "?" };
 
 /** One view of the model; what the user has set is the model's. */
@@ -51,7 +51,7 @@ class ProgramsView {
 
   /** The tables that have rows. */
   get views() {
-    return VIEWS.filter(([name]) => this.program?.tables[name].length);
+    return VIEWS.filter(([name]) => this.program?.tables[name].rows.length);
   }
 
   get view() {
@@ -108,12 +108,12 @@ class ProgramsView {
   }
 
   errors() {
-    const { errors, omitted } = this.program;
+    const { errors, more_errors: more } = this.program;
     if (!errors.length) return null;
     const items = errors.map(({ line, code, cause, fix }) => element("li", {},
       element("b", {}, line === null ? code : `line ${line} · ${code}`), element("div", {}, cause),
       element("div", { class: "tpunb-programs-fix" }, fix)));
-    if (omitted.errors) items.push(element("li", {}, `and ${omitted.errors} more`));
+    if (more) items.push(element("li", {}, `and ${more} more`));
     return element("ul", { class: "tpunb-programs-errors" }, ...items);
   }
 
@@ -170,7 +170,7 @@ class ProgramsView {
 
   rows() {
     const field = { time: "fraction", memory: "part" }[this.model.get("order")];
-    const rows = this.view ? this.program.tables[this.view] : [];
+    const rows = this.view ? this.program.tables[this.view].rows : [];
     const weight = (row) => row[field] ?? row.part ?? 0;
     return field ? [...rows].sort((a, b) => weight(b) - weight(a)) : rows;
   }
@@ -191,20 +191,20 @@ class ProgramsView {
       }
       body.push(this.row(row, columns, sorted));
     }
-    const more = this.program.omitted[view], rest = this.program.rest[view];
+    const { omitted, rest } = this.program.tables[view];
     return element("div", {}, this.wide(element("table", { class: "tpunb-programs-table" },
       element("thead", {}, element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, HEADS[name] ?? name)))),
       element("tbody", {}, ...body))),
-      more ? element("p", { class: "tpunb-programs-note" }, `and ${groups(more)} more`) : null,
+      omitted ? element("p", { class: "tpunb-programs-note" }, `and ${groups(omitted)} more`) : null,
       rest ? element("p", { class: "tpunb-programs-note" }, rest) : null);
   }
 
   row(row, columns, sorted) {
-    const picked = this.picked !== null && row.place === this.picked;
+    const picked = this.picked !== null && this.view === "lines" && row.line === this.picked;
     const node = element("tr", { "data-problem": row.problem || false, "data-picked": picked });
-    const place = () => `${sorted && row.file ? `${row.file}:` : ""}${row.place}${row.problem ? " ✗" : ""}`;
+    const number = () => `${sorted && row.file ? `${row.file}:` : ""}${row.line}${row.problem ? " ✗" : ""}`;
     const cells = {
-      place: () => element("th", { scope: "row" }, place()),
+      number: () => element("th", { scope: "row" }, number()),
       name: () => element("th", { scope: "row" }, row.name),
       code: () => element("td", {}, element("code", {}, row.name)),
       time: () => this.bar(row.fraction, row.share, "time", row.seconds),
@@ -217,7 +217,7 @@ class ProgramsView {
 
   /** Goes to a line of the code, where the table of lines has it. */
   lineButton(line) {
-    if (!this.program.tables.lines.some((row) => row.place === line)) return String(line);
+    if (!this.program.tables.lines.rows.some((row) => row.line === line)) return String(line);
     return element("button", { type: "button", class: "tpunb-button", title: `Show line ${line}`,
       click: () => { this.picked = line; this.set("view", "lines"); this.rebuild(); } }, String(line));
   }

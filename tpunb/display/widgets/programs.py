@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import traitlets
@@ -12,7 +13,7 @@ from tpunb.display.draw import program_tables as shown
 from tpunb.display.draw.programs_html import programs_bundle
 from tpunb.display.widgets.live_widget import LiveWidget
 from tpunb.display.widgets.page_data import es_module
-from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share
+from tpunb.tpu.compiled_program import Program, ProgramMemory
 
 VIEWS = ("lines", "layers", "operations", "collectives", "largest", "padding")
 
@@ -83,8 +84,7 @@ def _content(programs: Sequence[Program]) -> dict[str, Any]:
 
 
 def _program(program: Program) -> dict[str, Any]:
-    tables = shown.tables(program)
-    time = program.time
+    memory, time = program.memory, program.time
     return {
         "tpu": program.tpu,
         "title": shown.title(program),
@@ -94,24 +94,14 @@ def _program(program: Program) -> dict[str, Any]:
             {"line": problem.line, "code": problem.code, "cause": problem.cause, "fix": problem.fix}
             for problem in program.errors[: shown.MAX_PROBLEMS]
         ],
-        "memory": None if program.memory is None else _memory(program.memory),
+        "more_errors": max(len(program.errors) - shown.MAX_PROBLEMS, 0),
+        "memory": None if memory is None else _memory(memory),
         "facts": shown.facts(program),
         "parts": [
             {"name": name, "fraction": fraction, "text": shown.percent(fraction)}
             for name, fraction in (time.parts if time is not None else {}).items()
         ],
-        "tables": {
-            "lines": [_line(row, tables) for row in tables.lines] if tables.weighs_lines else [],
-            "layers": [_share(row, tables) for row in tables.layers],
-            "operations": [_share(row, tables) for row in tables.operations],
-            "collectives": [_share(row, tables) for row in tables.collectives],
-            "largest": [
-                _tensor(row, byte_count(row.padded_bytes), tables) for row in tables.largest
-            ],
-            "padding": [_tensor(row, shown.padding_phrase(row), tables) for row in tables.padding],
-        },
-        "omitted": dict(tables.omitted),
-        "rest": dict(tables.rest),
+        "tables": {name: asdict(table) for name, table in shown.tables(program).items()},
         "notes": shown.notes(program),
     }
 
@@ -127,36 +117,4 @@ def _memory(memory: ProgramMemory) -> dict[str, Any]:
         "says": shown.memory_phrase(memory),
         "over": f"{byte_count(memory.over)} too much" if memory.over else "",
         "limit": shown.memory_limit(memory),
-    }
-
-
-def _line(row: Share, tables: shown.Tables) -> dict[str, Any]:
-    return {
-        **_share(row, tables),
-        "place": row.line.line if row.line is not None else None,
-        "file": shown.file_title(row.line),
-        "problem": tables.problem(row),
-    }
-
-
-def _share(row: Share, tables: shown.Tables) -> dict[str, Any]:
-    share, seconds, size = shown.share_phrases(row)
-    return {
-        "name": row.name,
-        "moved": byte_count(row.bytes) if row.bytes else "",
-        "fraction": row.fraction or 0.0,
-        "share": share,
-        "seconds": seconds,
-        "part": row.memory / tables.peak,
-        "size": size,
-    }
-
-
-def _tensor(row: Buffer, size: str, tables: shown.Tables) -> dict[str, Any]:
-    return {
-        "name": row.text,
-        "part": row.padded_bytes / tables.peak,
-        "size": size,
-        "source": shown.tensor_source(row),
-        "line": row.line.line if row.line is not None else None,
     }
