@@ -28,7 +28,7 @@ from tpunb.cli.command import (
     StopSignals,
     add_command,
 )
-from tpunb.machine import keras_2
+from tpunb.machine.software import choose_keras_2
 from tpunb.notebook.files import NotebookError, read_notebook, write_notebook
 
 _TIMEOUT = 600
@@ -301,7 +301,7 @@ def _environment(keras: int | None) -> dict[str, str]:
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     }
     if keras is not None:
-        keras_2.choose(environment)
+        choose_keras_2(environment)
     return environment
 
 

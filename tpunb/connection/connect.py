@@ -14,8 +14,7 @@ from tpunb.connection.device_assignment import device_assignment
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
 from tpunb.errors import ConnectError
-from tpunb.machine import keras_2
-from tpunb.machine.software import tensorflow_version, warn_if_newer
+from tpunb.machine.software import choose_keras_2, tensorflow_version, warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual import current_strategy
@@ -93,7 +92,7 @@ def _connected(plan: Plan, say: Callable[[str], None] | None) -> Connection:
     require_tensorflow()
     warn_if_newer(tensorflow_version())
     if plan.request.keras is not None:
-        keras_2.choose()
+        choose_keras_2()
     if plan.kind == "virtual":
         return _virtual(plan, say)
     from tpunb.connection import hardware

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tpunb.connection.request import Request
 from tpunb.errors import AcceleratorTypeError, ConnectError
-from tpunb.machine import keras_2
+from tpunb.machine.software import require_keras_2_here
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.installation import current
@@ -56,7 +56,7 @@ def resolve(request: Request, found: Search | None = None) -> Plan:
     plan = _resolved(request, found)
     if request.keras is None:
         return plan
-    return dataclasses.replace(plan, notes=(*plan.notes, keras_2.require_here()))
+    return dataclasses.replace(plan, notes=(*plan.notes, require_keras_2_here()))
 
 
 def _resolved(request: Request, found: Search | None) -> Plan:

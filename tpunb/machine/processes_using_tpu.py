@@ -86,36 +86,28 @@ class Holding:
         """Problems: processes and lock files that block the TPU."""
         others = [holder for holder in self.holders if not holder.is_self]
         for holder in others:
-            yield _of_holder(holder)
-        for lock in self.locks:
-            if lock.stale and not others:
-                yield self._of_stale(lock)
-
-    def _of_stale(self, lock: Lock) -> Problem:
-        """A lock file that no process holds; it blocks only if libtpu may not lock it."""
-        sudo = "sudo " if lock.foreign else ""
-        looked = f"sudo lsof -w {' '.join((*self.devices, lock.path))}"
-        first = "Remove it."
-        if self.unseen:
-            first = f"Other users' processes are not visible: if `{looked}` lists none, remove it."
-        return Problem(
-            "lock file",
-            f"No visible process holds {lock.path}: it is left over.",
-            first,
-            f"{sudo}rm {lock.path}",
-            stops=lock.foreign,
-        )
-
-
-def _of_holder(holder: Holder) -> Problem:
-    sudo = "sudo " if holder.foreign else ""
-    kill = f"{sudo}kill {holder.pid}"
-    fix = f"End it, then connect again: {kill}"
-    if holder.is_kernel:
-        fix = f"Shut that kernel down in Jupyter's list of running kernels, or: {kill}"
-    return Problem(
-        "TPU in use", f"{holder.name[0].upper()}{holder.name[1:]} holds the TPU.", fix, kill
-    )
+            kill = f"{'sudo ' if holder.foreign else ''}kill {holder.pid}"
+            fix = f"End it, then connect again: {kill}"
+            if holder.is_kernel:
+                fix = f"Shut that kernel down in Jupyter's list of running kernels, or: {kill}"
+            name = f"{holder.name[0].upper()}{holder.name[1:]}"
+            yield Problem("TPU in use", f"{name} holds the TPU.", fix, kill)
+        for lock in self.locks if not others else ():
+            if not lock.stale:
+                continue
+            fix = "Remove it."
+            if self.unseen:
+                looked = f"sudo lsof -w {' '.join((*self.devices, lock.path))}"
+                fix = (
+                    f"Other users' processes are not visible: if `{looked}` lists none, remove it."
+                )
+            yield Problem(
+                "lock file",
+                f"No visible process holds {lock.path}: it is left over.",
+                fix,
+                f"{'sudo ' if lock.foreign else ''}rm {lock.path}",
+                stops=lock.foreign,  # libtpu locks one's own file again
+            )
 
 
 def find_holders(
@@ -133,7 +125,12 @@ def find_holders(
     environment = os.environ if environment is None else environment
     root = chips.ROOT if root is None else root
     devices = tuple(devices)
-    locks = [path for path in _lock_files(environment, root) if path.exists()]
+    places = [root / "tmp" / _LOCK]
+    if hasattr(os, "getuid"):  # since 2026 also below the user's own
+        places.append(root / "tmp" / f"libtpu_lock_{os.getuid()}" / _LOCK)
+    if environment.get("HOME"):
+        places.append(Path(environment["HOME"]) / f".{_LOCK}")
+    locks = [path for path in places if path.exists()]
     if not devices and not locks:
         return Holding()
     wanted = {str(root / path.lstrip("/")): path for path in devices}
@@ -161,15 +158,6 @@ def find_holders(
         unseen,
         devices,
     )
-
-
-def _lock_files(environment: Mapping[str, str], root: Path) -> Iterator[Path]:
-    """The paths of libtpu's lock file; since 2026 also below the user's own."""
-    yield root / "tmp" / _LOCK
-    if hasattr(os, "getuid"):
-        yield root / "tmp" / f"libtpu_lock_{os.getuid()}" / _LOCK
-    if environment.get("HOME"):
-        yield Path(environment["HOME"]) / f".{_LOCK}"
 
 
 def _holder_of_lock(path: Path, table: str, open_files: Mapping[int, set[str]]) -> int | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import shutil
 from pathlib import Path
 
 from tpunb._util.units import byte_count
@@ -14,6 +16,7 @@ from tpunb.machine import chips
 from tpunb.machine.chips import text_of
 from tpunb.machine.problems import Problem
 
+_MEMINFO = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)  # in KiB
 _LITTLE = 2**30  # TensorFlow alone takes about half of it
 _LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 _USES = ("sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory/memory.usage_in_bytes")
@@ -54,7 +57,8 @@ def measure(root: Path | None = None) -> Memory:
         root: The directory with `proc`, `sys` and `dev`; by default `/`.
     """
     root = chips.ROOT if root is None else root
-    known = _meminfo(root / "proc" / "meminfo")
+    text = text_of(root / "proc" / "meminfo") or ""
+    known = {name: int(size) * 1024 for name, size in _MEMINFO.findall(text)}
     total, available = known.get("MemTotal"), known.get("MemAvailable")
     limit = _first_number(root, _LIMITS)
     if limit is not None and (total is None or limit < total):
@@ -63,31 +67,16 @@ def measure(root: Path | None = None) -> Memory:
         if used is not None:
             left = max(0, limit - used)
             available = left if available is None else min(available, left)
-    return Memory(total, available, _size(root / "dev" / "shm"))
-
-
-def _meminfo(path: Path) -> dict[str, int]:
-    """The values of `/proc/meminfo` in bytes."""
-    found = {}
-    for line in (text_of(path) or "").splitlines():
-        name, _, rest = line.partition(":")
-        number = rest.split()[:1]
-        if number and number[0].isdecimal():
-            found[name.strip()] = int(number[0]) * 1024
-    return found
+    try:
+        shared = shutil.disk_usage(root / "dev" / "shm").total
+    except OSError:  # not there
+        shared = None
+    return Memory(total, available, shared)
 
 
 def _first_number(root: Path, paths: tuple[str, ...]) -> int | None:
     texts = ((text_of(root / path) or "").strip() for path in paths)
     return next((int(text) for text in texts if text.isdecimal()), None)
-
-
-def _size(path: Path) -> int | None:
-    try:
-        found = os.statvfs(path)
-    except (OSError, AttributeError):  # not there; not on Windows
-        return None
-    return found.f_blocks * found.f_frsize
 
 
 def processors() -> int:

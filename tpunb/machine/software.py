@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -19,6 +20,8 @@ from tpunb.errors import ConnectError
 from tpunb.machine.chips import find_chips
 from tpunb.machine.detect import detect_platform
 from tpunb.machine.problems import Problem
+
+_log = logger("machine")
 
 TESTED = ((2, 18), (2, 19), (2, 20), (2, 21))
 """The releases of TensorFlow that this package is tested with, oldest first.
@@ -41,9 +44,7 @@ SPECIFIER = f">={_dotted(OLDEST)},<{_NEWEST[0]}.{_NEWEST[1] + 1}"
 RANGE = f"{_dotted(OLDEST)} to {_dotted(_NEWEST)}"
 """The tested releases in a sentence."""
 
-LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
-"""The variable by which TensorFlow chooses Keras 2, when it is imported."""
-
+_LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _warned: set[str] = set()
 
 
@@ -113,35 +114,6 @@ def fatal_pair(versions: Mapping[str, str]) -> Problem | None:
         "TensorFlow loads it.",
         "Install an older libtpu, then restart the kernel.",
         f'pip install "libtpu>={oldest},<{too_new}"',
-    )
-
-
-def crashing_pair(versions: Mapping[str, str]) -> Problem | None:
-    """The problem of a JAX and a libtpu that crash when they compile without a TPU."""
-    if (versions.get("jax"), versions.get("libtpu")) != ("0.7.2", "0.0.21.1"):  # Colab's, in 2026
-        return None
-    return Problem(
-        "jax",
-        "JAX 0.7.2 with libtpu 0.0.21.1 ends the process when it compiles for a TPU that is not "
-        "there.",
-        "Let tpunb.compile do it, with a compiler of its own that leaves both as they are.",
-        "tpunb compiler install",
-        stops=False,
-    )
-
-
-def jax_pair(versions: Mapping[str, str]) -> Problem | None:
-    """The problem of a JAX and a libtpu that were not made for each other."""
-    if "jax" not in versions or "libtpu" not in versions:
-        return None
-    needs = list(unmet("jax", versions, extra="tpu"))
-    if not needs:
-        return None
-    return Problem(
-        "jax",
-        f"{needs[0]}: JAX may fail on a TPU.",
-        "Use JAX and TensorFlow in environments of their own: each wants its own libtpu.",
-        stops=False,
     )
 
 
@@ -218,6 +190,7 @@ _SYSTEM_LIBTPU = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
 _NEWEST_PYTHON = (3, 13)  # with a wheel of TensorFlow 2.21
 _OLDEST_KERAS = (3, 10)
 _UNKNOWN = "unknown version"
+_PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)$")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -234,7 +207,7 @@ class Software:
         backend: Keras's backend, from the environment; empty if not set.
         overwritten_by: The TensorFlow whose files lie where tensorflow-tpu's should; empty if
             they are its own.
-        jax_needs: A problem of JAX with libtpu; None if they fit.
+        jax_needs: The libtpu that JAX wants, as a sentence; empty if it is there.
         imported: The version of TensorFlow that this process has imported; empty if none.
         jax: Whether this process has computed with JAX.
     """
@@ -247,14 +220,14 @@ class Software:
     keras: str = "keras"
     backend: str = ""
     overwritten_by: str = ""
-    jax_needs: Problem | None = None
+    jax_needs: str = ""
     imported: str = ""
     jax: bool = False
 
     @property
     def tensorflow(self) -> str | None:
         """The version of TensorFlow; None if none is installed."""
-        return next((self.versions[name] for name in TENSORFLOWS if name in self.versions), None)
+        return self.versions.get(_installed(self.versions))
 
     def problems(self, *, local_tpu: bool) -> Iterator[Problem]:
         """Version conflicts and missing packages.
@@ -262,7 +235,16 @@ class Software:
         Args:
             local_tpu: Whether this machine's TPU is to be used.
         """
-        yield from filter(None, [crashing_pair(self.versions)])
+        pair = (self.versions.get("jax"), self.versions.get("libtpu"))
+        if pair == ("0.7.2", "0.0.21.1"):  # Colab's, in 2026
+            yield Problem(
+                "jax",
+                "JAX 0.7.2 with libtpu 0.0.21.1 ends the process when it compiles for a TPU that "
+                "is not there.",
+                "Let tpunb.compile do it, with a compiler of its own that leaves both as they are.",
+                "tpunb compiler install",
+                stops=False,
+            )
         if self.tensorflow is None:
             yield self._missing(local_tpu=local_tpu)
             return
@@ -330,7 +312,7 @@ class Software:
 
     def _of_versions(self) -> Iterator[Problem]:
         tensorflow = self.tensorflow or ""
-        name = next(name for name in TENSORFLOWS if name in self.versions)
+        name = _installed(self.versions)
         if release(tensorflow) and release(tensorflow)[:2] < OLDEST:
             yield Problem(
                 "tensorflow",
@@ -402,8 +384,13 @@ class Software:
                 "is installed.",
                 "Restart the kernel.",
             )
-        if self.jax_needs is not None and local_tpu:
-            yield self.jax_needs
+        if self.jax_needs and local_tpu:
+            yield Problem(
+                "jax",
+                f"{self.jax_needs}: JAX may fail on a TPU.",
+                "Use JAX and TensorFlow in environments of their own: each wants its own libtpu.",
+                stops=False,
+            )
         if self.jax and local_tpu:
             yield Problem(
                 "jax",
@@ -420,7 +407,7 @@ def tensorflow_version() -> str | None:
 
 def chooses_keras_2(environment: Mapping[str, str] = os.environ) -> bool:
     """True if the environment makes tf_keras the `tf.keras`, as TensorFlow reads it."""
-    return environment.get(LEGACY_KERAS, "") in ("1", "true", "True")
+    return environment.get(_LEGACY_KERAS, "") in ("1", "true", "True")
 
 
 def find_software(environment: Mapping[str, str]) -> Software:
@@ -431,8 +418,10 @@ def find_software(environment: Mapping[str, str]) -> Software:
     """
     versions = {name: found for name in _PACKAGES if (found := _version(name))}
     # Built from source or part of an image: installed without metadata.
-    if not any(name in versions for name in TENSORFLOWS) and _is_there("tensorflow"):
-        versions["tensorflow"] = _UNKNOWN
+    if not _installed(versions):
+        with contextlib.suppress(ImportError, ValueError):
+            if importlib.util.find_spec("tensorflow") is not None:
+                versions["tensorflow"] = _UNKNOWN
     return Software(
         python=platform.python_version(),
         versions=versions,
@@ -442,26 +431,26 @@ def find_software(environment: Mapping[str, str]) -> Software:
         keras="tf_keras" if chooses_keras_2(environment) else "keras",
         backend=mask(environment.get("KERAS_BACKEND", ""), secrets_in(environment)).strip().lower(),
         overwritten_by=overwritten_tensorflow(versions),
-        jax_needs=jax_pair(versions),
-        imported=_imported("tensorflow"),
-        jax=_has_used_jax(),
+        jax_needs=next(unmet("jax", versions, extra="tpu"), "") if "libtpu" in versions else "",
+        imported=str(getattr(sys.modules.get("tensorflow"), "__version__", "")),
+        # TensorFlow may import JAX without starting its devices.
+        jax=bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)),
     )
+
+
+def _installed(versions: Mapping[str, str]) -> str:
+    """The distribution of TensorFlow that is installed; empty if none is."""
+    return next((name for name in TENSORFLOWS if name in versions), "")
 
 
 def _pythons(versions: Mapping[str, str]) -> tuple[str, ...]:
     """The Python versions that the installed TensorFlow declares."""
-    name = next((name for name in TENSORFLOWS if name in versions), None)
-    if name is None:
-        return ()
     try:
-        classifiers = metadata.metadata(name).get_all("Classifier") or []
-    except Exception:  # as above
+        classifiers = metadata.metadata(_installed(versions)).get_all("Classifier") or []
+    except Exception:  # none is installed, or as above
         return ()
     found = {match[1] for text in classifiers if (match := _PYTHON.search(str(text)))}
     return tuple(sorted(found, key=release))
-
-
-_PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)$")
 
 
 def _version(name: str) -> str | None:
@@ -470,25 +459,6 @@ def _version(name: str) -> str | None:
     except Exception:  # not installed, or its metadata is unreadable
         return None
     return found if isinstance(found, str) and re.fullmatch(r"[\w.+!-]{1,60}", found) else None
-
-
-def _imported(module: str) -> str:
-    """Returns the version of a module that this process has imported; empty if it has not."""
-    version = getattr(sys.modules.get(module), "__version__", "")
-    return version if isinstance(version, str) else ""
-
-
-def _has_used_jax() -> bool:
-    """Returns whether JAX has started its devices; TensorFlow may import it without that."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return bool(getattr(bridge, "_backends", None))
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def install_tf_keras(tensorflow: str | None) -> str:
@@ -500,14 +470,55 @@ def install_tf_keras(tensorflow: str | None) -> str:
     return f'pip install --no-deps "tf_keras{wanted}"'
 
 
+def choose_keras_2(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Makes tf_keras the `tf.keras` of a process that has not imported TensorFlow yet.
+
+    TensorFlow reads a variable of the environment when it is imported, and keeps to it.
+
+    Args:
+        environment: The process's environment variables, which are changed.
+    """
+    environment[_LEGACY_KERAS] = "1"
+
+
+def require_keras_2_here() -> str:
+    """Checks that Keras 2 is the `tf.keras` of this process, or can become it.
+
+    Returns:
+        A sentence that says so.
+
+    Raises:
+        ConnectError: It is not installed, or TensorFlow has been imported with Keras 3.
+    """
+    sentence = require_keras_2()
+    if "tensorflow" in sys.modules and not chooses_keras_2():
+        raise ConnectError(
+            "TensorFlow was imported with Keras 3 before, and keeps to it.",
+            fix="Restart the kernel, and choose Keras 2 before anything imports TensorFlow.",
+        )
+    return sentence
+
+
+def require_keras_2() -> str:
+    """Checks that Keras 2 is installed, in the release of this environment's TensorFlow.
+
+    Returns:
+        A sentence with its version.
+
+    Raises:
+        ConnectError: It is not installed, or made for another TensorFlow.
+    """
+    tensorflow, found = tensorflow_version(), _version("tf_keras")
+    fix = f"{install_tf_keras(tensorflow)}, then restart the kernel."
+    if found is None:
+        raise ConnectError("Keras 2 is the package tf_keras, which is not installed.", fix=fix)
+    if tensorflow is not None and _minor(found) != _minor(tensorflow):
+        raise ConnectError(f"tf_keras {found} is not made for TensorFlow {tensorflow}.", fix=fix)
+    return f"tf.keras is Keras 2 (tf_keras {found})."
+
+
 def _minor(version: str | None) -> str:
     return _dotted(release(version or "")[:2])
-
-
-_LOAD = "TPU_LOAD_LIBRARY"
-_SKIP = "TPU_SKIP_MDS_QUERY"
-
-_log = logger("machine")
 
 
 def prepare_tpu_library(
@@ -532,17 +543,14 @@ def prepare_tpu_library(
         return
     chips, platform = find_chips(root), detect_platform(environment, root)
     if not (chips.files or chips.unknown or chips.on_bus or platform.tpu_sign):
-        _set(environment, _LOAD, "0")
+        missing = {"TPU_LOAD_LIBRARY": "0"}
         if not platform.on_cloud:
-            _set(environment, _SKIP, "1")
+            missing["TPU_SKIP_MDS_QUERY"] = "1"
+        for name, value in missing.items():
+            if not environment.get(name, "").strip():
+                environment[name] = value
+                _log.debug("no TPU here: %s=%s", name, value)
     problem = fatal_pair(versions)
-    if problem is not None and environment.get(_LOAD, "").strip() != "0":
+    if problem is not None and environment.get("TPU_LOAD_LIBRARY", "").strip() != "0":
         fix = problem.fix.removeprefix("Install an older libtpu, ")
         raise ConnectError(problem.message, fix=f"Run %{problem.command}, {fix}")
-
-
-def _set(environment: MutableMapping[str, str], name: str, value: str) -> None:
-    if environment.get(name, "").strip():
-        return
-    environment[name] = value
-    _log.debug("no TPU here: %s=%s", name, value)

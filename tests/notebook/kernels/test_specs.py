@@ -14,7 +14,6 @@ from jupyter_client.kernelspec import KernelSpecManager
 from PIL import Image
 
 from tpunb.errors import AcceleratorTypeError, ConnectError, KernelError
-from tpunb.machine import keras_2
 from tpunb.notebook.kernels import (
     install_kernel,
     installed_kernels,
@@ -52,7 +51,9 @@ def test_install(jupyter: Path) -> None:
 
 
 def test_keras_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keras_2, "require_installed", lambda: "tf.keras is Keras 2.")
+    monkeypatch.setattr(
+        "tpunb.notebook.kernels.specs.require_keras_2", lambda: "tf.keras is Keras 2."
+    )
     kernel = install_kernel("v5e-8", keras=2)
     assert kernel.name == "tpunb-v5e-8-keras-2"
     spec = read_spec(kernel.folder)

@@ -15,8 +15,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
-from tpunb.machine import keras_2
-from tpunb.machine.software import chooses_keras_2
+from tpunb.machine.software import chooses_keras_2, require_keras_2
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.import_tensorflow import QuietImport
 
@@ -51,7 +50,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     try:
         _install(tpu)
         if chooses_keras_2(environment):
-            keras_2.require_installed()
+            require_keras_2()
     except TpunbError as error:
         gate.error = error
     sys.meta_path.insert(0, gate)

@@ -16,8 +16,8 @@ from typing import Any
 
 from tpunb._util.atomic_files import write_file
 from tpunb.errors import KernelError, nearest
-from tpunb.machine import keras_2
 from tpunb.machine.detect import refuse_simulation
+from tpunb.machine.software import choose_keras_2, require_keras_2
 from tpunb.tpu.types import Accelerator, accelerator
 
 
@@ -68,7 +68,7 @@ def install_kernel(
     """
     found = accelerator(tpu)
     if keras is not None:
-        keras_2.require_installed()
+        require_keras_2()
     name = _default_name(found, keras) if name is None else checked_name(name)
     manager = _manager()
     base = manager.user_kernel_dir
@@ -149,7 +149,7 @@ def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[st
     refuse_simulation()
     require_packages("ipykernel", "jupyter_client")
     if keras is not None:
-        keras_2.require_installed()
+        require_keras_2()
     name = _default_name(found, keras)
     # What it runs is nobody's history.
     spec = _spec(found, keras, ["--HistoryManager.hist_file=:memory:"])
@@ -205,7 +205,7 @@ def _spec(found: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> d
     environment = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     if keras is not None:
         called += ", Keras 2"
-        keras_2.choose(environment)
+        choose_keras_2(environment)
     tpu = f"--tpu={_argument(found)}"
     return {
         **ordinary,
