@@ -49,6 +49,18 @@ class Chips:
     on_bus: int = 0
     family: str = ""
 
+    @property
+    def there(self) -> bool:
+        """True if something shows a TPU, or may be one."""
+        return bool(self.files or self.unknown or self.on_bus)
+
+    @property
+    def on_bus_in_words(self) -> str:
+        """The chips on the PCI bus: `"8 TPU v5e chips on the PCI bus"`."""
+        family = "TPU" if self.family in ("", "TPU") else f"TPU {self.family}"
+        many = f"{self.on_bus} {family} chips" if self.on_bus > 1 else f"a {family} chip"
+        return f"{many} on the PCI bus"
+
 
 def find_chips(root: Path | None = None) -> Chips:
     """Looks for TPU chips.

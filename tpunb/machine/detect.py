@@ -48,6 +48,25 @@ _BOARD = Path("sys/class/dmi/id/product_name")
 _BOARDS = ("Google Compute Engine", "Google")
 # Set by the platforms themselves on machines with a TPU.
 _TPU_SIGNS = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "TPU_TOPOLOGY")
+# In TensorFlow's order; the last is that of Colab's former TPUs.
+_NAMING = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_TPU_ADDR")
+_ADDRESSES = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR")
+_OTHER_RUNTIME = {
+    "colab": "For one, choose Runtime, Change runtime type, v5e-1 TPU; it has one core.",
+    "kaggle": "For one, choose Settings, Accelerator, TPU v5e-8.",
+}
+_NO = frozenset({"", "0", "false", "no", "off"})
+_SKIPS = frozenset({"1", "true"})
+_WITHOUT_LIBRARY = "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU"
+_PATIENCE = 1.0  # seconds for the metadata server
+
+_TYPE = re.compile(r"[A-Za-z0-9_-]{2,40}")
+_ONE_CORE = re.compile(r"v(?:5e|5litepod|6e)-1")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_NAME = re.compile(r"[a-z0-9:._-]{1,128}")
+_ATTRIBUTE = re.compile(r"^\s*([A-Z_]+)\s*:\s*'?([^'\n]*)'?\s*$", re.MULTILINE)
+
+_log = logger("machine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,12 +122,6 @@ def _tpu_sign(kind: PlatformKind, environment: Mapping[str, str]) -> str:
     return f"{found} is set" if found else ""
 
 
-_TYPE = re.compile(r"[A-Za-z0-9_-]{2,40}")
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
-_NAME = re.compile(r"[a-z0-9:._-]{1,128}")
-_ATTRIBUTE = re.compile(r"^\s*([A-Z_]+)\s*:\s*'?([^'\n]*)'?\s*$", re.MULTILINE)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
     """The TPU that this machine is part of.
@@ -131,9 +144,9 @@ class Slice:
 
     def filled_from(self, other: Slice) -> Slice:
         """This slice, with unknown fields filled from another."""
-        names = [field.name for field in dataclasses.fields(self)]
-        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
-        return Slice(*(theirs if mine in (None, ()) else mine for mine, theirs in pairs))
+        fields = dataclasses.asdict(self).items()
+        known = {name: value for name, value in fields if value not in (None, ())}
+        return dataclasses.replace(other, **known)
 
     def __str__(self) -> str:
         words = [self.accelerator_type or "a TPU"]
@@ -141,16 +154,6 @@ class Slice:
             which = "one" if self.worker_id is None else f"number {self.worker_id}"
             words.append(f"{which} of {len(self.workers)} workers")
         return ", ".join(words)
-
-
-def slice_of_environment(environment: Mapping[str, str]) -> Slice:
-    """The slice according to the environment."""
-    hostnames = environment.get("TPU_WORKER_HOSTNAMES", "").split(",")
-    return Slice(
-        accelerator_type=_fitting(_TYPE, environment.get("TPU_ACCELERATOR_TYPE")),
-        workers=_hosts(hostnames),
-        worker_id=_number(environment.get("TPU_WORKER_ID")),
-    )
 
 
 def slice_of_metadata(environment: Mapping[str, str], timeout: float) -> Slice | None:
@@ -210,21 +213,6 @@ def _number(value: str | None) -> int | None:
     return int(value) if value.isdecimal() and len(value) < 6 else None
 
 
-_log = logger("machine")
-
-_NO = frozenset({"", "0", "false", "no", "off"})
-_PATIENCE = 1.0  # seconds for the metadata server
-# In TensorFlow's order; the last is that of Colab's former TPUs.
-_NAMING = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_TPU_ADDR")
-_ADDRESSES = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR")
-_ONE_CORE = re.compile(r"v(?:5e|5litepod|6e)-1")
-_SKIPS = frozenset({"1", "true"})
-_OTHER_RUNTIME = {
-    "colab": "For one, choose Runtime, Change runtime type, v5e-1 TPU; it has one core.",
-    "kaggle": "For one, choose Settings, Accelerator, TPU v5e-8.",
-}
-
-
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Search:
     """The result of looking for a TPU.
@@ -233,30 +221,67 @@ class Search:
         tpu: What to connect to, `"local"`, a name or addresses; None if no usable TPU was
             found.
         tried: What was checked, with the result, in order; without secrets.
-        notes: Sentences to show to the user.
         platform: The platform.
         chips: The chips in /dev and on the PCI bus.
         slice: The TPU's type, its workers and which of them this is.
+        without_library: Whether `TPU_LOAD_LIBRARY` keeps TensorFlow from this machine's TPU.
     """
 
     tpu: str | None
     tried: tuple[str, ...]
-    notes: tuple[str, ...] = ()
     platform: Platform = dataclasses.field(default_factory=Platform)
     chips: Chips = dataclasses.field(default_factory=Chips)
     slice: Slice = dataclasses.field(default_factory=Slice)
+    without_library: bool = False
 
     @property
     def lacks_devices(self) -> bool:
         """True if there is a TPU without a device file."""
-        return _lacks_devices(self.platform, self.chips)
+        there = self.chips.on_bus or self.platform.kind == "tpu-vm"
+        return bool(there and not (self.chips.files or self.chips.unknown))
 
     @property
     def tpu_only_from_env(self) -> bool:
         """True if only an environment variable, perhaps a leftover, indicates a TPU."""
-        chips = self.chips
-        there = chips.files or chips.unknown or chips.on_bus or self.platform.tpu_sign
-        return self.tpu == "local" and not there and self.platform.kind != "tpu-vm"
+        there = self.chips.there or self.platform.tpu_sign or self.platform.kind == "tpu-vm"
+        return self.tpu == "local" and not there
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences to show to the user."""
+        found = []
+        if self.lacks_devices:
+            there = f"There is {self.chips.on_bus_in_words}"
+            found.append(
+                f"{there if self.chips.on_bus else f'This is {self.platform.name}'}, but /dev has "
+                "no TPU: its driver is not loaded, or this container was started without its "
+                "devices."
+            )
+        if self.tpu is None:
+            return tuple(found)
+        kind, workers = self.slice.accelerator_type or "", len(self.slice.workers)
+        if _ONE_CORE.fullmatch(kind.lower()) and self.tpu == "local":
+            found.append(
+                f"{kind} has one core, so there is one replica: to learn about several, simulate "
+                f"them with %tpu_connect --simulate {DEFAULT_TPU}."
+            )
+        if workers > 1:
+            number = self.slice.worker_id
+            note = (
+                f"This is {'a worker' if number is None else f'worker {number}'} of {workers} of "
+                f"{kind or 'a TPU slice'}: TensorFlow wants one client, which connects to the "
+                f"workers of all hosts on port {WORKER_PORT}, with TPU_LOAD_LIBRARY=0 set before "
+                "TensorFlow is imported."
+            )
+            if self.platform.kind == "kubernetes":
+                note += " Kubernetes starts no such workers: choose a node pool of one host."
+            found.append(note)
+        elif self.without_library:
+            found.append(f"{_WITHOUT_LIBRARY}: unset it before TensorFlow is imported.")
+        if self.tpu == "local" and not self.chips.there:
+            sign = self.platform.tpu_sign or "TPU_NAME is local"
+            found.append(f"{sign}, but /dev has no device file for it.")
+        return tuple(found)
 
     def problems(self) -> Iterator[Problem]:
         """Problems: devices that are missing, and variables that lead nowhere."""
@@ -281,9 +306,12 @@ class Search:
                 "TPU_NAME is local, but nothing else says that this machine has a TPU.",
                 "Unset TPU_NAME to simulate a TPU, or run this on the TPU's own machine.",
             )
-        for note in self.notes:
-            if note.startswith("TPU_LOAD_LIBRARY"):
-                yield Problem("TPU_LOAD_LIBRARY", note, "Unset it, then restart the kernel.")
+        if self.without_library and len(self.slice.workers) < 2:
+            yield Problem(
+                "TPU_LOAD_LIBRARY",
+                f"{_WITHOUT_LIBRARY}: unset it before TensorFlow is imported.",
+                "Unset it, then restart the kernel.",
+            )
 
     def __repr__(self) -> str:
         """The dataclass's repr, with secrets in addresses and names masked."""
@@ -305,21 +333,27 @@ def find_tpu(environment: Mapping[str, str] | None = None, root: Path | None = N
     environment = os.environ if environment is None else environment
     platform = detect_platform(environment, root)
     chips = find_chips(root)
-    tried = list(_tried_in_dev(chips, platform))
-    named, naming = _named(environment)
-    tried += naming
-    part, queried = _slice(environment, platform, chips)
-    tried += queried
-    if platform.kind == "compute-engine" and (chips.files or part.accelerator_type):
+    name, part, naming = _named(environment)
+    known, queried = _slice(environment, platform)
+    part = part.filled_from(known)
+    if platform.kind == "compute-engine" and (chips.files or known.accelerator_type):
         platform = dataclasses.replace(platform, kind="tpu-vm")
+    tried = [*_tried_in_dev(chips, platform), *naming, *queried]
     if platform.kind != "machine":
         tried.append(f"this is {platform.name}: {platform.tpu_sign or platform.sign}")
-    part = part if named is None else named[1].filled_from(part)
-    tpu = _choice(environment, platform, chips, part, named[0] if named else None)
-    notes = _notes(environment, tpu, platform, chips, part)
     for line in tried:
         _log.debug("%s", line)
-    return Search(tpu, tuple(tried), tuple(notes), platform, chips, part)
+    without = environment.get("TPU_LOAD_LIBRARY", "").strip() == "0"
+    tpu = name
+    if len(part.workers) > 1:
+        tpu = name or ",".join(f"grpc://{host}:{WORKER_PORT}" for host in part.workers)
+    elif not (name and without):  # the client of a Pod leaves its own host's chips to the worker
+        signs = platform.tpu_sign or (platform.kind == "tpu-vm" and part.accelerator_type)
+        if chips.files or (chips.unknown and signs):
+            tpu = "local"
+        elif platform.tpu_sign:
+            tpu = name or "local"
+    return Search(tpu, tuple(tried), platform, chips, part, without and tpu == "local")
 
 
 def default_tpu(environment: Mapping[str, str] | None = None) -> str | None:
@@ -350,26 +384,12 @@ def refuse_simulation() -> None:
         )
 
 
-def _choice(
-    environment: Mapping[str, str], platform: Platform, chips: Chips, part: Slice, named: str | None
-) -> str | None:
-    """Chooses what to connect to."""
-    if len(part.workers) > 1:
-        return named or ",".join(f"grpc://{host}:{WORKER_PORT}" for host in part.workers)
-    if named and environment.get("TPU_LOAD_LIBRARY", "").strip() == "0":
-        return named  # the client of a Pod leaves the chips of its own host to the worker
-    signs = platform.tpu_sign or (platform.kind == "tpu-vm" and part.accelerator_type)
-    if chips.files or (chips.unknown and signs):  # this machine's own TPU
-        return "local"
-    return named or ("local" if platform.tpu_sign else None)
-
-
 def _tried_in_dev(chips: Chips, platform: Platform) -> Iterator[str]:
     if chips.files:
         of = f" ({chips.family})" if chips.family else ""
         yield f"found {', '.join(chips.files)}{of}"
     elif chips.on_bus:
-        yield f"{_on_bus(chips)}, but no device file in /dev"
+        yield f"{chips.on_bus_in_words}, but no device file in /dev"
     elif not chips.unknown:
         yield "no TPU device in /dev"
     if chips.unknown:
@@ -381,43 +401,37 @@ def _tried_in_dev(chips: Chips, platform: Platform) -> Iterator[str]:
         yield f"{', '.join(chips.others)} {are} another device's"
 
 
-def _named(environment: Mapping[str, str]) -> tuple[tuple[str, Slice] | None, list[str]]:
-    """The TPU that the environment names, and what was tried."""
-    for variable in _NAMING:
-        value = environment.get(variable, "").strip()
-        if not value:
-            continue
-        shown = mask(value, secrets_in(environment))
-        if variable == "TPU_CONFIG":
-            found = _configured(value)
-            if found is None:
-                return None, ["TPU_CONFIG has no tpu_node_name"]
-            return found, [f"TPU_CONFIG names {mask(found[0])!r}"]
-        addresses = variable in _ADDRESSES or "://" in value or "@" in value
-        return (
-            (_addresses(value) if addresses else value, Slice()),
-            [f"{variable} is set to {shown!r}"],
-        )
-    others = [name for name in _NAMING if name != "TPU_NAME"]
-    return None, ["TPU_NAME is not set", f"nor are {', '.join(others[:-1])} and {others[-1]}"]
+def _named(environment: Mapping[str, str]) -> tuple[str | None, Slice, list[str]]:
+    """The TPU that the environment names, what is known of it, and what was tried."""
+    variable = next((name for name in _NAMING if environment.get(name, "").strip()), None)
+    if variable is None:
+        others = [name for name in _NAMING if name != "TPU_NAME"]
+        nor = f"nor are {', '.join(others[:-1])} and {others[-1]}"
+        return None, Slice(), ["TPU_NAME is not set", nor]
+    value = environment[variable].strip()
+    if variable == "TPU_CONFIG":
+        part = _configured(value)
+        if part.name is None:
+            return None, part, ["TPU_CONFIG has no tpu_node_name"]
+        return part.name, part, [f"TPU_CONFIG names {mask(part.name)!r}"]
+    tried = [f"{variable} is set to {mask(value, secrets_in(environment))!r}"]
+    if variable in _ADDRESSES or "://" in value or "@" in value:
+        value = _addresses(value)
+    return value, Slice(), tried
 
 
-def _configured(text: str) -> tuple[str, Slice] | None:
-    """The TPU that `TPU_CONFIG` names, as TensorFlow reads it."""
+def _configured(text: str) -> Slice:
+    """The TPU that `TPU_CONFIG` names, as TensorFlow reads it; without a name if it has none."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        return Slice()
     if not isinstance(config, dict):
-        return None
-    name, project, zone = (config.get(key) for key in ("tpu_node_name", "project", "zone"))
-    if not (isinstance(name, str) and name.strip()):
-        return None
-    return name.strip(), Slice(
-        name=name.strip(),
-        project=project if isinstance(project, str) else None,
-        zone=zone if isinstance(zone, str) else None,
-    )
+        return Slice()
+    keys = ("tpu_node_name", "project", "zone")
+    texts = (value if isinstance(value := config.get(key), str) else "" for key in keys)
+    name, project, zone = (text.strip() or None for text in texts)
+    return Slice(name=name, project=project, zone=zone) if name else Slice()
 
 
 def _addresses(text: str) -> str:
@@ -428,11 +442,13 @@ def _addresses(text: str) -> str:
     return ",".join(f"grpc://{address}" for address in with_ports)
 
 
-def _slice(
-    environment: Mapping[str, str], platform: Platform, chips: Chips
-) -> tuple[Slice, list[str]]:
-    """Returns what is known of the slice, and what was tried."""
-    known = slice_of_environment(environment)
+def _slice(environment: Mapping[str, str], platform: Platform) -> tuple[Slice, list[str]]:
+    """What the environment and Google Cloud's metadata say of the slice, and what was tried."""
+    known = Slice(
+        accelerator_type=_fitting(_TYPE, environment.get("TPU_ACCELERATOR_TYPE")),
+        workers=_hosts(environment.get("TPU_WORKER_HOSTNAMES", "").split(",")),
+        worker_id=_number(environment.get("TPU_WORKER_ID")),
+    )
     if not platform.on_cloud or (known.accelerator_type and known.workers):
         return known, []
     if environment.get("TPU_SKIP_MDS_QUERY", "").strip().lower() in _SKIPS:
@@ -444,49 +460,3 @@ def _slice(
     if found is None:
         return known, ["the metadata server has no TPU here"]
     return known.filled_from(found), [f"the metadata server says: {found}"]
-
-
-def _notes(
-    environment: Mapping[str, str], tpu: str | None, platform: Platform, chips: Chips, part: Slice
-) -> Iterator[str]:
-    if _lacks_devices(platform, chips):
-        what = f"There is {_on_bus(chips)}" if chips.on_bus else f"This is {platform.name}"
-        yield (
-            f"{what}, but /dev has no TPU: its driver is not loaded, or this container was "
-            "started without its devices."
-        )
-    if tpu is None:
-        return
-    kind = part.accelerator_type or ""
-    if _ONE_CORE.fullmatch(kind.lower()) and tpu == "local":
-        yield (
-            f"{kind} has one core, so there is one replica: to learn about several, simulate "
-            f"them with %tpu_connect --simulate {DEFAULT_TPU}."
-        )
-    if len(part.workers) > 1:
-        which = "a worker" if part.worker_id is None else f"worker {part.worker_id}"
-        own = " Kubernetes starts no such workers: choose a node pool of one host."
-        yield (
-            f"This is {which} of {len(part.workers)} of {kind or 'a TPU slice'}: TensorFlow wants "
-            f"one client, which connects to the workers of all hosts on port {WORKER_PORT}, with "
-            "TPU_LOAD_LIBRARY=0 set before TensorFlow is imported."
-            f"{own if platform.kind == 'kubernetes' else ''}"
-        )
-    elif tpu == "local" and environment.get("TPU_LOAD_LIBRARY", "").strip() == "0":
-        yield (
-            "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU: unset it before "
-            "TensorFlow is imported."
-        )
-    if tpu == "local" and not (chips.files or chips.unknown or chips.on_bus):
-        yield f"{platform.tpu_sign or 'TPU_NAME is local'}, but /dev has no device file for it."
-
-
-def _lacks_devices(platform: Platform, chips: Chips) -> bool:
-    there = chips.on_bus or platform.kind == "tpu-vm"
-    return bool(there and not (chips.files or chips.unknown))
-
-
-def _on_bus(chips: Chips) -> str:
-    family = "TPU" if chips.family in ("", "TPU") else f"TPU {chips.family}"
-    many = f"{chips.on_bus} {family} chips" if chips.on_bus > 1 else f"a {family} chip"
-    return f"{many} on the PCI bus"

@@ -6,18 +6,16 @@ a name server that does not answer nor a server that trickles bytes blocks the c
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tpunb._util.deadline import bounded
 from tpunb._util.logs import logger
 from tpunb.errors import ConnectError
-
-if TYPE_CHECKING:
-    from socket import socket
 
 _log = logger("machine")
 
@@ -77,12 +75,18 @@ def metadata(
     Raises:
         MetadataError: Nothing answers in time, or it is not a metadata server.
     """
-    host = _host(os.environ if environment is None else environment)
+    environment = os.environ if environment is None else environment
+    host = _HOST
+    variable = next((name for name in _HOST_VARIABLES if environment.get(name, "").strip()), None)
+    if variable is not None:
+        host = environment[variable].strip()
+        if not _HOST_PATTERN.fullmatch(host):
+            raise MetadataError(f"{variable} is not a host or host:port", passing=True)
     known = _silent.get(host)
     if known is not None and time.monotonic() < known[0] and timeout <= known[1] + _SAME:
         raise MetadataError(known[2].reason)
     try:
-        found = _Query(host, path).answer(timeout)
+        found = _asked(host, path, timeout)
         # Not the value, which may be a token.
         _log.debug("metadata server, %s: %s", path, "none" if found is None else "answered")
         return found
@@ -99,8 +103,6 @@ def access_token(*, timeout: float = _TIMEOUT, environment: Mapping[str, str] | 
     Raises:
         MetadataError: There is no service account, or the server does not answer.
     """
-    import json
-
     text = metadata(_TOKEN_PATH, timeout=timeout, environment=environment)
     if text is None:
         raise MetadataError("this machine has no service account", passing=True)
@@ -119,67 +121,37 @@ def forget() -> None:
     _silent.clear()
 
 
-def _host(environment: Mapping[str, str]) -> str:
-    """The server's host and, unless it is 80, its port."""
-    for variable in _HOST_VARIABLES:
-        value = environment.get(variable, "").strip()
-        if not value:
-            continue
-        if not _HOST_PATTERN.fullmatch(value):
-            raise MetadataError(f"{variable} is not a host or host:port", passing=True)
-        return value
-    return _HOST
+def _asked(host: str, path: str, timeout: float) -> str | None:
+    """Makes one request, in a thread that is abandoned on timeout."""
+    from http.client import HTTPConnection, HTTPException
+    from urllib.parse import quote
 
+    end = time.monotonic() + timeout
 
-class _Query:
-    """One request, in a thread that is abandoned on timeout."""
-
-    def __init__(self, host: str, path: str) -> None:
-        self._host = host
-        self._path = path
-        self._socket: socket | None = None
-
-    def answer(self, timeout: float) -> str | None:
-        from http.client import HTTPException
-
-        try:
-            return bounded(lambda: self._get(timeout), time.monotonic() + timeout)
-        except TimeoutError:
-            self._abandon()
-            late = f"{self._host} does not answer within {round(timeout, 1):g} s"
-            raise MetadataError(late) from None
-        except (OSError, HTTPException, ValueError) as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__
-            raise MetadataError(f"{self._host}: {reason}") from None
-
-    def _get(self, timeout: float) -> str | None:
-        from http.client import HTTPConnection
-        from urllib.parse import quote
-
+    def get() -> str | None:
         # Direct: proxies in the environment do not apply.
-        connection = HTTPConnection(self._host, timeout=timeout)
-        try:
-            connection.connect()
-            self._socket = connection.sock
-            target = f"/computeMetadata/v1/{quote(self._path.lstrip('/'), safe='/?=&')}"
+        with contextlib.closing(HTTPConnection(host, timeout=timeout)) as connection:
+            target = f"/computeMetadata/v1/{quote(path.lstrip('/'), safe='/?=&')}"
             connection.request("GET", target, headers={_FLAVOR: "Google"})
             response = connection.getresponse()
             # A captive portal answers any request.
             if response.headers.get(_FLAVOR) != "Google":
-                raise MetadataError(f"what answers at {self._host} is not a metadata server")
+                raise MetadataError(f"what answers at {host} is not a metadata server")
             if response.status == 404:
                 return None
             if response.status != 200:
-                raise MetadataError(f"{self._host} answers {response.status}", passing=True)
-            return response.read(_MOST_BYTES).decode("utf-8", errors="replace").strip()
-        finally:
-            connection.close()
+                raise MetadataError(f"{host} answers {response.status}", passing=True)
+            body = b""
+            while len(body) < _MOST_BYTES and (part := response.read1(_MOST_BYTES)):
+                body += part
+                if time.monotonic() > end:  # the thread of a server that trickles ends too
+                    raise TimeoutError
+            return body.decode("utf-8", errors="replace").strip()
 
-    def _abandon(self) -> None:
-        """Shuts down the socket, so that the thread ends."""
-        import contextlib
-        import socket
-
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+    try:
+        return bounded(get, end)
+    except TimeoutError:
+        raise MetadataError(f"{host} does not answer within {round(timeout, 1):g} s") from None
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise MetadataError(f"{host}: {reason}") from None

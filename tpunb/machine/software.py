@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -418,10 +417,8 @@ def find_software(environment: Mapping[str, str]) -> Software:
     """
     versions = {name: found for name in _PACKAGES if (found := _version(name))}
     # Built from source or part of an image: installed without metadata.
-    if not _installed(versions):
-        with contextlib.suppress(ImportError, ValueError):
-            if importlib.util.find_spec("tensorflow") is not None:
-                versions["tensorflow"] = _UNKNOWN
+    if not _installed(versions) and _is_there("tensorflow"):
+        versions["tensorflow"] = _UNKNOWN
     return Software(
         python=platform.python_version(),
         versions=versions,
@@ -432,7 +429,7 @@ def find_software(environment: Mapping[str, str]) -> Software:
         backend=mask(environment.get("KERAS_BACKEND", ""), secrets_in(environment)).strip().lower(),
         overwritten_by=overwritten_tensorflow(versions),
         jax_needs=next(unmet("jax", versions, extra="tpu"), "") if "libtpu" in versions else "",
-        imported=str(getattr(sys.modules.get("tensorflow"), "__version__", "")),
+        imported=_imported("tensorflow"),
         # TensorFlow may import JAX without starting its devices.
         jax=bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)),
     )
@@ -459,6 +456,19 @@ def _version(name: str) -> str | None:
     except Exception:  # not installed, or its metadata is unreadable
         return None
     return found if isinstance(found, str) and re.fullmatch(r"[\w.+!-]{1,60}", found) else None
+
+
+def _imported(module: str) -> str:
+    """Returns the version of a module that this process has imported; empty if it has not."""
+    version = getattr(sys.modules.get(module), "__version__", "")
+    return version if isinstance(version, str) else ""
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def install_tf_keras(tensorflow: str | None) -> str:
@@ -542,7 +552,7 @@ def prepare_tpu_library(
     if not any(name in versions for name in FOR_TPU):
         return
     chips, platform = find_chips(root), detect_platform(environment, root)
-    if not (chips.files or chips.unknown or chips.on_bus or platform.tpu_sign):
+    if not (chips.there or platform.tpu_sign):
         missing = {"TPU_LOAD_LIBRARY": "0"}
         if not platform.on_cloud:
             missing["TPU_SKIP_MDS_QUERY"] = "1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpunb._util.plain_text import shortened
 from tpunb._util.secret_masking import mask, secrets_in
 
 SHOWN = (
@@ -70,8 +69,8 @@ _LONGEST = 200
 def shown_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that are set, with their values as they may be shown."""
     secrets = secrets_in(environment)
-    return {
-        name: shortened(mask(environment[name], secrets), _LONGEST)
-        for name in SHOWN
-        if environment.get(name)
-    }
+    return {name: _cut(mask(environment[name], secrets)) for name in SHOWN if environment.get(name)}
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."

@@ -237,9 +237,7 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
     machine = look(os.environ)
     search = machine.search
     attempt.tried[:] = [*search.tried, *attempt.tried]
-    chips = search.chips
-    is_here = bool(chips.files or chips.unknown or chips.on_bus) or search.lacks_devices
-    if not is_here:
+    if not (search.chips.there or search.lacks_devices):
         raise attempt.error(
             f"TensorFlow {tf.__version__} sees no TPU on this machine, and nothing "
             "else indicates one.",
