@@ -33,15 +33,20 @@ def run(strategy: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
     AutoGraph takes longer to rewrite a function of a line than TensorFlow takes to trace it. It is
     asked where Python's own branches and loops are about tensors, which fail without it.
     """
+    try:
+        return stepper(strategy, function, autograph=False)(*args)
+    except tf.errors.OperatorNotAllowedInGraphError:
+        return stepper(strategy, function)(*args)
 
+
+def stepper(strategy: Any, function: Callable[..., Any], **options: Any) -> Any:
+    """A replica function that is traced once: a call gives each replica's result, as NumPy."""
+
+    @tf.function(**options)
     def step(*args: Any) -> Any:
         return strategy.run(function, args=args)
 
-    try:
-        found = tf.function(step, autograph=False)(*args)
-    except tf.errors.OperatorNotAllowedInGraphError:
-        found = tf.function(step)(*args)
-    return local(strategy, found)
+    return lambda *args: local(strategy, step(*args))
 
 
 def local(strategy: Any, result: Any) -> list[Any]:

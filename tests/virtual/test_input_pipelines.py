@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,31 +12,50 @@ import tensorflow as tf
 from support.strategies import local, strategy_of
 from tensorflow.core.framework import dataset_options_pb2
 
+from tpunb.virtual import datasets, iterators
+from tpunb.virtual.iterators import HostIterator
 
-def numbers(strategy: Any, rows: int = 22) -> Any:
-    dataset = tf.data.Dataset.range(rows).map(lambda x: {"x": x, "text": tf.as_string(x)})
-    return strategy.experimental_distribute_dataset(dataset.batch(8))
+CORES, SIZE, BATCHES = 4, 8, 3
+NUMBERS = np.arange(BATCHES * SIZE * 2, dtype=np.float32).reshape(BATCHES * SIZE, 2)
+EXPECTED = NUMBERS.reshape(BATCHES, CORES, SIZE // CORES, 2).tolist()
 
 
-def test_one_iterator_serves_all_cores(four: Any) -> None:
-    fed = four.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(8).batch(2))
-    (worker,) = iter(fed)._iterators
-    assert isinstance(worker._iterator, tf.data.Iterator)
+@pytest.fixture(params=[False, True], ids=["any size", "one size"])
+def drop(request: pytest.FixtureRequest) -> Any:
+    """Whether the last batch is left out where it is short, so that all have one size."""
+    return request.param
+
+
+def texts(strategy: Any, rows: int, drop: bool) -> Any:
+    data = tf.data.Dataset.range(rows).map(lambda x: {"x": x, "text": tf.as_string(x)})
+    return strategy.experimental_distribute_dataset(data.batch(8, drop_remainder=drop))
+
+
+def rows_of(batches: Any) -> list[int]:
+    return [row for batch in batches for part in batch for row in part.tolist()]
 
 
 @pytest.mark.parametrize("soft", [True, False])
-def test_batches_come_in_order_and_end(four: Any, soft: bool, place_softly: Any) -> None:
+def test_batches_come_in_order_and_end(
+    four: Any, soft: bool, drop: bool, place_softly: Any
+) -> None:
     place_softly(soft)
-    eager = [local(four, batch["x"]) for batch in numbers(four)]
+    batches, end = texts(four, 22, drop), 16 if drop else 22
+    eager = [local(four, batch) for batch in batches]
+    assert [part["text"].astype(int).tolist() for batch in eager for part in batch] == [
+        part["x"].tolist() for batch in eager for part in batch
+    ]
 
     @tf.function
     def step(iterator: Any) -> Any:
         return four.run(lambda x: x + 0, args=(next(iterator)["x"],))
 
-    iterator = iter(numbers(four))
-    traced = [local(four, step(iterator)) for _ in range(3)]
+    iterator = iter(batches)
+    traced = [local(four, step(iterator)) for _ in eager]
     with pytest.raises(tf.errors.OutOfRangeError):
         step(iterator)
+    step(iter(texts(four, 8, drop)))
+    assert step.experimental_get_tracing_count() == 1
 
     @tf.function
     def total(batches: Any) -> Any:
@@ -44,15 +65,13 @@ def test_batches_come_in_order_and_end(four: Any, soft: bool, place_softly: Any)
             result += four.reduce("SUM", own, axis=None)
         return result
 
-    assert total(numbers(four)).numpy() == sum(range(22))
-    for batches in (eager, traced):
-        flat = np.concatenate([row for batch in batches for row in batch])
-        np.testing.assert_array_equal(flat, np.arange(22))
-        assert [len(row) for row in batches[2]] == [2, 2, 2, 0]
+    assert total(batches).numpy() == sum(range(end))
+    assert rows_of(traced) == rows_of([[x["x"] for x in one] for one in eager]) == [*range(end)]
+    assert [len(row) for row in traced[-1]] == ([2] * 4 if drop else [2, 2, 2, 0])
 
 
-def test_batches_are_on_their_cores(four: Any) -> None:
-    batch = next(iter(numbers(four)))
+def test_batches_are_on_their_cores(four: Any, drop: bool) -> None:
+    batch = next(iter(texts(four, 22, drop)))
     for core, x, text in zip(
         four.extended._tpu_devices[:, 0], batch["x"].values, batch["text"].values, strict=True
     ):
@@ -60,21 +79,24 @@ def test_batches_are_on_their_cores(four: Any) -> None:
         assert [int(word) for word in text.numpy()] == x.numpy().tolist()
 
 
-def test_optional_batches(four: Any) -> None:
-    iterator = iter(numbers(four, 8))
+def test_optional_batches(four: Any, drop: bool) -> None:
+    iterator = iter(texts(four, 8, drop))
     first, second = iterator.get_next_as_optional(), iterator.get_next_as_optional()
     assert first.has_value().numpy()
-    assert [row.tolist() for row in local(four, first.get_value()["x"])] == [
-        [0, 1],
-        [2, 3],
-        [4, 5],
-        [6, 7],
-    ]
+    assert rows_of([local(four, first.get_value()["x"])]) == [*range(8)]
     assert not second.has_value().numpy()
 
 
-def test_devices_of_others_keep_tensorflows_iterators() -> None:
-    strategy_of(4)
+# TensorFlow's own iterators.
+
+
+def test_one_iterator_serves_all_cores(four: Any) -> None:
+    fed = four.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(8).batch(2))
+    (worker,) = iter(fed)._iterators
+    assert isinstance(worker._iterator, tf.data.Iterator)
+
+
+def test_devices_of_others_keep_tensorflows_iterators(four: Any) -> None:
     # The tests' last logical CPUs, which no virtual TPU has taken.
     mirrored = tf.distribute.MirroredStrategy(["CPU:38", "CPU:39"])
     dataset = mirrored.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4))
@@ -82,6 +104,14 @@ def test_devices_of_others_keep_tensorflows_iterators() -> None:
     assert len(iterator._iterators[0]._iterator._device_iterators) == 2
     step = tf.function(lambda iterator: mirrored.experimental_local_results(next(iterator)))
     assert [part.numpy().tolist() for part in step(iterator)] == [[0, 1], [2, 3]]
+
+
+def test_the_device_of_virtual_hosts_keeps_them_too(four: Any) -> None:
+    """What was traced for another strategy's iterator stays right."""
+    other = tf.distribute.OneDeviceStrategy("CPU:0")
+    batches = iter(other.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2)))
+    assert not isinstance(batches._iterators[0], HostIterator)
+    assert tf.function(lambda it: next(it))(batches).numpy().tolist() == [0, 1]
 
 
 # TensorFlow's own, of its own asking for options in a graph.
@@ -118,93 +148,176 @@ def _is_untuned(node: tf.Operation) -> bool:
     return tuning.WhichOneof("optional_enabled") == "enabled" and not tuning.enabled
 
 
-class TestRounds:
-    """Elements of one shape, as many for each core: taken as one tensor for all."""
+# Elements of one shape, as many for each core: rounds, each taken as one tensor for all.
 
-    @staticmethod
-    def dataset(rows: int, batch: int = 8) -> Any:
-        data = tf.data.Dataset.range(rows).map(lambda x: (x, {"text": tf.as_string(x)}))
-        return data.batch(batch, drop_remainder=True)
 
-    def batches(self, strategy: Any, dataset: Any) -> Any:
-        return iter(strategy.experimental_distribute_dataset(dataset))
+@pytest.fixture
+def reshaped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each iterator whether its batches were given another shape, not cut."""
+    found: list[bool] = []
 
-    def in_rounds(self, iterator: Any) -> bool:
-        return bool(iterator._iterators[0]._in_rounds)
+    def in_rounds(dataset: Any, count: int) -> Any:
+        rounds = datasets.in_rounds(dataset, count)
+        found.append(type(rounds) is not type(dataset.batch(count)))
+        return rounds
 
-    def test_eager(self, four: Any) -> None:
-        iterator = self.batches(four, self.dataset(35))
-        assert self.in_rounds(iterator)
-        found = [local(four, batch) for batch in iterator]
-        rows = [row for batch in found for x, _ in batch for row in x.tolist()]
-        texts = [int(text) for batch in found for _, y in batch for text in y["text"]]
-        assert rows == texts == list(range(32))
+    monkeypatch.setattr(iterators, "in_rounds", in_rounds)
+    return found
 
-    def test_each_core_has_its_own(self, four: Any) -> None:
-        x, _ = next(self.batches(four, self.dataset(8)))
-        assert [one.device for one in x.values] == four.extended._tpu_devices[:, 0].tolist()
 
-    def test_in_a_function(self, four: Any) -> None:
-        @tf.function
-        def step(iterator: Any) -> Any:
-            x, y = next(iterator)
-            return four.run(lambda x: x, args=(x,)), y["text"]
+def in_rounds(distributed: Any) -> bool:
+    return bool(iter(distributed)._iterators[0]._in_rounds)
 
-        iterator = self.batches(four, self.dataset(16))
-        first, second = local(four, step(iterator)), local(four, step(iterator))
-        assert [x.tolist() for x, _ in first + second] == [[2 * k, 2 * k + 1] for k in range(8)]
-        assert first[1][1].tolist() == [b"2", b"3"]
-        with pytest.raises(tf.errors.OutOfRangeError):
-            step(iterator)
-        assert step.experimental_get_tracing_count() == 1
-        step(self.batches(four, self.dataset(8)))
-        assert step.experimental_get_tracing_count() == 1
 
-    def test_optionals(self, four: Any) -> None:
-        iterator = self.batches(four, self.dataset(8))
-        optional = iterator.get_next_as_optional()
-        assert optional.has_value()
-        x, _ = optional.get_value()
-        assert [one.tolist() for one in local(four, x)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-        assert not iterator.get_next_as_optional().has_value()
+def whole(data: Any = NUMBERS) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(data).batch(SIZE, drop_remainder=True)
 
-    def test_a_round_that_is_not_full_is_not_lost(self, four: Any) -> None:
-        function = four.distribute_datasets_from_function
-        iterator = iter(function(lambda _: tf.data.Dataset.range(12).batch(2, drop_remainder=True)))
-        assert self.in_rounds(iterator)
-        seen = []
-        while (optional := iterator.get_next_as_optional()).has_value():
-            seen += [row for x in local(four, optional.get_value()) for row in x.tolist()]
-        assert seen == list(range(12))
 
-    @pytest.mark.parametrize("traced", [False, True])
-    def test_the_end_comes_before_a_round_that_is_not_full(self, four: Any, traced: bool) -> None:
-        def fed(_: Any) -> Any:
-            return tf.data.Dataset.range(12).batch(2, drop_remainder=True)
+def parts(strategy: Any, batch: Any) -> list[Any]:
+    return [part.numpy().tolist() for part in strategy.experimental_local_results(batch)]
 
-        take = tf.function(lambda iterator: next(iterator)) if traced else next
-        iterator = iter(four.distribute_datasets_from_function(fed))
-        assert [x.tolist() for x in local(four, take(iterator))] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-        with pytest.raises((StopIteration, tf.errors.OutOfRangeError)):
-            take(iterator)
 
-    def test_without_end_and_of_sizes_that_differ(self, four: Any) -> None:
-        assert self.in_rounds(self.batches(four, self.dataset(8).repeat()))
-        fed = four.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(8).batch(2))
-        assert not self.in_rounds(iter(fed))
+def test_a_structure_of_several_types(four: Any, reshaped: list[bool]) -> None:
+    given = {"x": NUMBERS, "y": (np.arange(BATCHES * SIZE), NUMBERS > 7.0)}
+    first = next(iter(four.experimental_distribute_dataset(whole(given).prefetch(1))))
+    assert parts(four, first["x"]) == EXPECTED[0]
+    assert parts(four, first["y"][0]) == np.arange(SIZE).reshape(CORES, -1).tolist()
+    assert parts(four, first["y"][1]) == (np.array(EXPECTED[0]) > 7.0).tolist()
+    assert reshaped == [True]
 
-    def test_training_does_not_change_what_it_is_fed(self, four: Any) -> None:
-        rows = np.ones([8, 4], np.float32)
-        dataset = tf.data.Dataset.from_tensors(rows).repeat()
 
-        @tf.function
-        def step(x: Any) -> Any:
-            return four.run(lambda x: tf.nn.relu(x * 2.0 - 3.0) + x, args=(x,))
+def test_a_generator_lives_as_long_as_its_batches(four: Any, reshaped: list[bool]) -> None:
+    def iterator() -> Any:
+        spec = tf.TensorSpec([2], tf.float32)
+        data = tf.data.Dataset.from_generator(lambda: iter(NUMBERS), output_signature=spec)
+        return iter(four.experimental_distribute_dataset(data.batch(SIZE, drop_remainder=True)))
 
-        iterator = self.batches(four, dataset)
-        for _ in range(3):
-            np.testing.assert_array_equal(local(four, step(next(iterator))), np.ones([4, 2, 4]))
-        assert (rows == 1.0).all()
+    batches = iterator()
+    gc.collect()
+    assert [parts(four, batch) for batch in batches] == EXPECTED
+    assert reshaped == [True]
+
+
+def test_what_has_to_be_cut(four: Any, reshaped: list[bool]) -> None:
+    """Batches that are not all of one size come as TensorFlow cuts them."""
+    left = tf.data.Dataset.from_tensor_slices(NUMBERS).batch(SIZE)
+    own = four.distribute_datasets_from_function(
+        lambda _: whole().unbatch().batch(2, drop_remainder=True)
+    )
+    for distributed in (four.experimental_distribute_dataset(left), own):
+        assert [parts(four, batch) for batch in distributed] == EXPECTED
+    assert not any(reshaped)
+
+
+def test_batches_of_sizes_that_differ_are_in_no_rounds(four: Any) -> None:
+    assert in_rounds(four.experimental_distribute_dataset(whole().repeat()))
+    fed = four.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(8).batch(2))
+    assert not in_rounds(fed)
+
+
+def test_equal_types_end_differently(four: Any) -> None:
+    """One that knows that its data has no end, and one whose data has one, in one function."""
+    endless = iter(four.experimental_distribute_dataset(whole().repeat()))
+    ending = iter(four.experimental_distribute_dataset(whole()))
+
+    def steps(batches: Any) -> Any:
+        found = tf.zeros([])
+        for _ in tf.range(BATCHES + 1):
+            optional = batches.get_next_as_optional()
+            if not optional.has_value():
+                break
+            x = optional.get_value()
+            found += four.reduce("SUM", four.run(tf.reduce_sum, (x,)), axis=None)
+        return found
+
+    total, first = NUMBERS.sum(), NUMBERS[:SIZE].sum()
+    assert float(tf.function(steps)(endless)) == total + first
+    assert float(tf.function(steps)(ending)) == total
+
+
+def last_not_full(strategy: Any) -> Iterator[Any]:
+    """Elements for one round and a half."""
+    data = tf.data.Dataset.range(12).batch(2, drop_remainder=True)
+    distributed = strategy.distribute_datasets_from_function(lambda _: data)
+    assert in_rounds(distributed)
+    return iter(distributed)
+
+
+def test_a_round_that_is_not_full_is_not_lost(four: Any) -> None:
+    iterator: Any = last_not_full(four)
+    seen = []
+    while (optional := iterator.get_next_as_optional()).has_value():
+        seen += rows_of([local(four, optional.get_value())])
+    assert seen == list(range(12))
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_end_comes_before_a_round_that_is_not_full(four: Any, traced: bool) -> None:
+    take = tf.function(lambda iterator: next(iterator)) if traced else next
+    iterator = last_not_full(four)
+    assert rows_of([local(four, take(iterator))]) == [*range(8)]
+    with pytest.raises((StopIteration, tf.errors.OutOfRangeError)):
+        take(iterator)
+
+
+def test_training_does_not_change_what_it_is_fed(four: Any) -> None:
+    rows = np.ones([8, 4], np.float32)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return four.run(lambda x: tf.nn.relu(x * 2.0 - 3.0) + x, args=(x,))
+
+    iterator = iter(
+        four.experimental_distribute_dataset(tf.data.Dataset.from_tensors(rows).repeat())
+    )
+    for _ in range(3):
+        np.testing.assert_array_equal(local(four, step(next(iterator))), np.ones([4, 2, 4]))
+    assert (rows == 1.0).all()
+
+
+def test_batches_from_python_leave_its_arrays_alone(four: Any) -> None:
+    """A replica that uses its part of a batch last must not reuse the memory."""
+    memory = np.empty([64 * 4 + 64], np.uint8)
+    start = -memory.ctypes.data % 64
+    # TensorFlow takes aligned arrays as they are.
+    array = memory[start : start + 64 * 4].view(np.float32)
+    array[:] = np.arange(64)
+
+    def batches() -> Any:
+        yield from array.reshape([2, 32])
+
+    dataset = tf.data.Dataset.from_generator(
+        batches, output_signature=tf.TensorSpec([32], tf.float32)
+    )
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return four.run(lambda x: x * 2.0 - 1.0, args=(x,))
+
+    for _ in range(4):
+        for batch in four.experimental_distribute_dataset(dataset):
+            step(batch)
+    np.testing.assert_array_equal(array, np.arange(64))
+
+
+def words() -> Any:
+    return tf.lookup.KeyValueTensorInitializer(
+        tf.constant(["a", "b"]), tf.constant([1, 2], tf.int64)
+    )
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_tables_in_the_input_pipeline(four: Any, inside: bool) -> None:
+    with four.scope() if inside else tf.device(None):
+        table = tf.lookup.StaticHashTable(words(), -1)
+        vocabulary = tf.lookup.StaticVocabularyTable(words(), 2)
+    dataset = tf.data.Dataset.from_tensor_slices(["a", "b", "c", "a"])
+    dataset = dataset.map(lambda word: (table.lookup(word), vocabulary.lookup(word)))
+    (batch,) = four.experimental_distribute_dataset(dataset.batch(4))
+    found = [(int(row[0][0]), int(row[1][0])) for row in local(four, batch)]
+    assert [pair[0] for pair in found] == [1, 2, -1, 1]
+    assert [pair[1] for pair in found if pair[0] > 0] == [1, 2, 1]
+    assert 0 <= found[2][1] < 4
 
 
 def test_many_cores_and_many_batches_in_a_function() -> None:
@@ -218,3 +331,88 @@ def test_many_cores_and_many_batches_in_a_function() -> None:
 
     found = np.sort(np.ravel([[part.numpy() for part in step] for step in three(iter(batches))]))
     np.testing.assert_array_equal(found, np.arange(32 * 3))
+
+
+# The types of iterators, which are made once for each.
+
+
+def batches_of(strategy: Any, size: int, **options: Any) -> Any:
+    return strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(size, **options))
+
+
+def test_each_iterator_has_a_type_of_its_own_and_keeps_it(two: Any) -> None:
+    one, other, smaller = (iter(batches_of(two, size, drop_remainder=True)) for size in (4, 4, 2))
+    assert one._type_spec is one._type_spec is not other._type_spec
+    assert one._type_spec._component_specs is one._type_spec._component_specs
+    # What a type keeps does not change what it equals.
+    assert one._type_spec == other._type_spec != smaller._type_spec
+    assert hash(one._type_spec) == hash(other._type_spec)
+
+
+def reading(strategy: Any, *, reduce_retracing: bool = True) -> tuple[Any, list[int]]:
+    """A step that reads a batch, and what is added to when it is traced."""
+    traces: list[int] = []
+
+    @tf.function(reduce_retracing=reduce_retracing)
+    def step(batches: Any) -> Any:
+        traces.append(1)
+        return strategy.run(lambda value: value + 0, args=(next(batches),))
+
+    return step, traces
+
+
+@pytest.mark.parametrize("general", [False, True])
+def test_a_function_takes_batches_of_any_kind_in_any_order(two: Any, general: bool) -> None:
+    step, _ = reading(two, reduce_retracing=general)
+    for _ in range(2):
+        for size, exact in ((4, True), (2, True), (4, False), (8, True), (2, False)):
+            batches = iter(batches_of(two, size, drop_remainder=exact))
+            found = [local(two, step(batches)) for _ in range(8 // size)]
+            assert rows_of(found) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "exact", "expected"),
+    [((4, 4), True, 1), ((2, 4, 2, 4), True, 2), ((2, 4, 2, 4), False, 1)],
+)
+def test_each_known_size_is_traced_once_and_unknown_ones_together(
+    two: Any, sizes: tuple[int, ...], exact: bool, expected: int
+) -> None:
+    step, traces = reading(two)
+    for size in sizes:
+        step(iter(batches_of(two, size, drop_remainder=exact)))
+    assert len(traces) == expected
+
+
+def test_fit_takes_batches_of_any_kind_in_any_order(two: Any) -> None:
+    with two.scope():
+        model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"])
+    x = tf.random.stateless_uniform([16, 1], (1, 2))
+    data = tf.data.Dataset.from_tensor_slices((x, 2 * x))
+    losses = []
+    for size, exact in ((4, True), (8, True), (4, False), (6, False), (8, True)):
+        batches = data.batch(size, drop_remainder=exact)
+        losses += model.fit(batches, shuffle=False, verbose=0).history["loss"]
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize("from_function", [False, True])
+def test_datasets_are_read_in_functions(two: Any, from_function: bool) -> None:
+    def batches(context: Any = None) -> tf.data.Dataset:
+        return tf.data.Dataset.range(6).batch(2 if context is None else 1, drop_remainder=True)
+
+    distributed = (
+        two.distribute_datasets_from_function(batches)
+        if from_function
+        else two.experimental_distribute_dataset(batches())
+    )
+
+    @tf.function
+    def total(dataset: Any) -> Any:
+        found = tf.constant(0, tf.int64)
+        for batch in dataset:
+            found += two.reduce("sum", two.run(lambda x: x * 10, (batch,)), axis=0)
+        return found
+
+    assert total(distributed).numpy() == 150

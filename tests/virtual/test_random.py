@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import copies, each, replica_id, run, strategy_of
-
-
-@pytest.fixture
-def four() -> Any:
-    return strategy_of(4)
+from support.strategies import copies, each, replica_id, run, stepper, strategy_of
 
 
 @pytest.fixture(autouse=True)
@@ -87,10 +82,8 @@ def test_each_replica_draws_its_own(four: Any, draw: Any, seed: int | None) -> N
 def test_the_same_seed_gives_the_same_numbers(four: Any, draw: Any) -> None:
     def twice() -> Any:
         tf.random.set_seed(11)
-        step = tf.function(lambda: four.run(draw))
-        return [
-            [value.numpy() for value in four.experimental_local_results(step())] for _ in range(2)
-        ]
+        step = stepper(four, draw)
+        return [step(), step()]
 
     first, again = twice(), twice()
     np.testing.assert_array_equal(first, again)
@@ -117,25 +110,6 @@ def test_stateless_numbers_of_a_seed_for_each_replica(four: Any) -> None:
         np.testing.assert_array_equal(result, tf.random.stateless_normal([4], seed=[replica, 2]))
 
 
-def test_a_generator_made_in_the_scope(four: Any) -> None:
-    def draw() -> Any:
-        with four.scope():
-            generator = tf.random.Generator.from_seed(1)
-        step = tf.function(lambda: four.run(lambda: generator.normal([4])))
-        results = [
-            [value.numpy() for value in four.experimental_local_results(step())] for _ in range(2)
-        ]
-        return results, generator
-
-    first, generator = draw()
-    again, _ = draw()
-    np.testing.assert_array_equal(first, again)
-    assert differ(first[0] + first[1])
-    # The state moves on in step: what differs is made from it and the replica's id.
-    states = copies(generator.state)
-    np.testing.assert_array_equal(states, [states[0]] * 4)
-
-
 def test_a_shuffle_differs_between_replicas(four: Any) -> None:
     tf.random.set_seed(3)
     results = run(four, lambda x: tf.random.shuffle(x), each(four, [np.arange(32)] * 4))
@@ -154,3 +128,64 @@ def test_a_keras_dropout_layer(four: Any) -> None:
     results = run(four, lambda: layer(tf.ones([1, 64]), training=True))
     for result in results:
         assert set(np.unique(result)) == {0.0, 2.0}
+
+
+# Generators.
+
+
+def generator(strategy: Any, seed: int) -> tf.random.Generator:
+    with strategy.scope():
+        return tf.random.Generator.from_seed(seed)
+
+
+def drawing(strategy: Any, source: tf.random.Generator) -> Any:
+    def replica() -> Any:
+        return source.normal([3]), source.uniform([2]), source.make_seeds(2)
+
+    return stepper(strategy, replica)
+
+
+def same(results: Any, others: Any) -> None:
+    tf.nest.map_structure(np.testing.assert_array_equal, results, others)
+
+
+def test_a_generator_differs_between_replicas_and_steps(four: Any) -> None:
+    source = generator(four, 1)
+    draw = drawing(four, source)
+    first, second = draw(), draw()
+    for part in range(3):
+        assert differ([result[part] for result in first + second])
+    # The state moves on in step: what differs is made from it and the replica's id.
+    states = copies(source.state)
+    np.testing.assert_array_equal(states, [states[0]] * 4)
+
+
+def test_a_generator_is_saved_and_reset(four: Any, tmp_path: Any) -> None:
+    source = generator(four, 3)
+    draw = drawing(four, source)
+    first = draw()
+    saved = tf.train.Checkpoint(generator=source)
+    path = saved.save(str(tmp_path / "c"))
+    second = draw()
+    saved.restore(path)
+    same(draw(), second)
+    source.reset_from_seed(3)
+    same(draw(), first)
+
+
+def test_a_generator_moves_between_numbers_of_replicas(four: Any, tmp_path: Any) -> None:
+    source = generator(four, 9)
+    path = tf.train.Checkpoint(generator=source).save(str(tmp_path / "c"))
+    eight = strategy_of(8)
+    more = generator(eight, 1)
+    tf.train.Checkpoint(generator=more).restore(path).assert_consumed()
+    same(drawing(eight, more)()[:4], drawing(four, source)())
+    plain = tf.random.Generator.from_seed(1)
+    tf.train.Checkpoint(generator=plain).restore(path).assert_consumed()
+    np.testing.assert_array_equal(plain.state, tf.random.Generator.from_seed(9).state)
+
+
+def test_a_generator_splits_across_replicas(four: Any) -> None:
+    with four.scope():
+        parts = tf.random.Generator.from_seed(3).split(2)
+    assert differ([result[0] for part in parts for result in drawing(four, part)()])

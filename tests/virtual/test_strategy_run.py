@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import each, local, run, strategy_of
+from support.strategies import each, local, replica_id, run, strategy_of
 
 from tpunb.virtual._tensorflow import distribute_values
 
+SUM = tf.distribute.ReduceOp.SUM
+Point = collections.namedtuple("Point", "x y")
 OPTIONS = {
     "default": tf.distribute.RunOptions(),
     "static": tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False),
@@ -47,17 +50,6 @@ def test_options_change_no_value(two: Any, name: str) -> None:
 
     result = local(two, step(uneven(two), tf.constant(1.0)))
     assert result == [(16.0, 3), (11.0, 5)]
-
-
-def test_the_replica_sees_dynamic_sizes(two: Any) -> None:
-    seen = []
-
-    def replica(x: Any) -> Any:
-        seen.append(x.shape.as_list())
-        return x
-
-    run(two, replica, uneven(two))
-    assert seen == [[None, 2]]
 
 
 @pytest.mark.parametrize(("bucketised", "rows"), [(False, 5), (True, 8)])
@@ -186,6 +178,135 @@ def test_arguments_that_do_not_match(two: Any, name: str) -> None:
         run(two, lambda x: tf.constant(0), distribute_values.PerReplica(make()))
 
 
+def test_numpy_python_and_none(four: Any) -> None:
+    def step(array: Any, number: Any, nothing: Any, flag: Any) -> Any:
+        assert nothing is None
+        return tf.reduce_sum(array) + number, flag
+
+    @tf.function
+    def call() -> Any:
+        return four.run(step, args=(np.ones([3], np.float32), 2.0, None), kwargs={"flag": True})
+
+    assert local(four, call()) == [(5.0, True)] * 4
+
+
+def test_nested_arguments(four: Any) -> None:
+    nest = {
+        "point": Point(each(four, [1.0, 2.0, 3.0, 4.0]), tf.constant(10.0)),
+        "more": [each(four, [5, 6, 7, 8]), (None, np.int32(3))],
+    }
+
+    def step(nest: Any) -> Any:
+        assert isinstance(nest["point"], Point)
+        assert nest["more"][1][0] is None
+        return Point(nest["point"].x + nest["point"].y, nest["more"][0] * nest["more"][1][1])
+
+    results = run(four, step, nest)
+    assert results == [Point(11.0 + k, 3 * (5 + k)) for k in range(4)]
+
+
+def test_shapes_that_differ_between_replicas(four: Any) -> None:
+    values = each(four, [np.ones([k + 1], np.float32) for k in range(4)])
+
+    def step(x: Any) -> Any:
+        assert x.shape.as_list() == [None]
+        total = tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(x))
+        return total, tf.size(x)
+
+    assert run(four, step, values) == [(10.0, k + 1) for k in range(4)]
+
+
+def test_variables_as_arguments(four: Any) -> None:
+    with four.scope():
+        v = tf.Variable(3.0)
+
+    double = tf.function(lambda: four.run(lambda a: a * 2.0, args=(v,)))
+    assert local(four, double()) == [6.0] * 4
+    v.assign(4.0)
+    assert local(four, double()) == [8.0] * 4
+
+
+def test_ragged_and_sparse_input_stays_on_the_host(lenient: Any) -> None:
+    ragged = tf.data.Dataset.from_tensor_slices(
+        tf.ragged.constant([[1.0], [2.0, 3.0], [], [4.0, 5.0, 6.0]])
+    ).batch(4, drop_remainder=True)
+    sparse = tf.data.Dataset.from_tensor_slices(
+        tf.sparse.from_dense(np.diag([1.0, 2.0, 3.0, 4.0]).astype(np.float32))
+    ).batch(4, drop_remainder=True)
+    options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
+
+    def step(x: Any) -> Any:
+        dense = x.to_tensor() if isinstance(x, tf.RaggedTensor) else tf.sparse.to_dense(x)
+        return tf.reduce_sum(dense)
+
+    for dataset, expected in ((ragged, [1.0, 5.0, 0.0, 15.0]), (sparse, [1.0, 2.0, 3.0, 4.0])):
+        batch = next(iter(lenient.experimental_distribute_dataset(dataset, options)))
+        assert run(lenient, step, batch) == expected
+
+
+def test_ragged_input_prefetched_to_the_device_is_refused(four: Any) -> None:
+    dataset = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1.0], [2.0, 3.0]] * 2))
+    with pytest.raises(ValueError, match="experimental_fetch_to_device"):
+        four.experimental_distribute_dataset(dataset.batch(4, drop_remainder=True))
+
+
+def test_composite_results(lenient: Any) -> None:
+    def step() -> Any:
+        row = tf.range(replica_id() + 1)
+        return tf.RaggedTensor.from_row_lengths(row, [replica_id(), 1])
+
+    found = lenient.experimental_local_results(tf.function(lambda: lenient.run(step))())
+    rows = [part.to_list() for part in found]
+    assert rows == [[[], [0]], [[0], [1]], [[0, 1], [2]], [[0, 1, 2], [3]]]
+
+
+def test_a_table_made_in_the_scope(lenient: Any) -> None:
+    with lenient.scope():
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                tf.constant([1, 2], tf.int64), tf.constant([10, 20], tf.int64)
+            ),
+            default_value=-1,
+        )
+    ids = each(lenient, [np.int64(k) for k in (1, 2, 3, 1)])
+    assert run(lenient, lambda x: table.lookup(x), ids) == [10, 20, -1, 10]
+
+
+def test_captured_tensors(four: Any) -> None:
+    outside = tf.constant(5.0)
+
+    @tf.function
+    def call(x: Any) -> Any:
+        inside = x * 2.0
+        return four.run(lambda: inside + outside)
+
+    assert local(four, call(tf.constant(1.0))) == [7.0] * 4
+
+
+def test_every_host_has_an_input_pipeline() -> None:
+    pod = strategy_of("v3-32")
+    seen: list[Any] = []
+
+    def pipeline(context: tf.distribute.InputContext) -> Any:
+        seen.append(
+            (
+                context.input_pipeline_id,
+                context.num_input_pipelines,
+                context.num_replicas_in_sync,
+                context.get_per_replica_batch_size(64),
+            )
+        )
+        start = tf.cast(context.input_pipeline_id * 100, tf.int64)
+        return tf.data.Dataset.range(start, start + 100).batch(2)
+
+    distributed = pod.distribute_datasets_from_function(pipeline)
+    assert seen == [(host, 4, 32, 2) for host in range(4)]
+    rows = local(pod, next(iter(distributed)))
+    assert len(rows) == 32
+    firsts = [int(row[0]) for row in rows]
+    assert firsts == [100 * host + 2 * core for host in range(4) for core in range(8)]
+
+
 # Results.
 
 
@@ -230,15 +351,38 @@ def test_results_that_are_variables_numbers_and_operations(two: Any) -> None:
     assert run(two, lambda: {"v": v, "n": (1, 2)})[1] == {"v": 3.0, "n": (1, 2)}
 
 
-# Outside of the TPU.
+def nothing() -> dict[str, Any]:
+    return {}
 
 
-def test_outside_compilation_runs_its_function(two: Any) -> None:
-    def host(x: Any) -> Any:
-        return tf.numpy_function(lambda x: np.float32(x * 2), [x], tf.float32)
+def test_results_of_every_structure(two: Any) -> None:
+    @tf.function
+    def step() -> Any:
+        results = (
+            two.run(lambda: None),
+            two.run(lambda: (tf.constant(1), [tf.constant(2)], {"a": tf.constant(3)})),
+            two.run(nothing),
+            two.run(lambda: (tf.constant(1), None)),
+        )
+        assert results[0] is None
+        assert results[2] == {}
+        assert results[3][1] is None
+        return results[1]
 
-    def replica(x: Any) -> Any:
-        y = tf.compat.v1.tpu.outside_compilation(host, x + 1.0)
-        return tf.ensure_shape(y, []) + 1.0
+    assert local(two, step()) == [(1, [2], {"a": 3})] * 2
 
-    assert run(two, replica, each(two, [1.0, 2.0])) == [5.0, 7.0]
+
+def test_operations_as_results(four: Any) -> None:
+    with four.scope():
+        v = tf.Variable(0.0)
+
+    @tf.function
+    def step() -> Any:
+        def replica() -> Any:
+            return v.assign_add(1.0, read_value=False)
+
+        assert four.run(replica) is None
+        return four.run(lambda: [tf.constant(3), v.assign_add(1.0, read_value=False)])
+
+    assert local(four, step()[0]) == [3] * 4
+    assert v.numpy() == 2.0

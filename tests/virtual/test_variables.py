@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import copies, each, replica_id, run, strategy_of
+from support.strategies import copies, each, local, replica_id, run, stepper, strategy_of
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 Aggregation = tf.VariableAggregation
+FIRST = Aggregation.ONLY_FIRST_REPLICA
 ON_READ = tf.VariableSynchronization.ON_READ
 
 
@@ -22,45 +23,83 @@ def rank() -> Any:
     return tf.cast(replica_id(), tf.float32)
 
 
-@pytest.fixture
-def four() -> Any:
-    return strategy_of(4)
-
-
 def make(strategy: Any, value: Any = 0.0, **options: Any) -> Any:
     with strategy.scope():
         return tf.Variable(value, **options)
 
 
+VALUES = [1.0, 2.0, 3.0, 4.0]
+AGGREGATED = [(Aggregation.SUM, 10.0), (Aggregation.MEAN, 2.5), (FIRST, 1.0)]
+
+
 @pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [
-        (Aggregation.NONE, [1.0, 2.0, 3.0, 4.0]),
-        (Aggregation.SUM, [10.0] * 4),
-        (Aggregation.MEAN, [2.5] * 4),
-        (Aggregation.ONLY_FIRST_REPLICA, [1.0] * 4),
-    ],
+    ("aggregation", "aggregated"),
+    [(Aggregation.NONE, VALUES), *((how, [value] * 4) for how, value in AGGREGATED)],
 )
-@pytest.mark.parametrize("how", ["assign", "assign_add", "assign_sub"])
-def test_aggregation_of_an_assignment(four: Any, aggregation: Any, expected: Any, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "start", "sign"), [("assign", 0, 1), ("assign_add", 100, 1), ("assign_sub", 100, -1)]
+)
+def test_aggregation_of_an_assignment(
+    four: Any, aggregation: Any, aggregated: list[float], how: str, start: int, sign: int
+) -> None:
     v = make(four, 100.0, aggregation=aggregation)
 
     def step(x: Any) -> Any:
         getattr(v, how)(x)
         return v.read_value()
 
-    sign, start = {"assign": (1, 0.0), "assign_add": (1, 100.0), "assign_sub": (-1, 100.0)}[how]
-    expected = [start + sign * e for e in expected]
-    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == expected
-    assert copies(v) == expected
+    expected = [start + sign * one for one in aggregated]
+    assert run(four, step, each(four, VALUES)) == copies(v) == expected
 
 
-def test_copies_that_differ_are_read_by_another_function(four: Any) -> None:
-    v = make(four)
-    run(four, lambda: v.assign(rank()))
-    assert copies(v) == [0.0, 1.0, 2.0, 3.0]
-    assert run(four, lambda: v * 2.0) == [0.0, 2.0, 4.0, 6.0]
-    assert run(four, lambda: context().all_reduce(SUM, v.read_value())) == [6.0] * 4
+@pytest.mark.parametrize("synchronization", ["AUTO", "ON_WRITE", "ON_READ"])
+@pytest.mark.parametrize(("aggregation", "aggregated"), AGGREGATED)
+def test_every_kind_of_variable(
+    four: Any, synchronization: str, aggregation: Any, aggregated: float
+) -> None:
+    synchronized = tf.VariableSynchronization[synchronization]
+    v = make(four, 1.0, synchronization=synchronized, aggregation=aggregation)
+
+    def step(x: Any) -> Any:
+        v.assign_add(x)
+        return v.read_value()
+
+    own = synchronized == ON_READ
+    summed = own and aggregation == Aggregation.SUM
+    expected = [1.0 + x for x in VALUES] if own else [1.0 + aggregated] * 4
+    assert run(four, step, each(four, VALUES)) == copies(v) == expected
+    assert v.numpy() == aggregated + (4.0 if summed else 1.0)
+    v.assign(8.0)
+    assert v.numpy() == 8.0
+    if summed:
+        with pytest.raises(ValueError, match="does not support `assign_add`"):
+            v.assign_add(8.0)
+        return
+    v.assign_add(8.0)
+    assert v.numpy() == 16.0
+
+
+def test_variables_that_tensorflow_refuses(four: Any) -> None:
+    with pytest.raises(ValueError, match="NONE"):
+        make(four, 1.0, synchronization=tf.VariableSynchronization.NONE)
+    v = make(four, 1.0, synchronization=ON_READ, aggregation=Aggregation.NONE)
+    with pytest.raises(ValueError, match="NONE"):
+        v.numpy()
+
+
+def test_a_moving_average(four: Any) -> None:
+    v, average = make(four, 1.0), tf.train.ExponentialMovingAverage(0.5)
+
+    def replica(x: Any) -> Any:
+        v.assign_add(context().all_reduce(MEAN, x))
+        average.apply([v])
+        return v.read_value()
+
+    for _ in range(3):
+        run(four, replica, each(four, [0.0, 1.0, 1.0, 2.0]))
+    assert v.numpy() == 4.0
+    # From 1 by halves to 2, 3 and 4.
+    assert copies(average.average(v)) == [3.125] * 4
 
 
 def test_copies_that_come_to_differ_after_a_function_was_traced(four: Any) -> None:
@@ -71,51 +110,26 @@ def test_copies_that_come_to_differ_after_a_function_was_traced(four: Any) -> No
         w.assign(total + v)
         return v.read_value(), total, total + v, w.read_value()
 
-    @tf.function
-    def step() -> Any:
-        return four.run(replica)
-
-    read = lambda: [four.experimental_local_results(part) for part in step()]  # noqa: E731
-    assert [[float(x) for x in part] for part in read()] == [
-        [1.0] * 4,
-        [4.0] * 4,
-        [5.0] * 4,
-        [5.0] * 4,
-    ]
+    step = stepper(four, replica)
+    assert step() == [(1.0, 4.0, 5.0, 5.0)] * 4
     run(four, lambda: v.assign(rank()))
-    expected = [[0.0, 1.0, 2.0, 3.0], [6.0] * 4, [6.0, 7.0, 8.0, 9.0], [6.0, 7.0, 8.0, 9.0]]
-    assert [[float(x) for x in part] for part in read()] == expected
-    assert copies(w) == expected[-1]
+    assert copies(v) == [0.0, 1.0, 2.0, 3.0]
+    assert step() == [(k, 6.0, 6.0 + k, 6.0 + k) for k in range(4)]
+    assert copies(w) == [6.0, 7.0, 8.0, 9.0]
 
 
 def test_eager_run_sees_copies_that_came_to_differ(four: Any) -> None:
     v = make(four, 1.0)
-
-    @tf.function
-    def total() -> Any:
-        return context().all_reduce(SUM, v.read_value())
-
-    @tf.function
-    def spoil() -> None:
-        v.assign(rank())
-
-    assert [float(x) for x in four.experimental_local_results(four.run(total))] == [4.0] * 4
-    four.run(spoil)
-    assert [float(x) for x in four.experimental_local_results(four.run(total))] == [6.0] * 4
+    total = tf.function(lambda: context().all_reduce(SUM, v.read_value()))
+    assert local(four, four.run(total)) == [4.0] * 4
+    four.run(tf.function(lambda: v.assign(rank())))
+    assert local(four, four.run(total)) == [6.0] * 4
 
 
 def test_reduced_in_one_function_and_per_replica_in_another(four: Any) -> None:
-    v = make(four)
-
-    @tf.function
-    def shared(x: Any) -> Any:
-        return four.run(lambda x: v.assign_add(context().all_reduce(SUM, x)), args=(x,))
-
-    @tf.function
-    def own(x: Any) -> Any:
-        return four.run(lambda x: v.assign_add(x), args=(x,))
-
-    x = each(four, [1.0, 2.0, 3.0, 4.0])
+    v, x = make(four), each(four, VALUES)
+    shared = stepper(four, lambda x: v.assign_add(context().all_reduce(SUM, x)))
+    own = stepper(four, lambda x: v.assign_add(x))
     shared(x)
     assert copies(v) == [10.0] * 4
     own(x)
@@ -135,7 +149,7 @@ def test_a_shared_update_followed_by_an_own_one(four: Any) -> None:
         v.assign_add(context().all_reduce(SUM, v.read_value()))
         return first, second
 
-    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
+    results = run(four, step, each(four, VALUES))
     assert results == [(10.0, 11.0), (10.0, 12.0), (10.0, 13.0), (10.0, 14.0)]
     assert copies(v) == [61.0, 62.0, 63.0, 64.0]
 
@@ -155,7 +169,7 @@ def test_order_of_reads_and_updates(four: Any) -> None:
         return before, between, after, v.read_value(), w.read_value()
 
     expected = (1.0, 2.0, 20.0, 5.0, 20.0)
-    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [expected] * 4
+    assert run(four, step, each(four, VALUES)) == [expected] * 4
     assert copies(v) == [5.0] * 4
     assert copies(w) == [20.0] * 4
 
@@ -173,7 +187,7 @@ def test_a_value_that_was_read_stays_when_the_variable_changes(four: Any) -> Non
         return tf.stack([tf.reduce_sum(read) / 64.0 for read in reads])
 
     expected = [v for k in range(5) for v in (1.0 + 9.0 * k, 11.0 + 9.0 * k)]
-    for result in run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])):
+    for result in run(four, step, each(four, VALUES)):
         np.testing.assert_array_equal(result, expected)
 
 
@@ -187,22 +201,10 @@ def test_updates_in_a_loop(four: Any) -> None:
             shared.assign_add(1.0)
         return shared.read_value(), own.read_value()
 
-    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
+    results = run(four, step, each(four, VALUES))
     assert results == [(33.0, 3.0), (33.0, 6.0), (33.0, 9.0), (33.0, 12.0)]
     assert copies(shared) == [33.0] * 4
     assert copies(own) == [3.0, 6.0, 9.0, 12.0]
-
-
-def test_updates_in_loops_of_different_lengths(four: Any) -> None:
-    v = make(four)
-
-    def step() -> Any:
-        for _ in tf.range(replica_id()):
-            v.assign_add(1.0)
-        return v.read_value()
-
-    assert run(four, step) == [0.0, 1.0, 2.0, 3.0]
-    assert copies(v) == [0.0, 1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("talk", [False, True])
@@ -216,49 +218,39 @@ def test_updates_under_a_condition(four: Any, talk: bool) -> None:
             v.assign_sub(1.0)
         return v.read_value()
 
-    x = each(four, [1.0, 2.0, 3.0, 4.0])
-    expected = [10.0] * 4 if talk else [1.0, 2.0, 3.0, 4.0]
+    x = each(four, VALUES)
+    expected = [10.0] * 4 if talk else VALUES
     assert run(four, step, x, tf.constant(True)) == expected
     assert copies(v) == expected
     assert run(four, step, x, tf.constant(False)) == [e - 1.0 for e in expected]
 
 
-def test_updates_under_a_condition_of_each_replica(four: Any) -> None:
-    v = make(four)
+def as_often_as_its_rank(v: Any) -> None:
+    for _ in tf.range(replica_id()):
+        v.assign_add(1.0)
 
-    def step(x: Any) -> Any:
-        if x > 2.0:
-            v.assign(7.0)
-        return v + 0.0
 
-    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [0.0, 0.0, 7.0, 7.0]
-    assert copies(v) == [0.0, 0.0, 7.0, 7.0]
+def where_a_condition_holds(v: Any) -> None:
+    if rank() > 1.0:
+        v.assign(7.0)
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [
-        (Aggregation.SUM, 10.0),
-        (Aggregation.MEAN, 2.5),
-        (Aggregation.ONLY_FIRST_REPLICA, 1.0),
-    ],
+    ("update", "expected"),
+    [(as_often_as_its_rank, [0.0, 1.0, 2.0, 3.0]), (where_a_condition_holds, [0.0, 0.0, 7.0, 7.0])],
 )
-def test_variables_that_sync_on_read(four: Any, aggregation: Any, expected: float) -> None:
-    v = make(four, 0.0, synchronization=ON_READ, aggregation=aggregation)
+def test_updates_of_some_replicas(four: Any, update: Any, expected: list[float]) -> None:
+    v = make(four)
 
-    def step(x: Any) -> Any:
-        v.assign_add(x)
-        return v.read_value()
+    def step() -> Any:
+        update(v)
+        return v + 0.0
 
-    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [1.0, 2.0, 3.0, 4.0]
-    assert v.numpy() == expected
-    assert copies(v) == [1.0, 2.0, 3.0, 4.0]
-    v.assign(8.0)
-    assert v.numpy() == 8.0
+    assert run(four, step) == copies(v) == expected
 
 
 def test_the_first_replicas_flag_is_that_of_all(four: Any) -> None:
-    v = make(four, False, aggregation=Aggregation.ONLY_FIRST_REPLICA)
+    v = make(four, False, aggregation=FIRST)
     for flags in ([True, False, False, False], [False, True, True, True]):
         run(four, lambda x: v.assign(x), each(four, flags))
         assert copies(v) == [flags[0]] * 4
@@ -287,7 +279,7 @@ def test_scatter_updates_with_the_same_on_every_replica(four: Any) -> None:
         return v.read_value()
 
     for _ in range(2):
-        results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
+        results = run(four, step, each(four, VALUES))
     np.testing.assert_array_equal(results, [[1.0, -19.0, 1.0]] * 4)
     np.testing.assert_array_equal(copies(v), results)
 
@@ -301,14 +293,9 @@ def test_variables_made_on_the_first_call(four: Any) -> None:
         made[0].assign_add(context().all_reduce(SUM, x))
         return made[0].read_value()
 
-    @tf.function
-    def step(x: Any) -> Any:
-        return four.run(replica, args=(x,))
-
-    x = each(four, [1.0, 2.0, 3.0, 4.0])
-    assert [float(v) for v in four.experimental_local_results(step(x))] == [15.0] * 4
-    assert [float(v) for v in four.experimental_local_results(step(x))] == [25.0] * 4
-    assert copies(made[0]) == [25.0] * 4
+    step = stepper(four, replica)
+    for total in (15.0, 25.0):
+        assert step(each(four, VALUES)) == copies(made[0]) == [total] * 4
 
 
 def test_large_constants_reach_every_copy(four: Any) -> None:
@@ -374,19 +361,13 @@ def test_updates_in_nested_functions_keep_their_order(four: Any) -> None:
         double()
         return first, v.read_value()
 
-    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [(24.0, 48.0)] * 4
+    assert run(four, step, each(four, VALUES)) == [(24.0, 48.0)] * 4
 
 
 def test_a_function_that_only_reads_and_one_that_does_nothing(four: Any) -> None:
     v = make(four, 1.0)
 
-    @tf.function
-    def nothing() -> None:
-        return
-
-    @tf.function
-    def same(x: Any) -> Any:
-        return x
+    nothing, same = tf.function(lambda: None), tf.function(lambda x: x)
 
     def step(x: Any) -> Any:
         nothing()
@@ -397,7 +378,7 @@ def test_a_function_that_only_reads_and_one_that_does_nothing(four: Any) -> None
             nothing()
         return same(y), same(v.read_value()), x
 
-    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
+    results = run(four, step, each(four, VALUES))
     assert results == [(k, 2.0, k) for k in (1.0, 2.0, 3.0, 4.0)]
 
 
@@ -411,21 +392,13 @@ def test_updates_from_outside_reach_every_copy(four: Any) -> None:
         v.assign_add(2.0)
         return four.run(lambda: v.read_value())
 
-    assert [float(x) for x in four.experimental_local_results(step())] == [5.0] * 4
+    assert local(four, step()) == [5.0] * 4
     assert copies(v) == [5.0] * 4
 
 
 def test_an_update_with_extended_update(four: Any) -> None:
     v = make(four, 1.0)
-
-    def step(x: Any) -> Any:
-        return four.extended.update(v, lambda v, x: v.assign_add(x), args=(x,))
-
-    @tf.function
-    def outer() -> None:
-        step(tf.constant(2.0))
-
-    outer()
+    tf.function(lambda: four.extended.update(v, lambda v, x: v.assign_add(x), args=(2.0,)))()
     assert copies(v) == [3.0] * 4
 
 
@@ -455,7 +428,7 @@ def test_two_runs_in_one_function_keep_their_order(four: Any) -> None:
         four.run(lambda: v.assign(v * 2.0))
         return four.experimental_local_results(before), between, v.read_value()
 
-    before, between, after = step(each(four, [1.0, 2.0, 3.0, 4.0]))
+    before, between, after = step(each(four, VALUES))
     assert [float(x) for x in before] == [1.0] * 4
     assert (between.numpy(), after.numpy()) == (44.0, 22.0)
     assert copies(v) == [22.0] * 4

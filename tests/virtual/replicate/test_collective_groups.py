@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import each, local, replica_id, run, strategy_of
+from support.strategies import each, replica_id, run, stepper, strategy_of
 from tensorflow.python.tpu.ops import tpu_ops
 
 from tpunb.errors.explain import explain
@@ -17,11 +18,6 @@ SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 def context() -> Any:
     return tf.distribute.get_replica_context()
-
-
-@pytest.fixture(scope="module")
-def four() -> Any:
-    return strategy_of(4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "uint32"])
@@ -115,14 +111,6 @@ def test_gather_of_equal_shapes(four: Any, axis: int) -> None:
     np.testing.assert_array_equal(tf.function(lambda: four.gather(values, axis))(), expected)
 
 
-def test_gather_of_unequal_shapes_does_what_tpustrategy_does(four: Any) -> None:
-    values = each(four, [np.zeros([i + 1], np.float32) for i in range(4)])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Shape mismatch"):
-        four.gather(values, 0)
-    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"[Ss]hape|dimension"):
-        run(four, lambda x: context().all_gather(x, axis=0), values)
-
-
 def test_collectives_of_unequal_shapes_are_refused(four: Any) -> None:
     values = each(four, [np.ones([1 if i < 3 else 0, 1], np.float32) for i in range(4)])
     for collective in (
@@ -142,20 +130,6 @@ def test_reduce_with_and_without_an_axis(four: Any) -> None:
     assert four.reduce(MEAN, values, axis=0).numpy() == 4.5
 
 
-def test_sums_in_groups(four: Any) -> None:
-    def step(x: Any) -> Any:
-        return tpu_ops.cross_replica_sum(x, [[0, 2], [1, 3]])
-
-    assert run(four, step, each(four, [1.0, 2.0, 4.0, 8.0])) == [5.0, 10.0, 5.0, 10.0]
-
-
-def test_sums_in_groups_of_one_are_what_they_were(four: Any) -> None:
-    def step(x: Any) -> Any:
-        return tpu_ops.cross_replica_sum(x, [[0], [1], [2], [3]])
-
-    assert run(four, step, each(four, [1.0, 2.0, 4.0, 8.0])) == [1.0, 2.0, 4.0, 8.0]
-
-
 @pytest.mark.parametrize("groups", [[[0, 1]], [[0, 1], [1, 2]], [[0, 1], [2, 7]]])
 def test_groups_that_are_no_partition_are_refused(four: Any, groups: Any) -> None:
     with pytest.raises(ValueError, match="exactly one group"):
@@ -170,121 +144,132 @@ def test_groups_that_depend_on_data_are_refused(four: Any) -> None:
         run(four, step, each(four, [0, 1, 2, 3]))
 
 
-def test_all_to_all(four: Any) -> None:
-    def step(x: Any) -> Any:
-        return tpu_ops.all_to_all(x, concat_dimension=0, split_dimension=0, split_count=4)
-
-    rows = np.arange(16).reshape(4, 4)
-    np.testing.assert_array_equal(run(four, step, each(four, list(rows))), rows.T)
+# Functions of 1, 2, 3 and 4, a number for each replica, and what they give.
 
 
-def test_all_to_all_in_groups(four: Any) -> None:
-    def step(x: Any) -> Any:
-        return tpu_ops.all_to_all(
-            x,
-            concat_dimension=1,
-            split_dimension=0,
-            split_count=2,
-            group_assignment=[[0, 1], [2, 3]],
-        )
+def permuted(*pairs: tuple[int, int]) -> Callable[[Any], Any]:
+    return lambda x: tpu_ops.collective_permute(x, [list(pair) for pair in pairs])
 
-    values = [np.array([[10 * i], [10 * i + 1]]) for i in range(4)]
-    results = run(four, step, each(four, values))
-    np.testing.assert_array_equal(
-        np.reshape(results, [4, 2]), [[0, 10], [1, 11], [20, 30], [21, 31]]
+
+def summed_in(*groups: list[int]) -> Callable[[Any], Any]:
+    return lambda x: tpu_ops.cross_replica_sum(x, list(groups))
+
+
+ROUND = [(0, 1), (1, 2), (2, 3), (3, 0)]
+
+
+def all_to_all(x: Any) -> Any:
+    return tpu_ops.all_to_all(
+        tf.fill([4], x) + tf.range(4.0),
+        concat_dimension=0,
+        split_dimension=0,
+        split_count=4,
     )
 
 
-def test_collective_permute(four: Any) -> None:
-    def step(x: Any) -> Any:
-        return tpu_ops.collective_permute(x, [[0, 1], [1, 2], [2, 3], [3, 0]])
+def all_to_all_in_groups(x: Any) -> Any:
+    return tpu_ops.all_to_all(
+        tf.stack([[x], [-x]]),
+        concat_dimension=1,
+        split_dimension=0,
+        split_count=2,
+        group_assignment=[[0, 1], [2, 3]],
+    )
 
-    assert run(four, step, each(four, [1, 2, 3, 4])) == [4, 1, 2, 3]
+
+def gradient_of_a_permutation(x: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        moved = permuted(*ROUND)(x)
+        loss = moved * tf.cast(replica_id() + 1, tf.float32)
+    return moved, tape.gradient(loss, x)
+
+
+def in_a_loop_of_a_fixed_length(x: Any) -> Any:
+    for _ in tf.range(3):
+        x = context().all_reduce(MEAN, x) + tf.cast(replica_id(), tf.float32)
+    return x
+
+
+def in_a_loop_until_they_agree(x: Any) -> Any:
+    total, rounds = x, 0
+    while context().all_reduce(SUM, total) < 100.0:
+        total = total * 2.0
+        rounds += 1
+    return total, rounds
+
+
+def in_nested_loops_and_branches(x: Any) -> Any:
+    total = tf.constant(0.0)
+    for i in tf.range(2):
+        for j in tf.range(3):
+            if (i + j) % 2 == 0:
+                total += context().all_reduce(SUM, x)
+            else:
+                total -= x
+    return total
+
+
+def in_a_nested_function(x: Any) -> Any:
+    inner = tf.function(lambda x: context().all_reduce(SUM, x) + x)
+    return tf.function(lambda x: (inner(x) * 2.0, x))(x)
+
+
+def in_a_compiled_function(x: Any) -> Any:
+    return tf.function(lambda x: context().all_reduce(SUM, x) + x, jit_compile=True)(x)
+
+
+def reduced_by_the_strategy(x: Any) -> Any:
+    return tf.distribute.get_strategy().extended._reduce_to(SUM, x, x, options=None)
+
+
+PROGRAMS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
+    "sums in groups": (summed_in([0, 2], [1, 3]), [4, 6, 4, 6]),
+    "groups of one": (summed_in([0], [1], [2], [3]), [1, 2, 3, 4]),
+    "all to all": (all_to_all, [[1 + k, 2 + k, 3 + k, 4 + k] for k in range(4)]),
+    "all to all in groups": (all_to_all_in_groups, [[[1, 2]], [[-1, -2]], [[3, 4]], [[-3, -4]]]),
+    "around": (permuted(*ROUND), [4, 1, 2, 3]),
+    "to one other": (permuted((0, 1)), [0, 1, 0, 0]),
+    "to itself": (permuted((0, 0)), [1, 0, 0, 0]),
+    "from two": (permuted((3, 0), (1, 2)), [4, 0, 2, 0]),
+    "gradient": (gradient_of_a_permutation, [(4, 2), (1, 3), (2, 4), (3, 1)]),
+    "loop": (in_a_loop_of_a_fixed_length, [5.5, 6.5, 7.5, 8.5]),
+    "open loop": (in_a_loop_until_they_agree, [(16, 4), (32, 4), (48, 4), (64, 4)]),
+    "nested loops": (in_nested_loops_and_branches, [27, 24, 21, 18]),
+    "nested function": (in_a_nested_function, [(22, 1), (24, 2), (26, 3), (28, 4)]),
+    "compiled function": (in_a_compiled_function, [11, 12, 13, 14]),
+    "by the strategy": (reduced_by_the_strategy, [10] * 4),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_replicas_exchange(four: Any, name: str) -> None:
+    function, expected = PROGRAMS[name]
+    found = run(four, function, each(four, [1.0, 2.0, 3.0, 4.0]))
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        ([[0, 1]], [0, 1, 0, 0]),
-        ([[0, 0]], [1, 0, 0, 0]),
-        ([[3, 0], [1, 2]], [4, 0, 2, 0]),
-    ],
+    ("which", "expected"), [(0, [1, 2, 3, 4]), (1, [10] * 4), (2, [-1, -2, -3, -4])]
 )
-def test_a_core_that_nobody_sends_to_gets_zeros(four: Any, pairs: Any, expected: Any) -> None:
-    values = each(four, [1, 2, 3, 4])
-    assert run(four, lambda x: tpu_ops.collective_permute(x, pairs), values) == expected
+def test_collectives_in_one_branch_only(four: Any, which: int, expected: list[int]) -> None:
+    def step(x: Any, which: Any) -> Any:
+        total = tf.cond(which == 1, lambda: context().all_reduce(SUM, x), lambda: x)
+        return total, tf.switch_case(
+            which, [lambda: x, lambda: context().all_reduce(SUM, x), lambda: -x]
+        )
+
+    values = each(four, [1.0, 2.0, 3.0, 4.0])
+    for given in (tf.constant(which), each(four, [which] * 4)):
+        found = run(four, step, values, given)
+        assert [switched for _, switched in found] == expected
+        assert [total for total, _ in found] == ([10] * 4 if which == 1 else [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("pairs", [[[1, 0], [2, 0]], [[1, 0], [1, 2]], [[0, 4]]])
 def test_pairs_that_are_no_permutation_are_refused(four: Any, pairs: Any) -> None:
     with pytest.raises(ValueError, match="permut"):
         run(four, lambda x: tpu_ops.collective_permute(x, pairs), each(four, [1, 2, 3, 4]))
-
-
-def test_gradients_pass_permutations(four: Any) -> None:
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            moved = tpu_ops.collective_permute(x, [[0, 1], [1, 2], [2, 3], [3, 0]])
-            loss = moved * tf.cast(replica_id() + 1, tf.float32)
-        return moved, tape.gradient(loss, x)
-
-    results = run(four, step, each(four, [10.0, 20.0, 30.0, 40.0]))
-    assert results == [(40.0, 2.0), (10.0, 3.0), (20.0, 4.0), (30.0, 1.0)]
-
-
-def test_collectives_in_a_loop_of_a_fixed_length(four: Any) -> None:
-    def step(x: Any) -> Any:
-        for _ in tf.range(3):
-            x = context().all_reduce(MEAN, x) + tf.cast(replica_id(), tf.float32)
-        return x
-
-    assert run(four, step, each(four, [0.0, 4.0, 8.0, 0.0])) == [6.0, 7.0, 8.0, 9.0]
-
-
-def test_collectives_in_a_loop_until_they_agree(four: Any) -> None:
-    def step(x: Any) -> Any:
-        total, rounds = x, 0
-        while context().all_reduce(SUM, total) < 100.0:
-            total = total * 2.0
-            rounds += 1
-        return total, rounds
-
-    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
-    assert results == [(16.0, 4), (32.0, 4), (48.0, 4), (64.0, 4)]
-
-
-def test_collectives_in_nested_loops_and_branches(four: Any) -> None:
-    def step(x: Any) -> Any:
-        total = tf.constant(0.0)
-        for i in tf.range(2):
-            for j in tf.range(3):
-                if (i + j) % 2 == 0:
-                    total += context().all_reduce(SUM, x)
-                else:
-                    total -= x
-        return total
-
-    expected = [3 * 10.0 - 3 * x for x in (1.0, 2.0, 3.0, 4.0)]
-    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == expected
-
-
-def test_collectives_in_one_branch_only(four: Any) -> None:
-    def step(x: Any, flag: Any) -> Any:
-        return tf.cond(flag, lambda: context().all_reduce(SUM, x), lambda: x)
-
-    values = each(four, [1.0, 2.0, 3.0, 4.0])
-    assert run(four, step, values, tf.constant(True)) == [10.0] * 4
-    assert run(four, step, values, tf.constant(False)) == [1.0, 2.0, 3.0, 4.0]
-
-
-def test_collectives_in_a_switch(four: Any) -> None:
-    def step(x: Any, which: Any) -> Any:
-        return tf.switch_case(which, [lambda: x, lambda: context().all_reduce(SUM, x), lambda: -x])
-
-    values = each(four, [1.0, 2.0, 3.0, 4.0])
-    assert run(four, step, values, tf.constant(1)) == [10.0] * 4
-    assert run(four, step, values, each(four, [2, 2, 2, 2])) == [-1.0, -2.0, -3.0, -4.0]
 
 
 @pytest.mark.parametrize("kind", ["if", "switch"])
@@ -314,34 +299,6 @@ def test_a_trip_count_that_depends_on_the_replica_fails(four: Any) -> None:
     assert run(four, lambda x: context().all_reduce(SUM, x), values) == [10.0] * 4
 
 
-def test_collectives_in_a_nested_function(four: Any) -> None:
-    @tf.function
-    def inner(x: Any) -> Any:
-        return context().all_reduce(SUM, x) + x
-
-    @tf.function
-    def middle(x: Any) -> Any:
-        return inner(x) * 2.0, x
-
-    values = each(four, [1.0, 2.0, 3.0, 4.0])
-    expected = [(22.0, 1.0), (24.0, 2.0), (26.0, 3.0), (28.0, 4.0)]
-    assert run(four, lambda x: middle(x), values) == expected
-    assert run(four, middle, values) == expected
-
-
-def test_collectives_in_a_compiled_function(four: Any) -> None:
-    @tf.function(jit_compile=True)
-    def inner(x: Any) -> Any:
-        return context().all_reduce(SUM, x) + x
-
-    assert run(four, lambda x: inner(x), each(four, [1.0, 2.0, 3.0, 4.0])) == [
-        11.0,
-        12.0,
-        13.0,
-        14.0,
-    ]
-
-
 def test_gradient_of_a_loop_with_collectives(four: Any) -> None:
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -359,28 +316,6 @@ def test_gradient_of_a_loop_with_collectives(four: Any) -> None:
     np.testing.assert_allclose(results, [expected] * 4)
 
 
-def test_reduce_to_and_broadcast_inside_a_replica_function(four: Any) -> None:
-    def step(x: Any) -> Any:
-        extended = four.extended
-        return (
-            extended._reduce_to(SUM, x, x, options=None) if hasattr(extended, "_reduce_to") else x
-        )
-
-    assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [10.0] * 4
-
-
-def test_collectives_on_one_replica() -> None:
-    one = strategy_of(1)
-
-    def step(x: Any) -> Any:
-        c = context()
-        permuted = tpu_ops.collective_permute(x, [[0, 0]])
-        return c.all_reduce(SUM, x), c.all_gather(x, axis=0), permuted
-
-    summed, gathered, permuted = run(one, step, tf.constant([3.0]))[0]
-    assert (summed, gathered, permuted) == ([3.0], [3.0], [3.0])
-
-
 def test_fifty_steps_of_many_collectives_on_eight_cores() -> None:
     eight = strategy_of(8)
     with eight.scope():
@@ -396,12 +331,9 @@ def test_fifty_steps_of_many_collectives_on_eight_cores() -> None:
         v.assign_add(c.all_reduce(SUM, moved) * 0.0 + 1.0)
         return tf.reduce_sum(total) + tf.reduce_sum(gathered) + tf.reduce_sum(moved)
 
-    @tf.function
-    def step(x: Any) -> Any:
-        return eight.run(replica, args=(x,))
-
+    step = stepper(eight, replica)
     x = each(eight, [np.full([4], float(i), np.float32) for i in range(8)])
-    first = local(eight, step(x))
+    first = step(x)
     for _ in range(49):
-        assert local(eight, step(x)) == first
+        assert step(x) == first
     np.testing.assert_array_equal(v, [50.0] * 4)

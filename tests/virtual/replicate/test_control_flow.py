@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import each, replica_id, run, strategy_of
+from support.strategies import copies, each, replica_id, run, strategy_of
 from support.tiers import thorough
-
-SUM = tf.distribute.ReduceOp.SUM
-
-
-@pytest.fixture(scope="module")
-def four() -> Any:
-    return strategy_of(4)
 
 
 @pytest.fixture(scope="module")
@@ -23,57 +17,85 @@ def two() -> Any:
     return strategy_of(2, strict=False)
 
 
-@pytest.fixture(scope="module")
-def lenient() -> Any:
-    """Lets pass what a TPU refuses: the engine's own tests go further than a TPU does."""
-    return strategy_of(4, strict=False)
+def total(x: Any) -> Any:
+    return tf.distribute.get_replica_context().all_reduce("sum", x)
 
 
-def test_loops_of_different_lengths(four: Any) -> None:
-    def step(x: Any) -> Any:
-        for _ in tf.range(replica_id()):
-            x *= 2.0
-        return x
-
-    assert run(four, step, each(four, [1.0] * 4)) == [1.0, 2.0, 4.0, 8.0]
+def different_lengths(x: Any) -> Any:
+    for _ in tf.range(replica_id()):
+        x *= 2.0
+    return x
 
 
-def test_nested_loops_of_different_lengths(four: Any) -> None:
-    def step() -> Any:
-        count = 0
-        for i in tf.range(replica_id() + 1):
-            for _ in tf.range(i):
-                count += 1
-        return count
-
-    assert run(four, step) == [0, 1, 3, 6]
+def nested_loops(x: Any) -> Any:
+    count = 0
+    for i in tf.range(replica_id() + 1):
+        for _ in tf.range(i):
+            count += 1
+    return count
 
 
-def test_a_loop_that_waits_for_a_value(four: Any) -> None:
-    def step(x: Any) -> Any:
-        while x < 100.0:
-            if x > 10.0:
-                x *= 3.0
-            else:
-                x += 5.0
-        return x
-
-    expected = []
-    for x in (1.0, 20.0, 99.0, 100.0):
-        while x < 100.0:
-            x = x * 3.0 if x > 10.0 else x + 5.0
-        expected.append(x)
-    assert run(four, step, each(four, [1.0, 20.0, 99.0, 100.0])) == expected
+def waiting_for_a_value(x: Any) -> Any:
+    x *= 9.0
+    while x < 30.0:
+        if x > 10.0:
+            x *= 3.0
+        else:
+            x += 5.0
+    return x
 
 
-def test_branches(four: Any) -> None:
-    def step(x: Any) -> Any:
-        chosen = tf.cond(x > 2.0, lambda: x * 10.0, lambda: -x)
-        switched = tf.switch_case(replica_id() % 3, [lambda: x, lambda: x + 1.0, lambda: x + 2.0])
-        return chosen, switched
+def branches(x: Any) -> Any:
+    chosen = tf.cond(x > 2.0, lambda: x * 10.0, lambda: -x)
+    switched = tf.switch_case(replica_id() % 3, [lambda: x, lambda: x + 1.0, lambda: x + 2.0])
+    return chosen, switched
 
-    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
-    assert results == [(-1.0, 1.0), (-2.0, 3.0), (30.0, 5.0), (40.0, 4.0)]
+
+def tensor_array(x: Any) -> Any:
+    array = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+    for i in tf.range(3):
+        array = array.write(i, x * tf.cast(i, tf.float32))
+    return array.stack()
+
+
+def tensor_array_with_collectives(x: Any) -> Any:
+    array = tf.TensorArray(tf.float32, size=3)
+    for i in tf.range(3):
+        array = array.write(i, total(x) + x)
+        x += 1.0
+    return array.stack()
+
+
+def custom_gradients_and_recompute(x: Any) -> Any:
+    @tf.custom_gradient
+    def clipped(x: Any) -> Any:
+        return x * 2.0, lambda dy: tf.clip_by_value(dy, -2.5, 2.5)
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.recompute_grad(lambda x: clipped(x) * x)(x)
+    return tape.gradient(y, x)
+
+
+VALUES = [1.0, 2.0, 3.0, 4.0]
+PROGRAMS: dict[Callable[[Any], Any], list[Any]] = {
+    different_lengths: [1, 4, 12, 32],
+    nested_loops: [0, 1, 3, 6],
+    waiting_for_a_value: [42, 54, 81, 36],
+    branches: [(-1, 1), (-2, 3), (30, 5), (40, 4)],
+    tensor_array: [[0, x, 2 * x] for x in VALUES],
+    tensor_array_with_collectives: [[10 + x, 15 + x, 20 + x] for x in VALUES],
+    custom_gradients_and_recompute: [3, 6, 8.5, 10.5],  # the clipped factor, and 2x
+}
+
+
+@pytest.mark.parametrize("function", PROGRAMS)
+def test_each_replica_goes_its_own_way(
+    four: Any, lenient: Any, function: Callable[[Any], Any]
+) -> None:
+    strategy = lenient if function is tensor_array else four  # which no TPU lets grow
+    found = run(strategy, function, each(strategy, VALUES))
+    np.testing.assert_array_equal(found, PROGRAMS[function])
 
 
 def test_a_branch_with_a_shared_condition(four: Any) -> None:
@@ -86,30 +108,6 @@ def test_a_branch_with_a_shared_condition(four: Any) -> None:
     assert run(four, step, each(four, [1, 2, 3, 4])) == [1, 2, 3, 4]
     flag.assign(False)
     assert run(four, step, each(four, [1, 2, 3, 4])) == [-1, -2, -3, -4]
-
-
-def test_tensor_arrays(lenient: Any) -> None:
-    def step(x: Any) -> Any:
-        array = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
-        for i in tf.range(3):
-            array = array.write(i, x * tf.cast(i, tf.float32))
-        return array.stack()
-
-    results = run(lenient, step, each(lenient, [1.0, 2.0, 3.0, 4.0]))
-    np.testing.assert_array_equal(results, [[0, k, 2 * k] for k in (1.0, 2.0, 3.0, 4.0)])
-
-
-def test_tensor_arrays_in_a_loop_with_collectives(four: Any) -> None:
-    def step(x: Any) -> Any:
-        array = tf.TensorArray(tf.float32, size=3)
-        for i in tf.range(3):
-            total = tf.distribute.get_replica_context().all_reduce(SUM, x)
-            array = array.write(i, total + x)
-            x += 1.0
-        return array.stack()
-
-    results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
-    np.testing.assert_array_equal(results, [[10 + k, 15 + k, 20 + k] for k in (1.0, 2.0, 3.0, 4.0)])
 
 
 def test_map_fn_scan_and_vectorized_map(four: Any) -> None:
@@ -139,8 +137,7 @@ def test_gradients_of_loops_of_different_lengths(lenient: Any) -> None:
             for _ in tf.range(replica_id()):
                 y *= v
         gradient = tape.gradient(y, v)
-        total = tf.distribute.get_replica_context().all_reduce(SUM, gradient)
-        return gradient, total
+        return gradient, total(gradient)
 
     assert run(lenient, step) == [(k, 34.0) for k in (0.0, 1.0, 6.0, 27.0)]
 
@@ -183,22 +180,7 @@ def test_compiled_functions(four: Any) -> None:
     values = each(four, [1.0, 2.0, 3.0, 4.0])
     assert run(four, lambda x: inner(x), values) == [3.0, 5.0, 7.0, 9.0]
     assert run(four, lambda x: bump(x), values) == [3.0, 4.0, 5.0, 6.0]
-    assert [float(copy) for copy in v.values] == [3.0, 4.0, 5.0, 6.0]
-
-
-def test_custom_gradients_and_recompute(four: Any) -> None:
-    @tf.custom_gradient
-    def clipped(x: Any) -> Any:
-        return x * 2.0, lambda dy: tf.clip_by_value(dy, -0.5, 0.5)
-
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.recompute_grad(lambda x: clipped(x) * x)(x)
-        return tape.gradient(y, x)
-
-    # d/dx = clip(x) + 2x
-    assert run(four, step, each(four, [0.25, 1.0, 2.0, 0.5])) == [0.75, 2.5, 4.5, 1.5]
+    assert copies(v) == [3.0, 4.0, 5.0, 6.0]
 
 
 def test_outputs_that_are_inputs_and_constants(lenient: Any) -> None:
@@ -222,14 +204,14 @@ def test_loops_that_carry_a_variable_through(four: Any) -> None:
         )
 
     def step(x: Any) -> Any:
-        total = 0.0
+        found = 0.0
         for i in tf.range(2):
             for _ in tf.range(2):
                 own.assign_add(x)
-                total += v * tf.distribute.get_replica_context().all_reduce(SUM, x)
+                found += v * total(x)
             if i == 0:
-                v.assign_add(tf.distribute.get_replica_context().all_reduce(SUM, x))
-        return total, v.read_value(), own.read_value()
+                v.assign_add(total(x))
+        return found, v.read_value(), own.read_value()
 
     results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
     assert results == [(240.0, 11.0, 4 * k) for k in (1.0, 2.0, 3.0, 4.0)]
@@ -301,4 +283,68 @@ def test_a_branch_waits_for_what_it_follows_although_it_needs_no_value_of_it(two
         return doubled
 
     assert run(two, step, tf.fill([512, 512], 1 / 512)) == [10.0, 10.0]
-    assert [float(copy) for copy in v.values] == [15.0, 6.0]
+    assert copies(v) == [15.0, 6.0]
+
+
+# Loops and branches that replicas run for themselves, within those that they run together.
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def strategy(request: Any) -> Any:
+    return strategy_of(request.param)
+
+
+def repeated(x: Any, step: Any) -> Any:
+    return tf.while_loop(lambda k, _: k < 2, lambda k, y: (k + 1, step(y)), (0, x))[1]
+
+
+@pytest.mark.parametrize(("first", "expected"), [(1.0, 2.0), (-9.0, 200.0)])
+def test_both_branches_have_a_loop(strategy: Any, first: float, expected: float) -> None:
+    """The loops have the same name in their branches."""
+    given = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
+
+    def replica(x: Any) -> Any:
+        def positive() -> Any:
+            return repeated(x, lambda y: y + 1.0) + 0.0 * total(x)
+
+        def negative() -> Any:
+            return repeated(x, lambda y: y + 100.0) + 0.0 * total(x)
+
+        return tf.cond(total(x) > 0.0, positive, negative)
+
+    assert run(strategy, replica, each(strategy, given)) == [one + expected for one in given]
+
+
+@pytest.mark.parametrize(("first", "expected"), [(1.0, 2.0), (-9.0, 3.0)])
+def test_both_branches_have_branches(strategy: Any, first: float, expected: float) -> None:
+    given = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
+
+    def replica(x: Any) -> Any:
+        def branch(number: float) -> Any:
+            return lambda: (
+                x * 0.0
+                + number
+                + 0.0 * total(x)
+                + tf.switch_case(
+                    tf.cast(x > 100.0, tf.int32), [lambda: x * 0.0 + number, lambda: x]
+                )
+            )
+
+        return tf.cond(total(x) > 0.0, branch(1.0), branch(1.5))
+
+    assert run(strategy, replica, each(strategy, given)) == [expected] * len(given)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_constant_choice_updates_although_nobody_reads_its_result(
+    strategy: Any, index: int
+) -> None:
+    with strategy.scope():
+        v = tf.Variable(10.0)
+
+    def replica() -> Any:
+        tf.switch_case(tf.constant(index), [lambda: v.assign(1.0), lambda: v.assign(2.0)])
+        return tf.constant(0)
+
+    run(strategy, replica)
+    assert copies(v) == [index + 1.0] * strategy.num_replicas_in_sync
