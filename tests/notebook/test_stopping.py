@@ -100,7 +100,7 @@ def test_a_quick_cell_shows_nothing(book: Notebook, published: Any) -> None:
 
 def test_nobody_watches(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(frontend.VARIABLE, raising=False)
-    monkeypatch.setattr(progress._cell_ticker, "follow", press)  # nothing ticks
+    monkeypatch.setattr(progress._LiveLine, "_tick", press)  # nothing ticks
     book.good(SHORT)
 
 

@@ -115,7 +115,6 @@ class _KeptWidgets:
 _kept = _KeptWidgets()
 
 
-_CELL_INTERVAL = 0.5
 _SLOW = 2.0
 """Seconds from which on a cell shows that it is running."""
 
@@ -180,8 +179,9 @@ class RunDisplay:
         rate, *others = self._speed() or [""]
         if rate and self._started - self._entered > 0.2 * (time.monotonic() - self._entered):
             rate += " after tracing"  # it is not the steps by the time
-        speed = filter(None, [rate, *others])
-        self._line.leave(done, " · ".join([f"{done} in {self._taken()}", *speed]))
+        seconds = time.monotonic() - self._entered
+        taken = duration(seconds if seconds < 1 else round(seconds))
+        self._line.leave(done, " · ".join(filter(None, [f"{done} in {taken}", rate, *others])))
 
     def tracing(self, what: str) -> None:
         """TensorFlow begins to trace a step or a loop."""
@@ -219,11 +219,6 @@ class RunDisplay:
         examples = [f"{_rate(rate * self._examples)} examples/s"] if self._examples else []
         return [f"{_rate(rate)} steps/s", *examples]
 
-    def _taken(self) -> str:
-        """The time of the whole run."""
-        seconds = time.monotonic() - self._entered
-        return duration(seconds if seconds < 1 else round(seconds))
-
 
 class CellDisplay:
     """Shows that a cell is running, from two seconds on, where widgets can run.
@@ -236,86 +231,21 @@ class CellDisplay:
 
     def __init__(self, phase: Callable[[], str]) -> None:
         self._phase = phase
-        self._since = 0.0
-        self._display = ""
-        self._lock = threading.Lock()
-        self._context: contextvars.Context | None = None
+        self._since = time.monotonic()
+        self._line = _LiveLine(self._progress, interval=0.5, delay=_SLOW)
 
     def __enter__(self) -> CellDisplay:
         # Outside of IPython nothing could be removed again.
-        if frontend.shows_widgets() and frontend.execution() is not None:
-            self._since = time.monotonic()
-            # Messages belong to the cell whose context they are sent in.
-            self._context = contextvars.copy_context()
-            _cell_ticker.follow(self)
+        if frontend.execution() is not None:
+            self._line.refresh()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._context is None:
-            return
-        _cell_ticker.follow(None)
-        with self._lock:
-            self._context = None
-            if self._display:
-                frontend.clear(self._display)
+        self._line.stop()
+        self._line.remove()
 
-    def tick(self) -> None:
-        """Time passes; called on another thread."""
-        with self._lock:
-            seconds = time.monotonic() - self._since
-            if self._context is None or seconds < _SLOW:
-                return
-            first, self._display = not self._display, self._display or uuid.uuid4().hex
-            line = f"{self._phase()}, {duration(round(seconds))}"
-            self._context.run(_publish, self._display, line, live=True, update=not first)
-
-
-class _CellTicker:
-    """One thread for all cells, as most are over before anything has to be shown.
-
-    It sleeps only some time after the last cell: waking it costs more than an idle tick.
-    """
-
-    def __init__(self) -> None:
-        self._cell: CellDisplay | None = None
-        self._wakes = threading.Condition()
-        self._sleeps = False
-        self._started = False
-
-    def follow(self, cell: CellDisplay | None) -> None:
-        """Ticks for a cell from now on; None for no cell."""
-        self._cell = cell
-        if cell is None:
-            return
-        if not self._started:
-            self._started = True
-            threading.Thread(target=self._run, name="tpunb-cells", daemon=True).start()
-        elif self._sleeps:
-            with self._wakes:
-                self._wakes.notify()
-
-    def _run(self) -> None:
-        idle = 0.0
-        while True:
-            cell = self._cell
-            if cell is not None:
-                idle = 0.0
-                with contextlib.suppress(Exception):  # a front end that has gone
-                    cell.tick()
-            elif (idle := idle + _CELL_INTERVAL) > 5 * _SLOW:
-                self._sleep()
-                idle = 0.0
-            time.sleep(_CELL_INTERVAL)
-
-    def _sleep(self) -> None:
-        with self._wakes:
-            self._sleeps = True
-            while self._cell is None:
-                self._wakes.wait()
-            self._sleeps = False
-
-
-_cell_ticker = _CellTicker()
+    def _progress(self) -> str:
+        return f"{self._phase()}, {duration(round(time.monotonic() - self._since))}"
 
 
 class ConnectDisplay:
@@ -358,12 +288,16 @@ class _LiveLine:
     Args:
         text: Gives the line.
         interval: Seconds between two renewals.
+        delay: Seconds before it is shown at all.
     """
 
-    def __init__(self, text: Callable[[], str], interval: float) -> None:
-        self._text, self._interval = text, interval
+    def __init__(
+        self, text: Callable[[], str], interval: float, delay: float | None = None
+    ) -> None:
+        self._text, self._interval, self._delay = text, interval, delay
         self._display = uuid.uuid4().hex
         self._live = frontend.shows_widgets()
+        self._shown = False
         self._ended = threading.Event()
         self._ticker: threading.Thread | None = None
 
@@ -371,7 +305,8 @@ class _LiveLine:
         """Shows the line as it is now, and renews it from the first time on."""
         if not self._live:
             return
-        self._publish(self._text(), update=self._ticker is not None)
+        if self._delay is None:
+            self._publish(self._text())
         if self._ticker is None:
             # Messages belong to the cell whose context they are sent in.
             run = contextvars.copy_context().run
@@ -396,27 +331,27 @@ class _LiveLine:
         if in_passing and self._live and frontend.can_pass():
             _publish_in_passing(self._display, in_passing, kept=text, update=True)
         else:
-            self._publish(text, update=self._live)
+            self._publish(text)
 
     def remove(self) -> None:
         """Takes the line away."""
-        if self._live and self._ticker is not None:
+        if self._shown:
             frontend.clear(self._display)
 
     def _tick(self) -> None:
-        while not self._ended.wait(self._interval):
-            self._publish(self._text(), update=True)
+        pause = self._interval if self._delay is None else self._delay
+        while not self._ended.wait(pause):
+            with contextlib.suppress(Exception):  # a front end that has gone
+                self._publish(self._text())
+            pause = self._interval
 
-    def _publish(self, line: str, *, update: bool) -> None:
-        _publish(self._display, line, live=not self._ended.is_set(), update=update)
-
-
-def _publish(display: str, line: str, *, live: bool, update: bool) -> None:
-    """Shows a line; one that stays is plain text, the same wherever it was run."""
-    data: dict[str, Any] = {"text/plain": line}
-    if live:
-        data["text/html"] = _html(line)
-    frontend.publish(data, {}, display_id=display, update=update)
+    def _publish(self, line: str) -> None:
+        """Shows the line; one that stays is plain text, the same wherever it was run."""
+        data: dict[str, Any] = {"text/plain": line}
+        if not self._ended.is_set():
+            data["text/html"] = _html(line)
+        frontend.publish(data, {}, display_id=self._display, update=self._shown)
+        self._shown = True
 
 
 def show_in_passing(line: Callable[[], str]) -> None:
