@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Sequence
 
 # Escape sequences move the cursor, set the window's title or hide what was printed; C1 has
 # one-character forms of them, and overrides of the direction show text in another order.
@@ -49,6 +50,13 @@ def shortened_between(text: str, length: int, *separators: str) -> str:
     ends = (text.rfind(part, 0, length - 1) + len(part) for part in separators)
     end = next((end for end in ends if end > length // 2), 0)
     return f"{text[:end]}…" if end else shortened(text, length)
+
+
+def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
+    """Rows of cells as lines whose columns begin below each other."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [(indent + "  ".join(map(str.ljust, row, widths))).rstrip() for row in rows]
 
 
 def hanging(head: str, text: str, width: int) -> str:

@@ -7,7 +7,6 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 from tpunb._util.plain_text import hanging
@@ -66,7 +65,8 @@ class Explanation:
 
     def __str__(self) -> str:
         rows = [("Cause", self.cause), ("Fix", self.fix), ("Source", self.source)]
-        return "\n".join([self.headline, *(_row(name, text) for name, text in rows)])
+        lines = [hanging(f"{_INDENT}{name + ':':<8}", text, _WIDTH) for name, text in rows]
+        return "\n".join([self.headline, *lines])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("Explanation(...)" if cycle else str(self))
@@ -131,18 +131,14 @@ def _match(message: str, trace: str | None) -> Entry | None:
     """The entry for a message; of several equal ones, that which stands first."""
     places = [
         (entry.rank, place, entry.code)
-        for entry, clue, pattern, where in _clues()
-        if (place := _place(clue, pattern, where, message, trace)) is not None
+        for entry, pattern, where in _clues()
+        if (place := _place(pattern, where, message, trace)) is not None
     ]
     return ENTRIES[min(places)[2]] if places else None
 
 
 def _place(
-    clue: Clue,
-    pattern: re.Pattern[str],
-    where: re.Pattern[str] | None,
-    message: str,
-    trace: str | None,
+    pattern: re.Pattern[str], where: re.Pattern[str] | None, message: str, trace: str | None
 ) -> int | None:
     """Return the position of a clue in a message, or None."""
     if where is None:
@@ -151,29 +147,22 @@ def _place(
     if trace is not None:
         found = pattern.search(message)
         return found.start() if found and (where.search(message) or where.search(trace)) else None
+    # In a log, the traceback is before the message, and other lines are after it.
     for found in itertools.islice(pattern.finditer(message), _TRIES):
-        if where.search(_surroundings(message, found.start(), found.end())):
+        earliest = max(0, found.start() - _REACH)
+        begin = message.rfind(_TRACEBACK, earliest, found.start())
+        if where.search(message[begin if begin >= 0 else earliest : found.end() + 1_000]):
             return found.start()
     return None
 
 
-def _surroundings(text: str, start: int, end: int) -> str:
-    """A message in a log with the traceback before it and the lines after it."""
-    begin = text.rfind(_TRACEBACK, max(0, start - _REACH), start)
-    return text[begin if begin >= 0 else max(0, start - _REACH) : end + 1_000]
-
-
 @functools.cache
-def _clues() -> tuple[tuple[Entry, Clue, re.Pattern[str], re.Pattern[str] | None], ...]:
+def _clues() -> tuple[tuple[Entry, re.Pattern[str], re.Pattern[str] | None], ...]:
     """All clues, compiled when the first error is explained."""
-    clues = (
-        (entry, clue if isinstance(clue, Clue) else Clue(clue))
-        for entry in ENTRIES.values()
-        for clue in entry.clues
-    )
     return tuple(
-        (entry, clue, re.compile(clue.message), re.compile(clue.where) if clue.where else None)
-        for entry, clue in clues
+        (entry, re.compile(clue.message), re.compile(clue.where) if clue.where else None)
+        for entry in ENTRIES.values()
+        for clue in (each if isinstance(each, Clue) else Clue(each) for each in entry.clues)
     )
 
 
@@ -187,45 +176,33 @@ def _related(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(current))
         yield current
-        behind: list[Any] = [*_parts(current), current.__cause__]
+        parts = getattr(current, "exceptions", None)  # of a group
+        behind = list(parts[:_MOST_ERRORS]) if isinstance(parts, tuple | list) else []
+        behind.append(current.__cause__)
         if not current.__suppress_context__:
             behind.append(current.__context__)
         waiting += [other for other in behind if isinstance(other, BaseException)]
 
 
-def _parts(error: BaseException) -> list[Any]:
-    """The errors of a group."""
-    parts = getattr(error, "exceptions", None)
-    return list(parts[:_MOST_ERRORS]) if isinstance(parts, tuple | list) else []
-
-
 def _report(error: BaseException) -> tuple[str, str]:
-    """An error's message with its notes, and the files and functions that it came through."""
+    """An error's message with its notes, and the files and functions that it came through.
+
+    They are written as Python writes them; no source is read.
+    """
+    try:
+        said = str(error)
+    except Exception:  # the error's own fault: its type and its traceback are left
+        said = ""
     notes = getattr(error, "__notes__", None)
     lines = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
-    message = "\n".join([f"{type(error).__name__}: {_said(error)}", *lines])
-    return _COLOURS.sub("", message), _frames(error.__traceback__)
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # the error's own fault: its type and its traceback are left
-        return ""
-
-
-def _frames(traceback: TracebackType | None) -> str:
-    """A traceback's files and functions, as Python writes them; no source is read."""
+    message = "\n".join([f"{type(error).__name__}: {said}", *lines])
     frames: list[str] = []
+    traceback = error.__traceback__
     while traceback is not None and len(frames) < _MOST_FRAMES:
         code = traceback.tb_frame.f_code
         frames.append(f'File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}')
         traceback = traceback.tb_next
-    return "\n".join(frames)
-
-
-def _row(name: str, text: str) -> str:
-    return hanging(f"{_INDENT}{name + ':':<8}", text, _WIDTH)
+    return _COLOURS.sub("", message), "\n".join(frames)
 
 
 def _code(text: str) -> Markup:

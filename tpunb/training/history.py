@@ -32,94 +32,6 @@ from tpunb.training.metrics import (
     within_reach,
 )
 
-
-def history_table(metrics: Mapping[str, Columns]) -> tuple[Ints, dict[str, Floats]]:
-    """All steps in order, and each column at these steps, NaN where it has no value.
-
-    Spreads over replicas are columns `NAME min` and `NAME max`.
-    """
-    steps, filled = _filled(metrics)
-    table = {}
-    for name, (rows, values) in filled.items():
-        table[name] = np.full(len(steps), np.nan)
-        table[name][rows] = values
-    return steps, table
-
-
-def history_csv(metrics: Mapping[str, Columns]) -> str:
-    """The table as CSV.
-
-    A step without a value is an empty cell, one whose value is NaN has `nan`.
-    """
-    steps, filled = _filled(metrics)
-    columns = []
-    for rows, values in filled.values():
-        cells = [""] * len(steps)
-        for row, value in zip(rows.tolist(), values.tolist(), strict=True):
-            cells[row] = repr(value)
-        columns.append(cells)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["step", *filled])
-    writer.writerows(zip(steps.tolist(), *columns, strict=True))
-    return text.getvalue()
-
-
-def _filled(
-    metrics: Mapping[str, Columns],
-) -> tuple[Ints, dict[str, tuple[npt.NDArray[np.intp], Floats]]]:
-    """All steps in order, and each column's rows and values."""
-    empty = np.empty(0, np.int64)
-    steps = np.unique(np.concatenate([empty, *(part.steps for part in metrics.values())]))
-    filled = {}
-    for name, part in metrics.items():
-        rows = np.searchsorted(steps, part.steps)
-        for suffix, column in (("", part.values), (" min", part.lows), (" max", part.highs)):
-            if column is not None:
-                filled[name + suffix] = (rows, column)
-    return steps, filled
-
-
-def curves_figure(metrics: Mapping[str, Columns]) -> Any:
-    """Draws panels side by side, in the style that matplotlib is set to.
-
-    Args:
-        metrics: The columns of each metric.
-
-    Returns:
-        A `matplotlib.figure.Figure` that pyplot does not know.
-    """
-    from matplotlib.figure import Figure
-
-    every = panels_of(metrics)
-    panels = dict(itertools.islice(every.items(), MAX_PANELS))
-    figure = Figure(figsize=(5 * max(1, len(panels)), 3.5), layout="constrained")
-    for number, (title, lines) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(1, len(panels), number)
-        for line in lines:
-            _draw(axes, metrics[line.metric], _plain(line.role), dashed=line.validation)
-        axes.set_title(_plain(title))
-        axes.set_xlabel("step")
-        axes.legend()
-    if len(panels) < len(every):
-        figure.suptitle(f"{len(panels)} of {grouped(len(every))} metrics")
-    return figure
-
-
-def _draw(axes: Any, columns: Columns, label: str, *, dashed: bool) -> None:
-    style = "--" if dashed else "-"
-    drawn = axes.plot(columns.steps, within_reach(columns.values), style, label=label)
-    if columns.lows is not None and columns.highs is not None:
-        lows, highs = within_reach(columns.lows), within_reach(columns.highs)
-        colour = drawn[0].get_color()
-        axes.fill_between(columns.steps, lows, highs, color=colour, alpha=0.2)
-
-
-def _plain(text: str) -> str:
-    """Text in which matplotlib finds no mathematics, and a legend no hidden label."""
-    return text.replace("$", r"\$").lstrip("_") or text
-
-
 _MOST_NAMED = 20
 
 
@@ -184,7 +96,13 @@ class History:
             if series is None:
                 series = Series()
             elif series.last is not None and step <= series.last:
-                self._revise(series, step, name, value)
+                if step < series.last:
+                    raise HistoryError(
+                        f"The steps of {name!r} never fall, and step {step} comes after "
+                        f"{series.last}.",
+                        fix="Use a History of its own for each run.",
+                    )
+                self._put(series, step, name, value)
                 continue
             if type(value) is float and series.lows is None:
                 series.values.append(value)
@@ -238,14 +156,6 @@ class History:
         self.version += 1
         while self._callbacks:
             self._callbacks.pop()()
-
-    def _revise(self, series: Series, step: int, name: str, value: Any) -> None:
-        if series.last is not None and step < series.last:
-            raise HistoryError(
-                f"The steps of {name!r} never fall, and step {step} comes after {series.last}.",
-                fix="Use a History of its own for each run.",
-            )
-        self._put(series, step, name, value)
 
     def _put(self, series: Series, step: int, name: str, value: Any) -> None:
         """Adds a value of any kind."""
@@ -391,11 +301,17 @@ class History:
             raise ImportError(
                 "to_pandas() needs pandas: pip install pandas; to_dict() and to_csv() do without"
             ) from error
-        steps, columns = history_table(self._columns())
-        return pd.DataFrame(columns, index=pd.Index(steps, name="step"))
+        steps, filled = self._table()
+        table = {}
+        for name, (rows, values) in filled.items():
+            table[name] = np.full(len(steps), np.nan)
+            table[name][rows] = values
+        return pd.DataFrame(table, index=pd.Index(steps, name="step"))
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
         """A table with a row for each step and a column for each metric.
+
+        A step without a value is an empty cell, one whose value is NaN has `nan`.
 
         Args:
             path: The file to write; if that fails, the one before stays as it was.
@@ -406,18 +322,61 @@ class History:
         Raises:
             OSError: The file cannot be written.
         """
-        text = history_csv(self._columns())
+        steps, filled = self._table()
+        columns = []
+        for rows, values in filled.values():
+            cells = [""] * len(steps)
+            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+                cells[row] = repr(value)
+            columns.append(cells)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["step", *filled])
+        writer.writerows(zip(steps.tolist(), *columns, strict=True))
         if path is None:
-            return text
-        write_file(path, text)
+            return text.getvalue()
+        write_file(path, text.getvalue())
         return None
+
+    def _table(self) -> tuple[Ints, dict[str, tuple[npt.NDArray[np.intp], Floats]]]:
+        """All steps in order, and each column's rows and values."""
+        metrics = self._columns()
+        empty = np.empty(0, np.int64)
+        steps = np.unique(np.concatenate([empty, *(part.steps for part in metrics.values())]))
+        filled = {}
+        for name, part in metrics.items():
+            rows = np.searchsorted(steps, part.steps)
+            for suffix, column in (("", part.values), (" min", part.lows), (" max", part.highs)):
+                if column is not None:
+                    filled[name + suffix] = (rows, column)
+        return steps, filled
 
     def plot(self) -> Any:
         """A `matplotlib.figure.Figure` in the style that matplotlib is set to.
 
         Pyplot does not know it and does not show it: display it, change it, save it.
         """
-        return curves_figure(self._columns())
+        from matplotlib.figure import Figure
+
+        metrics = self._columns()
+        every = panels_of(metrics)
+        panels = dict(itertools.islice(every.items(), MAX_PANELS))
+        figure = Figure(figsize=(5 * max(1, len(panels)), 3.5), layout="constrained")
+        for number, (title, lines) in enumerate(panels.items(), start=1):
+            axes = figure.add_subplot(1, len(panels), number)
+            for line in lines:
+                part, style = metrics[line.metric], "--" if line.validation else "-"
+                values = within_reach(part.values)
+                (drawn,) = axes.plot(part.steps, values, style, label=_plain(line.role))
+                if part.lows is not None and part.highs is not None:
+                    spread = within_reach(part.lows), within_reach(part.highs)
+                    axes.fill_between(part.steps, *spread, color=drawn.get_color(), alpha=0.2)
+            axes.set_title(_plain(title))
+            axes.set_xlabel("step")
+            axes.legend()
+        if len(panels) < len(every):
+            figure.suptitle(f"{len(panels)} of {grouped(len(every))} metrics")
+        return figure
 
     def _columns(self) -> dict[str, Columns]:
         return {name: self.columns(name) for name in self.metrics}
@@ -431,6 +390,11 @@ class History:
         """Removes a callback."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
+
+
+def _plain(text: str) -> str:
+    """Text in which matplotlib finds no mathematics, and a legend no hidden label."""
+    return text.replace("$", r"\$").lstrip("_") or text
 
 
 _latest: History | None = None

@@ -99,62 +99,16 @@ class Series:
         )
 
 
-_LOW = frozenset(
-    [
-        "loss",
-        "losses",
-        "error",
-        "errors",
-        "err",
-        "crossentropy",
-        "entropy",
-        "mse",
-        "mae",
-        "rmse",
-        "mape",
-        "msle",
-        "perplexity",
-        "ppl",
-        "divergence",
-        "kl",
-        "wer",
-        "cer",
-        "fid",
-        "nll",
-        "poisson",
-        "hinge",
-        "logcosh",
-    ]
-)
-_HIGH = frozenset(
-    [
-        "accuracy",
-        "acc",
-        "auc",
-        "precision",
-        "recall",
-        "f1",
-        "fscore",
-        "score",
-        "iou",
-        "dice",
-        "bleu",
-        "rouge",
-        "reward",
-        "rewards",
-        "return",
-        "returns",
-        "r2",
-        "psnr",
-        "ssim",
-        "similarity",
-        "map",
-        "sensitivity",
-        "specificity",
-        "ndcg",
-        "mrr",
-    ]
-)
+_LOW = {
+    "loss", "losses", "error", "errors", "err", "crossentropy", "entropy", "mse", "mae", "rmse",
+    "mape", "msle", "perplexity", "ppl", "divergence", "kl", "wer", "cer", "fid", "nll",
+    "poisson", "hinge", "logcosh",
+}  # fmt: skip
+_HIGH = {
+    "accuracy", "acc", "auc", "precision", "recall", "f1", "fscore", "score", "iou", "dice",
+    "bleu", "rouge", "reward", "rewards", "return", "returns", "r2", "psnr", "ssim",
+    "similarity", "map", "sensitivity", "specificity", "ndcg", "mrr",
+}  # fmt: skip
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+[0-9]*|[0-9]+")
 _ROLE = re.compile(r"(?P<role>train|training|val|valid|validation|eval|test)[_/.:\- ](?P<rest>.+)")
 

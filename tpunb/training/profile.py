@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tpunb._util.plain_text import plain, shortened
+from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import block, scrolled, table
 from tpunb._util.units import counted, duration, grouped
 
@@ -115,17 +115,14 @@ class Profile:
         share = f"{self.input_wait:.0%} of {duration(self.whole.seconds)}"
         steady = _sum("", self.steady_steps)
         if self.steps:
-            share += f", {steady.input_wait_share:.0%} of the time of {self._counted_steps}"
+            noun, _, what = self.step_kind.partition(" ")
+            steps = " ".join(filter(None, (counted(len(self.steady_steps), noun), what)))
+            after = " after the first" if self.steady_steps != self.steps else ""
+            share += f", {steady.input_wait_share:.0%} of the time of {steps}{after}"
         worst = max(self.input_wait, steady.input_wait_share)
         verdict = "It hardly waits for its data" if worst else "It waits for no data"
         verdict = verdict if worst < _WAITS else "It waits for its data"
         return f"{verdict}: {share}."
-
-    @property
-    def _counted_steps(self) -> str:
-        noun, _, what = self.step_kind.partition(" ")
-        after = " after the first" if self.steady_steps != self.steps else ""
-        return " ".join(filter(None, (counted(len(self.steady_steps), noun), what))) + after
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values; times in seconds."""
@@ -163,9 +160,9 @@ class Profile:
     def __str__(self) -> str:
         parts = [self.headline, *self.notes]
         if self.whole.seconds:
-            parts += ["", *_aligned([_STEP_HEAD, *self._step_rows()])]
+            parts += ["", *aligned([_STEP_HEAD, *self._step_rows()], "  ")]
         if self.operations:
-            parts += ["", *_aligned([_OPERATION_HEAD, *self._operation_rows()])]
+            parts += ["", *aligned([_OPERATION_HEAD, *self._operation_rows()], "  ")]
         return plain("\n".join(parts))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -208,8 +205,3 @@ def _row(step: StepTimes) -> tuple[str, ...]:
             for part, share in zip(parts, shares, strict=True)
         ),
     )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -157,7 +157,7 @@ def read_profile(space: Any, seconds: float) -> Profile:
             lines = _device_events(plane, origin, "Steps")
             device_steps = device_steps or [step for line in lines for step in line]
     host.find_input_pipelines()
-    device = _tpu_device(cores) if cores else _cpu_device(host)
+    device = _device_times(cores, host)
     # The host only sends steps to a TPU: the TPU knows how long they take.
     steps, kind = (_in_sequence(device_steps), "step") if device_steps else host.steps()
     spent = _Spent(Spans(device.busy), host.waits(), Spans(device.collectives))
@@ -270,12 +270,12 @@ class _Host:
 
         Steps are marked as such, or else are the calls of the `tf.function` that took longest.
         """
-        marked = _outermost(e for e, _ in self._marked() if e.kind is Kind.STEP)
-        if marked:
-            return _in_sequence(marked), "step"
+        steps = _outermost(e for e, _ in self._marked() if e.kind is Kind.STEP)
+        if steps:
+            return _in_sequence(steps), "step"
         calls = defaultdict(list)
-        for event in _outermost(e for e, in_pipeline in self._marked()
-                                if e.kind is Kind.CALL and not in_pipeline):  # fmt: skip
+        marked = (e for e, within in self._marked() if e.kind is Kind.CALL and not within)
+        for event in _outermost(marked):
             calls[event.name].append(event)
         if not calls:
             return [], "step"
@@ -314,23 +314,22 @@ class _Device:
         return tuple(sorted(operations, key=lambda each: (-each.seconds, each.name)))
 
 
-def _tpu_device(lines: list[list[Event]]) -> _Device:
-    """The times of TPU cores. XLA names an operation `%fusion.3 = f32[8]{0} fusion(...)`."""
-    device = _Device()
-    for line in lines:
-        for event, own_time in _own_times(line):
-            name = event.name.partition(" = ")[0].lstrip("%")
-            device.add(event, own_time, name, re.sub(r"[.\d]+$", "", name))
-    return device
+def _device_times(cores: list[list[Event]], host: _Host) -> _Device:
+    """The times of TPU cores, or else of the processors that stand for them.
 
-
-def _cpu_device(host: _Host) -> _Device:
-    """The times of the processors that stand for a TPU, without those of the input pipeline."""
+    XLA names an operation `%fusion.3 = f32[8]{0} fusion(...)`. Operations of the input pipeline
+    do not count.
+    """
     device = _Device()
-    for line in host.operations():
+    for line in cores or host.operations():
         for event, own_time in _own_times(line):
-            name, _, kind = event.name.rpartition(":")
-            device.add(event, own_time, _CALL.sub("", _REPLICA.sub("", name)), kind)
+            if cores:
+                name = event.name.partition(" = ")[0].lstrip("%")
+                kind = re.sub(r"[.\d]+$", "", name)
+            else:
+                name, _, kind = event.name.rpartition(":")
+                name = _CALL.sub("", _REPLICA.sub("", name))
+            device.add(event, own_time, name, kind)
     return device
 
 

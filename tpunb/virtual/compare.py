@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb._util.plain_text import plain, shortened
+from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import LINED, escaped, table
 from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
@@ -159,11 +159,7 @@ class Comparison:
             yield f"and {grouped(len(self._all) - _MOST_ROWS)} more", *[""] * (len(_HEAD) - 1)
 
     def __str__(self) -> str:
-        rows = [_HEAD, *self._rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows if len(rows) > 1
-        ]
+        lines = aligned([_HEAD, *self._rows()], "  ") if self._all else []
         return plain("\n".join([self.headline, *lines]))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:

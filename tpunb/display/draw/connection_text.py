@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tpunb._util.plain_text import plain, shortened
+from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import GREEN, ORANGE, Markup, badge, block, escaped, table
 from tpunb._util.units import and_more, byte_count, counted, shape_phrase
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.draw.topology_text import links_phrase
-from tpunb.tpu.annotations import Annotation, Annotations
+from tpunb.tpu.annotations import Annotations
 
 
 def connection_title(connection: ConnectionDescription) -> str:
@@ -56,11 +56,8 @@ def connection_rows(connection: ConnectionDescription) -> Iterable[tuple[str, st
 
 def connection_text(connection: ConnectionDescription) -> str:
     """The summary of a connection."""
-    rows = list(connection_rows(connection))
-    width = max(len(name) for name, _ in rows)
-    lines = [connection_title(connection)]
-    lines += [f"  {name.ljust(width)}  {value}" for name, value in rows]
-    return plain("\n".join([*lines, *connection.notes]))
+    rows = aligned(connection_rows(connection), "  ")
+    return plain("\n".join([connection_title(connection), *rows, *connection.notes]))
 
 
 def introduction_text(connection: ConnectionDescription) -> str:
@@ -94,35 +91,23 @@ def facts_html(headline: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 _MAX_ROWS = 64
-
-
 _MAX_NAME = 80
-
-
 _HEAD = ("", "name", "type", "logical device", "where")
 
 
 def annotations_text(annotations: Annotations) -> str:
     """A line for each annotation, under one that counts them."""
-    rows = [_row(annotation, annotations.logical_devices) for annotation in _shown(annotations)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    lines = [f"  {'  '.join(cells)}".rstrip() for cells in padded]
+    lines = aligned(_rows(annotations), "  ")
     return plain("\n".join([_title(annotations), *lines, *_more(annotations)]))
 
 
 def annotations_html(annotations: Annotations) -> str:
     """A table with a row for each annotation; what comes from the user is escaped."""
-    rows = [_row(annotation, annotations.logical_devices) for annotation in _shown(annotations)]
     parts = [f"<div>{escaped(_title(annotations))}</div>"]
-    if rows:
+    if rows := _rows(annotations):
         parts.append(table(rows, head=_HEAD))
     parts += [f"<div>{escaped(line)}</div>" for line in _more(annotations)]
     return f"<div>{''.join(parts)}</div>"
-
-
-def _shown(annotations: Annotations) -> tuple[Annotation, ...]:
-    return annotations[:_MAX_ROWS]
 
 
 def _more(annotations: Annotations) -> list[str]:
@@ -139,22 +124,26 @@ def _title(annotations: Annotations) -> str:
     return f"{counted(tensors, 'annotated tensor')} and {counted(variables, 'variable')} · {place}"
 
 
-def _row(annotation: Annotation, devices: int) -> tuple[str, ...]:
-    shape = "[?]" if annotation.shape is None else shape_phrase(annotation.shape)
-    return (
-        "variable" if annotation.variable else "tensor",
-        shortened(annotation.name, _MAX_NAME),
-        f"{annotation.dtype} {shape}",
-        _place(annotation, devices),
-        shortened(annotation.where, _MAX_NAME),
-    )
-
-
-def _place(annotation: Annotation, devices: int) -> str:
-    if annotation.kind == "assigned":
-        return str(annotation.device)
+def _rows(annotations: Annotations) -> list[tuple[str, ...]]:
+    devices = annotations.logical_devices
     everywhere = "0" if devices == 1 else f"0–{devices - 1}"
-    if annotation.kind == "replicated":
-        return f"{everywhere}, the whole on each"
-    times = "×".join(map(str, annotation.tiling or ()))
-    return f"{everywhere}, split {times} into {shape_phrase(annotation.part)}"
+    rows: list[tuple[str, ...]] = []
+    for annotation in annotations[:_MAX_ROWS]:
+        shape = "[?]" if annotation.shape is None else shape_phrase(annotation.shape)
+        if annotation.kind == "assigned":
+            place = str(annotation.device)
+        elif annotation.kind == "replicated":
+            place = f"{everywhere}, the whole on each"
+        else:
+            times = "×".join(map(str, annotation.tiling or ()))
+            place = f"{everywhere}, split {times} into {shape_phrase(annotation.part)}"
+        rows.append(
+            (
+                "variable" if annotation.variable else "tensor",
+                shortened(annotation.name, _MAX_NAME),
+                f"{annotation.dtype} {shape}",
+                place,
+                shortened(annotation.where, _MAX_NAME),
+            )
+        )
+    return rows

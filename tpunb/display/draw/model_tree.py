@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from tpunb._util.plain_text import plain, shortened
+from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import LINED, ORANGE, Markup, badge, block, folded, scrolled, table
 from tpunb._util.units import and_more, byte_count, counted, grouped, shape_phrase
 from tpunb.display.describe.model_description import LayerNode, ModelVariable
@@ -34,11 +34,7 @@ def model_text(model: LayerNode) -> str:
 
 def _lines(layer: LayerNode, indent: str) -> Iterator[str]:
     yield f"{indent}{_title(layer)}"
-    rows = [_cells(variable) for variable in layer.variables]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"{indent}    {'  '.join(cells)}".rstrip()
+    yield from aligned(map(_cells, layer.variables), f"{indent}    ")
     for inner in layer.layers:
         yield from _lines(inner, f"{indent}  ")
     if layer.omitted:
@@ -82,7 +78,11 @@ def _title(layer: LayerNode) -> str:
     variables = layer.all_variables()
     if variables:
         count = sum(variable.parameters for variable in variables)
-        parts.append(f"{counted(count, 'parameter')}, {byte_count(_bytes(variables))}")
+        size = 0
+        for variable in variables:  # one copy of each, of as many bits as its dtype's name says
+            bits = re.search(r"\d+", variable.dtype)
+            size += math.ceil(variable.parameters * (int(bits[0]) if bits else 8) / 8)
+        parts.append(f"{counted(count, 'parameter')}, {byte_count(size)}")
         fixed = sum(variable.parameters for variable in variables if not variable.trainable)
         if fixed:
             parts.append(f"{grouped(fixed)} not trainable")
@@ -95,13 +95,22 @@ def _title(layer: LayerNode) -> str:
 
 
 def _cells(variable: ModelVariable) -> tuple[str, ...]:
+    copies = variable.cut
+    if not copies and len(variable.devices) > 1:
+        copies = f"{len(variable.devices)} copies"
+        if variable.differs == ():
+            copies += ", equal"
+        elif variable.differs:
+            named = ", ".join(map(str, variable.differs[:4]))
+            rest = len(variable.differs) - 4
+            copies += f": replica {named}{f' {and_more(rest)}' if rest > 0 else ''} ≠ replica 0"
     return (
         variable.name + ("" if variable.trainable else " (not trainable)"),
         variable.dtype,
         shape_phrase(variable.shape),
         grouped(variable.parameters),
         devices_phrase(variable.devices),
-        _copies_phrase(variable),
+        copies,
     )
 
 
@@ -120,31 +129,8 @@ def devices_phrase(devices: Sequence[str]) -> str:
     return ", ".join(unique)
 
 
-def _copies_phrase(variable: ModelVariable) -> str:
-    if variable.cut or len(variable.devices) < 2:
-        return variable.cut
-    copies = f"{len(variable.devices)} copies"
-    if variable.differs is None:
-        return copies
-    if not variable.differs:
-        return f"{copies}, equal"
-    named = ", ".join(map(str, variable.differs[:4]))
-    more = f" {and_more(len(variable.differs) - 4)}" if len(variable.differs) > 4 else ""
-    return f"{copies}: replica {named}{more} ≠ replica 0"
-
-
 def _differs(layer: LayerNode) -> bool:
     return any(variable.differs for variable in layer.all_variables())
-
-
-def _bytes(variables: Sequence[ModelVariable]) -> int:
-    """The memory of one copy of each variable."""
-    return sum(math.ceil(one.parameters * _bits(one.dtype) / 8) for one in variables)
-
-
-def _bits(dtype: str) -> int:
-    digits = "".join(char if char.isdigit() else " " for char in dtype).split()
-    return int(digits[0]) if digits else 8
 
 
 def _count(layer: LayerNode) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from tpunb._util.plain_text import plain, shortened
+from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import and_more, grouped
 from tpunb.display.draw import program_tables as shown
 from tpunb.tpu.compiled_program import Program, ProgramMemory
@@ -25,12 +25,7 @@ def programs_text(programs: Sequence[Program]) -> str:
     if len(programs) == 1:
         return _program(programs[0])
     head, body = shown.type_rows(programs)
-    rows = [head, *body]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join(cells).rstrip())
+    lines = aligned([head, *body])
     for program in programs:
         lines += [f"{program.tpu}: {problem.reason}" for problem in program.errors[:1]]
     lines += filter(None, [shown.types_note(programs)])
