@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import keras
@@ -15,8 +16,12 @@ from tpunb.compiler.batches import LargestBatch, largest_batch
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.libtpu import Compiled, Refused
 from tpunb.compiler.program import CompileError
+from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 
 pytestmark = pytest.mark.usefixtures("libtpu")
+
+FITTING = Compiled(2**30, 2**29, 0, 0, 2**29, 0, "", {}, {}, (), 0.1)
+REFUSED = Refused("Ran out of memory in memory space hbm. Used 33.00G of 15.75G hbm", 0.1)
 
 
 def doubled(x: Any) -> Any:
@@ -81,6 +86,23 @@ def test_a_batch_that_fits_where_the_given_one_does_not() -> None:
     assert "A batch of 8192 (1024 a replica) fits: 8 GiB a core." in program.errors[0].fix
 
 
+def test_a_larger_type_has_room_for_replicas_of_several_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not each type of the family has: a v5e-1 is one core."""
+    answers = itertools.chain([REFUSED], itertools.repeat(FITTING))
+    monkeypatch.setattr(libtpu, "ask", lambda *_, **__: next(answers))
+    resolver = VirtualTPUClusterResolver("v5e-8")
+    assignment = tf.tpu.experimental.DeviceAssignment.build(
+        virtual_topology(resolver.accelerator), computation_shape=[1, 2, 1, 1], num_replicas=4
+    )
+    strategy = strategy_of(resolver, device_assignment=assignment, spmd=True)
+    program = compile(doubled, tf.TensorSpec([4096, 128]), strategy=strategy)
+    fix = program.errors[0].fix
+    assert "A batch of 4096 (1024 a replica) fits: 1 GiB a core." in fix
+    assert "16,384 fit on a v5e-32: 1 GiB a core." in fix
+
+
 class Block(keras.layers.Layer):
     def build(self, shape: Any) -> None:
         self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
@@ -96,8 +118,8 @@ def test_a_models_blocks_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> 
     def ask(module: bytes, *_: Any, **__: Any) -> Compiled | Refused:
         sines.append(module.count(b"sine"))
         if sines[-1] > sines[0]:
-            return Compiled(2**30, 2**29, 0, 0, 2**29, 0, "", {}, {}, (), 0.1)
-        return Refused("Ran out of memory in memory space hbm. Used 16.50G of 15.75G hbm", 0.1)
+            return FITTING
+        return REFUSED
 
     monkeypatch.setattr(libtpu, "ask", ask)
     with strategy_of("v5e-8").scope():
@@ -115,8 +137,7 @@ def test_a_models_blocks_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_models_that_share_blocks_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = Refused("Ran out of memory in memory space hbm. Used 16.50G of 15.75G hbm", 0.1)
-    monkeypatch.setattr(libtpu, "ask", lambda *_, **__: refused)
+    monkeypatch.setattr(libtpu, "ask", lambda *_, **__: REFUSED)
     blocks = [keras.Sequential([Block()], name=f"block_{number}") for number in range(4)]
     first = keras.Sequential([keras.Input((8,)), *blocks[:3]])
     second = keras.Sequential([keras.Input((8,)), *blocks[1:]])

@@ -78,10 +78,11 @@ def target(tpu: str, replicas: int | None, partitions: int = 1) -> Target:
 
 
 def family_of(kind: Target) -> Iterator[Target]:
-    """The types of a target's family, as large as they are, of which the smallest come first."""
+    """The types of a target's family on which one of its replicas has room, smallest first."""
     for name in accelerator_types():
-        if name.partition("-")[0] == kind.tpu.family:
-            yield target(name, None, kind.partitions)
+        found = accelerator(name)
+        if found.family == kind.tpu.family and found.num_devices >= kind.partitions:
+            yield Target(found, found.num_devices // kind.partitions, kind.partitions)
 
 
 def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Target]:
