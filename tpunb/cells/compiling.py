@@ -12,11 +12,12 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
-from tpunb.compiler.batches import FINE, AnyBatch, Tried, search, would_fit
+from tpunb.compiler.batches import FINE, AnyBatch, Tried, search
 from tpunb.compiler.prepare import traced_function
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Function, Settings, deadline_for
+from tpunb.compiler.would_fit import with_what_fits
 from tpunb.tpu.compiled_program import Buffer, CodeLine
 from tpunb.virtual.check import refuse_other_strategies
 from tpunb.virtual.keras_internals import layer_names, models_in
@@ -74,9 +75,8 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
         for place, (kind, program) in enumerate(zip(kinds, programs, strict=True)):
             if settings.largest_batch:
                 programs[place] = _with_largest(program, kind, batches, settings, how)
-            elif [error.code for error in program.errors] == ["memory"]:
-                fix = would_fit(lambda: batches, program, kind, how, models)
-                programs[place] = program.with_fix(fix)
+            else:
+                programs[place] = with_what_fits(program, kind, how, lambda: batches, models)
     shown = [_of_cell(program, traced) for program in programs]
     return shown[0] if len(shown) == 1 else TpuPrograms(shown)
 
@@ -120,8 +120,7 @@ def _with_largest(
         how.progress(f"compiling for {program.tpu} with a batch of {size * program.replicas}")
         deadline = deadline_for([kind], settings.timeout)
         found = batches.on(kind, size, dataclasses.replace(quiet, deadline=deadline))
-        exact = found.memory is not None and found.memory.exact
-        return Tried(found.ok, found.memory.peak if found.memory and exact else None)
+        return Tried.of(found)
 
     found = search(attempt, first, memory.available, fine=FINE)
     return dataclasses.replace(program, largest_batch=program.replicas * found)

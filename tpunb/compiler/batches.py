@@ -1,26 +1,22 @@
-"""A function with other batches than its own: the largest that fits, or one that fits at all."""
+"""A function with other batches than its own, and the largest that fits."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.tables import escaped
-from tpunb._util.units import byte_count, grouped
+from tpunb._util.units import grouped
 from tpunb.compiler import jax_functions, libtpu
-from tpunb.compiler.computed_again import with_keras_remat
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.topologies import Target, cores_of, family_of, targets
+from tpunb.compiler.topologies import Target, cores_of, targets
 from tpunb.compiler.verdict import Settings, told
 from tpunb.virtual.import_tensorflow import needing_tensorflow
 from tpunb.virtual.keras_internals import chooser, model_of
 
-_TRIES = 3
 _DIVIDED_BY_ANY_MESH = 1 << 14
 
 
@@ -81,122 +77,39 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
         sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
         cores = kind.replicas if whole else jax_functions.devices_of(fn, sized)
         return AnyBatch(lowered, resized, before, cores, cores)
-    size = _batch_of(args)
-    times = cores_of(strategy)[0] if whole else 1
-    return AnyBatch(lowered, functools.partial(_with_batch, args, size), size, times)
+    before, resized = _any_batch(args)
+    return AnyBatch(lowered, resized, before, cores_of(strategy)[0] if whole else 1)
 
 
-def would_fit(
-    batches: Callable[[], AnyBatch],
-    program: TpuProgram,
-    kind: Target,
-    how: Settings,
-    models: Sequence[Any] = (),
-) -> str:
-    """Compile alternatives to a program that does not fit; return sentences on those that do.
+def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[Any]]]:
+    """The batch in the arguments (None where it is open), and what makes them with another.
 
-    They are a smaller batch; for a global batch, the same on more cores; and for models the same
-    with their blocks computed again for the gradient.
-
-    Args:
-        batches: Makes the function with any batch.
-        program: The program.
-        kind: What it was compiled for.
-        how: How.
-        models: The Keras models in it.
+    Raises:
+        CompileError: None of them has one.
     """
-    settings = dataclasses.replace(how, speed=False, details=False)
-    found = []
-    try:
-        made = batches()
-        if made.before is None:
-            return ""
-        own = made.before // made.times
-        for size in _smaller(own, program):
-            settings.progress(f"trying a batch of {grouped(size)} a replica on {kind.tpu.name}")
-            smaller = made.on(kind, size, settings)
-            if smaller.ok and smaller.memory:
-                takes = byte_count(smaller.memory.peak)
-                batch = f"{grouped(size)} a replica"
-                if program.examples:
-                    batch = f"{grouped(size * kind.replicas)} ({batch})"
-                elif made.replicas is not None:  # the batch of all devices, in a function of JAX
-                    each = f" ({grouped(size)} a core)" if made.replicas > 1 else ""
-                    batch = f"{grouped(size * made.replicas)}{each}"
-                found.append(f"A batch of {batch} fits: {takes} a core.")
-                break
-        else:
-            size = 0
-        if size and program.examples and (larger := _larger(kind, program.examples, size)):
-            found += _on(larger, made, program.examples, settings)
-        found += with_keras_remat(lambda: made.on(kind, own, settings), models, kind, settings)
-    except Exception:  # of the function with another batch: its own verdict stands
-        logging.getLogger("tpunb.compiler").debug("no other batch", exc_info=True)
-    return " ".join(found)
-
-
-def _smaller(batch: int, program: TpuProgram) -> Iterator[int]:
-    """Halves of a batch, from the first that may fit if memory is proportional to the batch."""
-    over = program.memory.fraction if program.memory else 1.0
-    size, tries = batch // 2, 0
-    while size and tries < _TRIES:
-        if size * over <= batch:
-            yield size
-            tries += 1
-        size //= 2
-
-
-def _larger(kind: Target, examples: int, per_replica: int) -> Target | None:
-    """The smallest type of the same family on which a replica has so small a part of a batch."""
-    fits = (
-        found
-        for found in family_of(kind)
-        if found.replicas * per_replica >= examples and examples % found.replicas == 0
-    )
-    return next(fits, None)
-
-
-def _on(kind: Target, batches: AnyBatch, examples: int, settings: Settings) -> Iterator[str]:
-    """The sentence that a global batch fits on a larger type, if it does."""
-    settings.progress(f"trying {kind.tpu.name}")
-    if batches.replicas is not None:  # a model of JAX's takes the batch of all cores
-        batches = dataclasses.replace(batches, times=kind.replicas)
-    program = batches.on(kind, examples // kind.replicas, settings)
-    if program.ok and program.memory:
-        takes = byte_count(program.memory.peak)
-        yield f"{grouped(examples)} fit on a {kind.tpu.name}: {takes} a core."
-
-
-def _batch_of(specs: Sequence[Any]) -> int | None:
-    """The batch in the arguments; None where it is open."""
     import tensorflow as tf
 
-    for value in tf.nest.flatten(_specs(specs)):
-        shape = getattr(value, "shape", None)
-        if shape is not None and len(shape):
-            return None if shape[0] is None else int(shape[0])
-    raise CompileError("None of the arguments has a batch.", fix="Pass a tf.TensorSpec([None, …]).")
+    given = list(specs)
+    if len(given) == 1 and hasattr(given[0], "element_spec"):  # a dataset is as its elements are
+        elements = given[0].element_spec
+        given = list(elements) if isinstance(elements, tuple) else [elements]
+    shapes = [getattr(value, "shape", None) for value in tf.nest.flatten(given)]
+    sizes = [shape[0] for shape in shapes if shape is not None and len(shape)]
+    if not sizes:
+        raise CompileError(
+            "None of the arguments has a batch.", fix="Pass a tf.TensorSpec([None, …])."
+        )
 
+    def with_batch(size: int) -> list[Any]:
+        def resized(value: Any) -> Any:
+            shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+            if shape is None or dtype is None or not len(shape) or shape[0] != sizes[0]:
+                return value
+            return tf.TensorSpec([size, *shape[1:]], dtype)
 
-def _with_batch(specs: Sequence[Any], before: int | None, size: int) -> list[Any]:
-    """The arguments with another batch."""
-    import tensorflow as tf
+        return list(tf.nest.map_structure(resized, given))
 
-    def resized(value: Any) -> Any:
-        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-        if shape is None or dtype is None or not len(shape) or shape[0] != before:
-            return value
-        return tf.TensorSpec([size, *shape[1:]], dtype)
-
-    return list(tf.nest.map_structure(resized, _specs(specs)))
-
-
-def _specs(specs: Sequence[Any]) -> list[Any]:
-    """A dataset as its elements are."""
-    if len(specs) == 1 and hasattr(specs[0], "element_spec"):
-        spec = specs[0].element_spec
-        return list(spec) if isinstance(spec, tuple) else [spec]
-    return list(specs)
+    return sizes[0], with_batch
 
 
 FINE = 32
@@ -226,6 +139,12 @@ class Tried:
 
     fits: bool
     peak: int | None
+
+    @classmethod
+    def of(cls, program: TpuProgram) -> Tried:
+        """The outcome of compiling with a size."""
+        memory = program.memory
+        return cls(program.ok, memory.peak if memory is not None and memory.exact else None)
 
 
 def search(
@@ -257,7 +176,8 @@ def search(
         unit = max(low // fine // step, 1) * step if fine else step
         if high - low <= unit:
             break
-        guess = (_guessed(peaks, available) or _middle(low, high)) // step * step
+        middle = 2 * low if high == _LARGEST else (low + high) // 2
+        guess = (_guessed(peaks, available) or middle) // step * step
         # Lines that lead beyond what does not fit are wrong: each one goes further back.
         retreat = 1 if found.fits or guess < high else 4 * retreat
         farthest = max(high - retreat * unit, (low + high) // 2 // step * step)
@@ -266,10 +186,6 @@ def search(
         # Where no more is to be expected, show that one more does not fit.
         size = max(min(guess, farthest), low + unit)
     return low
-
-
-def _middle(low: int, high: int) -> int:
-    return (low + high) // 2 if high < _LARGEST else 2 * low
 
 
 def _guessed(peaks: Mapping[int, int], available: int) -> int:
@@ -366,49 +282,54 @@ def largest_batch(
     libtpu.start()
     _, replicated = lowering(fn, specs, strategy)
     with told(progress) as say:
-        found = []
-        for kind in targets(tpu, replicated):
-            batches = with_any_batch(fn, specs, strategy, kind)
-            if batches.replicas:
-                kind = dataclasses.replace(kind, replicas=batches.replicas)
-
-            def compiled(size: int, kind: Target = kind, batches: AnyBatch = batches) -> TpuProgram:
-                settings = Settings(chooser(fn), Deadline(timeout), details=False)
-                return batches.on(kind, size, settings)
-
-            first = _FIRST if batches.before is None else batches.before // batches.times
-            found.append(_largest(compiled, kind, max(first, step), step, say))
+        found = [
+            _largest(
+                with_any_batch(fn, specs, strategy, kind),
+                kind,
+                step,
+                lambda: Settings(chooser(fn), Deadline(timeout), details=False),
+                say,
+            )
+            for kind in targets(tpu, replicated)
+        ]
     return found[0] if tpu is None or isinstance(tpu, str) else tuple(found)
 
 
 def _largest(
-    compiled: Callable[[int], TpuProgram],
+    batches: AnyBatch,
     kind: Target,
-    first: int,
     step: int,
+    settings: Callable[[], Settings],
     progress: Callable[[str], None],
 ) -> LargestBatch:
-    """The largest batch of a replica that fits on a TPU type."""
-    tried: dict[int, TpuProgram] = {}
+    """The largest batch of a replica that fits on a TPU type.
+
+    Args:
+        batches: The function with any batch.
+        kind: The TPU type.
+        step: What the batch is a multiple of.
+        settings: How to compile; made anew for each batch, whose time begins then.
+        progress: Is called with what is done next.
+    """
+    if batches.replicas:
+        kind = dataclasses.replace(kind, replicas=batches.replicas)
+    programs: dict[int, TpuProgram] = {}
 
     def attempt(size: int) -> Tried:
-        number = len(tried) + 1
+        number = len(programs) + 1
         progress(f"try {number}: a batch of {grouped(size)} a replica on {kind.tpu.name}")
-        program = tried[size] = compiled(size)
+        program = programs[size] = batches.on(kind, size, settings())
         if program.unknown or any(error.code != "memory" for error in program.errors):
             program.raise_if_refused()
-        exact = program.memory is not None and program.memory.exact
-        return Tried(program.ok, program.memory.peak if program.memory and exact else None)
+        return Tried.of(program)
 
-    good = search(attempt, first, kind.hardware.usable_bytes, step=step, fine=_FINEST)
+    first = _FIRST if batches.before is None else batches.before // batches.times
+    available = kind.hardware.usable_bytes
+    good = search(attempt, max(first, step), available, step=step, fine=_FINEST)
     batch = good * kind.replicas
-    return LargestBatch(
-        kind.tpu.name,
-        good,
-        batch,
-        dataclasses.replace(tried[good or min(tried)], largest_batch=batch),
-        tuple(
-            (size, one.memory.peak if one.memory else None, one.ok)
-            for size, one in sorted(tried.items())
-        ),
+    program = dataclasses.replace(programs[good or min(programs)], largest_batch=batch)
+    tried = (
+        (size, one.memory.peak if one.memory else None, one.ok)
+        for size, one in sorted(programs.items())
     )
+    return LargestBatch(kind.tpu.name, good, batch, program, tuple(tried))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_functions, libtpu
-from tpunb.compiler.batches import lowering, with_any_batch, would_fit
-from tpunb.compiler.computed_again import with_jax_checkpoint
-from tpunb.compiler.jax_shardings import on_more_cores
+from tpunb.compiler.batches import lowering, with_any_batch
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, deadline_for, told
+from tpunb.compiler.would_fit import with_what_fits
 from tpunb.virtual.keras_internals import chooser, model_of, models_in
 
 
@@ -97,16 +95,11 @@ def compile(
         settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
         function = lower(fn, args, strategy, settings)
         programs = [function.on(kind, settings) for kind in kinds]
+        models = models_in(fn)
+        jax_call = (fn, args) if jax_functions.takes(fn, args) and not models else None
         for place, (kind, program) in enumerate(zip(kinds, programs, strict=True)):
-            if [error.code for error in program.errors] == ["memory"]:
-                batches = functools.partial(with_any_batch, fn, args, strategy, kind)
-                models = models_in(fn)
-                found = [would_fit(batches, program, kind, settings, models)]
-                if jax_functions.takes(fn, args) and not models:
-                    verdict = dataclasses.replace(settings, speed=False, details=False)
-                    found += with_jax_checkpoint(fn, args, kind, verdict)
-                    found += on_more_cores(fn, args, kind, verdict)
-                programs[place] = program.with_fix(" ".join(filter(None, found)))
+            batches = functools.partial(with_any_batch, fn, args, strategy, kind)
+            programs[place] = with_what_fits(program, kind, settings, batches, models, jax_call)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
 
 

@@ -118,11 +118,12 @@ def devices_of(fn: Any, args: Sequence[Any]) -> int:
     return at_the_jit(fn, args, counted)
 
 
-def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[[int], list[Any]]]:
+def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., list[Any]]]:
     """The global batch in the arguments (None where it is open), and what makes them with another.
 
     It is the first size of a model's first array, and of a function's last argument; of a
-    function, arguments are resized of which it is the first size of all arrays.
+    function, arguments are resized of which it is the first size of all arrays. They keep their
+    shardings, unless what makes them is given one as well.
 
     Raises:
         CompileError: None of them has one.
@@ -137,26 +138,26 @@ def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[[int],
         raise CompileError("None of the arguments has a batch.", fix="Pass it as the last one.")
     before = shapes[0][0]
 
-    def with_batch(size: int) -> list[Any]:
+    def has_batch(value: Any) -> bool:
+        return bool(np.shape(value)[:1] == (before,))
+
+    def with_batch(size: int, sharding: Any = None) -> list[Any]:
         def resized(value: Any) -> Any:
-            if np.shape(value)[:1] != (before,):
+            if not has_batch(value):
                 return value
             own = getattr(value, "sharding", None)
             named = own if isinstance(own, jax.sharding.NamedSharding) else None
-            return jax.ShapeDtypeStruct((size, *value.shape[1:]), value.dtype, sharding=named)
+            shape = (size, *value.shape[1:])
+            return jax.ShapeDtypeStruct(shape, value.dtype, sharding=sharding or named)
 
         return [
-            jax.tree_util.tree_map(resized, one) if whole or has_batch(one, before) else one
+            jax.tree_util.tree_map(resized, one)
+            if whole or all(map(has_batch, leaves(one)))
+            else one
             for one in given
         ]
 
     return before, with_batch
-
-
-def has_batch(argument: Any, batch: int | None) -> bool:
-    """Return whether a batch is the first size of all arrays of an argument."""
-    leaves = sys.modules["jax"].tree_util.tree_leaves(argument)
-    return all(np.shape(leaf)[:1] == (batch,) for leaf in leaves)
 
 
 class JaxFunction:

@@ -56,14 +56,6 @@ class TpuProgram(Program):
         if self.errors:
             raise CompileError(self.headline, fix=self.errors[0].fix)
 
-    def with_fix(self, fix: str) -> TpuProgram:
-        """The program with what else fixes its first error, ahead of what does in general."""
-        if not fix:
-            return self
-        first, *others = self.errors
-        first = dataclasses.replace(first, fix=f"{fix} {first.fix}")
-        return dataclasses.replace(self, errors=(first, *others))
-
     def as_dict(self) -> dict[str, Any]:
         """Everything but the HLO, as dicts, lists, numbers and strings."""
         found: dict[str, Any] = _plain(dataclasses.replace(self, text=""))

@@ -1,0 +1,235 @@
+"""What would fit of a program that does not: a smaller batch, more cores, parts computed again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tpunb._util.units import byte_count, grouped
+from tpunb.compiler import jax_functions
+from tpunb.compiler.batches import AnyBatch
+from tpunb.compiler.program import TpuProgram
+from tpunb.compiler.topologies import Target, family_of
+from tpunb.compiler.verdict import Settings
+from tpunb.errors.code_problems import is_library, is_of_this_package
+from tpunb.virtual.keras_internals import blocks_of
+from tpunb.virtual.patch.patch_tools import attribute
+
+_TRIES = 3
+
+
+def with_what_fits(
+    program: TpuProgram,
+    kind: Target,
+    settings: Settings,
+    batches: Callable[[], AnyBatch],
+    models: Sequence[Any] = (),
+    jax_call: tuple[Any, Sequence[Any]] | None = None,
+) -> TpuProgram:
+    """Compiles alternatives to a program that does not fit; the fix of its error is those that do.
+
+    They are a smaller batch; for a global batch, the same on more cores; for models the same with
+    their blocks computed again for the gradient; for a function of JAX the same with the bodies of
+    its scans computed again, and on more cores.
+
+    Args:
+        program: The program; one that fits, or has other errors, is returned as it is.
+        kind: What it was compiled for.
+        settings: How.
+        batches: Makes the function with any batch.
+        models: The Keras models in it.
+        jax_call: A function of JAX without models, and its arguments.
+    """
+    if [error.code for error in program.errors] != ["memory"]:
+        return program
+    settings = dataclasses.replace(settings, speed=False, details=False)
+    ways = [_other_batches(program, kind, settings, batches, models)]
+    if jax_call is not None:
+        ways += [_scans_again(*jax_call, kind, settings), _on_more_cores(*jax_call, kind, settings)]
+    fixes: list[str] = []
+    for way in ways:
+        try:
+            for sentence in way:
+                fixes.append(sentence)
+        except Exception:  # of the function in another form: its own verdict stands
+            logging.getLogger("tpunb.compiler").debug("no other form", exc_info=True)
+    (error,) = program.errors
+    error = dataclasses.replace(error, fix=" ".join([*fixes, error.fix]))
+    return dataclasses.replace(program, errors=(error,))
+
+
+def _takes(program: TpuProgram) -> str:
+    """The memory that a program takes, in words; empty where it does not fit."""
+    return f"{byte_count(program.memory.peak)} a core" if program.ok and program.memory else ""
+
+
+def _other_batches(
+    program: TpuProgram,
+    kind: Target,
+    settings: Settings,
+    batches: Callable[[], AnyBatch],
+    models: Sequence[Any],
+) -> Iterator[str]:
+    """The sentences that a smaller batch fits, the same on a larger type, or with blocks again."""
+    made = batches()
+    if made.before is None:
+        return
+    own = made.before // made.times
+    # Halves, from the first that may fit if memory is proportional to the batch.
+    over = program.memory.fraction if program.memory else 1.0
+    halves = (own >> power for power in range(1, own.bit_length()))
+    for size in itertools.islice((half for half in halves if half * over <= own), _TRIES):
+        settings.progress(f"trying a batch of {grouped(size)} a replica on {kind.tpu.name}")
+        if takes := _takes(made.on(kind, size, settings)):
+            batch = f"{grouped(size)} a replica"
+            if program.examples:
+                batch = f"{grouped(size * kind.replicas)} ({batch})"
+            elif made.replicas is not None:  # the batch of all devices, in a function of JAX
+                each = f" ({grouped(size)} a core)" if made.replicas > 1 else ""
+                batch = f"{grouped(size * made.replicas)}{each}"
+            yield f"A batch of {batch} fits: {takes}."
+            yield from _on_a_larger_type(program.examples or 0, size, kind, settings, made)
+            break
+    yield from _blocks_again(lambda: made.on(kind, own, settings), models, kind, settings)
+
+
+def _on_a_larger_type(
+    examples: int, size: int, kind: Target, settings: Settings, batches: AnyBatch
+) -> Iterator[str]:
+    """The sentence that a global batch fits on the smallest type with room for its parts.
+
+    Args:
+        examples: The global batch; 0 where it is not known.
+        size: The largest part of it that fits on a replica, as far as is known.
+        kind: The TPU type on which it does not fit.
+        settings: How to compile.
+        batches: The function with any batch.
+    """
+    for larger in family_of(kind):
+        each, rest = divmod(examples, larger.replicas)
+        if 0 < each <= size and not rest:
+            settings.progress(f"trying {larger.tpu.name}")
+            if batches.replicas is not None:  # a model of JAX's takes the batch of all cores
+                batches = dataclasses.replace(batches, times=larger.replicas)
+            if takes := _takes(batches.on(larger, each, settings)):
+                yield f"{grouped(examples)} fit on a {larger.tpu.name}: {takes}."
+            return
+
+
+def _blocks_again(
+    compiled: Callable[[], TpuProgram], models: Sequence[Any], kind: Target, settings: Settings
+) -> Iterator[str]:
+    """The sentence that a batch fits if `keras.remat` wraps the models' blocks."""
+    # Models may share a block, and a cell may reach a model by several names.
+    blocks = list({id(block): block for model in models for block in blocks_of(model)}.values())
+    remat = getattr(sys.modules.get("keras"), "remat", None)
+    if not blocks or remat is None:
+        return
+
+    def again(call: Callable[..., Any]) -> Callable[..., Any]:
+        # Keywords such as `training` are no tensors, which are all that either backend takes.
+        return lambda *args, **options: remat(lambda *tensors: call(*tensors, **options))(*args)
+
+    settings.progress(f"trying {kind.tpu.name} with {len(blocks)} blocks computed again")
+    with contextlib.ExitStack() as undo:
+        for block in blocks:
+            undo.enter_context(attribute(block, "call", again(block.call)))
+        takes = _takes(compiled())
+    if takes:
+        names = [block.name for block in blocks]
+        listed = ", ".join(names if len(names) < 4 else [names[0], "…", names[-1]])
+        yield (
+            f"The same batch fits if keras.remat computes {listed} again for the gradient: {takes}."
+        )
+
+
+def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[str]:
+    """The sentence that a function of JAX fits if `jax.checkpoint` wraps its scans' bodies.
+
+    These are a model's layers as a rule, and a scan keeps what the gradient needs of each. Outside
+    of scans the TPU's compiler itself computes again what does not fit.
+    """
+    jax: Any = sys.modules["jax"]
+    scan = jax.lax.scan
+    lines: list[int | None] = []
+
+    def again(body: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        stack = traceback.walk_stack(sys._getframe(1))
+        places = ((frame.f_code.co_filename, line) for frame, line in stack)
+        users = (n for file, n in places if not (is_library(file) or is_of_this_package(file)))
+        lines.append(next(users, None))
+        return scan(jax.checkpoint(body, prevent_cse=False), *args, **options)
+
+    settings.progress(f"trying {kind.tpu.name} with scans computed again")
+    # JAX keeps what it has traced, for each setting: this one changes no program, and warns.
+    other = "allow" if jax.config.jax_numpy_rank_promotion == "warn" else "warn"
+    with (
+        warnings.catch_warnings(),
+        jax.numpy_rank_promotion(other),
+        attribute(jax.lax, "scan", again),
+    ):
+        warnings.simplefilter("ignore")
+        function = jax_functions.function_for(fn, args, None, settings)
+    if lines and (takes := _takes(function.on(kind, settings))):
+        known = sorted({line for line in lines if line is not None})
+        at = f" at line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
+        yield (
+            "The same fits if jax.checkpoint wraps the body of jax.lax.scan"
+            f"{at if known else ''}: {takes}."
+        )
+
+
+def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[str]:
+    """The sentence that a function of JAX fits on more cores of the same family.
+
+    Its mesh is longer along an axis; without one, its batch is sharded.
+    """
+    jax: Any = sys.modules["jax"]
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree_util.tree_leaves(list(args))]
+    meshes = [one.mesh for one in shardings if isinstance(one, jax.sharding.NamedSharding)]
+    mesh = next((one for one in meshes if one.size > 1), None)
+    devices = 1 if mesh is None else mesh.size
+    least = max(devices + 1, kind.tpu.num_devices)
+    larger = [one for one in family_of(kind) if one.cores >= least and one.cores % devices == 0]
+    for found in larger[:_TRIES]:
+        settings.progress(f"trying {found.tpu.name}")
+        if mesh is None:
+            named = jax.sharding.AbstractMesh((found.cores,), ("data",))
+            sharding = jax.sharding.NamedSharding(named, jax.sharding.PartitionSpec("data"))
+            batch, with_batch = jax_functions.any_batch(fn, args)
+            spread = with_batch(batch, sharding)
+            how = f"with its batch sharded over an AbstractMesh(({found.cores},), ('data',))"
+        else:
+            spread, how = _spread(args, mesh, found.cores)
+        function = jax_functions.function_for(fn, spread, None, settings)
+        if takes := _takes(function.on(found, settings)):
+            yield f"It fits on a {found.tpu.name} {how}: {takes}."
+            return
+
+
+def _spread(args: Sequence[Any], mesh: Any, cores: int) -> tuple[list[Any], str]:
+    """The arguments on a mesh of so many cores, whose longest axis is longer."""
+    jax: Any = sys.modules["jax"]
+    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+    axis = max(sizes, key=lambda name: sizes[name])
+    sizes[axis] *= cores // mesh.size
+    longer = jax.sharding.AbstractMesh(
+        tuple(sizes.values()), tuple(sizes), axis_types=mesh.axis_types
+    )
+
+    def moved(value: Any) -> Any:
+        own = getattr(value, "sharding", None)
+        if not isinstance(own, jax.sharding.NamedSharding):
+            return value
+        sharding = jax.sharding.NamedSharding(longer, own.spec, memory_kind=own.memory_kind)
+        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+
+    spread = jax.tree_util.tree_map(moved, list(args))
+    return spread, f"with {sizes[axis]} devices on its mesh's axis {axis!r}"
