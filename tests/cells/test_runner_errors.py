@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cells import Notebook
 
-from tpunb.cells import CellNameError, cell_lines
+from tpunb.cells.capture import CellNameError
+from tpunb.cells.cell_errors import cell_lines
 from tpunb.errors import CellError
 
 

@@ -61,7 +61,7 @@ def test_reading_a_cell(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["assignments", *thorough(["conditions that bind"])])
 def test_tracing_a_cell(tf: Any, kind: str) -> None:
-    from tpunb.cells import CellRunner
+    from tpunb.cells.runner import CellRunner
 
     runner = CellRunner(tf.distribute.OneDeviceStrategy("CPU:0"))
     names = {"tf": tf, "x": tf.constant(1.0), "flag": True, "__name__": "__main__"}

@@ -18,7 +18,7 @@ from counterparts.children import WITHOUT_KERAS, run_code
 from support.strategies import each, run, strategy_of
 
 import tpunb
-from tpunb.cells import CellRunner
+from tpunb.cells.runner import CellRunner
 from tpunb.errors import ConnectError
 from tpunb.errors.explain import explain
 

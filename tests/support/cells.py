@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.cells import CellResult, CellRunner, bind
+from tpunb.cells.runner import CellResult, CellRunner
 from tpunb.virtual import VirtualTPUStrategy
 
 KINDS = ("one", "mirrored", "virtual")
@@ -41,7 +41,7 @@ class Notebook:
     def cell(self, text: str, **options: Any) -> CellResult:
         """Executes a `%%tpu_run` cell."""
         result = self.runner.run(text, self.names, **options)
-        bind(result, self.names)
+        self.names.update(result.assigned)
         return result
 
     def each(self, value: Any) -> list[Any]:

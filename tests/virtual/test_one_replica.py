@@ -14,7 +14,7 @@ from support.strategies import copies, each, local, replica_id, run, strategy_of
 from support.tiers import thorough
 from tensorflow.python.tpu.ops import tpu_ops
 
-from tpunb.cells import CellRunner, bind
+from tpunb.cells.runner import CellRunner
 from tpunb.connection.connect import connect
 from tpunb.errors import TpuWarning
 from tpunb.virtual.check import check
@@ -225,7 +225,7 @@ def test_cells(tpu: Any) -> None:
     values = numbers(tpu)
     names: dict[str, Any] = {"tf": tf, "x": each(tpu, values), "__name__": "__main__"}
     runner = CellRunner(tpu)
-    bind(runner.run("y = x * 2.0", names), names)
+    names.update(runner.run("y = x * 2.0", names).assigned)
     runner.close()
     assert local(tpu, names["y"]) == [2.0 * x for x in values]
 

@@ -193,10 +193,27 @@ def closed_over(function: FunctionType) -> dict[str, Any]:
     return found
 
 
+def wrapped(value: Any) -> tuple[Any, ...]:
+    """What is behind a method, a partial function, a property and the like; nothing for others."""
+    if isinstance(value, MethodType):
+        return (value.__func__, value.__self__)
+    if isinstance(value, (functools.partial, functools.partialmethod)):
+        return (value.func, value.args, value.keywords)
+    if isinstance(value, (staticmethod, classmethod)):
+        return (value.__func__,)
+    if isinstance(value, property):
+        return (value.fget,)
+    if isinstance(value, functools.cached_property):
+        return (value.func,)
+    if type(value).__module__ == "functools" and hasattr(value, "__wrapped__"):  # lru_cache
+        return (value.__wrapped__,)
+    return ()
+
+
 def function_of(value: Any) -> FunctionType | None:
     """The plain function that calling `value` would run, as far as is cheap to find out."""
     while isinstance(value, functools.partial | MethodType):
-        value = value.func if isinstance(value, functools.partial) else value.__func__
+        value = wrapped(value)[0]
     return value if isinstance(value, FunctionType) else None
 
 

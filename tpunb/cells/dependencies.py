@@ -26,7 +26,7 @@ from tpunb._util.attributes import attribute, has_attributes
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
 from tpunb.virtual.keras_internals import layers_of
 
-from .code_names import Mentions, closed_over, imported, mentions, users_modules
+from .code_names import Mentions, closed_over, imported, mentions, users_modules, wrapped
 from .guards import (
     MISSING,
     ArrayGuard,
@@ -65,7 +65,11 @@ class Dependencies:
         itself changes again and again, a counter for instance, is not guarded: the cell
         would be traced for its own doing in every run.
         """
-        before = self._realigned()
+        before = self._reached()
+        functions = [guard.owner for guard in before if isinstance(guard.owner, FunctionType)]
+        moved = [realign(function) for function in functions]
+        if any(moved):
+            before = self._reached()
         yield
         self._ignored |= {
             change.entry
@@ -84,13 +88,6 @@ class Dependencies:
                 return changes[0]
             guard.renew()  # equal values have replaced others
         return None
-
-    def _realigned(self) -> list[Guard]:
-        """The guards, with functions on the lines where AutoGraph will look for them."""
-        guards = self._reached()
-        functions = [g.owner for g in guards if isinstance(g.owner, FunctionType)]
-        moved = [realign(function) for function in functions]
-        return self._reached() if any(moved) else guards
 
     def _reached(self) -> list[Guard]:
         return reached(self._roots, self._code, self._namespace, self._ignored)
@@ -157,25 +154,34 @@ class _Walk:
                 self._visit(path, value)
 
     def _visit(self, path: str, value: Any) -> None:
+        kind = type(value)
         if isinstance(value, types.FunctionType):
             self._function(path, value)
         elif isinstance(value, types.ModuleType):
             if is_users_module(value):
                 self._attributes(path, value, {"__getattr__"})
         elif isinstance(value, type):
-            self._class(value)
+            if is_users_class(kind):
+                self._waiting.append((kind.__name__, kind))
+            for each in filter(is_users_class, value.__mro__):
+                self._attributes(each.__name__, each, _called_by_others(each))
         elif isinstance(value, _CONTAINERS):
-            self._container(path, value)
+            if len(value) <= _LARGE and not isinstance(value, (tuple, frozenset)):
+                self._add(ItemsGuard(value, path))
+            self._add_items(path, value)
         elif isinstance(value, np.ndarray):
-            self._array(path, value)
+            if value.nbytes <= _LARGEST_ARRAY and not value.dtype.hasobject:
+                self._add(ArrayGuard(value, path))
         elif isinstance(value, contextvars.ContextVar):
             self._guard(
                 value, lambda it: {"value": it.get(MISSING)}, lambda _: f"`{path}`", ("value",)
             )
             self._waiting.append((path, value.get(None)))
-        elif (inner := _wrapped(value)) is not None:
+        elif inner := wrapped(value):
             self._waiting += [(path, each) for each in inner]
-        elif not _is_traced_by_itself(value):
+        # A `tf.function` keeps its own trace in any cell. Its type tells: to ask the object
+        # might run the user's `__getattr__`.
+        elif not (hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")):
             self._instance(path, value)
 
     # Functions
@@ -192,7 +198,12 @@ class _Walk:
             lambda read: f"`{read}`, which `{name}` closes over,",
             function.__code__.co_freevars,
         )
-        self._guard(function, _function_parts, lambda part: _part(path, part), _FUNCTION)
+        self._guard(
+            function,
+            _function_parts,
+            lambda part: f"`{path}`" if part == "__code__" else f"a default of `{path}`",
+            _FUNCTION,
+        )
         found = mentions(function.__code__)
         self.attributes |= found.attributes
         self.any_name |= found.any_attribute
@@ -256,13 +267,6 @@ class _Walk:
         own = is_users_class(kind) or kind.__module__ in sys.stdlib_module_names
         return own and not hasattr(kind, "_flatten_layers")
 
-    def _class(self, kind: type) -> None:
-        if is_users_class(type(kind)):
-            self._waiting.append((type(kind).__name__, type(kind)))
-        for each in kind.__mro__:
-            if is_users_class(each):
-                self._attributes(each.__name__, each, _called_by_others(each))
-
     def _instance(self, path: str, value: Any) -> None:
         kind = type(value)
         if is_users_class(kind):
@@ -273,9 +277,17 @@ class _Walk:
                 ("class",),
             )
             self._waiting.append((kind.__name__, kind))
-        slots = set(_slots(kind))
+        slots = {
+            name
+            for each in filter(is_users_class, kind.__mro__)
+            for name, member in vars(each).items()
+            if isinstance(member, types.MemberDescriptorType)
+        }
         if names := tuple(sorted(slots if self._wants_any else slots & self._wanted)):
-            read = functools.partial(_slots_of, names)
+
+            def read(it: Any) -> Mapping[str, Any]:
+                return {name: attribute(it, name) for name in names if has_attributes(it, name)}
+
             self._guard(value, read, lambda name: f"`{path}.{name}`", names)
             self._waiting += [(f"{path}.{n}", each) for n, each in read(value).items()]
         self._attributes(path, value, read_by_library(value))
@@ -285,22 +297,11 @@ class _Walk:
 
     # Containers
 
-    def _container(self, path: str, value: Any) -> None:
-        if len(value) > _LARGE:
-            return
-        if not isinstance(value, (tuple, frozenset)):
-            self._add(ItemsGuard(value, path))
-        self._add_items(path, value)
-
     def _add_items(self, path: str, value: Any) -> None:
         if len(value) > _LARGE:
             return
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         self._waiting += [(f"{path}[{key!r}]", each) for key, each in pairs if not is_plain(each)]
-
-    def _array(self, path: str, value: np.ndarray[Any, Any]) -> None:
-        if value.nbytes <= _LARGEST_ARRAY and not value.dtype.hasobject:
-            self._add(ArrayGuard(value, path))
 
     def _add(self, guard: ItemsGuard | ArrayGuard) -> None:
         if items_entry(guard.owner) not in self._ignored:
@@ -336,44 +337,6 @@ def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:
         "__defaults__": function.__defaults__,
         "__kwdefaults__": tuple(defaults.items()) if defaults else None,
     }
-
-
-def _part(path: str, name: str) -> str:
-    return f"`{path}`" if name == "__code__" else f"a default of `{path}`"
-
-
-def _wrapped(value: Any) -> tuple[Any, ...] | None:
-    """The function behind a wrapper; None for anything else."""
-    if isinstance(value, types.MethodType):
-        return (value.__func__, value.__self__)
-    if isinstance(value, (functools.partial, functools.partialmethod)):
-        return (value.func, value.args, value.keywords)
-    if isinstance(value, (staticmethod, classmethod)):
-        return (value.__func__,)
-    if isinstance(value, property):
-        return (value.fget,)
-    if isinstance(value, functools.cached_property):
-        return (value.func,)
-    if type(value).__module__ == "functools" and hasattr(value, "__wrapped__"):  # lru_cache
-        return (value.__wrapped__,)
-    return None
-
-
-def _is_traced_by_itself(value: Any) -> bool:
-    """Returns whether this is a `tf.function`, which keeps its own trace in any cell."""
-    kind = type(value)  # to ask the object might run the user's `__getattr__`
-    return hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")
-
-
-def _slots_of(names: tuple[str, ...], owner: Any) -> Mapping[str, Any]:
-    return {name: attribute(owner, name) for name in names if has_attributes(owner, name)}
-
-
-def _slots(kind: type) -> Iterator[str]:
-    for each in kind.__mro__:
-        for name, member in vars(each).items():
-            if isinstance(member, types.MemberDescriptorType) and is_users_class(each):
-                yield name
 
 
 def _called_by_others(kind: type) -> set[str]:
@@ -465,11 +428,11 @@ def _does_the_same(one: CodeType, other: CodeType) -> bool:
     names = ("co_code", "co_names", "co_varnames", "co_freevars")
     if any(getattr(one, name) != getattr(other, name) for name in names):
         return False
-    return _plain_consts(one) == _plain_consts(other)
-
-
-def _plain_consts(code: CodeType) -> list[str]:
-    return [repr(const) for const in code.co_consts if not isinstance(const, CodeType)]
+    consts, others = (
+        [repr(const) for const in code.co_consts if not isinstance(const, CodeType)]
+        for code in (one, other)
+    )
+    return consts == others
 
 
 def _moved(code: CodeType, lines: int) -> CodeType:

@@ -51,13 +51,9 @@ def _same(before: Any, now: Any) -> bool:
         return bool(before == now)
     if kind is tuple:
         return len(before) == len(now) and all(map(_same, before, now))
-    return kind is FunctionType and _same_function(before, now)
-
-
-def _same_function(before: FunctionType, now: FunctionType) -> bool:
-    """Returns whether a reloaded module has defined a function just as it was."""
-    return (
-        before.__globals__ is now.__globals__
+    return (  # a reloaded module has defined a function just as it was
+        kind is FunctionType
+        and before.__globals__ is now.__globals__
         and before.__closure__ is None is now.__closure__
         and before.__kwdefaults__ is None is now.__kwdefaults__
         and _same(before.__defaults__, now.__defaults__)
@@ -159,22 +155,16 @@ class ItemsGuard:
 
     def changes(self) -> list[Change]:
         """The changes, if there are any."""
-        owner, items = self.owner, self._items
-        if len(owner) != len(items) or not all(map(_same, self._keys, owner)):
-            return [self._whole()]
+        owner, keys, items = self.owner, self._keys, self._items
+        if len(owner) != len(items) or not all(map(_same, keys, owner)):
+            whole = dict(zip(keys, items, strict=True)) if self._has_keys else items
+            return [Change(f"`{self._path}`", whole, owner, items_entry(owner))]
         values = owner.values() if self._has_keys else owner
         for number, (before, now) in enumerate(zip(items, values, strict=True)):
             if not _same(before, now):
-                return [self._item(number, before, now)]
+                key = keys[number] if self._has_keys else number
+                return [Change(f"`{self._path}[{key!r}]`", before, now, items_entry(owner))]
         return []
-
-    def _whole(self) -> Change:
-        before = dict(zip(self._keys, self._items, strict=True)) if self._has_keys else self._items
-        return Change(f"`{self._path}`", before, self.owner, items_entry(self.owner))
-
-    def _item(self, number: int, before: Any, now: Any) -> Change:
-        key = self._keys[number] if self._has_keys else number
-        return Change(f"`{self._path}[{key!r}]`", before, now, items_entry(self.owner))
 
 
 class ArrayGuard:

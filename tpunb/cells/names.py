@@ -12,7 +12,7 @@ _SUPPRESSING = ("suppress", "raises", "assertRaises")
 """Context managers after whose body not all is bound that it binds."""
 
 
-def _in_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+def in_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Nodes with those under them, without what has names of its own."""
     waiting = [*nodes][::-1]
     while waiting:
@@ -29,7 +29,7 @@ def _in_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 def bound_in(nodes: Iterable[ast.AST]) -> list[str]:
     """The names that some of the nodes may bind, in the order of their first binding."""
     names: dict[str, None] = {}
-    for node in _in_scope(nodes):
+    for node in in_scope(nodes):
         if isinstance(node, ast.alias):
             names[node.asname or node.name.partition(".")[0]] = None
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -43,7 +43,7 @@ def bound_in(nodes: Iterable[ast.AST]) -> list[str]:
 def unbound_in(nodes: Iterable[ast.AST]) -> set[str]:
     """The names that some of the nodes may unbind."""
     names = set()
-    for node in _in_scope(nodes):
+    for node in in_scope(nodes):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
             names.add(node.id)
         elif isinstance(node, ast.ExceptHandler) and node.name:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tpunb._util.attributes import attribute, has_attributes
 
-from .code_names import closed_over
+from .code_names import closed_over, wrapped
 
 _DEEPEST = 50
 
@@ -112,10 +112,8 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value.values()
     elif isinstance(value, (list, tuple, set, frozenset)):
         yield from value
-    elif isinstance(value, MethodType):
-        yield from (value.__self__, value.__func__)
-    elif isinstance(value, functools.partial):
-        yield from (value.func, value.args, value.keywords)
+    elif inner := wrapped(value):
+        yield from inner
     elif isinstance(value, FunctionType):
         yield from value.__defaults__ or ()
         yield from (value.__kwdefaults__ or {}).values()

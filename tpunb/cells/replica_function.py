@@ -44,8 +44,13 @@ def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[
     every path.
     """
     raw = [line.encode("utf-8") for line in cell.lines]
+    edits = _notes(cell.body, set(cell.names.assigned) - cell.names.definite)
+    if cell.last:
+        edits.append(_insertion(cell.last.lineno, cell.last.col_offset, f"{_LAST} = "))
+    for node, text in cell.declarations.items():
+        edits += _replacement(node, text, cell.lines)
     # From the end, so that positions stay true.
-    for number, start, end, insert in sorted(_edits(cell), reverse=True):
+    for number, start, end, insert in sorted(edits, reverse=True):
         line = raw[number - 1]
         raw[number - 1] = line[:start] + insert.encode("utf-8") + line[end:]
     lines = [line.decode("utf-8") for line in raw]
@@ -82,16 +87,6 @@ def _register(text: str, filename: str) -> None:
     linecache.cache[filename] = (len(text), None, lines, filename)
 
 
-def _edits(cell: CellSource) -> Iterator[_Edit]:
-    if cell.last:
-        yield _insertion(cell.last.lineno, cell.last.col_offset, f"{_LAST} = ")
-    for node, text in cell.declarations.items():
-        yield from _replacement(node, text, cell.lines)
-    unsure = set(cell.names.assigned) - cell.names.definite
-    if unsure:
-        yield from _notes(cell.body, unsure)
-
-
 def _insertion(line: int, column: int, text: str) -> _Edit:
     return line, column, column, text
 
@@ -108,27 +103,28 @@ def _replacement(node: ast.stmt, text: str, lines: Sequence[str]) -> Iterator[_E
         yield number, start, end, words if is_last else f"{words} \\"
 
 
-def _notes(body: list[ast.stmt], unsure: set[str]) -> Iterator[_Edit]:
-    waiting = list(body)
+def _notes(body: list[ast.stmt], unsure: set[str]) -> list[_Edit]:
+    """Insertions that note the values of names that are not sure to be bound at the end."""
+    edits = []
+    waiting = list(body) if unsure else []
     while waiting:
         statement = waiting.pop()
         for block, names in _entries(statement):
             # What a suite's head binds, before the first simple statement inside.
             first = _first_simple(block) if block else None
-            for name in names:
-                if name in unsure and first:
-                    yield _insertion(first.lineno, first.col_offset, f"{_note(name)}; ")
+            for name in unsure.intersection(names) if first else ():
+                edits.append(_insertion(first.lineno, first.col_offset, f"{_note(name)}; "))
         if isinstance(statement, DEFINITIONS):
             continue
         inside = list(blocks(statement))
         if not inside:
             assert statement.end_lineno is not None
             assert statement.end_col_offset is not None
-            for name in bound_in([statement]):
-                if name in unsure:
-                    line, column = statement.end_lineno, statement.end_col_offset
-                    yield _insertion(line, column, f"; {_note(name)}")
+            for name in unsure.intersection(bound_in([statement])):
+                line, column = statement.end_lineno, statement.end_col_offset
+                edits.append(_insertion(line, column, f"; {_note(name)}"))
         waiting += [inner for block in inside for inner in block]
+    return edits
 
 
 def _entries(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], list[str]]]:
@@ -189,8 +185,14 @@ class FunctionSource(StepSource):
 
     def replica_function(self) -> Callable[..., Any]:
         """The function of each replica; AutoGraph converts it, and the user's function with it."""
-        unconverted = tf.autograph.experimental.do_not_convert
-        arguments, finish = unconverted(self._arguments), unconverted(self._finish)
+
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def arguments(values: Mapping[str, Any]) -> list[Any]:
+            return [values[name] for name in self.parameters]
+
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        def finish(values: Mapping[str, Any], result: Any) -> Any:
+            return values[RECORDER].finish(self._named(result), result)
 
         def tpu_function(**values: Any) -> Any:
             function = values[FUNCTION]
@@ -198,12 +200,6 @@ class FunctionSource(StepSource):
             return finish(values, result)
 
         return tpu_function
-
-    def _arguments(self, values: Mapping[str, Any]) -> list[Any]:
-        return [values[name] for name in self.parameters]
-
-    def _finish(self, values: Mapping[str, Any], result: Any) -> Any:
-        return values[RECORDER].finish(self._named(result), result)
 
     def _named(self, result: Any) -> dict[str, Any]:
         """The results that have names of their own."""

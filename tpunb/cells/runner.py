@@ -70,11 +70,6 @@ class CellResult:
     withheld: tuple[str, ...] = ()
 
 
-def bind(result: CellResult, namespace: dict[str, Any]) -> None:
-    """Puts the names that a cell assigned into the notebook's namespace."""
-    namespace.update(result.assigned)
-
-
 class CellRunner:
     """Runs cells with one strategy.
 
@@ -119,8 +114,7 @@ class CellRunner:
 
         Args:
             source: The body: what is below the magic's line, which is line 1.
-            namespace: Where the cell's names come from. It is not written to;
-                see `bind`.
+            namespace: Where the cell's names come from; it is not written to.
             settings: What to combine, and whether to measure.
             filename: What tracebacks call the cell at its first run.
             **options: Settings by name, which replace those in `settings`.

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from ..errors import CellError
 from .code_names import mentions
-from .names import Names, analyse, bound_in, unbound_in
+from .names import Names, analyse, bound_in, in_scope, unbound_in
 
 PROVIDED = ("ctx", "num_replicas", "replica_id")
 """Names that exist in every cell without being the notebook's."""
@@ -127,6 +127,10 @@ def parse_cell(text: str, filename: str | None = None) -> CellSource:
     last = tree.body[-1] if tree.body else None
     lines = tuple(padded.split("\n"))
     result = last if isinstance(last, ast.Expr) else None
+    quiet = False
+    if result is not None:
+        end = lines[(result.end_lineno or 0) - 1].encode("utf-8", "surrogatepass")
+        quiet = end[result.end_col_offset :].lstrip().startswith(b";")
     try:
         _refuse_hidden_names(tree)
         names = analyse(tree.body)
@@ -146,7 +150,7 @@ def parse_cell(text: str, filename: str | None = None) -> CellSource:
         later=later - names.reads.keys() - set(names.assigned),
         last=result,
         has_value=result is not None,
-        quiet=result is not None and _ends_with_semicolon(result, lines),
+        quiet=quiet,
         definitions=_definitions(tree.body, names, filename),
         code=module,
         declarations=_declarations(tree.body, names.definite, names.bindings),
@@ -242,31 +246,21 @@ def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
     return None
 
 
-def _ends_with_semicolon(statement: ast.Expr, lines: tuple[str, ...]) -> bool:
-    assert statement.end_lineno is not None
-    assert statement.end_col_offset is not None
-    line = lines[statement.end_lineno - 1].encode("utf-8", "surrogatepass")
-    return line[statement.end_col_offset :].lstrip().startswith(b";")
-
-
 def _definitions(body: list[ast.stmt], names: Names, filename: str) -> dict[str, CodeType]:
+    """The code of the functions, classes and lambdas that a cell binds once and in every run."""
     found: dict[str, CodeType] = {}
     for statement in body:
-        name = _defined_name(statement)
+        name = None
+        if isinstance(statement, DEFINITIONS):
+            name = statement.name
+        elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda):
+            name = (
+                getattr(statement.targets[0], "id", None) if len(statement.targets) == 1 else None
+            )
         if name in names.definite and names.bindings[name] == 1:
             module = ast.Module([statement], type_ignores=[])
             found[name] = compile(module, filename, "exec", dont_inherit=True)
     return found
-
-
-def _defined_name(statement: ast.stmt) -> str:
-    """The name of the function, class or lambda that a statement defines."""
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        return statement.name
-    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda):
-        target = statement.targets[0]
-        return target.id if len(statement.targets) == 1 and isinstance(target, ast.Name) else ""
-    return ""
 
 
 _AUTOGRAPH = "ag__"
@@ -283,19 +277,16 @@ def _declarations(
     Raises:
         CellError: A function assigns a name that the replica function may not have.
     """
-    return {node: _declaration(node, scopes, definite, bound) for node, scopes in _globals(body)}
-
-
-def _globals(body: list[ast.stmt]) -> Iterator[tuple[ast.Global, tuple[Scope, ...]]]:
-    """The `global` statements with the functions and classes around them, outermost first."""
+    found: dict[ast.Global, str] = {}
     waiting: list[tuple[ast.AST, tuple[Scope, ...]]] = [(node, ()) for node in reversed(body)]
     while waiting:
         node, scopes = waiting.pop()
         if isinstance(node, ast.Global):
-            yield node, scopes
+            found[node] = _declaration(node, scopes, definite, bound)
         inner = (*scopes, node) if isinstance(node, Scope) else scopes
         children = [each for each in ast.iter_child_nodes(node) if isinstance(each, _WITH_BODIES)]
         waiting += [(child, inner) for child in reversed(children)]
+    return found
 
 
 def _declaration(
@@ -304,6 +295,7 @@ def _declaration(
     definite: Collection[str],
     bound: Collection[str],
 ) -> str:
+    """What replaces a `global` statement; `scopes` are around it, outermost first."""
     if not scopes:
         return "pass"  # which is what it means at the top of a module
     assigned = _assigned(scopes[-1])
@@ -364,23 +356,14 @@ def _refuse_hidden_names(tree: ast.Module) -> None:
         if not isinstance(scope, ast.ClassDef):
             continue
         own = bound_in(scope.body)
-        for node in (inner for statement in scope.body for inner in _directly_in(statement)):
+        for node in in_scope(scope.body):
             chained = isinstance(node, ast.Compare) and len(node.ops) > 1
             if not chained and not isinstance(node, ast.BoolOp | ast.IfExp):
                 continue
-            for name in (each for each in _directly_in(node) if isinstance(each, ast.Name)):
+            for name in (each for each in in_scope([node]) if isinstance(each, ast.Name)):
                 if name.id in own and isinstance(name.ctx, ast.Load):
                     raise CellError(
                         f"Line {name.lineno}: AutoGraph does not see `{name.id}` of the class "
                         f"`{scope.name}` inside of `and`, `or`, or a conditional expression.",
                         fix="Define the class in a cell of its own.",
                     )
-
-
-def _directly_in(node: ast.AST) -> Iterator[ast.AST]:
-    """A node with those under it, without functions and classes."""
-    if isinstance(node, (*Scope.__args__, ast.Lambda)):
-        return
-    yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _directly_in(child)

@@ -17,7 +17,8 @@ from tpunb.virtual.installation import Installation
 from tpunb.virtual.patch.install import give_back
 
 if TYPE_CHECKING:
-    from tpunb.cells import CellResult, CellRunner, LoopTimings, Steps
+    from tpunb.cells.runner import CellResult, CellRunner
+    from tpunb.cells.steps import LoopTimings, Steps
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.cluster.pod import Pod
     from tpunb.display.describe.connection import ConnectionDescription
@@ -143,7 +144,7 @@ class Connection:
         """
         self._refuse_closed()
         if self._cells is None:
-            from tpunb.cells import CellRunner
+            from tpunb.cells.runner import CellRunner
 
             local = self.pod.local if self.pod is not None else None
             lines = None if local is None else local.printed
@@ -174,10 +175,8 @@ class Connection:
             CellError: The source cannot run on the replicas.
             NotConnectedError: The connection is closed.
         """
-        from tpunb.cells import bind
-
         result = self.cells.run(source, namespace, reduce=reduce, gather=gather)
-        bind(result, namespace)
+        namespace.update(result.assigned)
         return result
 
     def run(
@@ -219,7 +218,7 @@ class Connection:
             Stopped: An interrupt has ended the run inside a step.
             Exception: What the function or the data raises; what was done is kept.
         """
-        from tpunb.cells import RunSettings
+        from tpunb.cells.settings import RunSettings
 
         settings = RunSettings(
             data=data,

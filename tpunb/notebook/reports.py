@@ -10,7 +10,9 @@ from tpunb._util.plain_text import plain, shortened
 from tpunb._util.units import byte_count, counted, duration
 
 if TYPE_CHECKING:
-    from tpunb.cells import CellResult, RunSettings, Steps
+    from tpunb.cells.runner import CellResult
+    from tpunb.cells.settings import RunSettings
+    from tpunb.cells.steps import Steps
     from tpunb.notebook.session import Status
 
 Bundle = dict[str, Any]

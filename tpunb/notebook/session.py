@@ -20,8 +20,9 @@ from tpunb.notebook.explain_hook import ClosedConnections, gone, replaced
 from tpunb.training.stop_button import StopButton, explaining_interrupts
 
 if TYPE_CHECKING:
-    from tpunb.cells import CellResult, CellRunner, RunSettings, Steps
-    from tpunb.cells.settings import CompileSettings
+    from tpunb.cells.runner import CellResult, CellRunner
+    from tpunb.cells.settings import CompileSettings, RunSettings
+    from tpunb.cells.steps import Steps
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.errors.explain import Explanation
     from tpunb.virtual.check import CheckReport

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.cells import RunSettings
+from tpunb.cells.settings import RunSettings
 from tpunb.connection.connection import Connection
 from tpunb.errors import NotConnectedError
 from tpunb.training.stop_button import Stopped, interrupt_main

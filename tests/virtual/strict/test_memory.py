@@ -11,7 +11,7 @@ import tensorflow as tf
 from support.strategies import each, run, strategy_of
 
 from tpunb import explain
-from tpunb.cells import CellRunner
+from tpunb.cells.runner import CellRunner
 from tpunb.errors import MemoryLimitError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
