@@ -14,10 +14,11 @@ import pytest
 import tensorflow as tf
 
 import tpunb
-from tpunb.cells.batches import open_batches
+from tpunb.cells.batches import Batches
 from tpunb.display.widgets import frontend
 from tpunb.errors import TpuWarning
 from tpunb.virtual import fit_notes
+from tpunb.virtual.stoppable import StoppableCalls
 
 tf_keras = pytest.importorskip("tf_keras")
 pytestmark = [
@@ -183,7 +184,7 @@ def test_live_curves_say_it(
 
 def test_data_of_a_cell(connection: Any) -> None:
     with pytest.warns(TpuWarning, match=EMPTY.format(10, 3, "such as")) as found:
-        open_batches(connection.strategy, batches(64))
+        Batches(connection.strategy, batches(64), StoppableCalls())
     assert found[0].filename == "%%tpu_run"
 
 

@@ -13,163 +13,10 @@ import tensorflow as tf
 from ..errors import CellError, TpuWarning
 from ..virtual.fit_notes import watch_shares
 from ..virtual.stoppable import Job, StoppableCalls
-from .nests import leaves
+from .nests import leaves, parts_of
 
 BATCH_PER_REPLICA = 32
 """Examples in a replica's batch of plain arrays, which have no batches of their own."""
-
-
-@dataclass
-class BatchSource:
-    """A place in data.
-
-    Attributes:
-        source: The data itself; held, so that the same data is known again.
-        iterator: A `DistributedIterator`, or a Python iterator over global batches.
-        distributed: Whether it is the former, which a loop of several steps can read.
-        left: How many batches are left; None if unknown, infinity without an end.
-    """
-
-    source: Any
-    iterator: Any
-    distributed: bool
-    left: float | None
-
-    def took(self, count: int) -> None:
-        """Notes that batches have been read."""
-        if self.left is not None:
-            self.left -= count
-
-
-def open_batches(strategy: Any, source: Any, *, repeat: bool = False) -> BatchSource:
-    """Opens data for reading from its start, or an iterator from its current position.
-
-    Args:
-        strategy: Whose replicas share the batches.
-        source: A `tf.data.Dataset` of global batches, a `DistributedDataset`, an
-            iterator over either, a function of an input context that makes a
-            dataset of one replica's batches, an array or tensor or a tuple or dict
-            of them, or any iterable of global batches.
-        repeat: Whether arrays repeat.
-
-    Raises:
-        CellError: It is none of these, or cannot be divided among the replicas.
-    """
-    if isinstance(source, tf.distribute.DistributedDataset):
-        return BatchSource(source, iter(source), True, _left(source.cardinality))
-    if isinstance(source, tf.distribute.DistributedIterator):
-        # How far an iterator has come is not known, only whether it ever ends.
-        left = _left(getattr(source, "_cardinality", tf.data.UNKNOWN_CARDINALITY))
-        return BatchSource(source, source, True, left if left == float("inf") else None)
-    if isinstance(source, tf.data.Dataset):
-        return _of_dataset(strategy, source, source)
-    if _is_arrays(source):
-        return _of_dataset(strategy, _batched(strategy, source, repeat=repeat), source)
-    if any(isinstance(leaf, tf.data.Dataset) for leaf in leaves(source)):
-        raise CellError(
-            "Several datasets cannot be read side by side.",
-            fix="Combine them into one: `tf.data.Dataset.zip((a, b))`.",
-        )
-    if hasattr(source, "to_numpy"):
-        raise CellError(
-            f"A {type(source).__name__} holds no batches.", fix="Give arrays: `x = df.to_numpy()`."
-        )
-    if isinstance(source, Iterator):
-        return BatchSource(source, source, False, None)
-    if callable(source) and not hasattr(type(source), "trainable_variables"):
-        return _of_function(strategy, source)
-    if isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
-        return BatchSource(source, iter(source), False, None)
-    raise CellError(
-        f"A {type(source).__name__} holds no batches.",
-        fix="Give a tf.data.Dataset, an iterator, a dataset function, or arrays.",
-    )
-
-
-def _of_dataset(strategy: Any, dataset: Any, source: Any) -> BatchSource:
-    replicas = strategy.num_replicas_in_sync
-    for spec in tf.nest.flatten(dataset.element_spec):
-        shape = getattr(spec, "shape", None)
-        if shape is None or shape.rank is None:
-            continue
-        if shape.rank == 0:
-            raise CellError(
-                "The dataset's elements are single examples, not batches.",
-                fix=f"Batch it: `.batch({BATCH_PER_REPLICA * replicas}, drop_remainder=True)`.",
-            )
-        if shape[0] is not None and shape[0] % replicas:
-            raise _indivisible(shape[0], replicas)
-    distributed = strategy.experimental_distribute_dataset(dataset)
-
-    def warn(text: str) -> None:
-        warnings.warn_explicit(text, TpuWarning, "%%tpu_run", 1)
-
-    watch_shares(replicas, dataset, distributed, warn)
-    return BatchSource(source, iter(distributed), True, _left(dataset.cardinality()))
-
-
-def _indivisible(size: int, replicas: int) -> CellError:
-    return CellError(
-        f"A batch of {size} cannot be divided among {replicas} replicas.",
-        fix="Choose a global batch that is a multiple of the number of replicas, such as "
-        f"{max(1, round(size / replicas)) * replicas}.",
-    )
-
-
-def _of_function(strategy: Any, function: Any) -> BatchSource:
-    try:
-        distributed = strategy.distribute_datasets_from_function(function)
-    except TypeError as error:
-        raise CellError(
-            f"The dataset function cannot be called with an input context: {error}",
-            fix="Take one argument, a tf.distribute.InputContext, and return a Dataset.",
-        ) from error
-    left = _left(getattr(distributed, "cardinality", tf.data.UNKNOWN_CARDINALITY))
-    if left not in (None, float("inf")):
-        # Each host's dataset is counted in batches of one replica.
-        per_host = strategy.num_replicas_in_sync // strategy.extended.num_hosts
-        left = left // per_host if left % per_host == 0 else None
-    return BatchSource(function, iter(distributed), True, left)
-
-
-def _left(cardinality: Any) -> float | None:
-    count = int(cardinality)
-    if count == tf.data.UNKNOWN_CARDINALITY:
-        return None
-    return float("inf") if count == tf.data.INFINITE_CARDINALITY else count
-
-
-def _is_arrays(source: Any) -> bool:
-    """Returns whether there are arrays and tensors only, at least one; a list is one of batches."""
-    found = list(leaves(source))
-    return (
-        not isinstance(source, list)
-        and bool(found)
-        and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in found)
-    )
-
-
-def _batched(strategy: Any, arrays: Any, *, repeat: bool) -> Any:
-    """A dataset of global batches of arrays, in their order."""
-    sizes = {leaf.shape[0] if leaf.shape else None for leaf in leaves(arrays)}
-    if len(sizes) != 1 or None in sizes:
-        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(arrays))
-        raise CellError(
-            f"Arrays that are fed together need one length along their first axis: {shapes}.",
-            fix="Give as many labels as examples.",
-        )
-    replicas = strategy.num_replicas_in_sync
-    (size,) = sizes
-    if size < replicas:
-        raise CellError(
-            f"{size} examples are too few for {replicas} replicas.",
-            fix="Give at least one to each replica, or connect to fewer cores.",
-        )
-    batch = min(BATCH_PER_REPLICA * replicas, size // replicas * replicas)
-    dataset = tf.data.Dataset.from_tensor_slices(arrays)
-    # Data that is fed once is fed whole: the last batch may be smaller.
-    dataset = dataset.batch(batch, drop_remainder=repeat)
-    return dataset.repeat() if repeat else dataset
 
 
 @dataclass(frozen=True)
@@ -185,16 +32,35 @@ class Batch:
     sizes: tuple[int, ...]
 
 
-class BatchReader:
-    """Reads batches one by one; interrupts end only the waiting for a batch.
+class Batches:
+    """Data, read batch by batch; interrupts end only the waiting for a batch.
+
+    Args:
+        strategy: Whose replicas share the batches.
+        source: A `tf.data.Dataset` of global batches, a `DistributedDataset`, an
+            iterator over either, a function of an input context that makes a
+            dataset of one replica's batches, an array or tensor or a tuple or dict
+            of them, or any iterable of global batches. Iterators go on from where they are.
+        calls: Runs what reads, so that interrupts end it.
+        repeat: Whether arrays repeat.
 
     Attributes:
+        iterator: A `DistributedIterator`, or a Python iterator over global batches.
+        distributed: Whether it is the former, which a loop of several steps can read.
+        left: How many batches are left; None if unknown, infinity without an end.
         examples: Examples in the last batch; None where they cannot be counted.
+
+    Raises:
+        CellError: The source is none of these, or cannot be divided among the replicas.
     """
 
-    def __init__(self, strategy: Any, source: BatchSource, calls: StoppableCalls) -> None:
+    def __init__(
+        self, strategy: Any, source: Any, calls: StoppableCalls, *, repeat: bool = False
+    ) -> None:
+        self.iterator, self.left = _opened(strategy, source, repeat=repeat)
+        self.distributed = isinstance(self.iterator, tf.distribute.DistributedIterator)
         self.examples: int | None = None
-        self._strategy, self._source, self._calls = strategy, source, calls
+        self._strategy, self._calls = strategy, calls
         self._coming: Job | None = None
         self._last: Any = None
         self._first = True
@@ -211,16 +77,29 @@ class BatchReader:
         """Makes `next` return the last batch again: no step has used it."""
         self._peeked = self._given
 
+    def took(self, count: int) -> None:
+        """Notes that batches have been read."""
+        if self.left is not None:
+            self.left -= count
+
     def next(self) -> Batch | None:
         """The next batch; None at the end of the data."""
         if self._peeked is not None:
             peeked, self._peeked = self._peeked, None
             return peeked
+        # Read on another thread: an interrupt inside a generator would end that too.
+        if self._coming is None:
+            self._coming = self._calls.start(lambda: next(self.iterator))
         try:
-            value = self._read()
+            value = self._calls.result_of(self._coming)
         except (StopIteration, tf.errors.OutOfRangeError):
+            self._coming = None
             return None
-        if not self._source.distributed:
+        except Exception:
+            self._coming = None
+            raise
+        self._coming = None
+        if not self.distributed:
             structure = tf.nest.map_structure(lambda leaf: None, value)
             if self._first:
                 self._structure = structure
@@ -231,46 +110,27 @@ class BatchReader:
                 )
             value = tf.nest.map_structure(self._divided, value)
         self._last = value
-        self._source.took(1)
+        self.took(1)
         batch = self._given = Batch(value, _sizes(value))
         # Only the last batch may divide unevenly.
-        if self._first and self._source.left != 0 and len(set(batch.sizes)) > 1:
+        if self._first and self.left != 0 and len(set(batch.sizes)) > 1:
             raise _indivisible(sum(batch.sizes), len(batch.sizes))
         self.examples = sum(batch.sizes) or None
         self._first = False
         return batch
 
-    def _read(self) -> Any:
-        """The iterator's next value, read on another thread.
-
-        An interrupt ends only the waiting: raised inside a generator, it would end that too.
-        """
-        iterator = self._source.iterator
-        if self._coming is None:
-            self._coming = self._calls.start(lambda: next(iterator))
-        try:
-            value = self._calls.result_of(self._coming)
-        except Exception:
-            self._coming = None
-            raise
-        self._coming = None
-        return value
-
     def described(self, names: Sequence[str] = ()) -> str:
         """The last batch's dtypes and shapes, and how `--as` names the parts of a tuple."""
         kinds = []
         for leaf in tf.nest.flatten(self._last):
-            parts = getattr(leaf, "values", None)
-            each = parts if isinstance(parts, tuple) else (leaf,)
-            shapes = {
-                f"{part.dtype.name}{list(part.shape)}" for part in each if hasattr(part, "shape")
-            }
+            parts = [part for part in parts_of(leaf) if hasattr(part, "shape")]
+            shapes = {f"{part.dtype.name}{list(part.shape)}" for part in parts}
             kinds.append(" or ".join(sorted(shapes)))
         text = ", ".join(filter(None, kinds))
         if len(names) != 1 or not isinstance(self._last, tuple | list):
             return text
-        parts = ",".join("xyz"[: len(self._last)])
-        return f"({text}), a tuple: `--as {parts}` names its parts"
+        letters = ",".join("xyz"[: len(self._last)])
+        return f"({text}), a tuple: `--as {letters}` names its parts"
 
     def _divided(self, leaf: Any) -> Any:
         """A tensor of a global batch as per-replica values: equal parts along the first axis."""
@@ -301,12 +161,122 @@ class BatchReader:
         )
 
 
+def _opened(strategy: Any, source: Any, *, repeat: bool) -> tuple[Any, float | None]:
+    """An iterator over data, and how many batches it has left."""
+    if isinstance(source, tf.distribute.DistributedDataset):
+        return iter(source), _left(source.cardinality)
+    if isinstance(source, tf.distribute.DistributedIterator):
+        # How far an iterator has come is not known, only whether it ever ends.
+        left = _left(getattr(source, "_cardinality", tf.data.UNKNOWN_CARDINALITY))
+        return source, left if left == float("inf") else None
+    if isinstance(source, tf.data.Dataset):
+        return _of_dataset(strategy, source)
+    found = list(leaves(source))
+    # Arrays and tensors only; a list is one of batches.
+    are_arrays = found and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in found)
+    if are_arrays and not isinstance(source, list):
+        return _of_dataset(strategy, _batched(strategy, source, repeat=repeat))
+    if any(isinstance(leaf, tf.data.Dataset) for leaf in found):
+        raise CellError(
+            "Several datasets cannot be read side by side.",
+            fix="Combine them into one: `tf.data.Dataset.zip((a, b))`.",
+        )
+    if hasattr(source, "to_numpy"):
+        raise CellError(
+            f"A {type(source).__name__} holds no batches.", fix="Give arrays: `x = df.to_numpy()`."
+        )
+    if isinstance(source, Iterator):
+        return source, None
+    if callable(source) and not hasattr(type(source), "trainable_variables"):
+        return _of_function(strategy, source)
+    if isinstance(source, Iterable) and not isinstance(source, (str, bytes)):
+        return iter(source), None
+    raise CellError(
+        f"A {type(source).__name__} holds no batches.",
+        fix="Give a tf.data.Dataset, an iterator, a dataset function, or arrays.",
+    )
+
+
+def _of_dataset(strategy: Any, dataset: Any) -> tuple[Any, float | None]:
+    replicas = strategy.num_replicas_in_sync
+    for spec in tf.nest.flatten(dataset.element_spec):
+        shape = getattr(spec, "shape", None)
+        if shape is None or shape.rank is None:
+            continue
+        if shape.rank == 0:
+            raise CellError(
+                "The dataset's elements are single examples, not batches.",
+                fix=f"Batch it: `.batch({BATCH_PER_REPLICA * replicas}, drop_remainder=True)`.",
+            )
+        if shape[0] is not None and shape[0] % replicas:
+            raise _indivisible(shape[0], replicas)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+
+    def warn(text: str) -> None:
+        warnings.warn_explicit(text, TpuWarning, "%%tpu_run", 1)
+
+    watch_shares(replicas, dataset, distributed, warn)
+    return iter(distributed), _left(dataset.cardinality())
+
+
+def _indivisible(size: int, replicas: int) -> CellError:
+    return CellError(
+        f"A batch of {size} cannot be divided among {replicas} replicas.",
+        fix="Choose a global batch that is a multiple of the number of replicas, such as "
+        f"{max(1, round(size / replicas)) * replicas}.",
+    )
+
+
+def _of_function(strategy: Any, function: Any) -> tuple[Any, float | None]:
+    try:
+        distributed = strategy.distribute_datasets_from_function(function)
+    except TypeError as error:
+        raise CellError(
+            f"The dataset function cannot be called with an input context: {error}",
+            fix="Take one argument, a tf.distribute.InputContext, and return a Dataset.",
+        ) from error
+    left = _left(getattr(distributed, "cardinality", tf.data.UNKNOWN_CARDINALITY))
+    if left not in (None, float("inf")):
+        # Each host's dataset is counted in batches of one replica.
+        per_host = strategy.num_replicas_in_sync // strategy.extended.num_hosts
+        left = left // per_host if left % per_host == 0 else None
+    return iter(distributed), left
+
+
+def _left(cardinality: Any) -> float | None:
+    count = int(cardinality)
+    if count == tf.data.UNKNOWN_CARDINALITY:
+        return None
+    return float("inf") if count == tf.data.INFINITE_CARDINALITY else count
+
+
+def _batched(strategy: Any, arrays: Any, *, repeat: bool) -> Any:
+    """A dataset of global batches of arrays, in their order."""
+    sizes = {leaf.shape[0] if leaf.shape else None for leaf in leaves(arrays)}
+    if len(sizes) != 1 or None in sizes:
+        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(arrays))
+        raise CellError(
+            f"Arrays that are fed together need one length along their first axis: {shapes}.",
+            fix="Give as many labels as examples.",
+        )
+    replicas = strategy.num_replicas_in_sync
+    (size,) = sizes
+    if size < replicas:
+        raise CellError(
+            f"{size} examples are too few for {replicas} replicas.",
+            fix="Give at least one to each replica, or connect to fewer cores.",
+        )
+    batch = min(BATCH_PER_REPLICA * replicas, size // replicas * replicas)
+    dataset = tf.data.Dataset.from_tensor_slices(arrays)
+    # Data that is fed once is fed whole: the last batch may be smaller.
+    dataset = dataset.batch(batch, drop_remainder=repeat)
+    return dataset.repeat() if repeat else dataset
+
+
 def _sizes(value: Any) -> tuple[int, ...]:
     """The examples of each replica, by the first tensor of a batch."""
-    leaf = next(iter(tf.nest.flatten(value)), None)
-    parts = getattr(leaf, "values", None)
-    parts = parts if isinstance(parts, tuple) else (leaf,)
-    shapes = [getattr(part, "shape", None) for part in parts]
+    first = next(iter(tf.nest.flatten(value)), None)
+    shapes = [getattr(part, "shape", None) for part in parts_of(first)]
     if any(shape is None or not shape.rank for shape in shapes):
         return ()
     return tuple(int(shape[0]) for shape in shapes if shape is not None)

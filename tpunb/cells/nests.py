@@ -39,6 +39,12 @@ def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
         yield from leaves(child, depth + 1)
 
 
+def parts_of(value: Any) -> tuple[Any, ...]:
+    """The values of the replicas; of what is not a per-replica value, itself."""
+    parts = getattr(value, "values", None)
+    return parts if isinstance(parts, tuple) else (value,)
+
+
 def substitute(value: Any, replace: Callable[[Any], Any], depth: int = 0) -> Any:
     """The same nest with every leaf replaced; lists and dicts are new objects."""
     if not is_nest(value) or depth > _DEEPEST:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from ..errors import CellError
 from .code_names import mentions
-from .nests import holds_symbolic, is_composite, is_nest, leaves, stays_inside, substitute
+from .nests import holds_symbolic, is_composite, is_nest, leaves, parts_of, stays_inside, substitute
 from .source import PROVIDED, StepSource
 
 LAST = ""
@@ -171,8 +171,7 @@ def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
     once: list[Any] = []
     places: list[int] = []
     for value in values:
-        parts = getattr(value, "values", None)
-        key = tuple(map(id, parts)) if isinstance(parts, tuple) else (id(value),)
+        key = tuple(map(id, parts_of(value)))
         if key not in found:
             found[key] = len(once)
             once.append(value)

@@ -112,8 +112,9 @@ def _notes(body: list[ast.stmt], unsure: set[str]) -> list[_Edit]:
         for block, names in _entries(statement):
             # What a suite's head binds, before the first simple statement inside.
             first = _first_simple(block) if block else None
-            for name in unsure.intersection(names) if first else ():
-                edits.append(_insertion(first.lineno, first.col_offset, f"{_note(name)}; "))
+            if first is not None:
+                for name in unsure.intersection(names):
+                    edits.append(_insertion(first.lineno, first.col_offset, f"{_note(name)}; "))
         if isinstance(statement, DEFINITIONS):
             continue
         inside = list(blocks(statement))

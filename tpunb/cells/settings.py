@@ -11,7 +11,7 @@ from tpunb._util.integers import is_whole
 from ..errors import CellError, nearest
 
 if TYPE_CHECKING:
-    from .batches import BatchSource
+    from .batches import Batches
     from .source import StepSource
 
 _REDUCTIONS = ("mean", "sum")
@@ -36,7 +36,7 @@ class RunSettings:
     """The settings of a run, of one step or of many.
 
     Attributes:
-        data: Where the batches come from, as `open_batches` takes it; None for steps without data.
+        data: Where the batches come from, as `Batches` takes it; None for steps without data.
         names: The cell's name for a batch; several for its parts.
         steps: How many; None to the end of the data.
         steps_per_loop: How many to make in one call; None to choose by measuring.
@@ -117,21 +117,21 @@ def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
         )
 
 
-def total_steps(steps: int | None, source: BatchSource | None) -> int | None:
+def total_steps(steps: int | None, batches: Batches | None) -> int | None:
     """The number of steps that there will be, as far as it is known."""
     if steps is not None:
         return int(steps)
-    if source is None:
+    if batches is None:
         raise CellError(
             "The number of steps is missing.",
             fix="Set it with -n, or pass data with -d.",
         )
-    if source.left == float("inf"):
+    if batches.left == float("inf"):
         raise CellError(
             "The data never ends, and the number of steps is missing.",
             fix="Set it: -n 1000.",
         )
-    return None if source.left is None else int(source.left)
+    return None if batches.left is None else int(batches.left)
 
 
 def checked_outputs(cell: StepSource, settings: RunSettings) -> OutputOptions:

@@ -254,9 +254,8 @@ def _definitions(body: list[ast.stmt], names: Names, filename: str) -> dict[str,
         if isinstance(statement, DEFINITIONS):
             name = statement.name
         elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Lambda):
-            name = (
-                getattr(statement.targets[0], "id", None) if len(statement.targets) == 1 else None
-            )
+            first, *more = statement.targets
+            name = None if more else getattr(first, "id", None)
         if name in names.definite and names.bindings[name] == 1:
             module = ast.Module([statement], type_ignores=[])
             found[name] = compile(module, filename, "exec", dont_inherit=True)

@@ -16,7 +16,7 @@ from tpunb.virtual.check import CheckReport
 
 from ..errors import CellError
 from ..virtual.stoppable import StoppableCalls
-from .batches import Batch, BatchReader, BatchSource, open_batches
+from .batches import Batch, Batches
 from .capture import Captured
 from .cell_errors import mark_step
 from .optimizers import make_ready
@@ -74,7 +74,7 @@ class Steps:
     """A run of many steps, which can be ended and continued.
 
     Attributes:
-        batch_source: Where the batches come from; None for steps without data.
+        batches: Where the batches come from; None for steps without data.
         names: The cell's names for a batch, or its parts.
         total: How many steps there are in all; None until the data ends.
         options: What is reduced, gathered and plotted.
@@ -102,12 +102,12 @@ class Steps:
         refuse_counts(settings.steps, settings.steps_per_loop)
         self.programs, self.cell, self.namespace = programs, cell, namespace
         self.settings = settings
-        self.batch_source: BatchSource | None = None
+        self.batches: Batches | None = None
         if settings.data is not None:
             repeat = settings.steps is not None
-            self.batch_source = open_batches(programs.strategy, settings.data, repeat=repeat)
-        self.names = tuple(settings.names) if self.batch_source is not None else ()
-        self.total = total_steps(settings.steps, self.batch_source)
+            self.batches = Batches(programs.strategy, settings.data, programs.calls, repeat=repeat)
+        self.names = tuple(settings.names) if self.batches is not None else ()
+        self.total = total_steps(settings.steps, self.batches)
         self.options = checked_outputs(cell, settings)
         self.history = History(total_steps=self.total)
         self.watcher: Watcher | None = None
@@ -115,8 +115,8 @@ class Steps:
         self.stopped = self.is_half_done = self.ended = False
         self.timings = LoopTimings()
         self.bound = dict(bound)
-        loopable = self.batch_source is None or (
-            self.batch_source.distributed and self.batch_source.left is not None
+        loopable = self.batches is None or (
+            self.batches.distributed and self.batches.left is not None
         )
         self._pace = StepsPerLoop(settings.steps_per_loop, loopable=loopable)
         self._plots = PlottedValues(self.history, self.options.plot, dict(self.options.reduce))
@@ -124,7 +124,6 @@ class Steps:
         self._is_stale = False  # whether the names' values are those of a step before the last
         self._waited = self._watched = 0.0  # seconds of waiting for batches, and of how many
         self._record: OutputRecord | None = None
-        self._batches: BatchReader | None = None
         self._button = StopButton(grace=_GRACE)
         self._checked: Program | None = None  # its dependencies are checked once for each `go`
 
@@ -137,7 +136,7 @@ class Steps:
     def can_continue(self) -> bool:
         """Returns whether the run was stopped, and can continue where it was."""
         # Data that is read by a function that is cancelled may be at its end after that.
-        return self.stopped and not (self.is_half_done and self.batch_source is not None)
+        return self.stopped and not (self.is_half_done and self.batches is not None)
 
     @property
     def value(self) -> Any:
@@ -166,18 +165,10 @@ class Steps:
 
     def bind_first_batch(self) -> Batch | None:
         """Gives the cell's names the first batch, which the first step still gets; None if none."""
-        batches = self._opened()
-        batch = batches.peek() if batches is not None else None
+        batch = self.batches.peek() if self.batches is not None else None
         if batch is not None:
             self.bound.update(bound_to(self.names, batch.value))
         return batch
-
-    def _opened(self) -> BatchReader | None:
-        if self._batches is None and self.batch_source is not None:
-            self._batches = BatchReader(
-                self.programs.strategy, self.batch_source, self.programs.calls
-            )
-        return self._batches
 
     def go(self) -> None:
         """Makes the steps that are left.
@@ -193,14 +184,13 @@ class Steps:
         started = time.perf_counter()
         self.stopped = self.is_half_done = False
         self._checked = None
-        self._opened()
         try:
             with self._button as button:
                 while self.left > 0 and not self.ended:
                     if button.pressed:
                         self.stopped = True
                         break
-                    there = self.batch_source.left if self.batch_source is not None else None
+                    there = self.batches.left if self.batches is not None else None
                     room = self.left if there is None else min(self.left, max(there, 1))
                     self._call(self._pace.choose(room))
                     # After a loop, the names have the values of a step before it.
@@ -211,7 +201,7 @@ class Steps:
             self.stopped, self.is_half_done = True, self.programs.calls.has_run
         except Exception as error:
             names = self.names if isinstance(self.cell, CellSource) else ()
-            mark_step(error, self.done, self._batches.described(names) if self._batches else "")
+            mark_step(error, self.done, self.batches.described(names) if self.batches else "")
             raise
         finally:
             self._plots.flush()
@@ -225,15 +215,15 @@ class Steps:
         elif self._single():
             self._is_stale = False
         if self.watcher is not None:
-            self.watcher.made(self.done, self._batches.examples if self._batches else None)
+            self.watcher.made(self.done, self.batches.examples if self.batches else None)
         self._plots.flush_in_time()
 
     def _single(self) -> bool:
         """Makes one step by itself; false if there is no batch for it."""
         began = time.perf_counter()
-        if self._batches is not None:
+        if self.batches is not None:
             with self._button.work():
-                batch = self._batches.next()
+                batch = self.batches.next()
             if batch is None:
                 self.ended = True
                 return False
@@ -251,8 +241,8 @@ class Steps:
             with self._button.work():
                 outputs, record, traced = self.programs.execute(program, captured)
         except KeyboardInterrupt:
-            if self._batches is not None and not self.programs.calls.has_run:
-                self._batches.give_back()
+            if self.batches is not None and not self.programs.calls.has_run:
+                self.batches.give_back()
             raise
         self._checked = program
         plotted = self._plots.found(record, outputs)
@@ -265,7 +255,7 @@ class Steps:
         self._plots.put(self.done, plotted)
         trace = program.traced_at - began if traced else None
         self._took(1, ended - began, trace)
-        if not traced and self.batch_source is not None:
+        if not traced and self.batches is not None:
             # Reading a batch alone costs something even where it is there already.
             self._waited += max(0.0, waited - _READING)
             self._watched += ended - began
@@ -292,14 +282,14 @@ class Steps:
         watched = contextlib.nullcontext() if known else program.dependencies.tracing()
         try:
             with watched, self._button.work():
-                iterator = self.batch_source.iterator if self.batch_source else None
+                iterator = self.batches.iterator if self.batches else None
                 kept = self.programs.guarded(
                     program, captured, lambda: loop.run(iterator, count, captured)
                 )
         except (Exception, KeyboardInterrupt):
             self.done += loop.done
-            if self.batch_source is not None:
-                self.batch_source.took(loop.done)
+            if self.batches is not None:
+                self.batches.took(loop.done)
             raise
         seconds = time.perf_counter() - began
         self._keep(kept, count, captured, program)
@@ -326,8 +316,8 @@ class Steps:
         for name, found in parts.items():
             self.bound[name] = record.filled(name, found)
         self.done += count
-        if self.batch_source is not None:
-            self.batch_source.took(count)
+        if self.batches is not None:
+            self.batches.took(count)
 
     def _took(self, count: int, seconds: float, trace: float | None) -> None:
         self._pace.took(count, seconds, trace=trace)
