@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import functools
 import importlib.util
@@ -215,6 +216,24 @@ def function_of(value: Any) -> FunctionType | None:
     while isinstance(value, functools.partial | MethodType):
         value = wrapped(value)[0]
     return value if isinstance(value, FunctionType) else None
+
+
+def value_of(
+    node: ast.expr, namespace: Mapping[str, Any], owners: type | tuple[type, ...] = object
+) -> Any:
+    """The value of a dotted name; None for any other expression.
+
+    Args:
+        node: The expression.
+        namespace: The notebook's.
+        owners: The types whose attributes are read.
+    """
+    if isinstance(node, ast.Name):
+        return namespace.get(node.id)
+    if not isinstance(node, ast.Attribute):
+        return None
+    owner = value_of(node.value, namespace, owners)
+    return getattr(owner, node.attr, None) if isinstance(owner, owners) else None
 
 
 def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:

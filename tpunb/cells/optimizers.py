@@ -11,6 +11,7 @@ from tpunb._util.attributes import has_attributes
 
 from ..errors import CellError
 from .capture import Captured
+from .code_names import value_of
 from .source import StepSource
 
 _APPLIES = {"apply_gradients": 0, "apply": 1, "minimize": 1}
@@ -97,16 +98,7 @@ def _trained(cell: StepSource, optimizer: str, namespace: dict[str, Any]) -> lis
             named = named.args[-1]  # of zip(gradients, variables)
         if isinstance(named, ast.Name):  # what the cell itself assigns, followed once
             named = assigned.get(named.id, named)
-        found = _value(named, namespace)
+        found = value_of(named, namespace)
         if isinstance(found, list | tuple):
             return list(found)
     return []
-
-
-def _value(node: ast.expr, namespace: dict[str, Any]) -> Any:
-    """The value of a dotted name; None for any other expression."""
-    if isinstance(node, ast.Name):
-        return namespace.get(node.id)
-    if isinstance(node, ast.Attribute):
-        return getattr(_value(node.value, namespace), node.attr, None)
-    return None

@@ -21,8 +21,9 @@ from .._util.logs import logger
 from ..errors import CellError
 from .capture import Captured, Capturer, Shortcut
 from .cell_errors import is_traced_in_branch
+from .code_names import value_of
 from .dependencies import Dependencies
-from .nests import leaves, substitute
+from .nests import leaves, parts_of, substitute
 from .outputs import (
     LAST,
     OutputRecord,
@@ -53,28 +54,16 @@ def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return function
 
 
-def program_key(
-    cell: StepSource,
-    names: Mapping[str, Hashable],
-    options: OutputOptions,
-    namespace: dict[str, Any],
-) -> Hashable:
-    """The key that two runs of a cell share if one program serves both."""
-    return (cell.text, id(namespace), options, tuple(names.items()))
-
-
 class Program:
     """A cell with one set of things closed over.
 
     Attributes:
-        key: What it is remembered by.
         names: By captured name, what it was made for.
         closed: What it closes over; lists and dicts as they were.
         dependencies: What its traces depend on beyond the names.
         shortcut: How to see quickly that its last run's trace fits again.
         records: By signature of the arguments, what the traces leave behind.
         signature: That of the last run.
-        counted: How many of the records somebody has counted.
         failure: The error that the cell raised in its last trace.
         in_branch: Whether it came from a branch or a loop over tensors.
         loops: By layout of the arguments, loops of many steps.
@@ -95,7 +84,6 @@ class Program:
     ) -> None:
         self.cell = cell
         self.options = options
-        self.key = program_key(cell, captured.key, options, namespace)
         self.names = captured.key
         self.namespace = namespace
         self.shortcut: Shortcut | None = None
@@ -104,7 +92,6 @@ class Program:
         self.signature: tuple[Hashable, ...] = ()
         self._last_signature: list[Hashable] | None = None
         self._last_record = OutputRecord()
-        self.counted = 0
         self.failure: BaseException | None = None
         self.in_branch = False
         self._printer = printer
@@ -266,36 +253,31 @@ class Program:
         _warn_of_frozen_numbers(self.cell, self.namespace)
         record = self.traced_record()
         combined = list(outputs or ())
+        several = self.strategy.num_replicas_in_sync > 1
         for name, operation in self.options.reduce:
             for index in record.slots(self._slot_name(name)):
-                combined[index] = self._reduced(name, combined[index], operation)
+                dtype = parts_of(combined[index])[0].dtype
+                if several and operation == "mean" and (dtype.is_integer or dtype.is_bool):
+                    raise self._failed(
+                        f"`{name}` is {dtype.name}, and its mean would not be.",
+                        f"Write `{name} = tf.cast({name}, tf.float32)`, or `-r {name}=sum`.",
+                    )
+                reduction = _REDUCTIONS[operation]
+                combined[index] = self.strategy.reduce(reduction, combined[index], axis=None)
         for name, axis in self.options.gather:
             for index in record.slots(self._slot_name(name)):
-                combined[index] = self._gathered(name, combined[index], axis)
+                try:
+                    combined[index] = self.strategy.gather(combined[index], axis=axis)
+                except ValueError:
+                    shape = parts_of(combined[index])[0].shape
+                    raise self._failed(
+                        f"`{name}` cannot be gathered along axis {axis}: its shape is {shape}.",
+                        "Name an axis that it has (scalars have none), or stack it first.",
+                    ) from None
         self._fresh = record
         self.traced_at = time.perf_counter()
         once, record.places = without_repeats(combined)
         return once
-
-    def _reduced(self, name: str, value: Any, operation: str) -> Any:
-        dtype = getattr(value, "values", (value,))[0].dtype
-        several = self.strategy.num_replicas_in_sync > 1
-        if several and operation == "mean" and (dtype.is_integer or dtype.is_bool):
-            raise self._failed(
-                f"`{name}` is {dtype.name}, and its mean would not be.",
-                f"Write `{name} = tf.cast({name}, tf.float32)`, or `-r {name}=sum`.",
-            )
-        return self.strategy.reduce(_REDUCTIONS[operation], value, axis=None)
-
-    def _gathered(self, name: str, value: Any, axis: int) -> Any:
-        try:
-            return self.strategy.gather(value, axis=axis)
-        except ValueError:
-            shape = getattr(value, "values", (value,))[0].shape
-            raise self._failed(
-                f"`{name}` cannot be gathered along axis {axis}: its shape is {shape}.",
-                "Name an axis that it has (scalars have none), or stack it first.",
-            ) from None
 
     def _failed(self, message: str, fix: str) -> BaseException:
         # Kept, because AutoGraph raises another one in its place.
@@ -343,7 +325,7 @@ def _warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> N
     for node in (inner for statement in cell.body for inner in ast.walk(statement)):
         if not isinstance(node, ast.Call):
             continue
-        function = _value(node.func, namespace)
+        function = value_of(node.func, namespace, (ModuleType, *_GENERATORS))
         owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
         if isinstance(owner, _GENERATORS) and name != "seed":
             warnings.warn_explicit(
@@ -354,14 +336,3 @@ def _warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> N
                 node.lineno,
                 registry=registry,
             )
-
-
-def _value(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """The value of a dotted name; None for all else. Only modules and generators are read."""
-    if isinstance(node, ast.Name):
-        return namespace.get(node.id)
-    if not isinstance(node, ast.Attribute):
-        return None
-    owner = _value(node.value, namespace)
-    is_plain = isinstance(owner, (ModuleType, *_GENERATORS))
-    return getattr(owner, node.attr, None) if is_plain else None

@@ -20,7 +20,7 @@ from tpunb.training.metrics import mean_of
 from ..errors import CellError, nearest
 from .capture import Captured
 from .cell_errors import replicas_text
-from .nests import leaves
+from .nests import leaves, parts_of
 from .outputs import LAST, OutputRecord, Slot
 from .program import Program, named
 
@@ -30,12 +30,12 @@ class LoopResult:
     """The results of a loop of steps.
 
     Attributes:
-        carried: The tensors of the names that go from step to step, flat.
+        carried: The values of the names that go from step to step.
         plots: `[steps, names, replicas]` of what is plotted.
         waited: Seconds that the steps have waited for their batches; None if not measured.
     """
 
-    carried: list[Any]
+    carried: dict[str, Any]
     plots: npt.NDArray[np.float32]
     waited: float | None
 
@@ -68,7 +68,7 @@ class Loop:
         self._fed, self._carried, self._timed = tuple(fed), tuple(carried), timed
         self._owners = tuple(captured.owners)
         self._record = program.records[tuple(captured.signature)]
-        self._plotted = plotted_slots(self._record, program.options.plot)
+        self._plotted = [plotted_slot(self._record, name) for name in program.options.plot]
         with tf.device("CPU:0"):
             self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._before = 0
@@ -87,33 +87,34 @@ class Loop:
         state = [value for owner, value in owned if owner in self._carried]
         others = (*self._carried, *self._fed)
         rest = [value for owner, value in owned if owner not in others]
-        carried, plots, waited = self._function(iterator, tf.constant(count), state, rest)
+        state, plots, waited = self._function(iterator, tf.constant(count), state, rest)
+        tensors: dict[str, list[Any]] = {}
+        owners = [owner for owner in self._owners if owner in self._carried]
+        for owner, tensor in zip(owners, state, strict=True):
+            tensors.setdefault(owner, []).append(tensor)
+        carried = {name: self._record.filled(name, each) for name, each in tensors.items()}
         shape = (count, len(self._plotted), self._strategy.num_replicas_in_sync)
         kept = np.asarray(plots).reshape(shape) if self._plotted else np.zeros(shape, np.float32)
-        return LoopResult(list(carried), kept, float(waited) if self._timed else None)
+        return LoopResult(carried, kept, float(waited) if self._timed else None)
 
     def _loop(self) -> Callable[..., Any]:
         """The function that is traced: the code one would write by hand."""
         unconverted = tf.autograph.experimental.do_not_convert
-        strategy, replica = self._strategy, self._program.replica
-        begin, read = unconverted(self._begin), unconverted(self._read)
-        arguments, after = unconverted(self._arguments), unconverted(self._after)
-        finish = unconverted(self._finish)
+        strategy, replica, plotted = self._strategy, self._program.replica, bool(self._plotted)
+        read, after = unconverted(self._read), unconverted(self._after)
+        arguments = unconverted(self._arguments)
+        width = len(self._plotted) * strategy.num_replicas_in_sync
 
         def loop(iterator: Any, count: Any, state: Any, rest: Any) -> Any:
-            plots, ready, waited = begin(count)
+            plots = tf.TensorArray(tf.float32, size=count, element_shape=[width])
+            ready, waited = tf.constant(0), tf.constant(0.0, tf.float64)
             for step in tf.range(count):
                 batch, waited = read(iterator, ready, waited)
                 outputs = strategy.run(replica, args=arguments(batch, state, rest))
                 state, plots, ready = after(step, outputs, state, plots)
-            return finish(state, plots, waited)
+            return state, plots.stack() if plotted else tf.constant(0.0), waited
 
         return loop
-
-    def _begin(self, count: Any) -> tuple[Any, Any, Any]:
-        width = len(self._plotted) * self._strategy.num_replicas_in_sync
-        plots = tf.TensorArray(tf.float32, size=count, element_shape=[width])
-        return plots, tf.constant(0), tf.constant(0.0, tf.float64)
 
     def _read(self, iterator: Any, ready: Any, waited: Any) -> tuple[Any, Any]:
         """The next batch, once the step before is complete, and the time waited so far."""
@@ -138,13 +139,16 @@ class Loop:
         self._record = self._program.traced_record()
         outputs = list(outputs or ())
         if self._plotted:
-            plots = plots.write(step, self._numbers(outputs))
+            numbers = [part for slot in self._plotted for part in parts_of(outputs[slot])]
+            plots = plots.write(step, tf.stack([tf.cast(each, tf.float32) for each in numbers]))
         with tf.control_dependencies([*self._arrived, *written]):
             self._count.assign_add(1)
-            return self._carried_from(outputs, state), plots, tf.identity(step)
-
-    def _finish(self, state: Any, plots: Any, waited: Any) -> tuple[Any, Any, Any]:
-        return state, plots.stack() if self._plotted else tf.constant(0.0), waited
+            # In the order of the arguments.
+            slots = {name: iter(self._record.slots(name)) for name in self._carried}
+            passed = [outputs[next(slots[o])] for o in self._owners if o in self._carried]
+            for known, value in zip(state, passed, strict=True):
+                _refuse_other_shape(known, value)
+            return passed, plots, tf.identity(step)
 
     def _arguments(self, batch: Any, state: Any, rest: Any) -> tuple[Any, ...]:
         """The replica function's arguments, in their order."""
@@ -154,20 +158,6 @@ class Loop:
             next(parts.get(owner, handed if owner in self._carried else kept))
             for owner in self._owners
         )
-
-    def _numbers(self, outputs: Sequence[Any]) -> Any:
-        """The plotted values of a step, in one vector."""
-        plotted = [outputs[slot] for slot in self._plotted]
-        parts = [part for value in plotted for part in getattr(value, "values", (value,))]
-        return tf.stack([tf.cast(part, tf.float32) for part in parts])
-
-    def _carried_from(self, outputs: Sequence[Any], before: Sequence[Any]) -> list[Any]:
-        """The carried names' tensors after a step, in the order of the arguments."""
-        slots = {name: iter(self._record.slots(name)) for name in self._carried}
-        after = [outputs[next(slots[o])] for o in self._owners if o in self._carried]
-        for value, known in zip(after, before, strict=True):
-            _refuse_other_shape(known, value)
-        return after
 
 
 _TARGET = 0.25
@@ -259,15 +249,11 @@ def bound_to(names: Sequence[str], batch: Any) -> dict[str, Any]:
     return dict(zip(names, parts, strict=True))
 
 
-def plotted_slots(record: OutputRecord, names: Sequence[str]) -> list[int]:
-    """The places of plotted numbers among the outputs.
+def plotted_slot(record: OutputRecord, name: str) -> int:
+    """The place of a plotted number among the outputs.
 
-    A name is one that the cell assigns, or a key of its last line's dict.
+    The name is one that the cell assigns, or a key of its last line's dict.
     """
-    return [_slot(record, name) for name in names]
-
-
-def _slot(record: OutputRecord, name: str) -> int:
     last = record.nests.get(LAST)
     found = record.nests.get(name)
     if found is None and isinstance(last, Mapping):
@@ -287,10 +273,7 @@ def _slot(record: OutputRecord, name: str) -> int:
 
 
 def _refuse_other_shape(before: Any, after: Any) -> None:
-    pairs = itertools.zip_longest(
-        getattr(before, "values", (before,)), getattr(after, "values", (after,))
-    )
-    for one, other in pairs:
+    for one, other in itertools.zip_longest(parts_of(before), parts_of(after)):
         if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
             raise CellError(
                 f"A name passed from step to step changes from {_kind(one)} to {_kind(other)}.",
@@ -317,36 +300,42 @@ class PlottedValues:
         self._flushed = 0.0
         self._warned: set[str] = set()
 
-    def found(self, record: OutputRecord, outputs: Sequence[Any]) -> list[Any]:
-        """The plotted values of a single step, where they are."""
-        values = [outputs[record.places[slot]] for slot in plotted_slots(record, self._names)]
+    def add(self, step: int, record: OutputRecord, outputs: Sequence[Any]) -> None:
+        """Takes a single step's values, which stay where they are for a while."""
+        values = [outputs[record.places[plotted_slot(record, name)]] for name in self._names]
         for name, value in zip(self._names, values, strict=True):
-            shape = getattr(value, "values", (value,))[0].shape
+            shape = parts_of(value)[0].shape
             if shape.rank != 0:
                 raise CellError(
                     f"`{name}` cannot be plotted: its shape is {list(shape)}, and a curve has one "
                     "number for each step.",
                     fix=f"Reduce it in the cell: `{name} = tf.reduce_mean({name})`.",
                 )
-        return values
-
-    def put(self, step: int, values: list[Any]) -> None:
-        """Takes a single step's values, which stay where they are for a while."""
         if values:
             self._pending.append((step, values))
 
     def extend(self, before: int, values: Any) -> None:
         """Takes a loop's values, `[steps, names, replicas]`, after `before` other steps."""
         self.flush()
-        steps = np.arange(before + 1, before + len(values) + 1)
+        steps: Any = np.arange(before + 1, before + len(values) + 1)
         for number, name in enumerate(self._names):
-            self._extend(name, steps, values[:, number, :])
+            each = values[:, number, :]
+            self._warn_of_nan(name, steps, each)
+            operation = self._reduce.get(name)
+            if operation is None and each.shape[1] > 1:
+                self.history.extend(name, steps, mean_of(each), each.min(1), each.max(1))
+            else:
+                combined = each.sum(1) if operation == "sum" else mean_of(each)
+                self.history.extend(name, steps, combined)
 
     def flush(self) -> None:
         """Fetches the values of single steps."""
         pending, self._pending = self._pending, []
         for step, values in pending:
-            numbers = {n: _numbers(v) for n, v in zip(self._names, values, strict=True)}
+            numbers: dict[str, Any] = {}
+            for name, value in zip(self._names, values, strict=True):
+                parts = [float(part) for part in parts_of(value)]
+                numbers[name] = parts if len(parts) > 1 else parts[0]
             self.history.append(step, numbers)
             for name, value in numbers.items():
                 self._warn_of_nan(name, [step], value)
@@ -357,16 +346,6 @@ class PlottedValues:
         if time.perf_counter() - self._flushed > _FLUSH:
             self.flush()
 
-    def _extend(self, name: str, steps: Any, values: Any) -> None:
-        """Adds a loop's values of a name, `[steps, replicas]`."""
-        self._warn_of_nan(name, steps, values)
-        operation = self._reduce.get(name)
-        if operation is not None or values.shape[1] == 1:
-            combined = values.sum(1) if operation == "sum" else mean_of(values)
-            self.history.extend(name, steps, combined)
-            return
-        self.history.extend(name, steps, mean_of(values), values.min(1), values.max(1))
-
     def _warn_of_nan(self, name: str, steps: Sequence[int], values: Any) -> None:
         """Warns once, with the step at which a plotted value stopped being finite."""
         if name in self._warned:
@@ -376,19 +355,9 @@ class PlottedValues:
             return
         self._warned.add(name)
         row = int(odd.any(1).argmax())
-        found = f"`{name}` is not finite at step {int(steps[row])}{_where(odd[row])}, for the first"
+        # Where some replicas differ from others, at most four of them by name.
+        some = not odd[row].all()
+        where = f" on {replicas_text(np.flatnonzero(odd[row]).tolist())}" if some else ""
+        found = f"`{name}` is not finite at step {int(steps[row])}{where}, for the first time"
         # The magic stands for the line: a path of ours tells the author of a cell nothing.
-        warnings.warn_explicit(f"{found} time", RuntimeWarning, "%%tpu_run", 1)
-
-
-def _where(odd: npt.NDArray[np.bool_]) -> str:
-    """On which replicas, where some differ from others; at most four of them by name."""
-    return "" if odd.all() else f" on {replicas_text(np.flatnonzero(odd).tolist())}"
-
-
-def _numbers(value: Any) -> Any:
-    """A plotted value as a number, or as one for each replica."""
-    parts = getattr(value, "values", None)
-    if isinstance(parts, tuple):
-        return [float(part) for part in parts]
-    return float(value)
+        warnings.warn_explicit(found, RuntimeWarning, "%%tpu_run", 1)

@@ -17,14 +17,13 @@ from tpunb.virtual.check import CheckReport
 from ..errors import CellError
 from ..virtual.stoppable import StoppableCalls
 from .batches import Batch, Batches
-from .capture import Captured
 from .cell_errors import mark_step
 from .optimizers import make_ready
 from .outputs import LAST, OutputRecord
 from .program import Program
 from .settings import RunSettings, checked_outputs, refuse_counts, total_steps
 from .source import CellSource, StepSource
-from .step_loop import Loop, LoopResult, PlottedValues, StepsPerLoop, bound_to
+from .step_loop import Loop, PlottedValues, StepsPerLoop, bound_to
 from .trace_cache import Programs
 
 
@@ -205,7 +204,11 @@ class Steps:
             raise
         finally:
             self._plots.flush()
-            self._note_times(time.perf_counter() - started)
+            times = self.timings
+            times.steady_step, times.steps_per_loop = self._pace.step, self._pace.steps_per_loop
+            if self._watched > 0:
+                times.input_wait = min(1.0, self._waited / self._watched)
+            times.steps, times.seconds = self.done, times.seconds + time.perf_counter() - started
 
     def _call(self, count: int) -> None:
         """Makes one step, or a loop of them."""
@@ -245,14 +248,13 @@ class Steps:
                 self.batches.give_back()
             raise
         self._checked = program
-        plotted = self._plots.found(record, outputs)
+        self._plots.add(self.done + 1, record, outputs)
         ended = time.perf_counter()
         self._record, self._values = record, record.values(outputs)
         for name in (*self.cell.names.reads, *self.cell.later):  # pass on to the next step
             if name in self._values and name not in self.names:
                 self.bound[name] = self._values[name]
         self.done += 1
-        self._plots.put(self.done, plotted)
         trace = program.traced_at - began if traced else None
         self._took(1, ended - began, trace)
         if not traced and self.batches is not None:
@@ -266,9 +268,12 @@ class Steps:
         program, captured, _ = self.programs.find(
             self.cell, self.options, self.namespace, self.bound, self._checked
         )
-        if tuple(captured.signature) not in program.records:
+        record = program.records.get(tuple(captured.signature))
+        if record is None:
             return False
-        carried = tuple(sorted(self._carried(captured, program)))
+        # What a step takes from the step before.
+        owners = {name for name in captured.owners if name not in self.names}
+        carried = tuple(sorted(owners & record.nests.keys()))
         # The names too: other parts of a batch may have the same shapes.
         layout = (tuple(captured.signature), self.names, carried, self.settings.timed)
         loop = program.loops.get(layout)
@@ -292,32 +297,16 @@ class Steps:
                 self.batches.took(loop.done)
             raise
         seconds = time.perf_counter() - began
-        self._keep(kept, count, captured, program)
+        self._plots.extend(self.done, kept.plots)
+        self.bound.update(kept.carried)
+        self.done += count
+        if self.batches is not None:
+            self.batches.took(count)
         self._took(count, seconds, None if known else seconds)
         if kept.waited is not None and known:
             self._waited += kept.waited
             self._watched += seconds
         return True
-
-    def _carried(self, captured: Captured, program: Program) -> set[str]:
-        """Names that a step takes from the step before."""
-        record = program.records[tuple(captured.signature)]
-        return {n for n in captured.owners if n in record.nests and n not in self.names}
-
-    def _keep(self, kept: LoopResult, count: int, captured: Captured, program: Program) -> None:
-        """Stores the results of a loop."""
-        record = program.records[tuple(captured.signature)]
-        self._plots.extend(self.done, kept.plots)
-        carried = self._carried(captured, program)
-        owners = [owner for owner in captured.owners if owner in carried]
-        parts: dict[str, list[Any]] = {}
-        for owner, tensor in zip(owners, kept.carried, strict=True):
-            parts.setdefault(owner, []).append(tensor)
-        for name, found in parts.items():
-            self.bound[name] = record.filled(name, found)
-        self.done += count
-        if self.batches is not None:
-            self.batches.took(count)
 
     def _took(self, count: int, seconds: float, trace: float | None) -> None:
         self._pace.took(count, seconds, trace=trace)
@@ -326,13 +315,6 @@ class Steps:
             times.trace = (times.trace or 0.0) + trace
         if times.first_step is None:
             times.first_step = seconds
-
-    def _note_times(self, seconds: float) -> None:
-        times = self.timings
-        times.steady_step, times.steps_per_loop = self._pace.step, self._pace.steps_per_loop
-        if self._watched > 0:
-            times.input_wait = min(1.0, self._waited / self._watched)
-        times.steps, times.seconds = self.done, times.seconds + seconds
 
 
 _LEFT = (

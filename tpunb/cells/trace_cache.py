@@ -28,7 +28,7 @@ from .nests import is_nest
 from .optimizers import make_ready
 from .outputs import OutputRecord
 from .printing import Lines, Printer
-from .program import Program, program_key
+from .program import Program
 from .settings import OutputOptions
 from .source import CellSource, StepSource, above
 
@@ -100,13 +100,28 @@ class Programs:
             if captured is not None and (last is checked or not last.dependencies.change()):
                 return last, captured, FIRST_RUN
         captured = self._capturer.capture(cell, namespace, bound)
-        program = self._fitting(cell, program_key(cell, captured.key, options, namespace), checked)
+        made_alike = (
+            program
+            for program in reversed(self._programs)
+            if program.cell is cell
+            and program.namespace is namespace
+            and program.options == options
+            and program.names == captured.key
+        )
+        fitting = (it for it in made_alike if it is checked or not it.dependencies.change())
+        program = next(fitting, None)
         if program is None:
             reason = FIRST_RUN
             if cell.text in self._latest:
                 reason = why_new_program(last, captured, options) if last else EVICTED
             _log.debug("%s has to be traced: %s", cell.filename, reason)
-            self._forget_replaced(cell, captured)
+            # What holds an object that the notebook has replaced would keep a model's variables
+            # in the memory of the cores.
+            self._programs = [
+                program
+                for program in self._programs
+                if program.cell is not cell or not _was_replaced(program, captured.key)
+            ]
             program = Program(
                 self.strategy, cell, namespace, captured, self._capturer, options, self._printer
             )
@@ -119,9 +134,11 @@ class Programs:
 
     def execute(self, program: Program, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
         """Runs a program once: its tensors, what they are, and whether it was traced."""
+        before = len(program.records)
         try:
             return self.guarded(program, captured, lambda: program.run(captured))
         finally:
+            self.traces += len(program.records) - before
             self._remember(program, captured)
 
     def guarded(self, program: Program, captured: Captured, call: Callable[[], _T]) -> _T:
@@ -147,29 +164,17 @@ class Programs:
             with observed() as found:
                 self._trace_only(cell, namespace, bound)
         except Exception as error:
-            return self._checked_above(cell, namespace, bound, error)
+            # Above the line that cannot be traced there may be something that a TPU refuses.
+            lines: Sequence[int] = getattr(error, "tpunb_lines", ())
+            part = above(cell, lines[-1]) if lines and isinstance(cell, CellSource) else None
+            if part is None or (refused := self.check(part, namespace, bound)).ok:
+                raise
+            reason = getattr(error, "message", None) or first_line(error)
+            fix = getattr(error, "fix", "") or "Fix this line first."
+            problem = Problem("trace", reason, fix, lines[-1])
+            return dataclasses.replace(refused, errors=(*refused.errors, problem))
         choose = functools.partial(line_in, cell)
         return with_verdict(report(found, line_of=choose), found, self.strategy, choose)
-
-    def _checked_above(
-        self,
-        cell: StepSource,
-        namespace: dict[str, Any],
-        bound: Mapping[str, Any],
-        error: Exception,
-    ) -> CheckReport:
-        """Checks the part above the line that cannot be traced; raises if that is clean."""
-        lines: Sequence[int] = getattr(error, "tpunb_lines", ())
-        part = above(cell, lines[-1]) if lines and isinstance(cell, CellSource) else None
-        if part is None:
-            raise error
-        found = self.check(part, namespace, bound)
-        if found.ok:
-            raise error
-        reason = getattr(error, "message", None) or first_line(error)
-        fix = getattr(error, "fix", "") or "Fix this line first."
-        problem = Problem("trace", reason, fix, lines[-1])
-        return dataclasses.replace(found, errors=(*found.errors, problem))
 
     def traced(
         self,
@@ -231,15 +236,6 @@ class Programs:
         self._programs.clear()
         self._latest.clear()
 
-    def _fitting(self, cell: StepSource, key: Hashable, checked: Program | None) -> Program | None:
-        """The program for a key with unchanged dependencies."""
-        for program in reversed(self._programs):
-            if program.cell is not cell or program.key != key:
-                continue
-            if program is checked or not program.dependencies.change():
-                return program
-        return None
-
     def _remember(self, program: Program, captured: Captured) -> None:
         if not program.records:  # its trace has failed
             return
@@ -247,13 +243,10 @@ class Programs:
         if (
             shortcut is not None
             and captured.signature is shortcut.signature
-            and program.counted == len(program.records)
             and self._latest.get(program.cell.text) is program
             and self._programs[-1:] == [program]
         ):
             return  # it has run again, as it did the last time
-        self.traces += len(program.records) - program.counted
-        program.counted = len(program.records)
         if shortcut is None or shortcut.signature != captured.signature:
             program.shortcut = self._capturer.shortcut(program.cell, captured)
         if program in self._programs:
@@ -264,17 +257,6 @@ class Programs:
             oldest = self._programs.pop(0)
             if self._latest[oldest.cell.text] is oldest:
                 self._latest[oldest.cell.text] = None
-
-    def _forget_replaced(self, cell: StepSource, captured: Captured) -> None:
-        """Drops the cell's programs that hold an object which the notebook has replaced.
-
-        They would keep a model's variables in the memory of the cores.
-        """
-        self._programs = [
-            program
-            for program in self._programs
-            if program.cell is not cell or not _was_replaced(program, captured.key)
-        ]
 
 
 def _was_replaced(program: Program, now: Mapping[str, Hashable]) -> bool:
