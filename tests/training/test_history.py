@@ -307,9 +307,9 @@ def test_description() -> None:
     line = description.panels[0].lines[0]
     assert (line.best, line.first_nonfinite) == (9, None)
     one.append(11, loss=0.0)
-    assert len(line.values) == 10
+    assert len(line.columns.values) == 10
     with pytest.raises(ValueError, match="read-only"):
-        line.values[0] = 1
+        line.columns.values[0] = 1
     only = describe_history(one, metrics=["accuracy"])
     assert [panel.title for panel in only.panels] == ["accuracy"]
     assert only.panels[0].lines[0].label == "accuracy"

@@ -10,9 +10,7 @@ import numpy as np
 from tpunb.training.history import History
 from tpunb.training.metrics import (
     MAX_PANELS,
-    Floats,
-    Ints,
-    PanelLine,
+    Columns,
     best_row,
     goal_of,
     panel_of,
@@ -34,42 +32,30 @@ class Run:
         name: Its name; empty for the only one.
         state: `waiting`, `running`, `finished` or `stopped`.
         num_steps: How many steps were made, whether they count from 0 or from 1.
-        total_steps: How many there will be; None where unknown.
     """
 
     name: str
     state: str
     num_steps: int
-    total_steps: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """One metric of one run, as read-only arrays.
+    """One metric of one run.
 
     Attributes:
         run: The number of the run.
-        metric: The metric's full name.
         label: Its name in the panel's legend.
         validation: Whether it is a validation metric.
-        goal: `min` or `max` where the name tells which value is best, else empty.
-        steps: The step of each value, which never falls.
-        values: The values; means if a value was logged for each replica.
-        lows: The minimum over the replicas, or None.
-        highs: The maximum over the replicas, or None.
-        best: The row of the best value, or None.
+        columns: Its steps and values, as read-only arrays.
+        best: The row of the best value; None where the metric's name does not say what is best.
         first_nonfinite: The first row that is NaN or infinite, or None.
     """
 
     run: int
-    metric: str
     label: str
     validation: bool
-    goal: str
-    steps: Ints
-    values: Floats
-    lows: Floats | None
-    highs: Floats | None
+    columns: Columns
     best: int | None
     first_nonfinite: int | None
 
@@ -135,11 +121,26 @@ def describe_history(
     panels: dict[str, list[Line]] = {}
     for number, metric in chosen:
         title, place = places[metric]
-        label = f"{names[number]} · {place.role}" if len(histories) > 1 else place.role
-        line = _line(number, histories[number], place, label)
+        part, goal = histories[number].columns(metric), goal_of(metric)
+        for column in part[1:]:
+            if column is not None:
+                column.setflags(write=False)
+        finite = np.isfinite(part.values)
+        line = Line(
+            run=number,
+            label=f"{names[number]} · {place.role}" if len(histories) > 1 else place.role,
+            validation=place.validation,
+            columns=part,
+            best=best_row(part.values, goal) if goal else None,
+            first_nonfinite=None if finite.all() else int(np.argmin(finite)),
+        )
         panels.setdefault(title, []).append(line)
+    runs = []
+    for name, each in zip(names, histories, strict=True):
+        first, last = each.first_step, each.last_step
+        runs.append(Run(name, each.state, 0 if last is None else last + (first == 0)))
     return HistoryDescription(
-        tuple(_run(each, name) for each, name in zip(histories, names, strict=True)),
+        tuple(runs),
         tuple(Panel(title, tuple(lines)) for title, lines in panels.items()),
         len(every),
         num_panels,
@@ -196,31 +197,3 @@ def run_names(histories: Sequence[History]) -> list[str]:
 def is_wanted(metric: str, kept: frozenset[str] | None) -> bool:
     """Returns whether a metric is to be shown: it or its panel is named."""
     return kept is None or metric in kept or panel_of(metric)[0] in kept
-
-
-def _run(history: History, name: str) -> Run:
-    first, last = history.first_step, history.last_step
-    counted = 0 if last is None else last + (first == 0)
-    return Run(name, history.state, counted, history.total_steps)
-
-
-def _line(number: int, history: History, place: PanelLine, label: str) -> Line:
-    part = history.columns(place.metric)
-    goal = goal_of(place.metric)
-    finite = np.isfinite(part.values)
-    for column in part[1:]:
-        if column is not None:
-            column.setflags(write=False)
-    return Line(
-        run=number,
-        metric=place.metric,
-        label=label,
-        validation=place.validation,
-        goal=goal,
-        steps=part.steps,
-        values=part.values,
-        lows=part.lows,
-        highs=part.highs,
-        best=best_row(part.values, goal) if goal else None,
-        first_nonfinite=None if finite.all() else int(np.argmin(finite)),
-    )

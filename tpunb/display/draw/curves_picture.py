@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tpunb.display.draw.canvas import (
     ascii_text,
     new_canvas,
 )
-from tpunb.training.metrics import Floats, within_reach
+from tpunb.training.metrics import Columns, Floats, within_reach
 
 _MAX_NAMES = 8
 
@@ -52,12 +53,6 @@ def shown_of(description: HistoryDescription) -> list[str]:
         (len(description.panels), description.num_panels, "metrics"),
     )
     return [f"{shown} of {grouped(every)} {what}" for shown, every, what in pairs if shown < every]
-
-
-def curves_title(description: HistoryDescription) -> str:
-    """The name of the only run, or that these are training curves."""
-    names = [_shown(run.name) for run in description.runs if run.name]
-    return names[0] if len(description.runs) == 1 and names else "Training curves"
 
 
 def _shown(name: str) -> str:
@@ -101,26 +96,47 @@ def curves_png(
     panels = description.panels
     # Panels beside each other; four make a square.
     columns = 2 if len(panels) == 4 else max(1, min(len(panels), 3))
+    across = 2 if columns == 1 else 1
     rows = [panels[begin : begin + columns] for begin in range(0, len(panels), columns)]
-    heights = [_row_height(row, columns) for row in rows]
+    legends = [
+        max(math.ceil(len(panel.lines) / across) for panel in row) * _LEGEND_LINE for row in rows
+    ]
     notes = [line for note in description.notes for line in textwrap.wrap(note, _NOTE_CHARACTERS)]
     noted = len(notes) * _LEGEND_LINE + (8 if notes else 0)
-    with new_canvas(_WIDTH, _MARGIN + 42 + noted + sum(heights)) as canvas:
-        _write_header(canvas, description)
+    beside = 24 + _PLOT_HEIGHT + 52  # what a panel has beside its legend
+    with new_canvas(_WIDTH, _MARGIN + 42 + noted + sum(legends) + len(rows) * beside) as canvas:
+        title, facts = ascii_text(_title(description)), " · ".join(_facts(description))
+        canvas.text(_MARGIN, _MARGIN - 6, title, size=19, bold=True)
+        canvas.text(_MARGIN, _MARGIN + 19, facts or "waiting for the first step")
         for number, line in enumerate(notes):
             at = _MARGIN + 42 + number * _LEGEND_LINE
             canvas.text(_MARGIN, at, ascii_text(line), size=11, colour=HOST_COLOURS[1])
         width = (_WIDTH - 2 * _MARGIN - (columns - 1) * _GAP) / columns
         top = _MARGIN + 46.0 + noted
-        for row, height in zip(rows, heights, strict=True):
-            legend = max(_legend_lines(panel, columns) for panel in row) * _LEGEND_LINE
+        for row, legend in zip(rows, legends, strict=True):
             for number, panel in enumerate(row):
                 left = _MARGIN + number * (width + _GAP)
-                drawing = _Panel(canvas, panel, (left, top, width), several)
-                drawing.legend(columns)
-                drawing.draw(top + 24 + legend, scale, smoothing / 100, spread)
-            top += height
+                drawing = _Panel(canvas, panel, width, several)
+                drawing.legend(left, top, across)
+                drawing.draw(left, top + 24 + legend, scale, smoothing / 100, spread)
+            top += legend + beside
         return canvas.png()
+
+
+def _title(description: HistoryDescription) -> str:
+    """The name of the only run, or that these are training curves."""
+    names = [_shown(run.name) for run in description.runs if run.name]
+    return names[0] if len(description.runs) == 1 and names else "Training curves"
+
+
+def _facts(description: HistoryDescription) -> Iterator[str]:
+    if 1 < len(description.runs) == description.num_runs:
+        yield f"{len(description.runs)} runs"
+    if description.panels:
+        yield counted(description.num_steps, "step")
+    yield from shown_of(description)
+    if any(run.state == "stopped" for run in description.runs):
+        yield "stopped"
 
 
 def smoothed(steps: npt.NDArray[Any], values: Floats, weight: float) -> Floats:
@@ -193,144 +209,119 @@ def thinned(
     return places[rows], [column[rows] for column in columns]
 
 
-def _legend_lines(panel: Panel, columns: int) -> int:
-    return math.ceil(len(panel.lines) / (2 if columns == 1 else 1))
-
-
-def _row_height(row: tuple[Panel, ...], columns: int) -> float:
-    legend = max(_legend_lines(panel, columns) for panel in row) * _LEGEND_LINE
-    return 24 + legend + _PLOT_HEIGHT + 52
-
-
-def _write_header(canvas: Canvas, description: HistoryDescription) -> None:
-    canvas.text(_MARGIN, _MARGIN - 6, ascii_text(curves_title(description)), size=19, bold=True)
-    facts = [counted(description.num_steps, "step")] if description.panels else []
-    if 1 < len(description.runs) == description.num_runs:
-        facts.insert(0, f"{len(description.runs)} runs")
-    facts += shown_of(description)
-    if any(run.state == "stopped" for run in description.runs):
-        facts.append("stopped")
-    text = " · ".join(facts) or "waiting for the first step"
-    canvas.text(_MARGIN, _MARGIN + 19, text, colour=INK)
-
-
 class _Panel:
-    """One panel and its position: left, top and width in pixels."""
+    """The lines of one panel, of a width in pixels."""
 
-    def __init__(
-        self, canvas: Canvas, panel: Panel, place: tuple[float, float, float], several: bool
-    ) -> None:
-        self.canvas, self.panel, self.several = canvas, panel, several
-        self.left, self.top, self.width = place
+    def __init__(self, canvas: Canvas, panel: Panel, width: float, several: bool) -> None:
+        self.canvas, self.panel, self.width = canvas, panel, width
+        # Runs by colour, validation dashed; in a single run, train and validation by colour.
+        self.styles = [
+            (
+                HOST_COLOURS[(line.run if several else number) % len(HOST_COLOURS)],
+                several and line.validation,
+            )
+            for number, line in enumerate(panel.lines)
+        ]
 
-    def colour(self, line: Line) -> str:
-        """Runs by colour; in a single run, train and validation."""
-        if self.several:
-            return HOST_COLOURS[line.run % len(HOST_COLOURS)]
-        return HOST_COLOURS[self.panel.lines.index(line) % len(HOST_COLOURS)]
-
-    def legend(self, columns: int) -> None:
+    def legend(self, left: float, top: float, across: int) -> None:
         """Writes the title, and each line's last value and best one."""
-        title = ascii_text(self.panel.title)
-        self.canvas.text(self.left, self.top, _clipped(title, self.width / 8), size=13, bold=True)
-        across = 2 if columns == 1 else 1
+        title = _clipped(ascii_text(self.panel.title), self.width / 8)
+        self.canvas.text(left, top, title, size=13, bold=True)
         for number, line in enumerate(self.panel.lines):
-            x = self.left + number % across * (self.width / across)
-            y = self.top + 21 + number // across * _LEGEND_LINE
-            dashed = self.several and line.validation
+            label = " · ".join(ascii_text(part) for part in line.label.split(" · "))
+            _, steps, values, _, _ = line.columns
+            parts = [f"{label}  {number_text(float(values[-1]))}"]
+            if line.best is not None:
+                parts.append(f"best {number_text(float(values[line.best]))} at {steps[line.best]}")
+            if line.first_nonfinite is not None:
+                parts.append(f"not finite from {steps[line.first_nonfinite]}")
+            x = left + number % across * (self.width / across)
+            y = top + 21 + number // across * _LEGEND_LINE
+            colour, dashed = self.styles[number]
             ends = [((x, y + 7), (x + 15, y + 7))]
-            self.canvas.lines(ends, colour=self.colour(line), width=2.2, dashed=dashed)
-            fit = (self.width / across - 22) / 6.3
-            self.canvas.text(x + 22, y, _clipped(_legend_text(line), fit), size=11, colour=INK)
+            self.canvas.lines(ends, colour=colour, width=2.2, dashed=dashed)
+            text = _clipped(" · ".join(parts), (self.width / across - 22) / 6.3)
+            self.canvas.text(x + 22, y, text, size=11)
 
-    def draw(self, top: float, scale: str, weight: float, spread: bool) -> None:
+    def draw(self, left: float, top: float, scale: str, weight: float, spread: bool) -> None:
         """Draws axes and lines below the legend."""
-        axes = self._axes(top)
-        log = scale == "log" and any((line.values > 0).any() for line in self.panel.lines)
-        if log:
-            axes.set_yscale("log", nonpositive="mask")
-        for line in self.panel.lines:
-            self._line(axes, line, weight, spread, log)
-        for line in self.panel.lines:
-            self._marks(axes, line, log)
-        if log:
-            self._open_range(axes)
-        steps = [line.steps[[0, -1]] for line in self.panel.lines if line.steps.size]
-        low, high = min(s[0] for s in steps), max(s[1] for s in steps)
-        axes.set_xlim((low - 0.5, high + 0.5) if low == high else (low, high))
-
-    def _open_range(self, axes: Any) -> None:
-        """Gives equal values room: matplotlib's own falls short for very small ones."""
-        shown = np.concatenate([within_reach(line.values, log=True) for line in self.panel.lines])
-        kept = np.unique(shown[~np.isnan(shown)])
-        if kept.size == 1 and all(line.lows is None for line in self.panel.lines):
-            axes.set_autoscaley_on(False)  # else it is computed once before
-            axes.set_ylim(kept[0] / 10, kept[0] * 10)
-
-    def _axes(self, top: float) -> Any:
         gutter = 52
-        axes = self.canvas.new_axes(
-            (self.left + gutter, top, self.width - gutter - 4, _PLOT_HEIGHT)
-        )
+        axes = self.canvas.new_axes((left + gutter, top, self.width - gutter - 4, _PLOT_HEIGHT))
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
         axes.spines["bottom"].set_color(FRAME)
         axes.grid(axis="y", color=GRID, linewidth=1 * POINTS)
         axes.set_axisbelow(True)
         axes.set_xlabel("step", fontsize=10.5 * POINTS, color=INK, labelpad=2)
-        return axes
+        every = [line.columns for line in self.panel.lines]
+        log = scale == "log" and any((part.values > 0).any() for part in every)
+        if log:
+            axes.set_yscale("log", nonpositive="mask")
+        for line, style in zip(self.panel.lines, self.styles, strict=True):
+            self._line(axes, line.columns, style, weight, spread, log)
+        for line, (colour, _) in zip(self.panel.lines, self.styles, strict=True):
+            _marks(axes, line, colour, log)
+        if log and all(part.lows is None for part in every):
+            shown = np.concatenate([within_reach(part.values, log=True) for part in every])
+            kept = np.unique(shown[~np.isnan(shown)])
+            # Equal values get room: matplotlib's own falls short for very small ones.
+            if kept.size == 1:
+                axes.set_autoscaley_on(False)  # else it is computed once before
+                axes.set_ylim(kept[0] / 10, kept[0] * 10)
+        steps = [part.steps[[0, -1]] for part in every if part.steps.size]
+        low, high = min(s[0] for s in steps), max(s[1] for s in steps)
+        axes.set_xlim((low - 0.5, high + 0.5) if low == high else (low, high))
 
-    def _line(self, axes: Any, line: Line, weight: float, spread: bool, log: bool) -> None:
-        colour, buckets = self.colour(line), round(self.width)
-        style = (0, (4, 2)) if self.several and line.validation else "solid"
-        if spread and line.lows is not None and line.highs is not None:
-            band = [within_reach(line.lows, log=log), within_reach(line.highs, log=log)]
-            steps, (lows, highs) = thinned(line.steps, band, buckets)
+    def _line(
+        self,
+        axes: Any,
+        part: Columns,
+        style: tuple[str, bool],
+        weight: float,
+        spread: bool,
+        log: bool,
+    ) -> None:
+        (colour, dashed), buckets = style, round(self.width)
+        if spread and part.lows is not None and part.highs is not None:
+            band = [within_reach(part.lows, log=log), within_reach(part.highs, log=log)]
+            steps, (lows, highs) = thinned(part.steps, band, buckets)
             axes.fill_between(steps, lows, highs, color=colour, alpha=_BAND, linewidth=0)
-        raw = within_reach(line.values, log=log)
-        steps, (values,) = thinned(line.steps, [raw], buckets)
-        shape = {"color": colour, "linestyle": style, "solid_joinstyle": "round"}
-        if line.steps.size == 1:
-            shape["marker"] = "o"
+        raw = within_reach(part.values, log=log)
+        steps, (values,) = thinned(part.steps, [raw], buckets)
+        shape = {
+            "color": colour,
+            "linestyle": (0, (4, 2)) if dashed else "solid",
+            "solid_joinstyle": "round",
+            "marker": "o" if part.steps.size == 1 else None,
+        }
         if not weight:
             axes.plot(steps, values, linewidth=1.8 * POINTS, markersize=4, **shape)
             return
         axes.plot(steps, values, linewidth=1 * POINTS, alpha=_FAINT, **shape)
-        steps, (values,) = thinned(line.steps, [smoothed(line.steps, raw, weight)], buckets)
+        steps, (values,) = thinned(part.steps, [smoothed(part.steps, raw, weight)], buckets)
         axes.plot(steps, values, linewidth=1.9 * POINTS, **shape)
 
-    def _marks(self, axes: Any, line: Line, log: bool) -> None:
-        """Marks the best value, and where the values stop being finite."""
-        colour = self.colour(line)
-        if line.best is not None and not (log and line.values[line.best] <= 0):
-            best = line.values[line.best : line.best + 1]
-            place = ([line.steps[line.best]], within_reach(best, log=log))
-            axes.plot(
-                *place,
-                linestyle="none",
-                marker="o",
-                markersize=5.5,
-                markerfacecolor="white",
-                markeredgecolor=colour,
-                markeredgewidth=1.3,
-                clip_on=False,
-                zorder=5,
-            )
-        if line.first_nonfinite is not None:
-            step = line.steps[line.first_nonfinite]
-            axes.axvline(step, color=colour, linewidth=1 * POINTS, linestyle=(0, (3, 3)))
 
-
-def _legend_text(line: Line) -> str:
-    """The label, the last value and the best one in a line."""
-    label = " · ".join(ascii_text(part) for part in line.label.split(" · "))
-    parts = [f"{label}  {number_text(float(line.values[-1]))}"]
-    if line.best is not None:
-        best = number_text(float(line.values[line.best]))
-        parts.append(f"best {best} at {line.steps[line.best]}")
+def _marks(axes: Any, line: Line, colour: str, log: bool) -> None:
+    """Marks the best value, and where the values stop being finite."""
+    _, steps, values, _, _ = line.columns
+    if line.best is not None and not (log and values[line.best] <= 0):
+        best = slice(line.best, line.best + 1)
+        axes.plot(
+            steps[best],
+            within_reach(values[best], log=log),
+            linestyle="none",
+            marker="o",
+            markersize=5.5,
+            markerfacecolor="white",
+            markeredgecolor=colour,
+            markeredgewidth=1.3,
+            clip_on=False,
+            zorder=5,
+        )
     if line.first_nonfinite is not None:
-        parts.append(f"not finite from {line.steps[line.first_nonfinite]}")
-    return " · ".join(parts)
+        step = steps[line.first_nonfinite]
+        axes.axvline(step, color=colour, linewidth=1 * POINTS, linestyle=(0, (3, 3)))
 
 
 def _clipped(text: str, length: float) -> str:

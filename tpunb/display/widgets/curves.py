@@ -89,9 +89,14 @@ class CurvesStream:
         for history, rate in zip(self.histories, self._rates, strict=True):
             rate.sample(history.last_step)
         parts = {}
-        keys, num_panels = self._keys()
+        keys, num_panels = chosen_series(self.histories, self._metrics)
         for key in keys:
-            part = self._new_rows(key)
+            # From the last of the rows that were sent: it may have changed.
+            part = self._columns(key, max(0, self._sent.get(key, 0) - 1))
+            if part.lows is not None and key not in self._spread:
+                # The spread starts late: the rows before it have one now, too.
+                self._spread.add(key)
+                part = self._columns(key)
             if part.steps.size:
                 parts[key] = part
                 self._sent[key] = part.start + part.steps.size
@@ -99,30 +104,19 @@ class CurvesStream:
 
     def snapshot(self) -> bytes:
         """Everything, as one buffer: the header's length, the header, the columns."""
-        keys, num_panels = self._keys()
+        keys, num_panels = chosen_series(self.histories, self._metrics)
         header, columns = self._message({key: self._columns(key) for key in keys}, num_panels)
         text = json.dumps(header).encode()
         text += b" " * (-(len(text) + 8) % 8)
         return struct.pack("<q", len(text)) + text + columns
 
-    def _keys(self) -> tuple[list[tuple[int, str]], int]:
-        return chosen_series(self.histories, self._metrics)
-
     def _columns(self, key: tuple[int, str], start: int = 0) -> Columns:
         run, name = key
         return self.histories[run].columns(name, start)
 
-    def _new_rows(self, key: tuple[int, str]) -> Columns:
-        """The rows after those that were sent, and the last of these: it may have changed."""
-        part = self._columns(key, max(0, self._sent.get(key, 0) - 1))
-        if part.lows is None or key in self._spread:
-            return part
-        # The spread starts late: the rows before it have one now, too.
-        self._spread.add(key)
-        return self._columns(key)
-
     def _message(self, parts: dict[tuple[int, str], Columns], num_panels: int) -> Message:
-        columns, series = {}, []
+        columns: dict[str, Any] = {}
+        series = []
         for number, ((run, name), part) in enumerate(parts.items()):
             panel, validation = panel_of(name)
             series.append(
@@ -135,23 +129,13 @@ class CurvesStream:
                     "start": part.start,
                 }
             )
-            columns[f"{number}.steps"] = _narrow(part.steps)
-            columns[f"{number}.values"] = part.values
+            steps = part.steps
+            if not steps.size or (steps[0] >= -_INT32 and steps[-1] < _INT32):
+                steps = steps.astype(np.int32)  # half the bytes
+            columns |= {f"{number}.steps": steps, f"{number}.values": part.values}
             if part.lows is not None and part.highs is not None:
-                columns[f"{number}.lows"], columns[f"{number}.highs"] = part.lows, part.highs
-        layout, data = pack(columns)
-        return {
-            "kind": "points",
-            "runs": self._runs(),
-            "notes": notes_of(self.histories),
-            "all": {"runs": self._num_runs, "metrics": num_panels},
-            "series": series,
-            "layout": layout,
-        }, data
-
-    def _runs(self) -> list[dict[str, Any]]:
-        names = run_names(self.histories)
-        return [
+                columns |= {f"{number}.lows": part.lows, f"{number}.highs": part.highs}
+        runs = [
             {
                 "name": name,
                 "total": history.total_steps,
@@ -160,8 +144,19 @@ class CurvesStream:
                 "rate": rate.per_second if self._paced and history.state == "running" else None,
                 "seconds": rate.seconds if self._paced and history.finished else None,
             }
-            for name, history, rate in zip(names, self.histories, self._rates, strict=True)
+            for name, history, rate in zip(
+                run_names(self.histories), self.histories, self._rates, strict=True
+            )
         ]
+        layout, data = pack(columns)
+        return {
+            "kind": "points",
+            "runs": runs,
+            "notes": notes_of(self.histories),
+            "all": {"runs": self._num_runs, "metrics": num_panels},
+            "series": series,
+            "layout": layout,
+        }, data
 
 
 class _StepRate:
@@ -195,12 +190,6 @@ class _StepRate:
         self.per_second = (
             (last - first) / (ended - began) if ended > began and last > first else None
         )
-
-
-def _narrow(steps: Any) -> Any:
-    """Steps in half the bytes where they fit."""
-    fits = not steps.size or (steps[0] >= -_INT32 and steps[-1] < _INT32)
-    return steps.astype(np.int32) if fits else steps
 
 
 class Follower:
@@ -329,11 +318,8 @@ class CurvesWidget(LiveWidget):
         **state: Any,
     ) -> None:
         self.histories = _histories(history)
-        self._metrics = (
-            None
-            if metrics is None
-            else frozenset([metrics] if isinstance(metrics, str) else metrics)
-        )
+        names = [metrics] if isinstance(metrics, str) else metrics
+        self._metrics = None if names is None else frozenset(names)
         self._stream = CurvesStream(self.histories, self._metrics, paced=paced)
         self._sending = threading.Lock()
         self._text: str | None = None
