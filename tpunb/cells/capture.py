@@ -277,9 +277,9 @@ def _undefined(
 ) -> CellNameError:
     """The error for a name that neither the cell nor the notebook defines."""
     message = f"Line {cell.names.reads[name]}: name `{name}` is not defined."
-    nodes = [node for statement in cell.body for node in ast.walk(statement)]
     has_attribute = any(
-        isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name for node in nodes
+        isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name
+        for node in cell.nodes
     )
     if has_attribute and (name in _ALIASES or name in {*sys.stdlib_module_names, "keras"}):
         alias = f"{_ALIASES[name]} as {name}" if name in _ALIASES else name
@@ -302,8 +302,7 @@ def _undefined(
 
 def _unreadable(name: str, value: Any, cell: StepSource | None = None) -> CellError:
     """The error for a dataset or an iterator that the replicas would read."""
-    nodes = [node for statement in cell.body for node in ast.walk(statement)] if cell else []
-    for node in nodes:
+    for node in cell.nodes if cell is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
             if node.func.attr in KERAS_LOOPS and name in (

@@ -178,7 +178,15 @@ def show_shortly(error: BaseException, source: str) -> None:
         f"On {replicas_text(replicas)}." if replicas else "",
         getattr(error, "tpunb_where", ""),
     ]
-    text = [*_excerpt(lines[-1], source), "", *_message(error), *filter(None, where)]
+    number, rows = lines[-1], ["", *source.split("\n")]  # the magic's own line comes first
+    around = range(max(2, number - _CONTEXT), min(len(rows), number + _CONTEXT) + 1)
+    excerpt = [
+        f"{'---->' if line == number else '     '} {line:>3} {rows[line - 1]}"
+        for line in around
+        if rows[line - 1].strip() or line == number
+    ]
+    text = [f"In the cell, line {number}:", "", *excerpt, "", *_message(error)]
+    text += filter(None, where)
     shown = [plain(line) for line in text]
     error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
 
@@ -201,17 +209,6 @@ def _message(error: BaseException) -> list[str]:
     name, message = type(error).__name__, essence(error)
     message = refusal_in_short(message) or message
     return f"{name}: {message}".split("\n") if message else [name]
-
-
-def _excerpt(number: int, source: str) -> list[str]:
-    """The lines around a line of the cell, which is marked."""
-    lines = ["", *source.split("\n")]  # the magic's own line comes first
-    first, last = max(2, number - _CONTEXT), min(len(lines), number + _CONTEXT)
-    return [f"In the cell, line {number}:", ""] + [
-        f"{'---->' if line == number else '     '} {line:>3} {lines[line - 1]}"
-        for line in range(first, last + 1)
-        if lines[line - 1].strip() or line == number
-    ]
 
 
 _AUTOGRAPH = re.compile(r"tensorflow/python/autograph/operators/control_flow\.py$")
@@ -253,10 +250,6 @@ _LONGEST = 60
 def _calls_method(*names: str) -> Callable[[list[ast.AST]], bool]:
     """Returns whether a statement mentions a method of one of these names."""
     return lambda nodes: any(isinstance(n, ast.Attribute) and n.attr in names for n in nodes)
-
-
-def _is_arithmetic(nodes: list[ast.AST]) -> bool:
-    return any(isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare) for node in nodes)
 
 
 @dataclass(frozen=True)
@@ -321,7 +314,7 @@ _MISTAKES = (
         _MIXED,
         "TensorFlow does not mix types in arithmetic: integers do not become floats.",
         "Cast to one type first, as in `tf.cast({integer}, tf.float32)`.",
-        _is_arithmetic,
+        lambda nodes: any(isinstance(n, ast.BinOp | ast.AugAssign | ast.Compare) for n in nodes),
     ),
     _Mistake(
         TypeError,
@@ -405,8 +398,16 @@ def mistake(
         return None
     path = _path(cell.body, lines[-1])
     nodes = list(ast.walk(path[-1])) if path else []
-    texts = _unconverted(error, cell) or (path and _checked(error, path, in_branch, replicas))
-    if not texts:
+    beside = cell.unconvertible
+    texts = _checked(error, path, in_branch, replicas) if path else None
+    if beside is not None and re.search(rf"{_AS_BOOL}|{_AS_ROWS}", str(error)):
+        # Of `if`, `while` and `for` on a tensor AutoGraph makes nothing in such a cell.
+        word, fix = ":=", "Assign on a line of its own instead."
+        if isinstance(beside, ast.Match):
+            word, fix = "match", "Write `if` and `elif` instead."
+        cause = f"TensorFlow does not convert a cell that has `{word}` (line {beside.lineno}), so"
+        texts = f"{cause} Python needs the value of a tensor here.", fix
+    if texts is None:
         fits = (
             each
             for each in _MISTAKES
@@ -422,18 +423,6 @@ def mistake(
     for name in ("tpunb_lines", "tpunb_replicas"):
         setattr(explained, name, getattr(error, name, ()))
     return explained
-
-
-def _unconverted(error: BaseException, cell: CellSource) -> tuple[str, str] | None:
-    """For `if`, `while` and `for` on a tensor, which AutoGraph makes nothing of beside a `:=`."""
-    node = cell.unconvertible
-    if node is None or not re.search(rf"{_AS_BOOL}|{_AS_ROWS}", str(error)):
-        return None
-    word, fix = ":=", "Assign on a line of its own instead."
-    if isinstance(node, ast.Match):
-        word, fix = "match", "Write `if` and `elif` instead."
-    cause = f"TensorFlow does not convert a cell that has `{word}` (line {node.lineno}), so Python"
-    return f"{cause} needs the value of a tensor here.", fix
 
 
 def _checked(

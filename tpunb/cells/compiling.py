@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -61,7 +61,12 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     used = [leaf for value in taken for leaf in leaves(value)]
     layers = {name for leaf in used for name in layer_names(leaf)}
     models = [model for leaf in used for model in models_in(leaf)]
-    how = _how(traced, kinds, settings)
+    how = Settings(
+        functools.partial(line_in, traced.cell),
+        deadline_for(kinds, settings.timeout),
+        settings.speed,
+        progress=settings.say,
+    )
     function = traced_function(
         traced.functions,
         how,
@@ -90,19 +95,13 @@ def _any_batch(steps: Steps, first: int) -> AnyBatch:
             steps.cell,
             steps.namespace,
             steps.bound,
-            lambda captured: _resized(captured, steps.names, *sizes),
+            lambda captured: _resized(captured, steps.names, sizes[0]),
         )
         how = dataclasses.replace(how, choose=functools.partial(line_in, traced.cell))
         examples = sizes[0] * strategy.num_replicas_in_sync
         return traced_function(traced.functions, how, strategy, examples=examples)
 
     return AnyBatch(lowered, lambda size: [size], first, 1)
-
-
-def _how(traced: TracedCell, kinds: Sequence[Target], settings: CompileSettings) -> Settings:
-    choose = functools.partial(line_in, traced.cell)
-    deadline = deadline_for(kinds, settings.timeout)
-    return Settings(choose, deadline, settings.speed, progress=settings.say)
 
 
 def _with_largest(
@@ -149,7 +148,13 @@ def _of_cell(program: TpuProgram, traced: TracedCell) -> TpuProgram:
     memory = program.memory
     if memory is None:
         return program
-    names = _argument_names(traced)
+    # The notebook's names of the replica function's arguments, by what TensorFlow calls them.
+    names: dict[str, str] = {}
+    owners = ["replica_id", *traced.captured.owners]
+    for function in traced.functions:
+        inputs = [tensor for tensor in function.graph.inputs if tensor.dtype.name != "resource"]
+        if len(inputs) == len(owners):  # else composite tensors are among them
+            names |= zip((tensor.name.partition(":")[0] for tensor in inputs), owners, strict=True)
 
     def named(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
         return tuple(
@@ -170,15 +175,3 @@ def _of_cell(program: TpuProgram, traced: TracedCell) -> TpuProgram:
         memory, largest=named(memory.largest), padding=named(memory.padding)
     )
     return dataclasses.replace(program, memory=memory, notes=notes)
-
-
-def _argument_names(traced: TracedCell) -> Mapping[str, str]:
-    """The notebook's names of the replica function's arguments, by what TensorFlow calls them."""
-    found: dict[str, str] = {}
-    for function in traced.functions:
-        inputs = [tensor for tensor in function.graph.inputs if tensor.dtype.name != "resource"]
-        owners = ["replica_id", *traced.captured.owners]
-        if len(inputs) == len(owners):  # else composite tensors are among them
-            names = (tensor.name.partition(":")[0] for tensor in inputs)
-            found |= zip(names, owners, strict=True)
-    return found

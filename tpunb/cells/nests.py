@@ -49,16 +49,12 @@ def substitute(value: Any, replace: Callable[[Any], Any], depth: int = 0) -> Any
     """The same nest with every leaf replaced; lists and dicts are new objects."""
     if not is_nest(value) or depth > _DEEPEST:
         return replace(value)
-    if isinstance(value, dict):
-        return _dict_like(value, replace, depth + 1)
-    children = [substitute(child, replace, depth + 1) for child in value]
-    if isinstance(value, list):
-        return children
-    return type(value)(*children) if hasattr(value, "_fields") else tuple(children)
-
-
-def _dict_like(value: dict[Any, Any], replace: Callable[[Any], Any], depth: int) -> Any:
-    plain = {key: substitute(child, replace, depth) for key, child in value.items()}
+    if not isinstance(value, dict):
+        children = [substitute(child, replace, depth + 1) for child in value]
+        if isinstance(value, list):
+            return children
+        return type(value)(*children) if hasattr(value, "_fields") else tuple(children)
+    plain = {key: substitute(child, replace, depth + 1) for key, child in value.items()}
     if type(value) is dict:
         return plain
     try:

@@ -81,13 +81,12 @@ def _refuse_outside(name: str, variables: list[Any], strategy: Any) -> None:
 
 def _trained(cell: StepSource, optimizer: str, namespace: dict[str, Any]) -> list[Any]:
     """The variables that the cell names where it applies gradients."""
-    nodes = [node for statement in cell.body for node in ast.walk(statement)]
     assigned = {
         node.targets[0].id: node.value
-        for node in nodes
+        for node in cell.nodes
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    for call in nodes:
+    for call in cell.nodes:
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             continue
         place = _APPLIES.get(call.func.attr)

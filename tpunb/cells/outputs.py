@@ -7,10 +7,9 @@ the Python values beside them, is kept in an `OutputRecord`.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -20,9 +19,11 @@ from .code_names import mentions
 from .nests import holds_symbolic, is_composite, is_nest, leaves, parts_of, stays_inside, substitute
 from .source import PROVIDED, StepSource
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 LAST = ""
 """The name under which the last expression's value is recorded."""
 
+_unconverted: Callable[[_Function], _Function] = tf.autograph.experimental.do_not_convert
 _NUMBERS = (int, float, complex, bool, np.ndarray, np.generic)
 
 
@@ -88,14 +89,15 @@ class OutputRecorder:
         self._check = check
         self._noted: dict[str, tuple[Any, Any]] = {}
         self._tensors: list[Any] = []
-        unconverted = tf.autograph.experimental.do_not_convert
-        self.note = unconverted(self._note)
-        self.finish = unconverted(self._finish)
 
-    def _note(self, name: str, value: Any) -> None:
+    @_unconverted
+    def note(self, name: str, value: Any) -> None:
+        """Notes a name's value where it is assigned."""
         self._noted[name] = (value, tf.compat.v1.get_default_graph())
 
-    def _finish(self, direct: Mapping[str, Any], last: Any) -> tuple[Any, ...]:
+    @_unconverted
+    def finish(self, direct: Mapping[str, Any], last: Any) -> tuple[Any, ...]:
+        """Records all values at the end, and returns the tensors among them."""
         self._check()
         self.record.graph = tf.compat.v1.get_default_graph()
         # Of the notes, those made outside of loops and branches over tensors.
@@ -121,14 +123,14 @@ class OutputRecorder:
         if any(_settled(leaf) is not leaf for leaf in leaves(value)):
             value = substitute(value, _settled)
         if name in self._wanted:
-            value = substitute(value, functools.partial(_number, name))
+            value = substitute(value, lambda leaf: _number(name, leaf))
         plain = (*_NUMBERS, str, bytes, type(None))
         if name in self._cell.names.passing and not all(
             isinstance(leaf, plain) for leaf in leaves(value)
         ):
             self.record.withheld.append(name)
         elif any(_is_dynamic(leaf) for leaf in leaves(value)):
-            self.record.nests[name] = substitute(value, functools.partial(self._slot, name))
+            self.record.nests[name] = substitute(value, lambda leaf: self._slot(name, leaf))
         elif stays_inside(value):
             self.record.withheld.append(name)
         else:

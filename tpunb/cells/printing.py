@@ -95,9 +95,12 @@ class Printer:
         with self._lock:
             texts, self._texts, self._letters = self._texts, {}, 0
         most = max(_FEWEST_LINES, _MOST_LINES // max(1, len(texts)))
-        lines = [
-            line for replica in sorted(texts) for line in _of_replica(replica, texts[replica], most)
-        ]
+        lines = []
+        for replica in sorted(texts):
+            own = "".join(texts[replica]).removesuffix("\n").split("\n")
+            if len(own) > most:
+                own[most:] = [f"… and {counted(len(own) - most, 'more line')}"]
+            lines += [f"[replica {replica}] {plain(line)}" for line in own]
         if lines and self._has_note and not self._has_said:
             self._has_said = True
             lines.append(_ON_A_TPU)
@@ -199,14 +202,6 @@ def _in_order(graph: Any) -> None:
             before = operation
 
 
-def _of_replica(replica: int, texts: list[str], most: int) -> Iterator[str]:
-    lines = "".join(texts).removesuffix("\n").split("\n")
-    if len(lines) > most:
-        lines[most:] = [f"… and {counted(len(lines) - most, 'more line')}"]
-    for line in lines:
-        yield f"[replica {replica}] {plain(line)}"
-
-
 def _has_no_value(leaf: Any) -> bool:
     """Returns whether a leaf is a tensor, or a variable, whose value comes when the cell runs."""
     return tf.is_symbolic_tensor(leaf) or isinstance(leaf, tf.Variable)
@@ -294,12 +289,9 @@ class Elsewhere:
             mark, *fields = line.split(" ")
             if mark == _MARK:
                 site, replica, *values = fields
-                sizes = [int(size) for size in values[::2]]
-                self._shows[int(site)](int(replica), *map(_array, values[1::2]), sizes=sizes)
-
-
-def _array(text: str) -> Any:
-    """A value from its bytes; no array where it has no axes."""
-    encoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    found = tf.make_ndarray(tf.make_tensor_proto(0).FromString(encoded))
-    return found[()]
+                sizes, arrays = [int(size) for size in values[::2]], []
+                for text in values[1::2]:
+                    encoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+                    found = tf.make_ndarray(tf.make_tensor_proto(0).FromString(encoded))
+                    arrays.append(found[()])  # no array where it has no axes
+                self._shows[int(site)](int(replica), *arrays, sizes=sizes)

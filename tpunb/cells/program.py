@@ -322,7 +322,7 @@ def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[st
 def _warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> None:
     """Warns of calls that draw a random number by Python or NumPy, once for each line."""
     registry: dict[Any, Any] = {}  # of this trace: the next one draws other numbers
-    for node in (inner for statement in cell.body for inner in ast.walk(statement)):
+    for node in cell.nodes:
         if not isinstance(node, ast.Call):
             continue
         function = value_of(node.func, namespace, (ModuleType, *_GENERATORS))

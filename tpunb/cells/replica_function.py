@@ -54,7 +54,7 @@ def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[
         line = raw[number - 1]
         raw[number - 1] = line[:start] + insert.encode("utf-8") + line[end:]
     lines = [line.decode("utf-8") for line in raw]
-    kept = _inside_strings(cell.body)
+    kept = _inside_strings(cell)
     header = f"def {NAME}(*, {', '.join([*parameters, RECORDER])}):"
     body = [
         line if number in kept else f" {_RESET.sub('', line)}"
@@ -154,10 +154,10 @@ def _note(name: str) -> str:
     return f"{RECORDER}.note({name!r}, {name})"
 
 
-def _inside_strings(body: list[ast.stmt]) -> set[int]:
+def _inside_strings(cell: CellSource) -> set[int]:
     """The lines that begin inside a string: indenting them would change it."""
     inside: set[int] = set()
-    for node in (found for statement in body for found in ast.walk(statement)):
+    for node in cell.nodes:
         text = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
         if text or isinstance(node, ast.JoinedStr) or type(node).__name__ == "TemplateStr":
             assert node.end_lineno is not None  # type: ignore[attr-defined]

@@ -36,13 +36,6 @@ class Timings:
     trace: float | None
     step: float
 
-    @classmethod
-    def of(cls, started: float, ended: float, traced_at: float | None) -> Timings:
-        """From the times of the beginning, the end and, if there was one, the end of the trace."""
-        if traced_at is None:
-            return cls(None, ended - started)
-        return cls(traced_at - started, ended - traced_at)
-
 
 @dataclasses.dataclass(frozen=True)
 class CellResult:
@@ -135,7 +128,7 @@ class CellRunner:
             program, captured, reason = self.programs.find(cell, outputs, namespace)
             tensors, record, traced = self.programs.execute(program, captured)
         ended = time.perf_counter()
-        traced_at = program.traced_at if traced else None
+        trace = program.traced_at - started if traced else None
         values = record.values(tensors)
         value = values.pop(LAST, None)
         return CellResult(
@@ -145,7 +138,7 @@ class CellRunner:
             trace_reason=reason if traced else None,
             quiet=cell.quiet,
             withheld=tuple(name for name in record.withheld if name != LAST),
-            timings=Timings.of(started, ended, traced_at),
+            timings=Timings(trace, ended - started - (trace or 0.0)),
         )
 
     def check(self, source: str, namespace: dict[str, Any], **options: Any) -> CheckReport:

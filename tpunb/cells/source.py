@@ -66,10 +66,15 @@ class StepSource:
         """The names among `PROVIDED` that the cell reads."""
         return tuple(n for n in PROVIDED if n in self.names.reads or n in self.later)
 
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All that its statements consist of."""
+        return [node for statement in self.body for node in ast.walk(statement)]
+
     def first_line(self, number: int) -> int:
         """The line on which the statement begins that a line belongs to."""
         found = number
-        for node in (inner for statement in self.body for inner in ast.walk(statement)):
+        for node in self.nodes:
             if not isinstance(node, ast.stmt) or isinstance(node, ast.Match):
                 continue
             if hasattr(node, "body"):
@@ -81,8 +86,7 @@ class StepSource:
     @functools.cached_property
     def unconvertible(self) -> ast.NamedExpr | ast.Match | None:
         """The first `:=` or `match`: AutoGraph converts no function that has one."""
-        nodes = (node for statement in self.body for node in ast.walk(statement))
-        found = [node for node in nodes if isinstance(node, (ast.NamedExpr, ast.Match))]
+        found = [node for node in self.nodes if isinstance(node, (ast.NamedExpr, ast.Match))]
         return min(found, key=lambda node: node.lineno, default=None)
 
     def line(self, number: int) -> str:
