@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections import deque
@@ -37,13 +36,6 @@ class _Mark(NamedTuple):
     ends: bool
 
 
-class _Reached(NamedTuple):
-    """A metric's progress in its epoch: its weight, and its mean so far."""
-
-    weight: float = 0.0
-    mean: float = 0.0
-
-
 class BatchValues:
     """Turns what Keras logs within an epoch into the values of its batches.
 
@@ -69,7 +61,10 @@ class BatchValues:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._own_step = not _is_of_keras(getattr(type(model), "train_step", None))
-        self.of_one_replica = _logs_of_one_replica(model)
+        # Keras 3 logs the first of several replicas.
+        roots = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+        strategy = getattr(model, "distribute_strategy", None)
+        self.of_one_replica = "keras" in roots and getattr(strategy, "num_replicas_in_sync", 1) > 1
         self._metrics: list[Any] = []
         self._places: dict[int, int] = {}
         self._read: Callable[[], Any] | None = None
@@ -89,7 +84,7 @@ class BatchValues:
         self._first = self._step = step
         self._rows: deque[Row] = deque()
         self._marks: deque[_Mark] = deque()
-        self._reached: dict[str, _Reached] = {}
+        self._reached: dict[str, tuple[float, float]] = {}  # the weight and the mean so far
 
     @property
     def marked(self) -> bool:
@@ -104,14 +99,13 @@ class BatchValues:
             ends: Whether the epoch may have ended there, with a smaller batch.
         """
         if self._read is None:
-            self._metrics = list(_flat(self._model))
-            self._places = {id(metric): place for place, metric in enumerate(self._means)}
-            self._read = _reader(self._model, self._means)
+            for metric in getattr(self._model, "metrics", None) or ():
+                inner = getattr(metric, "metrics", None)
+                self._metrics += inner if isinstance(inner, list) and inner else [metric]
+            means = [metric for metric in self._metrics if _is_mean(metric)]
+            self._places = {id(metric): place for place, metric in enumerate(means)}
+            self._read = _reader(self._model, means)
         self._marks.append(_Mark(step, self._read(), ends or step is None))
-
-    @property
-    def _means(self) -> list[Any]:
-        return [metric for metric in self._metrics if _is_mean(metric)]
 
     def add(self, rows: Sequence[Row]) -> None:
         """Adds what executions have logged, in their order."""
@@ -127,22 +121,23 @@ class BatchValues:
         values: dict[int, dict[str, float]] = {}
         if self._read is not None and not self._places:
             all_rows = True  # there are no means, and nothing to wait for
-        while self._marks and (all_rows or self._has_rows_of(self._marks[0])):
+        while self._marks:
+            step, last = self._marks[0].step, self._rows[-1][0] if self._rows else self._step
+            if not all_rows and (step is None or last < step):
+                break
             self._take_block(self._marks.popleft(), values)
         if all_rows and self._rows:
             self._take_block(_Mark(None, None, ends=True), values)
         return sorted(values.items())
-
-    def _has_rows_of(self, mark: _Mark) -> bool:
-        last = self._rows[-1][0] if self._rows else self._step
-        return mark.step is not None and last >= mark.step
 
     def _take_block(self, mark: _Mark, values: dict[int, dict[str, float]]) -> None:
         """Moves the rows until a mark to the values that they make."""
         rows = []
         while self._rows and (mark.step is None or self._rows[0][0] <= mark.step):
             rows.append(self._rows.popleft())
-        sums = None if mark.sums is None else _on_host(mark.sums)
+        sums = mark.sums
+        if sums is not None:
+            sums = sums.numpy() if hasattr(sums, "numpy") else np.asarray(sums)
         for name in dict.fromkeys(name for _, logs in rows for name in logs):
             self.logged.add(name)
             block = [(step, logs[name]) for step, logs in rows if name in logs]
@@ -166,7 +161,11 @@ class BatchValues:
         total, count = map(float, sums[place])
         mean = total / count if count else 0.0
         step, logged = block[-1]
-        if (not self.of_one_replica or not count) and not _is_same(mean, logged):
+        # What is not finite may be the same, and in 32 bits not more digits than these are.
+        is_same = not (math.isfinite(mean) and math.isfinite(logged)) or math.isclose(
+            mean, logged, rel_tol=_SAME, abs_tol=1e-12
+        )
+        if (not self.of_one_replica or not count) and not is_same:
             self._as_logged.add(name)  # the metric is there, and something else is logged
         if name in self._as_logged:
             return block
@@ -186,18 +185,18 @@ class BatchValues:
             count: The weight behind the last one; NaN where it is not known.
             ends: Whether the block may end with a smaller batch.
         """
-        before, done = self._reached.get(name, _Reached()), self._step
+        (before, mean_before), done = self._reached.get(name, (0.0, 0.0)), self._step
         steps = [step for step, _ in block]
-        weights = self._weights(name, steps, count - before.weight, ends=ends)
+        weights = self._weights(name, steps, count - before, ends=ends)
         finest = math.ceil((steps[-1] - self._first) * _BLUR)
-        reached = before.weight
+        reached = before
         for (step, mean), weight in zip(block, weights, strict=True):
             reached += weight
             if weight and (step - done >= finest or step == steps[-1]):
-                share = before.weight / (reached - before.weight)
-                yield step, mean + (mean - before.mean) * share if share else mean
-                before, done = _Reached(reached, mean), step
-        self._reached[name] = before
+                share = before / (reached - before)
+                yield step, mean + (mean - mean_before) * share if share else mean
+                before, mean_before, done = reached, mean, step
+        self._reached[name] = before, mean_before
 
     def _weights(self, name: str, steps: list[int], gained: float, *, ends: bool) -> list[float]:
         """The weight of each of several rows; zero for those that the last one stands for."""
@@ -228,13 +227,6 @@ class BatchValues:
         return self._named[name]
 
 
-def _flat(model: Any) -> Iterator[Any]:
-    """A model's metrics, and those that these contain."""
-    for metric in getattr(model, "metrics", None) or ():
-        inner = getattr(metric, "metrics", None)
-        yield from inner if isinstance(inner, list) and inner else [metric]
-
-
 def _is_mean(metric: Any) -> bool:
     """Returns whether what a metric logs is its total by its count."""
     if not (hasattr(metric, "total") and hasattr(metric, "count")):
@@ -247,49 +239,28 @@ def _is_of_keras(thing: Any) -> bool:
     return str(getattr(thing, "__module__", "")).partition(".")[0] in ("keras", "tf_keras")
 
 
-def _logs_of_one_replica(model: Any) -> bool:
-    """Returns whether batches are logged for one of several replicas, as Keras 3 does."""
-    strategy = getattr(model, "distribute_strategy", None)
-    roots = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
-    return "keras" in roots and getattr(strategy, "num_replicas_in_sync", 1) > 1
-
-
-def _is_same(one: float, other: float) -> bool:
-    """Returns whether two numbers are the same as far as 32 bits go; what is not finite may be."""
-    if not (math.isfinite(one) and math.isfinite(other)):
-        return True
-    return math.isclose(one, other, rel_tol=_SAME, abs_tol=1e-12)
-
-
 def _reader(model: Any, metrics: Sequence[Any]) -> Callable[[], Any]:
     """A function that reads the totals and the counts of metrics, in one call."""
     if not metrics:
         return lambda: None
     if is_of_jax(model):
-        return functools.partial(_read_jax, model, metrics)
+        jnp = sys.modules["jax"].numpy
+
+        def read_jax() -> Any:  # in a new array
+            pairs = [(metric.total, metric.count) for metric in metrics]
+            return jnp.stack([jnp.stack([jax_value_of(one, model) for one in p]) for p in pairs])
+
+        return read_jax
     import tensorflow as tf
 
+    def inner(variable: Any) -> Any:  # TensorFlow's, within one of Keras 3
+        value = getattr(variable, "value", variable)
+        return variable if callable(value) else value
+
     def read() -> Any:
-        pairs = [(_inner(metric.total), _inner(metric.count)) for metric in metrics]
+        pairs = [(inner(metric.total), inner(metric.count)) for metric in metrics]
         return tf.stack([[tf.cast(each, tf.float64) for each in pair] for pair in pairs])
 
     # Over several replicas it is a sum, and as a function ten times as cheap.
     function: Callable[[], Any] = tf.function(read, autograph=False)
     return function
-
-
-def _read_jax(model: Any, metrics: Sequence[Any]) -> Any:
-    """The same with the JAX backend, in a new array."""
-    jnp = sys.modules["jax"].numpy
-    pairs = [(metric.total, metric.count) for metric in metrics]
-    return jnp.stack([jnp.stack([jax_value_of(one, model) for one in pair]) for pair in pairs])
-
-
-def _on_host(sums: Any) -> Any:
-    return sums.numpy() if hasattr(sums, "numpy") else np.asarray(sums)
-
-
-def _inner(variable: Any) -> Any:
-    """TensorFlow's variable within one of Keras 3."""
-    value = getattr(variable, "value", variable)
-    return variable if callable(value) else value

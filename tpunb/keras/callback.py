@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from tpunb.display.describe.history_description import is_wanted
 from tpunb.display.live_progress import CurvesDisplay
-from tpunb.keras.learning_rates import RATE, RATE_NAMES
-from tpunb.keras.log_recorder import LogRecorder
+from tpunb.keras.log_recorder import RATE, RATE_NAMES, LogRecorder
 from tpunb.keras.stopping import TrainingGuard, callback_list
 from tpunb.training.history import History, remember_history
 from tpunb.training.stop_button import Stopped
@@ -91,7 +90,12 @@ class LiveCurves:
         if not isinstance(name, str | None):
             raise TypeError(f"the name of a run is a string, not {type(name).__name__}")
         self.name = name
-        self._metrics = None if metrics is None else _names(metrics)
+        self._metrics: tuple[str, ...] | None = None
+        if metrics is not None:
+            self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+            for each in self._metrics:
+                if not isinstance(each, str):
+                    raise TypeError(f"the name of a metric is a string, not {each!r}")
         self._per = per
         self._reset()
 
@@ -129,28 +133,22 @@ class LiveCurves:
         if history is None:
             return "no run yet"
         text = f"{history.name}: {history.state} at step {history.last_step or 0}"
-        best = self._best()
-        return f"{text}; {best}" if best else text
-
-    def _best(self) -> str:
-        history, early = self.history, self._early
-        if history is None:
-            return ""
+        early = self._early
         monitored = getattr(early, "monitor", None) or "val_loss"
         names = (monitored, "val_loss", "loss")
         name = next((each for each in names if each in history.metrics), "")
-        if not name:
-            return ""
         epoch = getattr(early, "best_epoch", None)
         if name == monitored and epoch is not None:
             step = self._epoch_ends.get(epoch)
-            kept = ", whose weights are restored" if _restores(early) else ""
-            return f"best {name} in epoch {epoch + 1} (step {step}){kept}"
+            stopped = getattr(early, "stopped_epoch", 0) > 0
+            restored = stopped and getattr(early, "restore_best_weights", False)
+            kept = ", whose weights are restored" if restored else ""
+            return f"{text}; best {name} in epoch {epoch + 1} (step {step}){kept}"
         try:
             step, value = history.best(name)
-        except ValueError:
-            return ""
-        return f"best {name} {value:.4g} at step {step}"
+        except (KeyError, ValueError):
+            return text
+        return f"{text}; best {name} {value:.4g} at step {step}"
 
     # What Keras sets.
     def set_params(self, params: dict[str, Any] | None) -> None:
@@ -176,6 +174,8 @@ class LiveCurves:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts a run, and shows its curves where widgets can run."""
+        from tpunb.connection.connection import latest_connection
+
         self._abandon()
         owner = callback_list(self, sys._getframe(1))
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
@@ -189,19 +189,19 @@ class LiveCurves:
         callbacks = getattr(owner, "callbacks", None) or ()
         self._early = next((each for each in callbacks if hasattr(each, "stopped_epoch")), None)
         rate = self._metrics is not None and RATE in self._metrics
-        self._warned = False
-        self._fit = _Fit(
-            LogRecorder(history, self.model, self.params, self._per, rate=rate),
-            CurvesDisplay(self.runs, self._metrics, _link(), awaited=self._awaited()),
-            TrainingGuard(owner, self._abandon, self._overdue),
-        )
-
-    def _awaited(self) -> list[str]:
-        """The metrics that will come, as far as the model knows them before its first batch."""
+        # The metrics that will come, as far as the model knows them before its first batch.
         known = self._metrics
         if known is None:
             known = getattr(self.model, "metrics_names", None) or ()
-        return [name for name in known if isinstance(name, str)]
+        awaited = [name for name in known if isinstance(name, str)]
+        connection = latest_connection()
+        link = connection.link if connection is not None else ""
+        self._warned = False
+        self._fit = _Fit(
+            LogRecorder(history, self.model, self.params, self._per, rate=rate),
+            CurvesDisplay(self.runs, self._metrics, link, awaited=awaited),
+            TrainingGuard(owner, self._abandon, self._overdue),
+        )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Finds the step at which the epoch begins."""
@@ -307,15 +307,6 @@ class LiveCurves:
             )
 
 
-def _names(metrics: Iterable[str]) -> tuple[str, ...]:
-    """Names of metrics, checked."""
-    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a metric is a string, not {name!r}")
-    return names
-
-
 def _notes(model: Any) -> dict[str, str]:
     """Notes about this training; there may be some before its first step."""
     if "tensorflow" not in sys.modules:
@@ -326,14 +317,6 @@ def _notes(model: Any) -> dict[str, str]:
     if fit_notes.LOST not in notes and (lost := fit_notes.lost_variables(model)):
         notes[fit_notes.LOST] = lost
     return notes
-
-
-def _link() -> str:
-    """The link of the open connection's live displays; empty without a connection."""
-    from tpunb.connection.connection import latest_connection
-
-    connection = latest_connection()
-    return connection.link if connection is not None else ""
 
 
 def _account(curves: LogRecorder, *, half_done: bool = False) -> str:
@@ -348,9 +331,3 @@ def _account(curves: LogRecorder, *, half_done: bool = False) -> str:
         f"and the history its curves; fit(..., initial_epoch={epoch}) continues with "
         f"epoch {epoch + 1}."
     )
-
-
-def _restores(early: Any) -> bool:
-    """Returns whether early stopping has brought the best weights back."""
-    stopped = getattr(early, "stopped_epoch", 0) > 0
-    return stopped and bool(getattr(early, "restore_best_weights", False))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import sys
 import time
 import warnings
@@ -13,12 +15,19 @@ from typing import Any
 import numpy as np
 
 from tpunb.keras.batch_values import BatchValues
-from tpunb.keras.learning_rates import RATE_NAMES, LearningRates
 from tpunb.training.history import History
+from tpunb.virtual.keras_internals import is_of_jax, jax_value_of, learning_rate_of
 
 _INTERVAL = 0.1
 _WAIT_SECONDS = 5.0
 _ADVICE = "a smaller learning rate or clipped gradients may help"
+
+RATE = "learning_rate"
+RATE_NAMES = (RATE, "lr")
+"""The names under which callbacks of Keras log the rate; ours is exact to the step."""
+
+_SELDOM = 100
+_AT_LEAST = 10
 
 Logs = Mapping[str, Any]
 
@@ -117,7 +126,13 @@ class LogRecorder:
         if self._steps is None and self._epochs and self.done > self._base:
             length = self.done - self._base
             self.history.total_steps = self.done + (self._epochs - self.epoch - 1) * length
-        self._append(self.done, self._of_epoch(_numbers(_flat(logs))))
+        numbers = _numbers(_flat(logs))
+        # A mean over the epoch is not a batch's value.
+        per_batch = self._values.drawn if self._per != "epoch" else frozenset()
+        kept = numbers.keys() - per_batch
+        if self._per == "batch":
+            kept &= self._values.logged
+        self._append(self.done, {name: numbers[name] for name in numbers if name in kept})
         self._base = self.done
         return self.done
 
@@ -148,20 +163,12 @@ class LogRecorder:
         for step, numbers in self._values.take(all_rows=all_rows):
             self._append(step, numbers)
 
-    def _of_epoch(self, numbers: dict[str, float]) -> dict[str, float]:
-        """An epoch's numbers that no batch has: a mean over the epoch is not a batch's value."""
-        per_batch = self._values.drawn if self._per != "epoch" else frozenset()
-        kept = set(numbers) - per_batch
-        if self._per == "batch":
-            kept &= self._values.logged
-        return {name: numbers[name] for name in numbers if name in kept}
-
     def _next_rows(self) -> list[tuple[int, Logs]]:
         """The last step and the logs of executions, as far as they follow without a gap."""
         waiting = self._waiting
         while self.arrived:
             waiting.append(self.arrived.popleft())
-        waiting.sort(key=_batch)
+        waiting.sort(key=operator.itemgetter(0))
         size = getattr(self._model, "steps_per_execution", 1)
         more = size - 1 if isinstance(size, int) else 0
         most = sys.maxsize if self._steps is None else self._steps - 1
@@ -180,28 +187,19 @@ class LogRecorder:
 
     def _append(self, step: int, numbers: dict[str, float]) -> None:
         self.history.append(step, numbers)
-        if not (self._nonfinite or all(map(isfinite, numbers.values()))):
-            self._warn_of_nonfinite(step, numbers)
-
-    def _warn_of_nonfinite(self, step: int, numbers: Mapping[str, float]) -> None:
-        for name, value in numbers.items():
-            if not isfinite(value):
-                self._nonfinite = True
-                kind = "NaN" if isnan(value) else "infinite"
-                # What was seen is the likely cause; what was so at the start comes first.
-                known = [self.history.notes.get(one) for one in ("lost-variables", "empty-share")]
-                advice = next(filter(None, known), _ADVICE)
-                warnings.warn(
-                    f"{name!r} is {kind} at step {step} of {self.history.name}, for the first "
-                    f"time: {advice}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-                return
-
-
-def _batch(item: tuple[int, Logs]) -> int:
-    return item[0]
+        name = next((name for name, value in numbers.items() if not isfinite(value)), None)
+        if name is not None and not self._nonfinite:
+            self._nonfinite = True
+            kind = "NaN" if isnan(numbers[name]) else "infinite"
+            # What was seen is the likely cause; what was so at the start comes first.
+            known = [self.history.notes.get(one) for one in ("lost-variables", "empty-share")]
+            advice = next(filter(None, known), _ADVICE)
+            warnings.warn(
+                f"{name!r} is {kind} at step {step} of {self.history.name}, for the first "
+                f"time: {advice}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 def _flat(logs: Logs) -> Iterator[tuple[str, Any]]:
@@ -232,18 +230,82 @@ def _fetched(rows: Sequence[tuple[int, Logs]]) -> Sequence[tuple[int, Logs]]:
 
 def _numbers(items: Iterable[tuple[str, Any]]) -> dict[str, float]:
     """The logs that are a single number, without the rate."""
-    found = {
-        name: value if type(value) is float else _number(value)
-        for name, value in items
-        if name not in RATE_NAMES
-    }
-    return {name: number for name, number in found.items() if number is not None}
+    found: dict[str, float] = {}
+    for name, value in items:
+        if name in RATE_NAMES:
+            continue
+        if type(value) is float:
+            found[name] = value
+            continue
+        with contextlib.suppress(TypeError, ValueError):
+            array = np.asarray(value.numpy() if callable(getattr(value, "numpy", None)) else value)
+            if array.size == 1:
+                found[name] = float(array.reshape(-1)[0])
+    return found
 
 
-def _number(value: Any) -> float | None:
-    """A number of Python from anything that is one number, else None."""
+class LearningRates:
+    """Records the learning rate at each epoch's start, and between.
+
+    A sample costs a transfer from the device, and computing a schedule. So there are ten
+    in a short training, and one every hundred steps in a long one.
+
+    Args:
+        history: Where to; nothing is recorded while the rate stays what it was.
+        model: The model whose optimizer has the rate.
+        steps: How many steps an epoch has, if known.
+        epochs: How many epochs there are, if known.
+        always: Whether to record a rate that does not change.
+
+    Attributes:
+        next_step: The first step at which to sample again.
+    """
+
+    def __init__(
+        self, history: History, model: Any, steps: int | None, epochs: int | None, *, always: bool
+    ) -> None:
+        self._history = history
+        self._model = model
+        total = (steps or 0) * (epochs or 0)
+        self._stride = max(1, min(_SELDOM, total // _AT_LEAST)) if total else _SELDOM
+        self.next_step = 0
+        self._seen: list[tuple[int, float]] = []
+        self._changes = always
+
+    def begin_epoch(self) -> None:
+        """Makes the next sample one."""
+        self.next_step = 0
+
+    def sample(self, step: int) -> None:
+        """Samples the rate with which the next step is done."""
+        self.next_step = step + self._stride
+        rate = _rate_of(getattr(self._model, "optimizer", None), self._model)
+        if rate is None:
+            return
+        self._seen.append((step, rate))
+        self._changes = self._changes or rate != self._seen[0][1]
+        if self._changes:
+            for each in self._seen:
+                self._history.append(each[0], {RATE: each[1]})
+            self._seen = self._seen[-1:]
+
+
+def _rate_of(optimizer: Any, model: Any) -> float | None:
+    """An optimizer's rate for its next step; None if it has none."""
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner  # what scales the loss is around it
     try:
-        array = np.asarray(value.numpy() if callable(getattr(value, "numpy", None)) else value)
-        return float(array.reshape(-1)[0]) if array.size == 1 else None
-    except (TypeError, ValueError):
+        if is_of_jax(model):
+            rate = learning_rate_of(optimizer)
+            if not callable(rate):
+                return float(jax_value_of(rate, model))
+            return float(rate(jax_value_of(optimizer.iterations, model)))
+        rate = optimizer.learning_rate
+        if hasattr(optimizer, "_current_learning_rate"):
+            # Of a schedule tf_keras has the rate of the last step only.
+            rate = learning_rate_of(optimizer)
+        if callable(rate):
+            rate = rate(optimizer.iterations)
+        return float(np.asarray(rate.numpy() if hasattr(rate, "numpy") else rate))
+    except (AttributeError, TypeError, ValueError):
         return None

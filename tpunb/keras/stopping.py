@@ -38,13 +38,18 @@ class TrainingGuard:
     def __init__(
         self, owner: Any, abandon: Callable[[], None], overdue: Callable[[], BaseException]
     ) -> None:
+        # Whether the notebook's cell makes TensorFlow's calls stoppable.
+        stoppable = sys.modules.get("tpunb.virtual.stoppable")
+        can_cancel = stoppable is not None and stoppable.is_entered()
         self.button = StopButton(
             self._is_running,
-            grace=_GRACE if _can_cancel() else None,
+            grace=_GRACE if can_cancel else None,
             may_cut=self._is_between_callbacks,
             overdue=overdue,
         )
-        self._owner = weakref.ref(owner) if owner is not None else None
+        self._owner: Callable[[], Any] = lambda: None
+        if owner is not None:
+            self._owner = weakref.ref(owner)
         self._abandon = abandon
         self._events: Any = None
         # A cell may end before a training in the background does.
@@ -68,13 +73,12 @@ class TrainingGuard:
     @property
     def callbacks(self) -> list[Any]:
         """The callbacks of the training."""
-        owner = self._owner() if self._owner is not None else None
-        return list(getattr(owner, "callbacks", None) or ())
+        return list(getattr(self._owner(), "callbacks", None) or ())
 
     @property
     def keras_history(self) -> Any:
         """The object that `fit` would return; None where it is not known."""
-        return getattr(self._owner() if self._owner is not None else None, "_history", None)
+        return getattr(self._owner(), "_history", None)
 
     def _on_cell_end(self, _: Any = None) -> None:
         # A cell may run another one.
@@ -82,23 +86,17 @@ class TrainingGuard:
             self._abandon()
 
     def _is_running(self, frame: FrameType | None) -> bool:
-        owner = self._owner() if self._owner is not None else None
+        owner = self._owner()
         return owner is not None and any(
             value is owner for each in _callers(frame) for value in list(each.f_locals.values())
         )
 
     def _is_between_callbacks(self, frame: FrameType | None) -> bool:
-        owner = self._owner() if self._owner is not None else None
+        owner = self._owner()
         return not any(
             each.f_code.co_name.startswith("on_") and each.f_locals.get("self") is owner
             for each in _callers(frame)
         )
-
-
-def _can_cancel() -> bool:
-    """Returns whether the notebook's cell makes TensorFlow's calls stoppable."""
-    stoppable = sys.modules.get("tpunb.virtual.stoppable")
-    return stoppable is not None and stoppable.is_entered()
 
 
 def callback_list(callback: Any, frame: FrameType | None) -> Any:
