@@ -7,7 +7,7 @@ display must not touch the user's figures, backend or style.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -50,27 +50,35 @@ def ascii_text(text: str) -> str:
 class Canvas:
     """A figure with one axis that covers it, one unit a pixel, y downwards.
 
+    Args:
+        width: In pixels.
+        height: The same; it can be set when everything is drawn.
+
     Attributes:
-        axes: Matplotlib's axes, for what has no method here.
         figure: Matplotlib's figure.
         width: In pixels.
         height: In pixels.
     """
 
-    def __init__(self, width: float, height: float) -> None:
+    def __init__(self, width: float, height: float = 1) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        self.width, self.height = round(width), round(height)
-        self.figure = Figure(
-            figsize=(self.width / DPI, self.height / DPI), dpi=DPI, facecolor="none"
-        )
+        self.width = round(width)
+        self.figure = Figure(dpi=DPI, facecolor="none")
         self._agg: Any = FigureCanvasAgg(self.figure)
-        self.axes: Any = self.figure.add_axes((0, 0, 1, 1))
-        self.axes.set_axis_off()
-        self.axes.set_xlim(0, self.width)
-        self.axes.set_ylim(self.height, 0)
-        self.axes.set_autoscale_on(False)
+        self._axes: Any = self.figure.add_axes((0, 0, 1, 1))
+        self._axes.set_axis_off()
+        self._axes.set_autoscale_on(False)
+        self._axes.set_xlim(0, self.width)
+        self._placed: list[tuple[Any, tuple[float, float, float, float]]] = []
+        self.set_height(height)
+
+    def set_height(self, height: float) -> None:
+        """Makes the page as high as needed; what is drawn stays at its distance from the top."""
+        self.height = round(height)
+        self.figure.set_size_inches(self.width / DPI, self.height / DPI)
+        self._axes.set_ylim(self.height, 0)
 
     def text(
         self,
@@ -86,7 +94,7 @@ class Canvas:
         down: Literal["top", "center", "baseline"] = "top",
     ) -> None:
         """Writes text, of a size in pixels; a dollar sign starts no mathematics."""
-        self.axes.text(
+        self._axes.text(
             x,
             y,
             text,
@@ -114,12 +122,14 @@ class Canvas:
     ) -> None:
         """Draws boxes of one size with rounded corners in one go."""
         from matplotlib.collections import PathCollection
+        from matplotlib.patches import BoxStyle
         from matplotlib.transforms import Affine2D
 
+        outline = BoxStyle.Round(pad=0, rounding_size=min(radius, *(side / 2 for side in size)))
         collection = PathCollection(
-            [_rounded(*size, radius)],
+            [outline(0, 0, *size, 1)],
             offsets=corners,
-            offset_transform=self.axes.transData,
+            offset_transform=self._axes.transData,
             facecolors=fills,
             edgecolors=edges,
             linewidths=line * POINTS,
@@ -127,11 +137,11 @@ class Canvas:
         )
         # The path is in pixels with y downwards; the offset places its top left corner.
         collection.set_transform(Affine2D().scale(1, -1))
-        self.axes.add_collection(collection, autolim=False)
+        self._axes.add_collection(collection, autolim=False)
 
     def lines(
         self,
-        ends: list[tuple[tuple[float, float], tuple[float, float]]],
+        ends: Sequence[tuple[tuple[float, float], tuple[float, float]]],
         *,
         colour: str,
         width: float = 1.5,
@@ -142,7 +152,7 @@ class Canvas:
         from matplotlib.collections import LineCollection
 
         style: Any = (0, (1.5, 1.2)) if dashed else "solid"
-        self.axes.add_collection(
+        self._axes.add_collection(
             LineCollection(
                 ends,
                 colors=colour,
@@ -156,28 +166,18 @@ class Canvas:
     def image(self, pixels: Any, box: tuple[float, float, float, float], layer: float = 1) -> None:
         """Draws an array of colours into a box of left, top, width, height."""
         left, top, width, height = box
-        self.axes.imshow(
+        self._axes.imshow(
             pixels,
             extent=(left, left + width, top + height, top),
             aspect="auto",
             interpolation="nearest",
             zorder=layer,
         )
-        # imshow sets the limits to the image's.
-        self.axes.set_xlim(0, self.width)
-        self.axes.set_ylim(self.height, 0)
 
     def new_axes(self, box: tuple[float, float, float, float]) -> Any:
         """Matplotlib's own axes, in a box of left, top, width, height."""
-        left, top, width, height = box
-        axes = self.figure.add_axes(
-            (
-                left / self.width,
-                1 - (top + height) / self.height,
-                width / self.width,
-                height / self.height,
-            )
-        )
+        axes: Any = self.figure.add_axes((0, 0, 1, 1))
+        self._placed.append((axes, box))
         axes.set_facecolor("none")
         axes.tick_params(which="both", length=0, labelsize=10.5 * POINTS, labelcolor=INK, pad=4)
         return axes
@@ -190,6 +190,9 @@ class Canvas:
         """
         from PIL import Image
 
+        for axes, (left, top, width, height) in self._placed:
+            corner = left / self.width, 1 - (top + height) / self.height
+            axes.set_position((*corner, width / self.width, height / self.height))
         self._agg.draw()
         image = Image.fromarray(np.ascontiguousarray(self._agg.buffer_rgba()))
         if palette:
@@ -200,7 +203,7 @@ class Canvas:
 
 
 @contextmanager
-def new_canvas(width: float, height: float) -> Iterator[Canvas]:
+def new_canvas(width: float, height: float = 1) -> Iterator[Canvas]:
     """A canvas in our style, whatever the user's is."""
     import matplotlib as mpl
 
@@ -208,11 +211,3 @@ def new_canvas(width: float, height: float) -> Iterator[Canvas]:
         mpl.rcdefaults()
         mpl.rcParams["font.family"] = ["DejaVu Sans"]
         yield Canvas(width, height)
-
-
-def _rounded(width: float, height: float, radius: float) -> Any:
-    """The outline of a box from its corner at the origin."""
-    from matplotlib.patches import BoxStyle
-
-    corner = min(radius, width / 2, height / 2)
-    return BoxStyle.Round(pad=0, rounding_size=corner)(0, 0, width, height, 1)

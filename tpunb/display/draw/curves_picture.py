@@ -97,29 +97,27 @@ def curves_png(
     # Panels beside each other; four make a square.
     columns = 2 if len(panels) == 4 else max(1, min(len(panels), 3))
     across = 2 if columns == 1 else 1
-    rows = [panels[begin : begin + columns] for begin in range(0, len(panels), columns)]
-    legends = [
-        max(math.ceil(len(panel.lines) / across) for panel in row) * _LEGEND_LINE for row in rows
-    ]
-    notes = [line for note in description.notes for line in textwrap.wrap(note, _NOTE_CHARACTERS)]
-    noted = len(notes) * _LEGEND_LINE + (8 if notes else 0)
-    beside = 24 + _PLOT_HEIGHT + 52  # what a panel has beside its legend
-    with new_canvas(_WIDTH, _MARGIN + 42 + noted + sum(legends) + len(rows) * beside) as canvas:
+    width = (_WIDTH - 2 * _MARGIN - (columns - 1) * _GAP) / columns
+    with new_canvas(_WIDTH) as canvas:
         title, facts = ascii_text(_title(description)), " · ".join(_facts(description))
         canvas.text(_MARGIN, _MARGIN - 6, title, size=19, bold=True)
         canvas.text(_MARGIN, _MARGIN + 19, facts or "waiting for the first step")
-        for number, line in enumerate(notes):
-            at = _MARGIN + 42 + number * _LEGEND_LINE
-            canvas.text(_MARGIN, at, ascii_text(line), size=11, colour=HOST_COLOURS[1])
-        width = (_WIDTH - 2 * _MARGIN - (columns - 1) * _GAP) / columns
-        top = _MARGIN + 46.0 + noted
-        for row, legend in zip(rows, legends, strict=True):
+        top = _MARGIN + 42.0
+        for note in description.notes:
+            for line in textwrap.wrap(note, _NOTE_CHARACTERS):
+                canvas.text(_MARGIN, top, ascii_text(line), size=11, colour=HOST_COLOURS[1])
+                top += _LEGEND_LINE
+        top += 12 if description.notes else 4
+        for begin in range(0, len(panels), columns):
+            row = panels[begin : begin + columns]
+            legend = max(math.ceil(len(panel.lines) / across) for panel in row) * _LEGEND_LINE
             for number, panel in enumerate(row):
                 left = _MARGIN + number * (width + _GAP)
                 drawing = _Panel(canvas, panel, width, several)
                 drawing.legend(left, top, across)
                 drawing.draw(left, top + 24 + legend, scale, smoothing / 100, spread)
-            top += legend + beside
+            top += 24 + legend + _PLOT_HEIGHT + 52
+        canvas.set_height(top - 4)
         return canvas.png()
 
 
