@@ -100,10 +100,8 @@ def _bracketed(values: Any) -> str:
 
 
 _MAX_ROWS = 64
-_WIDTH = 100
-
-
 _MAX_SECTIONS = 16
+_WIDTH = 100
 
 
 def replicas_text(description: ReplicaValuesDescription) -> str:
@@ -121,45 +119,30 @@ def replicas_text(description: ReplicaValuesDescription) -> str:
 
 
 def _section_lines(section: Section, *, alone: bool) -> list[str]:
-    title = section_title(section, alone=alone)
-    if not section.distributed:
-        return _clipped([title, f"  {_value_line(section.values[0], same=True)}"])
+    lines = [section_title(section, alone=alone)]
     same = len({(value.dtype, value.shape) for value in section.values}) == 1
-    if section.all_equal:
-        return _clipped([title, f"  {_value_line(section.values[0], same=True)}"])
     digits = len(str(max(map(section.replica, range(len(section.values))))))
-    rows = [
-        f"  replica {section.replica(replica):>{digits}}  {_value_line(value, same=same)}"
-        for replica, value in enumerate(section.values[:_MAX_ROWS])
-    ]
-    more = len(section.values) - len(rows)
-    if more > 0:
-        rows.append(f"  {and_more(more)}")
-    return _clipped([title, *rows])
-
-
-def _value_line(value: ReplicaValue, *, same: bool) -> str:
-    single = value.shape == () or value.shape is None
-    parts = ["" if same else f"{value.dtype} {shape_phrase(value.shape)}".strip()]
-    parts.append(shortened_between(nested_values(value), 60, ", "))
-    # The statistics of a single number are the number.
-    parts.append("" if single else statistics_phrase(value))
-    parts.append("" if single else nonfinite_phrase(value.statistics))
-    return "  ".join(part for part in parts if part)
-
-
-def _clipped(lines: list[str]) -> list[str]:
+    labelled = section.distributed and not section.all_equal
+    for replica, value in enumerate(section.values[: _MAX_ROWS if labelled else 1]):
+        # The statistics of a single number are the number.
+        single = value.shape == () or value.shape is None
+        parts = (
+            f"replica {section.replica(replica):>{digits}}" if labelled else "",
+            "" if same or not labelled else f"{value.dtype} {shape_phrase(value.shape)}".strip(),
+            shortened_between(nested_values(value), 60, ", "),
+            "" if single else statistics_phrase(value),
+            "" if single else nonfinite_phrase(value.statistics),
+        )
+        lines.append("  " + "  ".join(filter(None, parts)))
+    if labelled and len(section.values) > _MAX_ROWS:
+        lines.append(f"  {and_more(len(section.values) - _MAX_ROWS)}")
     return [
         shortened_between(line.rstrip(), _WIDTH - 2, "  ", ", ") for line in lines if line.strip()
     ]
 
 
 _MONO = "font-family:monospace;white-space:pre;margin:0"
-
-
 _DIFFERENT = f"background:{ORANGE}"
-
-
 _NONFINITE = "background:rgba(204,51,119,.35)"
 
 
@@ -183,42 +166,32 @@ def _section(section: Section, *, alone: bool) -> str:
     labelled = section.distributed and not section.all_equal
     statistics = any(value.statistics is not None and value.shape != () for value in shown)
     flagged = any(nonfinite_phrase(value.statistics) for value in shown)
-    rows = []
-    for replica, value in enumerate(shown):
-        reference = section.values[0] if section.differs[replica] else None
-        cells = [f"replica {section.replica(replica)}"] if labelled else []
-        cells += [_values(value, reference), shape_phrase(value.shape), value.dtype]
-        cells += _statistics_cells(value) if statistics else []
-        cells += [_flags(value)] if flagged else []
-        rows.append(cells)
-    head = _head(labelled=labelled, statistics=statistics, flagged=flagged)
-    more = len(section.values) - len(shown)
-    note = block(and_more(more)) if more and not section.all_equal else ""
-    return f"{block(title)}{scrolled(table(rows, head=head, named=labelled))}{note}"
-
-
-def _head(*, labelled: bool, statistics: bool, flagged: bool) -> list[str]:
-    return [
+    head = [
         *([""] if labelled else []),
         *("values", "shape", "dtype"),
         *(("min", "mean", "max", "std") if statistics else ()),
         *(["not finite"] if flagged else []),
     ]
-
-
-def _statistics_cells(value: ReplicaValue) -> list[str]:
-    if value.statistics is None:
-        return [""] * 4
-    one = value.statistics
-    if value.dtype == "bool":
-        share = "" if one.mean is None else number_text(one.mean)
-        return ["", share, "", ""]
-    return [number_text(n) for n in (one.minimum, one.mean, one.maximum, one.deviation)]
-
-
-def _flags(value: ReplicaValue) -> Markup:
-    text = escaped(nonfinite_phrase(value.statistics))
-    return Markup(f'<span style="{_NONFINITE}">{text}</span>' if text else "")
+    rows = []
+    for replica, value in enumerate(shown):
+        reference = section.values[0] if section.differs[replica] else None
+        cells = [f"replica {section.replica(replica)}"] if labelled else []
+        cells += [_values(value, reference), shape_phrase(value.shape), value.dtype]
+        one = value.statistics
+        if one is None:
+            numbers = [""] * 4
+        elif value.dtype == "bool":
+            numbers = ["", "" if one.mean is None else number_text(one.mean), "", ""]
+        else:
+            numbers = [number_text(n) for n in (one.minimum, one.mean, one.maximum, one.deviation)]
+        cells += numbers if statistics else []
+        if flagged:
+            text = escaped(nonfinite_phrase(one))
+            cells.append(Markup(f'<span style="{_NONFINITE}">{text}</span>' if text else ""))
+        rows.append(cells)
+    more = len(section.values) - len(shown)
+    note = block(and_more(more)) if more and not section.all_equal else ""
+    return f"{block(title)}{scrolled(table(rows, head=head, named=labelled))}{note}"
 
 
 def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:
