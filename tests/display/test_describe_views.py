@@ -183,18 +183,18 @@ def test_summaries_agree_with_numpy(dtype: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(statistics, "PIECE", 1000)
     numbers = (RANDOM.normal(size=9_999) * 50).astype(np.int64)
     array = (abs(numbers) if dtype.startswith("u") else numbers).astype(dtype)
-    found = array_summary(array)
-    assert (found.statistics.minimum, found.statistics.maximum) == (array.min(), array.max())
-    assert found.statistics.mean == pytest.approx(array.mean(dtype=np.float64), rel=1e-5)
+    found, checksum = array_summary(array)
+    assert (found.minimum, found.maximum) == (array.min(), array.max())
+    assert found.mean == pytest.approx(array.mean(dtype=np.float64), rel=1e-5)
     spread = array.std(dtype=np.float64)
-    assert found.statistics.deviation == pytest.approx(spread, rel=1e-4)
+    assert found.deviation == pytest.approx(spread, rel=1e-4)
     for place in (0, 999, 1000, 9_998):
         changed = array.copy()
         changed[place] = not changed[place] if dtype == "bool" else changed[place] + 1
-        assert array_summary(changed).checksum != found.checksum
+        assert array_summary(changed)[1] != checksum
     swapped = np.concatenate([array[:1][:0], array[1:2], array[:1], array[2:]])
     if array[0] != array[1]:
-        assert array_summary(swapped).checksum != found.checksum
+        assert array_summary(swapped)[1] != checksum
 
 
 def test_equal_elements_have_equal_checksums() -> None:
@@ -208,17 +208,17 @@ def test_flipped_signs_do_not_cancel_out() -> None:
     array = np.ones(1000, np.float32)
     array[[3, 5]] = -1
     flipped = np.ones(1000, np.float32)
-    assert array_summary(array).checksum != array_summary(flipped).checksum
+    assert array_summary(array)[1] != array_summary(flipped)[1]
 
 
 def test_tallies_of_numbers_that_overflow() -> None:
     tally = Tally()
     tally.add(np.full(100, 3e38, np.float32))
-    assert tally.mean == pytest.approx(3e38, rel=1e-6)
+    assert tally.statistics.mean == pytest.approx(3e38, rel=1e-6)
     tally.add(np.array([np.nan, np.inf, 3e38], np.float32))
     assert (tally.nans, tally.infs, tally.finite) == (1, 1, 101)
     tally.add(np.zeros(0, np.float32))
     assert tally.maximum == pytest.approx(3e38)
     huge = Tally()
     huge.add(np.array([1.7e308, 1.7e308]))
-    assert huge.mean == pytest.approx(1.7e308)
+    assert huge.statistics.mean == pytest.approx(1.7e308)

@@ -15,7 +15,7 @@ from support.topologies import assigned, described
 
 import tpunb
 from tpunb.display.describe.connection import ConnectionDescription, memory_per_core
-from tpunb.display.describe.topology_description import UNASSIGNED, host_shades, replica_shades
+from tpunb.display.describe.topology_description import UNASSIGNED, group_shades
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.errors import AcceleratorTypeError
@@ -368,7 +368,7 @@ def test_neighbouring_hosts_differ(name: str) -> None:
     topology = described(name)
     if topology.num_chips > 600:
         return
-    shades = host_shades(topology, 8)
+    shades = group_shades(topology, topology.hosts, 8)
     at = {place[:3]: host for place, host in zip(topology.coordinates, topology.hosts, strict=True)}
     for (x, y, z), host in at.items():
         for near in ((x + 1, y, z), (x, y + 1, z), (x, y, z + 1)):
@@ -378,7 +378,7 @@ def test_neighbouring_hosts_differ(name: str) -> None:
 
 def test_neighbouring_replicas_differ() -> None:
     topology = replace(described("v3-128"), replicas=tuple(range(128)), logical_devices=(0,) * 128)
-    shades = replica_shades(topology, 8)
+    shades = group_shades(topology, topology.replicas, 8)
     at = dict(zip(topology.coordinates, topology.replicas, strict=True))
     for (x, y, z, core), replica in at.items():
         for near in ((x, y, z, core + 1), (x + 1, y, z, core), (x, y + 1, z, core)):
@@ -392,4 +392,4 @@ def test_idle_cores_have_no_shade() -> None:
         replicas=(*range(12), -1, -1, -1, -1),
         logical_devices=(*[0] * 12, -1, -1, -1, -1),
     )
-    assert len(replica_shades(topology, 8)) == 12
+    assert len(group_shades(topology, topology.replicas, 8)) == 12

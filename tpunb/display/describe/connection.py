@@ -67,14 +67,19 @@ def memory_per_core(strategy: Any, description: TopologyDescription) -> tuple[in
         Bytes of each core, in the description's order.
     """
     core_of = cores_by_device(strategy, description)
-    held = [0] * description.num_cores
     # One component may be reached through several wrappers of a variable.
-    parts = {id(part): part for whole in _variables(strategy) for part in _parts(whole)}
+    parts: dict[int, Any] = {}
+    for variable in _variables(strategy):
+        for component in variable.values:
+            # Where each logical device has a copy, all of these.
+            copies = getattr(component, "variables", None)
+            for part in copies if isinstance(copies, list | tuple) else (component,):
+                parts[id(part)] = part
+    held = [0] * description.num_cores
     for part in parts.values():
         core = core_of.get(device_of(getattr(part, "device", "")))
-        if core is not None:
-            elements = part.shape.num_elements() if part.shape.rank is not None else None
-            held[core] += int((elements or 0) * part.dtype.size)
+        if core is not None and part.shape.rank is not None:
+            held[core] += int((part.shape.num_elements() or 0) * part.dtype.size)
     return tuple(held)
 
 
@@ -115,10 +120,3 @@ def _variables(strategy: Any) -> Iterator[Any]:
             known = is_distributed[kind] = base in kind.__mro__
         if known and getattr(item, "distribute_strategy", None) is strategy:
             yield item
-
-
-def _parts(variable: Any) -> Iterator[Any]:
-    """A variable's components; where each logical device has a copy, all of these."""
-    for component in variable.values:
-        copies = getattr(component, "variables", None)
-        yield from copies if isinstance(copies, list | tuple) else (component,)

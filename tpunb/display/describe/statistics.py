@@ -46,20 +46,6 @@ class Statistics:
     deviation: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySummary:
-    """Facts about all elements of an array.
-
-    Attributes:
-        statistics: Numbers about them.
-        checksum: Equal for arrays whose elements are equal, NaN included; almost
-            surely different for others.
-    """
-
-    statistics: Statistics
-    checksum: tuple[int, ...]
-
-
 @dataclass
 class Tally:
     """Accumulates the statistics of pieces.
@@ -114,20 +100,20 @@ class Tally:
         self.maximum = high if self.maximum is None else max(self.maximum, high)
         self.finite += piece.size
         self.means.append((mean, piece.size))
-        self.squares.append(_squares(piece, mean))
-
-    @property
-    def mean(self) -> float | None:
-        """The mean of the finite elements; `None` when there are none."""
-        if not self.finite:
-            return None
-        return float(math.fsum(mean * (count / self.finite) for mean, count in self.means))
+        kind, width = piece.dtype.kind, piece.dtype.itemsize
+        wide = np.float64 if width == 8 or (kind in "iu" and width == 4) else np.float32
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = np.subtract(piece, mean, dtype=wide)
+            self.squares.append(float(np.dot(apart, apart)))
 
     @property
     def statistics(self) -> Statistics:
         """The counts so far."""
+        mean = None
+        if self.finite:
+            mean = float(math.fsum(mean * (count / self.finite) for mean, count in self.means))
         spread = combined_deviation(self.means, self.squares)
-        return Statistics(self.minimum, self.mean, self.maximum, self.nans, self.infs, spread)
+        return Statistics(self.minimum, mean, self.maximum, self.nans, self.infs, spread)
 
 
 def combined_deviation(
@@ -173,11 +159,15 @@ def limits_of(statistics: Iterable[Statistics | None]) -> tuple[float, float]:
     return min(lows, default=0.0), max(highs, default=0.0)
 
 
-def array_summary(array: Array) -> ArraySummary:
-    """Statistics and checksum of an array, which is not copied.
+def array_summary(array: Array) -> tuple[Statistics, tuple[int, ...]]:
+    """Statistics and a checksum of an array, which is not copied.
 
     Args:
         array: Numbers in C order, of NumPy's dtypes or bfloat16.
+
+    Returns:
+        The statistics; and a checksum that is equal for arrays whose elements are equal, NaN
+        included, and almost surely different for others.
     """
     tally = Tally()
     checksum = _Checksum()
@@ -186,7 +176,7 @@ def array_summary(array: Array) -> ArraySummary:
         before = tally.nans
         tally.add(piece)
         checksum.add(piece, nans=tally.nans > before)
-    return ArraySummary(tally.statistics, tuple(checksum.sums))
+    return tally.statistics, tuple(checksum.sums)
 
 
 def pieces(array: Array) -> Iterator[Array]:
@@ -233,14 +223,6 @@ def _total(piece: Array) -> float | int:
     # Converting first is many times faster than a sum that converts each element.
     wide = {1: np.int32, 2: np.int64, 4: np.int64}[width]
     return int(piece.astype(wide).sum(dtype=wide))
-
-
-def _squares(piece: Array, mean: float) -> float:
-    """The sum of the squares of the distances from the mean."""
-    exact = piece.dtype.itemsize == 8 or (piece.dtype.kind in "iu" and piece.dtype.itemsize == 4)
-    with np.errstate(over="ignore", invalid="ignore"):
-        apart = np.subtract(piece, mean, dtype=np.float64 if exact else np.float32)
-        return float(np.dot(apart, apart))
 
 
 class _Checksum:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from tpunb.display.describe.statistics import (
-    ArraySummary,
     Statistics,
     combined_deviation,
     sample_of,
@@ -88,17 +87,20 @@ def variable_name(value: Any) -> str:
     return str(getattr(value, "path", value.name)).removesuffix(":0")
 
 
-def composite_kind(value: Any) -> str:
-    """`"ragged"`, `"sparse"` or `"slices"`; empty for any other value."""
+CompositeKind = Literal["ragged", "sparse", "slices"]
+
+
+def composite_kind(value: Any) -> CompositeKind | None:
+    """The kind of a composite tensor; None for any other value."""
     tf = _tensorflow()
     if tf is None:
-        return ""
-    kinds = {
-        "ragged": tf.RaggedTensor,
-        "sparse": tf.sparse.SparseTensor,
-        "slices": tf.IndexedSlices,
-    }
-    return next((kind for kind, cls in kinds.items() if isinstance(value, cls)), "")
+        return None
+    kinds: tuple[tuple[CompositeKind, Any], ...] = (
+        ("ragged", tf.RaggedTensor),
+        ("sparse", tf.sparse.SparseTensor),
+        ("slices", tf.IndexedSlices),
+    )
+    return next((kind for kind, cls in kinds if isinstance(value, cls)), None)
 
 
 def is_symbolic(tensor: Any) -> bool:
@@ -190,18 +192,20 @@ def device_counts(tensor: Any, limits: tuple[float, float], bins: int) -> Array:
     return as_array(counts)
 
 
-def device_summary(tensor: Any) -> ArraySummary:
-    """Statistics of a numeric tensor, computed on its own device.
+def device_summary(tensor: Any) -> tuple[Statistics, tuple[int, ...]]:
+    """Statistics and checksum of a numeric tensor, computed on its own device.
 
     Args:
         tensor: An eager tensor of a real dtype or bool, not empty.
 
     Returns:
-        The statistics, of which only scalars have left the device.
+        As `array_summary`; only scalars have left the device.
     """
     tf = _tensorflow()
     with tf.device(tensor.device):
-        parts = [_chunk_facts(tf, chunk) for chunk in _chunks(tf, tensor)]
+        flat = tf.reshape(tensor, [-1])
+        begins = range(0, int(flat.shape[0]), _CHUNK)
+        parts = [_chunk_facts(tf, flat[begin : begin + _CHUNK]) for begin in begins]
     finite = sum(part["finite"] for part in parts)
     held = [part for part in parts if part["finite"]]
     statistics = Statistics(
@@ -215,59 +219,39 @@ def device_summary(tensor: Any) -> ArraySummary:
             [part["squares"] for part in held],
         ),
     )
-    return ArraySummary(statistics, tuple(number for part in parts for number in part["check"]))
+    return statistics, tuple(number for part in parts for number in part["check"])
 
 
-def _chunks(tf: Any, tensor: Any) -> Iterator[Any]:
-    flat = tf.reshape(tensor, [-1])
-    for begin in range(0, int(flat.shape[0]), _CHUNK):
-        yield flat[begin : begin + _CHUNK]
-
-
-def _chunk_facts(tf: Any, chunk: Any) -> dict[str, Any]:
+def _chunk_facts(tf: Any, values: Any) -> dict[str, Any]:
     """Counts, extremes, sum and checksum of a flat piece of a tensor."""
-    values = _computable(tf, chunk)
-    size = int(values.shape[0])
-    if not values.dtype.is_floating:
-        numbers = tf.cast(values, tf.float32)
-        average = tf.reduce_mean(numbers)
-        return {
-            "finite": size,
-            "nans": 0,
-            "infs": 0,
-            "min": _scalar(tf.reduce_min(values)),
-            "max": _scalar(tf.reduce_max(values)),
-            "sum": _scalar(average) * size,
-            "squares": _scalar(tf.reduce_sum((numbers - average) ** 2)),
-            "check": _checksum(tf, values),
-        }
-    is_nan = tf.math.is_nan(values)
-    finite = tf.math.is_finite(values)
+    # In a dtype that all of the operations support.
+    if values.dtype.is_floating:
+        if values.dtype not in (tf.float32, tf.float64):
+            values = tf.cast(values, tf.float32)
+        is_nan, finite = tf.math.is_nan(values), tf.math.is_finite(values)
+        # Adding zero turns -0.0 into 0.0, which is equal to it.
+        canonical = tf.where(is_nan, tf.constant(math.nan, values.dtype), values + 0)
+        numbers = values
+    else:
+        if values.dtype not in (tf.int64, tf.uint64):
+            values = tf.cast(values, tf.int64)
+        is_nan, finite = tf.zeros_like(values, tf.bool), tf.ones_like(values, tf.bool)
+        canonical, numbers = values, tf.cast(values, tf.float32)
     nans = _scalar(tf.math.count_nonzero(is_nan, dtype=tf.int32))
     count = _scalar(tf.math.count_nonzero(finite, dtype=tf.int32))
-    infinity = tf.constant(math.inf, values.dtype)
-    zero = tf.zeros([], values.dtype)
-    mean = tf.reduce_sum(tf.where(finite, values / max(count, 1), zero))
-    # Adding zero turns -0.0 into 0.0, which is equal to it.
-    canonical = tf.where(is_nan, tf.constant(math.nan, values.dtype), values + zero)
+    zero = tf.zeros([], numbers.dtype)
+    least, most = (tf.constant(end, values.dtype) for end in (values.dtype.min, values.dtype.max))
+    mean = tf.reduce_sum(tf.where(finite, numbers / max(count, 1), zero))
     return {
         "finite": count,
         "nans": nans,
-        "infs": size - count - nans,
-        "min": _scalar(tf.reduce_min(tf.where(finite, values, infinity))),
-        "max": _scalar(tf.reduce_max(tf.where(finite, values, -infinity))),
+        "infs": int(values.shape[0]) - count - nans,
+        "min": _scalar(tf.reduce_min(tf.where(finite, values, most))),
+        "max": _scalar(tf.reduce_max(tf.where(finite, values, least))),
         "sum": _scalar(mean) * count,
-        "squares": _scalar(tf.reduce_sum(tf.where(finite, values - mean, zero) ** 2)),
+        "squares": _scalar(tf.reduce_sum(tf.where(finite, numbers - mean, zero) ** 2)),
         "check": _checksum(tf, canonical),
     }
-
-
-def _computable(tf: Any, values: Any) -> Any:
-    """The values in a dtype that all of the operations support."""
-    dtype = values.dtype
-    if dtype.is_floating:
-        return values if dtype in (tf.float32, tf.float64) else tf.cast(values, tf.float32)
-    return values if dtype in (tf.int64, tf.uint64) else tf.cast(values, tf.int64)
 
 
 def _checksum(tf: Any, values: Any) -> tuple[int, int]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from tpunb.errors import AcceleratorTypeError
 from tpunb.tpu.compiled_program import Program
@@ -85,15 +88,7 @@ class TopologyDescription:
 
 def describe_accelerator(acc: Accelerator) -> TopologyDescription:
     """Describes the topology of a TPU type from the catalogue."""
-    return _description(
-        acc.device_coordinates(),
-        name=acc.name,
-        mesh=acc.mesh,
-        cores_per_chip=acc.devices_per_chip,
-        wraps=acc.wraps,
-        hbm_bytes=acc.hbm_bytes,
-        merged=acc.is_merged,
-    )
+    return _description(acc.device_coordinates(), acc.name, acc.mesh, acc.devices_per_chip, acc)
 
 
 def describe_topology(topology: Any, name: str | None = None) -> TopologyDescription:
@@ -111,15 +106,42 @@ def describe_topology(topology: Any, name: str | None = None) -> TopologyDescrip
         The description, without a device assignment.
     """
     width, height, depth, cores = (int(size) for size in topology.mesh_shape)
-    mesh = (width, height, depth)
-    known = _catalogued(name, [*mesh, cores])
-    return _description(
-        _nested(topology.device_coordinates),
-        name=known.name if known else name or "",
+    known = None
+    with contextlib.suppress(AcceleratorTypeError):
+        known = accelerator(name) if name else None
+    if known is not None and known.topology_mesh_shape != [width, height, depth, cores]:
+        known = None
+    tasks = np.asarray(topology.device_coordinates).tolist()
+    title = known.name if known else name or ""
+    return _description(tasks, title, (width, height, depth), cores, known)
+
+
+def _description(
+    tasks: Iterable[Iterable[Sequence[int]]],
+    name: str,
+    mesh: tuple[int, int, int],
+    cores_per_chip: int,
+    known: Accelerator | None,
+) -> TopologyDescription:
+    # TensorFlow marks a device that is missing by negative coordinates.
+    cores = [
+        ((x, y, z, core), host, ordinal)
+        for host, devices in enumerate(tasks)
+        for ordinal, (x, y, z, core) in enumerate(devices)
+        if x >= 0
+    ]
+    unassigned = (UNASSIGNED,) * len(cores)
+    return TopologyDescription(
+        name=name,
         mesh=mesh,
-        cores_per_chip=cores,
+        cores_per_chip=cores_per_chip,
         wraps=known.wraps if known else (False, False, False),
         hbm_bytes=known.hbm_bytes if known else 0,
+        coordinates=tuple(place for place, _, _ in cores),
+        hosts=tuple(host for _, host, _ in cores),
+        ordinals=tuple(ordinal for _, _, ordinal in cores),
+        replicas=unassigned,
+        logical_devices=unassigned,
         merged=known.is_merged if known else False,
     )
 
@@ -158,7 +180,7 @@ def describe_device_assignment(assignment: Any, name: str | None = None) -> Topo
     topology = describe_topology(assignment.topology, name)
     parts = {
         tuple(place): (replica, logical)
-        for replica, cores in enumerate(_nested(assignment.core_assignment))
+        for replica, cores in enumerate(np.asarray(assignment.core_assignment).tolist())
         for logical, place in enumerate(cores)
     }
     nothing = (UNASSIGNED, UNASSIGNED)
@@ -167,56 +189,6 @@ def describe_device_assignment(assignment: Any, name: str | None = None) -> Topo
         topology,
         replicas=tuple(replica for replica, _ in assigned),
         logical_devices=tuple(logical for _, logical in assigned),
-    )
-
-
-def _nested(array: Any) -> list[list[list[int]]]:
-    """The nested lists of an array, which may be lists already."""
-    lists: list[list[list[int]]] = array.tolist() if hasattr(array, "tolist") else array
-    return lists
-
-
-def _catalogued(name: str | None, mesh_shape: Sequence[int]) -> Accelerator | None:
-    """The catalogue's type of this name, if the mesh agrees."""
-    if not name:
-        return None
-    try:
-        known = accelerator(name)
-    except AcceleratorTypeError:
-        return None
-    return known if known.topology_mesh_shape == list(mesh_shape) else None
-
-
-def _description(
-    tasks: Iterable[Iterable[Sequence[int]]],
-    *,
-    name: str,
-    mesh: tuple[int, int, int],
-    cores_per_chip: int,
-    wraps: Wraps,
-    hbm_bytes: int,
-    merged: bool,
-) -> TopologyDescription:
-    # TensorFlow marks a device that is missing by negative coordinates.
-    cores = [
-        ((x, y, z, core), host, ordinal)
-        for host, devices in enumerate(tasks)
-        for ordinal, (x, y, z, core) in enumerate(devices)
-        if x >= 0
-    ]
-    unassigned = (UNASSIGNED,) * len(cores)
-    return TopologyDescription(
-        name=name,
-        mesh=mesh,
-        cores_per_chip=cores_per_chip,
-        wraps=wraps,
-        hbm_bytes=hbm_bytes,
-        coordinates=tuple(place for place, _, _ in cores),
-        hosts=tuple(host for _, host, _ in cores),
-        ordinals=tuple(ordinal for _, _, ordinal in cores),
-        replicas=unassigned,
-        logical_devices=unassigned,
-        merged=merged,
     )
 
 
@@ -275,52 +247,37 @@ def _blocks(topology: TopologyDescription, chips: dict[Position, list[int]]) -> 
     places: dict[int, list[Position]] = defaultdict(list)
     for place, cores in chips.items():
         places[topology.hosts[cores[0]]].append(place)
-    blocks = {host: _block(at) for host, at in places.items()}
-    full = all(block.width * block.height == len(places[host]) for host, block in blocks.items())
-    return blocks if full and _regular(blocks.values()) else {}
-
-
-def _block(places: Sequence[Position]) -> Block:
-    left, top = min(x for x, _ in places), min(y for _, y in places)
-    right, bottom = max(x for x, _ in places), max(y for _, y in places)
-    return Block(left, top, right - left + 1, bottom - top + 1)
-
-
-def _regular(blocks: Iterable[Block]) -> bool:
-    """Returns whether blocks of one size lie on a grid of that size and fill it."""
-    blocks = list(blocks)
-    width, height = blocks[0].width, blocks[0].height
-    aligned = all(
-        (block.width, block.height) == (width, height)
-        and block.left % width == 0
-        and block.top % height == 0
-        for block in blocks
+    blocks = {}
+    for host, at in places.items():
+        left, top = min(x for x, _ in at), min(y for _, y in at)
+        right, bottom = max(x for x, _ in at), max(y for _, y in at)
+        blocks[host] = Block(left, top, right - left + 1, bottom - top + 1)
+    first = next(iter(blocks.values()))
+    size = first.width, first.height
+    # Full blocks of one size, on a grid of that size, which they fill.
+    regular = all(
+        (block.width, block.height) == size
+        and block.left % block.width == 0
+        and block.top % block.height == 0
+        and block.width * block.height == len(places[host])
+        for host, block in blocks.items()
     )
-    columns = {block.left for block in blocks}
-    rows = {block.top for block in blocks}
-    return aligned and len(blocks) == len(columns) * len(rows)
+    columns = {block.left for block in blocks.values()}
+    rows = {block.top for block in blocks.values()}
+    return blocks if regular and len(blocks) == len(columns) * len(rows) else {}
 
 
-def host_shades(topology: TopologyDescription, shades: int) -> list[int]:
-    """A colour's number for each host, other than its neighbours'.
+def group_shades(topology: TopologyDescription, groups: Sequence[int], shades: int) -> list[int]:
+    """A colour's number for each group of cores, other than its neighbours'.
 
     Args:
-        topology: Whose hosts to colour.
+        topology: Whose cores to colour.
+        groups: The host or the replica of each core; a group is where its first core is.
         shades: How many colours there are; eight are enough.
 
     Returns:
-        For each host id up to the largest one a number below `shades`.
+        For each id up to the largest one a number below `shades`.
     """
-    return _shades(topology, topology.hosts, shades)
-
-
-def replica_shades(topology: TopologyDescription, shades: int) -> list[int]:
-    """A colour's number for each replica, as `host_shades` for hosts."""
-    return _shades(topology, topology.replicas, shades)
-
-
-def _shades(topology: TopologyDescription, groups: Sequence[int], shades: int) -> list[int]:
-    """Colours groups of cores by where the first core of each group is."""
     if max(groups, default=0) < shades:
         return list(range(shades))
     origins: dict[int, tuple[int, int, int]] = {}

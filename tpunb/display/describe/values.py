@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -18,7 +18,6 @@ from tpunb._util.plain_text import shortened
 from tpunb._util.units import counted
 from tpunb.display.describe import jax_values, tensorflow_values
 from tpunb.display.describe.statistics import (
-    ArraySummary,
     Statistics,
     array_summary,
     sample_of,
@@ -77,10 +76,17 @@ def preview_of(
     shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
 ) -> Preview:
     """Chooses what to draw of an array; `sample` gets it, from wherever it is."""
-    images = math.prod(shape) > SMALL and _image_shape(shape, dtype, statistics)
-    if images:
-        return _images(images, dtype, sample)
-    return preview_of_numbers(shape, dtype, statistics, sample)
+    images = _image_shape(shape, dtype, statistics) if math.prod(shape) > SMALL else None
+    if images is None:
+        return preview_of_numbers(shape, dtype, statistics, sample)
+    # The first images of a batch, reduced to a small size.
+    count, height, width, channels = images
+    step = _step(max(height, width), _PICTURE_SIDE)
+    steps = (1, step, step, 1)
+    pixels = sample((min(count, _IMAGES), height, width, channels), steps)
+    if dtype != "uint8":
+        pixels = np.rint(np.asarray(pixels, np.float32) * 255)
+    return _packed("images", pixels.astype(np.uint8), steps)
 
 
 def preview_of_numbers(
@@ -125,21 +131,6 @@ def _image_shape(
         return None
     height, width, channels = shape[-3:]
     return (shape[0] if len(shape) == 4 else 1, height, width, channels)
-
-
-def _images(
-    shape: tuple[int, int, int, int],
-    dtype: str,
-    sample: Sampler,
-) -> Preview:
-    """The first images of a batch, reduced to a small size."""
-    count, height, width, channels = shape
-    step = _step(max(height, width), _PICTURE_SIDE)
-    steps = (1, step, step, 1)
-    pixels = sample((min(count, _IMAGES), height, width, channels), steps)
-    if dtype != "uint8":
-        pixels = np.rint(np.asarray(pixels, np.float32) * 255)
-    return _packed("images", pixels.astype(np.uint8), steps)
 
 
 def _packed(kind: PreviewKind, array: Array, steps: tuple[int, ...]) -> Preview:
@@ -262,24 +253,24 @@ def _tensor(tensor: Any, *, preview: PreviewMaker | None) -> ReplicaValue | None
         return ReplicaValue("object", dtype, shape, texts=(text,), fingerprint=(id(tensor),))
     view = tensorflow_values.host_view(tensor)
     summary = tensorflow_values.device_summary(tensor) if view is None else array_summary(view)
-    return _large(summary, dtype, shape, preview, partial(tensorflow_values.strided, tensor))
+    return _numeric(dtype, shape, *summary, preview, partial(tensorflow_values.strided, tensor))
 
 
-def _large(
-    summary: ArraySummary,
+def _numeric(
     dtype: str,
     shape: tuple[int, ...],
+    statistics: Statistics,
+    checksum: Any,
     preview: PreviewMaker | None,
     sample: Sampler,
 ) -> ReplicaValue:
-    """Describes numbers of which only a summary and samples are known."""
     return ReplicaValue(
         "numeric",
         dtype,
         shape,
-        summary.statistics,
-        preview(shape, dtype, summary.statistics, sample) if preview else None,
-        fingerprint=(dtype, shape, summary.checksum),
+        statistics,
+        preview(shape, dtype, statistics, sample) if preview else None,
+        fingerprint=(dtype, shape, checksum),
     )
 
 
@@ -288,30 +279,29 @@ def _array(array: Array, dtype: str, *, preview: PreviewMaker | None) -> Replica
     if array.dtype.kind in "SU" or dtype == "string":
         return _strings(array, dtype)
     if array.dtype.kind == "c":
-        return _complex(array, dtype)
+        items = array.reshape(-1)
+        texts = tuple(f"{item.real:.4g}{item.imag:+.4g}j" for item in items[:SMALL].tolist())
+        return ReplicaValue(
+            "numeric",
+            dtype,
+            array.shape,
+            texts=texts,
+            omitted=items.size - len(texts),
+            fingerprint=(dtype, array.shape, _digest(np.ascontiguousarray(items).tobytes())),
+        )
     quick = array.dtype.kind in "biu" or array.dtype.name in _QUICK
     if quick and array.nbytes > tensorflow_values.LARGE_BYTES and array.flags.c_contiguous:
-        summary = array_summary(array)
-        return _large(summary, dtype, array.shape, preview, partial(sample_of, array))
+        sample = partial(sample_of, array)
+        return _numeric(dtype, array.shape, *array_summary(array), preview, sample)
     if (numbers := computable(array)) is None:
         return None
-    statistics = statistics_of(numbers)
-    return ReplicaValue(
-        "numeric",
-        dtype,
-        array.shape,
-        statistics,
-        preview(array.shape, dtype, statistics, partial(sample_of, numbers)) if preview else None,
-        fingerprint=(dtype, array.shape, _checksum(numbers)),
-    )
-
-
-def _checksum(numbers: Array) -> bytes:
-    """A checksum that is equal for equal elements, NaN included."""
+    canonical = numbers
     if numbers.dtype.kind == "f":
         # Adding zero turns -0.0 into 0.0, which is equal to it.
-        numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0).astype(numbers.dtype)
-    return _digest(np.ascontiguousarray(numbers).tobytes())
+        canonical = np.where(np.isnan(numbers), np.nan, numbers + 0.0).astype(numbers.dtype)
+    checksum = _digest(np.ascontiguousarray(canonical).tobytes())
+    statistics, sample = statistics_of(numbers), partial(sample_of, numbers)
+    return _numeric(dtype, array.shape, statistics, checksum, preview, sample)
 
 
 def _digest(data: bytes) -> bytes:
@@ -322,78 +312,56 @@ def _strings(array: Array, dtype: str, shape: tuple[int, ...] | None = None) -> 
     """Describes text or bytes; `array` may be the head of what has the shape."""
     shape = array.shape if shape is None else shape
     items = array.reshape(-1).tolist()
-    texts = tuple(_string(item) for item in items[:SMALL])
+    texts = []
+    for item in items[:SMALL]:
+        if isinstance(item, bytes):
+            item = item[: 4 * _MAX_TEXT].decode("utf-8", "backslashreplace")
+        # A string's repr has no control characters left in it.
+        texts.append(shortened(repr(str(item)), _MAX_TEXT))
     return ReplicaValue(
         "string",
         dtype,
         shape,
-        texts=texts,
+        texts=tuple(texts),
         omitted=math.prod(shape) - len(texts),
         fingerprint=(dtype, shape, _digest(repr(items).encode("utf-8", "backslashreplace"))),
     )
 
 
-def _string(item: Any) -> str:
-    """A string's repr, which has no control characters left in it."""
-    if isinstance(item, bytes):
-        item = item[: 4 * _MAX_TEXT].decode("utf-8", "backslashreplace")
-    return shortened(repr(str(item)), _MAX_TEXT)
-
-
-def _complex(array: Array, dtype: str) -> ReplicaValue:
-    items = array.reshape(-1)
-    texts = tuple(f"{item.real:.4g}{item.imag:+.4g}j" for item in items[:SMALL].tolist())
-    return ReplicaValue(
-        "numeric",
-        dtype,
-        array.shape,
-        texts=texts,
-        omitted=items.size - len(texts),
-        fingerprint=(dtype, array.shape, _digest(np.ascontiguousarray(items).tobytes())),
-    )
-
-
-def _composite(kind: str, value: Any, *, preview: PreviewMaker | None) -> ReplicaValue | None:
+def _composite(
+    kind: tensorflow_values.CompositeKind, value: Any, *, preview: PreviewMaker | None
+) -> ReplicaValue | None:
     """Describes a ragged or sparse tensor or indexed slices by their values."""
-    names = {"ragged": "flat_values", "sparse": "values", "slices": "values"}
-    inner = _tensor(tensorflow_values.as_tensor(getattr(value, names[kind])), preview=preview)
+    flat = value.flat_values if kind == "ragged" else value.values
+    inner = _tensor(tensorflow_values.as_tensor(flat), preview=preview)
     if inner is None:
         return None
+    count = (inner.shape[0] or 0) if inner.shape else 0
+    shape: tuple[int | None, ...] | None = None
+    rows: tuple[tuple[int, ...], ...] = ()
     if kind == "ragged":
-        sides = tuple(None if side is None else int(side) for side in value.shape)
-        places = tuple(_fingerprint(splits) for splits in value.nested_row_splits)
-        text = f"{_length(inner, 'value')} in {counted(int(value.nrows()), 'row')}"
-        described = _with_values("ragged", inner, sides, (text,), places)
-        return replace(described, rows=_row_lengths(value, inner))
-    dense = getattr(value, "dense_shape", None)
-    shape = (
-        None if dense is None else tuple(int(side) for side in tensorflow_values.as_array(dense))
-    )
-    text = f"{_length(inner, 'value')} set" if kind == "sparse" else _length(inner, "slice")
-    return _with_values(
-        "sparse" if kind == "sparse" else "slices",
-        inner,
-        shape,
-        (text,),
-        (_fingerprint(value.indices),),
-    )
-
-
-def _with_values(
-    kind: Literal["ragged", "sparse", "slices"],
-    inner: ReplicaValue,
-    shape: tuple[int | None, ...] | None,
-    texts: tuple[str, ...],
-    places: tuple[Any, ...],
-) -> ReplicaValue:
+        shape = tuple(None if side is None else int(side) for side in value.shape)
+        places = tuple(map(_fingerprint, value.nested_row_splits))
+        text = f"{counted(count, 'value')} in {counted(int(value.nrows()), 'row')}"
+        parts = value.nested_row_lengths()
+        lengths = [tuple(tensorflow_values.as_array(part).tolist()) for part in parts]
+        whole = inner.preview.kind == "values" if inner.preview else inner.texts
+        if whole and not inner.omitted and sum(map(len, lengths)) <= SMALL:
+            rows = tuple(lengths)
+    else:
+        if (dense := getattr(value, "dense_shape", None)) is not None:
+            shape = tuple(int(side) for side in tensorflow_values.as_array(dense))
+        places = (_fingerprint(value.indices),)
+        text = f"{counted(count, 'value')} set" if kind == "sparse" else counted(count, "slice")
     return ReplicaValue(
         kind,
         inner.dtype,
         shape,
         inner.statistics,
         inner.preview,
-        texts + (inner.texts if inner.kind == "string" else ()),
+        (text, *(inner.texts if inner.kind == "string" else ())),
         inner.omitted,
+        rows,
         fingerprint=(kind, shape, inner.fingerprint, places),
     )
 
@@ -401,19 +369,6 @@ def _with_values(
 def _fingerprint(tensor: Any) -> tuple[Any, ...]:
     described = _tensor(tensor, preview=None)
     return described.fingerprint if described else ()
-
-
-def _length(inner: ReplicaValue, noun: str) -> str:
-    """The count of a value's first axis, with its noun."""
-    return counted((inner.shape[0] or 0) if inner.shape else 0, noun)
-
-
-def _row_lengths(value: Any, inner: ReplicaValue) -> tuple[tuple[int, ...], ...]:
-    """The lengths of rows that are few, whose values are all known."""
-    known = inner.preview.kind == "values" if inner.preview else inner.texts and not inner.omitted
-    lengths = [tensorflow_values.as_array(part).tolist() for part in value.nested_row_lengths()]
-    few = sum(map(len, lengths)) <= SMALL
-    return tuple(map(tuple, lengths)) if known and few else ()
 
 
 def _object(value: Any) -> ReplicaValue:
@@ -429,19 +384,19 @@ def _object(value: Any) -> ReplicaValue:
 
 def short_repr(value: Any) -> str:
     """A repr without addresses or control characters, that cannot fail."""
-    text = guarded(lambda: str(repr(_abridged(value))), f"<{type(value).__name__}>")
-    text = _ADDRESS.sub("", text[: 10 * _MAX_TEXT])
+
+    def abridged() -> str:
+        """A repr that begins like that of the whole value, for as long as it is shown."""
+        head = value
+        if type(value) in (str, bytes, list, tuple) and len(value) > 2 * _MAX_TEXT:
+            head = value[: 2 * _MAX_TEXT]
+        elif type(value) in (set, frozenset, dict) and len(value) > 2 * _MAX_TEXT:
+            items = value.items() if isinstance(value, dict) else value
+            head = type(value)(itertools.islice(items, 2 * _MAX_TEXT))
+        return str(repr(head))
+
+    text = _ADDRESS.sub("", guarded(abridged, f"<{type(value).__name__}>")[: 10 * _MAX_TEXT])
     return shortened("".join(char if char.isprintable() else " " for char in text), _MAX_TEXT)
-
-
-def _abridged(value: Any) -> Any:
-    """A value whose repr begins like that of the whole one, for as long as it is shown."""
-    if type(value) in (str, bytes, list, tuple) and len(value) > 2 * _MAX_TEXT:
-        return value[: 2 * _MAX_TEXT]
-    if type(value) in (set, frozenset, dict) and len(value) > 2 * _MAX_TEXT:
-        items = value.items() if isinstance(value, dict) else value
-        return type(value)(itertools.islice(items, 2 * _MAX_TEXT))
-    return value
 
 
 def guarded(call: Callable[[], _T], otherwise: _T) -> _T:

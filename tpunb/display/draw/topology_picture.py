@@ -12,7 +12,7 @@ from tpunb.display.describe.topology_description import (
     UNASSIGNED,
     Plane,
     TopologyDescription,
-    host_shades,
+    group_shades,
     planes_of,
 )
 from tpunb.display.draw.canvas import HOST_COLOURS, ON_LIGHT, Canvas, ascii_text, new_canvas
@@ -58,7 +58,7 @@ def topology_png(topology: TopologyDescription) -> bytes:
     lines = list(filter(None, facts))
     page = (_dots_page if has_dots else _chips_page)(topology, _MARGIN + 35 + _LINE * len(lines))
     width = max(2 * _MARGIN + 7 * max(map(len, lines)), page.width)
-    shades = host_shades(topology, len(HOST_COLOURS))
+    shades = group_shades(topology, topology.hosts, len(HOST_COLOURS))
     with new_canvas(width, page.height) as canvas:
         title = ascii_text(topology.name) or "TPU topology"
         canvas.text(_MARGIN, _MARGIN - 4, title, size=19, bold=True)

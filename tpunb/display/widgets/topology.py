@@ -16,8 +16,7 @@ from tpunb.display.describe.topology_description import (
     describe_accelerator,
     describe_device_assignment,
     describe_topology,
-    host_shades,
-    replica_shades,
+    group_shades,
 )
 from tpunb.display.draw.canvas import HOST_COLOURS
 from tpunb.display.draw.static_forms import mimebundle
@@ -77,10 +76,9 @@ class TopologyWidget(LiveWidget):
     ) -> None:
         if memory is not None and not callable(memory):
             raise TypeError(f"memory is a function or None, not a {type(memory).__name__}")
-        description = _described(value)
+        self._description = description = _described(value)
         self._strategy = getattr(value, "strategy", None)
         self._memory = memory if self._strategy is None else memory or self._variables
-        self._description = description
         header, cores = _payload(description, connected=self._memory is not None)
         if description.usable_bytes:
             state = {"colour": "program", **state}
@@ -201,28 +199,25 @@ def _columns(description: TopologyDescription) -> dict[str, npt.NDArray[Any]]:
     """
     width, height, _ = description.mesh
     x, y, z, core = np.asarray(description.coordinates, np.int64).T
-    per_chip = description.cores_per_chip
-    columns = {
-        "place": ((z * height + y) * width + x) * per_chip + core,
-        "host": np.asarray(description.hosts),
-        "ordinal": np.asarray(description.ordinals),
-        "host_shade": np.asarray(host_shades(description, len(HOST_COLOURS))),
+    shades, hosts, replicas = len(HOST_COLOURS), description.hosts, description.replicas
+    columns: dict[str, Any] = {
+        "place": ((z * height + y) * width + x) * description.cores_per_chip + core,
+        "host": hosts,
+        "ordinal": description.ordinals,
+        "host_shade": group_shades(description, hosts, shades),
     }
     if description.num_replicas:
-        replicas = np.asarray(description.replicas)
-        shades = replica_shades(description, len(HOST_COLOURS))
         columns |= {
             "replica": replicas,
-            "logical": np.asarray(description.logical_devices),
-            "replica_shade": np.asarray(shades),
+            "logical": description.logical_devices,
+            "replica_shade": group_shades(description, replicas, shades),
         }
-    return {name: _small(column) for name, column in columns.items()}
-
-
-def _small(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same numbers in the smallest type that holds them."""
-    least, most = int(column.min()), int(column.max())
-    return column.astype(np.min_scalar_type(-most - 1 if least < 0 else most))
+    small = {}
+    for name, column in columns.items():
+        numbers = np.asarray(column)
+        least, most = int(numbers.min()), int(numbers.max())
+        small[name] = numbers.astype(np.min_scalar_type(-most - 1 if least < 0 else most))
+    return small
 
 
 def _check(description: TopologyDescription) -> None:
