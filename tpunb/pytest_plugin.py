@@ -8,6 +8,7 @@ it would end the process.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import re
@@ -94,12 +95,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if workerinput is not None:  # of xdist; the environment leads to the kernel
         _use(config, workerinput[_KERNEL])
         return
-    import contextlib
-
     from tpunb.errors import TpunbError
     from tpunb.notebook.kernels import temporary_kernel
 
-    _refuse_contradictions(config)
+    option = config.option
+    if not config.pluginmanager.has_plugin(_NBVAL):
+        raise pytest.UsageError("--tpu runs notebooks by nbval: pip install nbval")
+    if not (option.nbval or option.nbval_lax):
+        raise pytest.UsageError("--tpu is for notebooks: add --nbval or --nbval-lax.")
+    if option.nbval_kernel_name:
+        raise pytest.UsageError(
+            f"--tpu brings its own kernel: leave out --nbval-kernel-name={option.nbval_kernel_name}"
+        )
     undo = contextlib.ExitStack()
     try:
         name = undo.enter_context(temporary_kernel(tpu, keras=config.option.tpu_keras))
@@ -137,18 +144,6 @@ def _use(config: pytest.Config, kernel: str) -> None:
     config.option.nbval_current_env = config.option.current_env = False
 
 
-def _refuse_contradictions(config: pytest.Config) -> None:
-    option = config.option
-    if not config.pluginmanager.has_plugin(_NBVAL):
-        raise pytest.UsageError("--tpu runs notebooks by nbval: pip install nbval")
-    if not (option.nbval or option.nbval_lax):
-        raise pytest.UsageError("--tpu is for notebooks: add --nbval or --nbval-lax.")
-    if option.nbval_kernel_name:
-        raise pytest.UsageError(
-            f"--tpu brings its own kernel: leave out --nbval-kernel-name={option.nbval_kernel_name}"
-        )
-
-
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Says where the notebooks run, and which TensorFlow would end the process."""
     tpu = config.option.tpu
@@ -177,10 +172,10 @@ def _check_first(file: Any) -> None:
     collect = file.collect
 
     def check_and_collect() -> Any:
-        from tpunb.notebook.files import NotebookError, check_notebook
+        from tpunb.notebook.files import NotebookError, read_notebook
 
         try:
-            check_notebook(file.path)
+            read_notebook(file.path)
         except NotebookError as error:
             raise pytest.Collector.CollectError(str(error)) from error
         return collect()
@@ -192,8 +187,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[Any]) -
     """Lets cells be compared without what differs in every run on a TPU."""
     if config.option.tpu is None:
         return
-    from tpunb.pytest_plugin import compare_without_logs
-
     nbval: Any = config.pluginmanager.get_plugin(_NBVAL)
     for item in items:
         if isinstance(item, nbval.IPyNbCell):

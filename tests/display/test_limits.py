@@ -18,7 +18,7 @@ from tpunb.display.describe.replicas import MAX_SECTIONS, MAX_VALUES, describe_r
 from tpunb.display.draw.curves_picture import curves_png, shown_of, smoothed
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.notebook.reports import status_report
-from tpunb.notebook.session import Status
+from tpunb.notebook.session import Session
 from tpunb.tpu.annotations import Annotation, Annotations
 from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS
@@ -264,6 +264,7 @@ def test_many_annotations() -> None:
 
 
 def test_a_long_error_in_the_status() -> None:
-    status = Status(None, 0.0, 0, 0, "ValueError: " + "\x1b[2J" * 1_000_000)
-    assert len(repr(status_report(status))) < 2000
-    assert "\x1b" not in repr(status_report(status))
+    session = Session({})
+    session.last_error = "ValueError: " + "\x1b[2J" * 1_000_000
+    assert len(repr(status_report(session))) < 2000
+    assert "\x1b" not in repr(status_report(session))

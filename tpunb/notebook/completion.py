@@ -82,19 +82,16 @@ def _choices(
 def _values(option: Any, start: str, namespace: Mapping[str, Any], cell: str) -> Iterable[str]:
     """The values that an option may have."""
     if option.dest == "data":
-        return [name for name, value in namespace.items() if name[0] != "_" and _is_data(value)]
+        # A dataset, an iterator, an array.
+        marks = ("element_spec", "__next__", "__array__")
+        named = ((name, type(value)) for name, value in namespace.items() if name[0] != "_")
+        return [name for name, kind in named if any(hasattr(kind, mark) for mark in marks)]
     if option.dest == "reduce":
         name, equals, _ = start.partition("=")
         return [f"{name}={how}" for how in ("mean", "sum")] if equals else _assigned(cell)
     if option.dest in {"gather", "plot"}:
         return _assigned(cell)
     return _FIXED.get(option.metavar, tuple)()
-
-
-def _is_data(value: Any) -> bool:
-    """Returns whether a value may give batches: a dataset, an iterator, an array."""
-    kind = type(value)
-    return any(hasattr(kind, name) for name in ("element_spec", "__next__", "__array__"))
 
 
 def _assigned(cell: str) -> list[str]:

@@ -12,13 +12,11 @@ from IPython.core.error import UsageError
 
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError, nearest
-from tpunb.errors.base import hint
 from tpunb.errors.code_problems import known_error, refusal_in_short
 from tpunb.notebook.interrupts import shorten
 from tpunb.training.stop_button import Stopped
 
 if TYPE_CHECKING:
-    from tpunb.connection.connection import Connection
     from tpunb.errors.explain import Explanation
 
 _MARK = "_tpunb_explained"
@@ -107,25 +105,22 @@ class Explaining:
             explanation = explain(error)
             if explanation is None and (hint := self._hint(error)) is None:
                 return None
-            if explanation is not None and self._is_told_otherwise(error, explanation):
-                self._report(explanation)
-                return None
+            if explanation is not None:
+                sentence = self._instead(explanation)
+                # Its own message may have the cause, the fix and the name of the explanation.
+                own = refusal_in_short(str(error).strip()) or ""
+                if sentence is not None:
+                    lines = plain(f"{type(error).__name__}: {sentence}").split("\n")
+                    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+                if sentence is not None or own.endswith(known_error(explanation.code)):
+                    self._report(explanation)
+                    return None
             addition = _Addition(str(explanation or hint), explanation)
             _render_with(error, addition, self._shell)
         addition.shown = False  # the error may have been raised before, and shown
         if addition.explanation is not None:
             self._report(addition.explanation)
         return addition
-
-    def _is_told_otherwise(self, error: BaseException, explanation: Explanation) -> bool:
-        """Returns whether an error says by itself what the explanation would, or is made to."""
-        if (sentence := self._instead(explanation)) is not None:
-            lines = plain(f"{type(error).__name__}: {sentence}").split("\n")
-            error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
-            return True
-        # Its own message may have the cause, the fix and the name of the explanation.
-        own = refusal_in_short(str(error).strip())
-        return own is not None and own.endswith(known_error(explanation.code))
 
 
 class _Addition:
@@ -215,47 +210,7 @@ def about_missing(error: BaseException, magics: Iterable[str], *, connected: boo
     return None
 
 
-_WORKER_GONE = "14"
-"""The catalogue's entry for what TensorFlow says of values whose worker is gone."""
-
-
-class ClosedConnections:
-    """The connections of one shell whose values went with them."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def note(self, connection: Connection | None) -> None:
-        """Remembers a connection if it is closed, and its values were in other processes."""
-        if connection is None or not connection.closed:
-            return
-        if connection.pod is not None or connection.kind == "hardware":
-            self._last = connection.phrase
-
-    def sentence(self, explanation: Explanation, now: Connection | None) -> str | None:
-        """Names the closed connection whose value an error is about; None for any other error."""
-        if explanation.code != _WORKER_GONE or not self._last:
-            return None
-        if now is not None and now.lost():
-            return None  # it is the worker of this one that has died
-        return (
-            f"This value belongs to the connection to {self._last}, which is closed.\n"
-            f"{hint('Connect, and make it again; a checkpoint keeps variables.')}"
-        )
-
-
 def gone(lost: Sequence[str]) -> str:
     """The sentence that workers are gone."""
     workers = f"The worker at {lost[0]} is" if len(lost) == 1 else f"{len(lost)} workers are"
     return f"{workers} gone, or restarted, and all that was there is lost"
-
-
-def replaced(before: Connection, lost: Sequence[str]) -> str:
-    """The notice that a connection has been replaced."""
-    why = f"The connection to {before.tpu} is closed"
-    if lost:
-        why = gone(lost)
-    return (
-        f"{why}: models, variables and datasets made for it have to be made again in the new "
-        "strategy's scope."
-    )

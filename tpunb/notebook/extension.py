@@ -85,7 +85,13 @@ class _Extension:
             self.magics.session.disconnect()
         finally:
             self.magics.displays.close()
-            self._restore_magics()
+            for table, name, before in self.replaced:
+                # What the user has redefined since is the user's.
+                if getattr(table.get(name), "__self__", None) is self.magics:
+                    _put_back(table, name, before)
+            registry = self.shell.magics_manager.registry
+            if registry.get("TpuMagics") is self.magics:
+                del registry["TpuMagics"]
             if self.matcher is not None:
                 with contextlib.suppress(ValueError):
                     self.shell.Completer.custom_matchers.remove(self.matcher)
@@ -96,15 +102,6 @@ class _Extension:
             if self.importing in sys.meta_path:
                 sys.meta_path.remove(self.importing)
             restore_log()
-
-    def _restore_magics(self) -> None:
-        for table, name, before in self.replaced:
-            # What the user has redefined since is the user's.
-            if getattr(table.get(name), "__self__", None) is self.magics:
-                _put_back(table, name, before)
-        registry = self.shell.magics_manager.registry
-        if registry.get("TpuMagics") is self.magics:
-            del registry["TpuMagics"]
 
     def _restore_formatters(self) -> None:
         for table, kind, printer, before in self.printers:

@@ -50,11 +50,6 @@ def read_notebook(path: Path) -> Any:
     return notebook
 
 
-def check_notebook(path: Path) -> None:
-    """Raises a `NotebookError` if a file is not a valid notebook."""
-    read_notebook(path)
-
-
 def write_notebook(notebook: Any, path: str | os.PathLike[str]) -> None:
     """Writes a notebook; if that fails, a file that is there stays as it was.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import functools
 import linecache
 import signal
 import sys
@@ -12,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from tpunb._util.plain_text import plain, shortened
@@ -62,14 +61,6 @@ def _is_of(packages: frozenset[str], frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] in packages
 
 
-def _unraisable(former: Callable[[Any], object], what: Any) -> None:
-    """Stands for the hook that reports an exception which cannot be raised."""
-    if isinstance(what.exc_value, _Interrupt):
-        what.exc_value.is_lost()
-    else:
-        former(what)
-
-
 class LastingInterrupts:
     """Raises an interrupt again while a cell runs on that was to be ended by it.
 
@@ -89,9 +80,16 @@ class LastingInterrupts:
             return self
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._handle)
-            self._former_hook = sys.unraisablehook
+            former = self._former_hook = sys.unraisablehook
+
+            def unraisable(what: Any) -> None:
+                if isinstance(what.exc_value, _Interrupt):
+                    what.exc_value.is_lost()
+                else:
+                    former(what)
+
             # One for each cell: a hook set above it calls that one.
-            self._hook = sys.unraisablehook = functools.partial(_unraisable, self._former_hook)
+            self._hook = sys.unraisablehook = unraisable
             self._entries += 1
             self._entered = True
             self._waits_since = None
@@ -143,28 +141,23 @@ def shorten(error: BaseException, shell: Any) -> None:
     frames = list(traceback.walk_tb(error.__traceback__))
     if not any(_is_of(_LIBRARIES, frame) for frame, _ in frames):
         return
-    own = [
-        _frame(frame.f_code, line, shell)
-        for frame, line in frames
-        if _GENERATED not in frame.f_code.co_filename
-        and is_users_code(frame.f_code)
-        and not _is_of(_LIBRARIES, frame)
-    ]
+    # IPython before 8.4 has no names for cells.
+    name_of = getattr(shell.compile, "format_code_name", lambda _: None)
+    own = []
+    for frame, line in frames:
+        code = frame.f_code
+        is_users = is_users_code(code) and not _is_of(_LIBRARIES, frame)
+        if is_users and _GENERATED not in code.co_filename:
+            label = name_of(code.co_filename)
+            where = " ".join(label) if label else f'File "{code.co_filename}"'
+            text = shortened(linecache.getline(code.co_filename, line).strip(), _WIDTH)
+            own.append(f"  {where}, line {line}, in {code.co_name}\n    {text}")
     if len(own) > 2 * _ENDS:
         own[_ENDS:-_ENDS] = [f"  … {grouped(len(own) - 2 * _ENDS)} more …"]
     lines = ["Traceback (most recent call last; your code alone):", *own]
     lines += traceback.format_exception_only(type(error), error)
     shown = [plain(line.rstrip("\n")) for line in lines]
     error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
-
-
-def _frame(code: CodeType, line: int, shell: Any) -> str:
-    # IPython before 8.4 has no names for cells.
-    name_of = getattr(shell.compile, "format_code_name", lambda _: None)
-    label = name_of(code.co_filename)
-    where = " ".join(label) if label else f'File "{code.co_filename}"'
-    text = shortened(linecache.getline(code.co_filename, line).strip(), _WIDTH)
-    return f"  {where}, line {line}, in {code.co_name}\n    {text}"
 
 
 class StoppableCells:

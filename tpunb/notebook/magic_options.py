@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
-from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument
 
 from tpunb.connection import request
@@ -114,7 +113,7 @@ _OUT = argument(
     help="keep the displayed result under a name",
 )
 
-_RUN = (
+RUN = (
     _DATA,
     argument(
         "-n",
@@ -179,7 +178,7 @@ _RUN = (
     ),
     argument("--verbose", action="store_true", help="show whether and why the cell was traced"),
 )
-_COMPILE = (
+COMPILE = (
     argument(
         "--for",
         dest="tpus",
@@ -207,48 +206,35 @@ _COMPILE = (
     _AS,
     _OUT,
 )
-_KEEP = argument(
-    "--keep", metavar="DIR", help="keep the recording in this folder, for TensorBoard or xprof"
+CHECK = (_DATA, _AS)
+PROFILE = (
+    argument(
+        "--keep", metavar="DIR", help="keep the recording in this folder, for TensorBoard or xprof"
+    ),
+    _OUT,
 )
-
-
-def run_options(magic: _Magic) -> _Magic:
-    """Gives a magic the options of `%%tpu_run`."""
-    return _given(magic, *_RUN)
-
-
-def check_options(magic: _Magic) -> _Magic:
-    """Gives a magic the options of `%%tpu_check`."""
-    return _given(magic, _DATA, _AS)
-
-
-def compile_options(magic: _Magic) -> _Magic:
-    """Gives a magic the options of `%%tpu_compile`."""
-    return _given(magic, *_COMPILE)
-
-
-def profile_options(magic: _Magic) -> _Magic:
-    """Gives a magic the options of `%%tpu_profile`, and leaves its line as it is."""
-    return no_var_expand(_given(magic, _KEEP, _OUT))  # type: ignore[no-any-return]
-
-
-def connect_options(magic: _Magic) -> _Magic:
-    """Gives a magic one argument for each option of `tpunb.connect`, with the same defaults."""
-    arguments = map(request.argument_of, request.options())
-    name = argument(
+CONNECT = (
+    *(argument(flag, **settings) for flag, settings in map(request.argument_of, request.options())),
+    argument(
         "--as",
         dest="name",
         type=functools.partial(_name, "--as"),
         default="strategy",
         help="the strategy's name (default: strategy)",
-    )
-    return _given(magic, *(argument(flag, **settings) for flag, settings in arguments), name)
+    ),
+)
+"""One for each option of `tpunb.connect`, with the same defaults."""
 
 
-def _given(magic: _Magic, *options: argument) -> _Magic:
-    for option in reversed(options):
-        magic = option(magic)
-    return magic
+def options(*given: argument) -> Callable[[_Magic], _Magic]:
+    """Gives a magic options."""
+
+    def give(magic: _Magic) -> _Magic:
+        for option in reversed(given):
+            magic = option(magic)
+        return magic
+
+    return give
 
 
 def arguments_of(magic: Callable[..., Any], line: str) -> Any:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
+from IPython.core.magic import (
+    Magics,
+    cell_magic,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    no_var_expand,
+)
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
@@ -20,12 +27,13 @@ from tpunb.display.live_progress import ConnectDisplay, show_in_passing
 from tpunb.errors import TpunbError, nearest
 from tpunb.notebook import displays, reports
 from tpunb.notebook.magic_options import (
+    CHECK,
+    COMPILE,
+    CONNECT,
+    PROFILE,
+    RUN,
     arguments_of,
-    check_options,
-    compile_options,
-    connect_options,
-    profile_options,
-    run_options,
+    options,
 )
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
@@ -46,7 +54,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         self._run_arguments: dict[str, Any] = {}  # by line: each is read once
 
     @magic_arguments()
-    @connect_options
+    @options(*CONNECT)
     @line_magic
     def tpu_connect(self, line: str) -> Connection:
         """Connect to a TPU, or to a virtual one.
@@ -84,7 +92,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         return connection
 
     @magic_arguments("%tpu_run")
-    @run_options
+    @options(*RUN)
     @cell_magic
     def tpu_run(self, line: str, cell: str) -> Any:
         """Run the cell's body on every replica.
@@ -116,7 +124,11 @@ class TpuMagics(Magics):  # type: ignore[misc]
         args = self._run_arguments.get(line)
         if args is None:
             args = self._run_arguments[line] = arguments_of(self.tpu_run, line)
-        self._name_cell(cell)
+        # Tracebacks name the cell as IPython names others, `Cell In[4]`. IPython knows its own
+        # cells by this table alone; versions before 7.27 have none.
+        filenames = getattr(getattr(self.shell, "compile", None), "_filename_map", None)
+        if isinstance(filenames, dict):
+            filenames[cell_filename(cell)] = self.shell.execution_count
         settings = RunSettings(
             data=self._data(args),
             names=args.names,
@@ -153,13 +165,6 @@ class TpuMagics(Magics):  # type: ignore[misc]
             display(reports.steps_report(run))
         return run.value, run.cell.quiet
 
-    def _name_cell(self, source: str) -> None:
-        """Lets tracebacks name the cell as IPython names others: `Cell In[4]`."""
-        # IPython knows its own cells by this table alone; versions before 7.27 have none.
-        names = getattr(getattr(self.shell, "compile", None), "_filename_map", None)
-        if isinstance(names, dict):
-            names[cell_filename(source)] = self.shell.execution_count
-
     def _data(self, args: Any) -> Any:
         """The notebook's values under the names that `-d` gives."""
         if args.names != ("batch",) and not args.data:
@@ -183,7 +188,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         return found[0] if len(found) == 1 else tuple(found)
 
     @magic_arguments("%tpu_check")
-    @check_options
+    @options(*CHECK)
     @cell_magic
     def tpu_check(self, line: str, cell: str) -> Any:
         """Check whether the cell would compile for a TPU and run well; runs nothing.
@@ -204,7 +209,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         return self.session.check(cell, self._data(args), args.names)
 
     @magic_arguments("%tpu_compile")
-    @compile_options
+    @options(*COMPILE)
     @cell_magic
     def tpu_compile(self, line: str, cell: str) -> Any:
         """Compile the cell with the TPU's own compiler; runs nothing and needs no TPU.
@@ -246,7 +251,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
         return program
 
     @magic_arguments()
-    @profile_options
+    @no_var_expand
+    @options(*PROFILE)
     @line_cell_magic
     def tpu_profile(self, line: str, cell: str | None = None) -> Profile:
         """Run the cell, or the statement in the line, and show where its time went.
@@ -289,7 +295,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_status
         """
         arguments_of(self.tpu_status, line)
-        return reports.status_report(self.session.status())
+        return reports.status_report(self.session)
 
     @magic_arguments()
     @argument("type", nargs="?", help="a TPU type, such as v4-32; by default the connection's")

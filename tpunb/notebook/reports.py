@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.plain_text import plain, shortened
-from tpunb._util.units import byte_count, counted, duration
+from tpunb._util.units import byte_count, counted, duration, number_text
 
 if TYPE_CHECKING:
     from tpunb.cells.runner import CellResult
     from tpunb.cells.settings import RunSettings
     from tpunb.cells.steps import Steps
-    from tpunb.notebook.session import Status
+    from tpunb.notebook.session import Session
 
 Bundle = dict[str, Any]
 _MAX_ERROR = 300
@@ -37,24 +38,26 @@ class Report:
         return {"text/plain": repr(self), "text/html": facts_html(self.headline, self.rows)}
 
 
-def status_report(status: Status) -> Report:
+def status_report(session: Session) -> Report:
     """The session's connection, its age and its contents."""
     from tpunb.display.draw.connection_text import arithmetic_rows
 
-    failed = [("last error", shortened(status.last_error, _MAX_ERROR))] if status.last_error else []
-    if status.connection is None:
+    error, connection = session.last_error, session.open_connection
+    failed = [("last error", shortened(error, _MAX_ERROR))] if error else []
+    if connection is None:
         return Report("Not connected: run %tpu_connect", failed)
-    described = status.connection.describe()
-    headline = repr(status.connection).strip("<>")
+    described = connection.describe()
+    headline = repr(connection).strip("<>")
+    on_a_core = max(connection.memory_per_core(), default=0)  # on the fullest one
     modules = [(name, sys.modules.get(name)) for name in ("tensorflow", "keras", "tf_keras")]
     versions = [(name, getattr(module, "__version__", None)) for name, module in modules]
     rows = [
         ("replicas", str(described.replicas)),
         ("cores", f"{described.cores} on {counted(described.hosts, 'host')}"),
         *arithmetic_rows(described),
-        ("connected for", duration(status.uptime)),
-        ("variables", f"{byte_count(status.bytes_per_core)} on each core"),
-        ("cells traced", str(status.cells_traced)),
+        ("connected for", duration(time.monotonic() - session.connected_at)),
+        ("variables", f"{byte_count(on_a_core)} on each core"),
+        ("cells traced", str(connection.cells.traces)),
         *((name, version) for name, version in versions if isinstance(version, str)),
         *failed,
     ]
@@ -102,19 +105,15 @@ def ran_line(result: CellResult, settings: RunSettings, replicas: int) -> str:
     timings = result.timings
     seconds = timings.step + (timings.trace or 0.0)
     how = "traced and run" if result.traced else "run as traced before"
-    facts = [f"{name} {_in_short(value)}" for name, value in combined.items()]
-    return " · ".join([*facts, f"{counted(replicas, 'replica')}, {how}", duration(seconds)])
-
-
-def _in_short(value: Any) -> str:
-    """A number as such, another tensor by its dtype and shape."""
-    from tpunb._util.units import number_text
-
-    shape = getattr(value, "shape", None)
-    if shape is None or len(shape):
+    facts = []
+    for name, value in combined.items():
+        shape = getattr(value, "shape", None)
+        if shape is not None and not len(shape):
+            facts.append(f"{name} {number_text(value.numpy().item())}")
+            continue
         dtype = getattr(getattr(value, "dtype", None), "name", type(value).__name__)
-        return f"{dtype} {list(shape)}" if shape is not None else str(dtype)
-    return number_text(value.numpy().item())
+        facts.append(f"{name} {dtype}" if shape is None else f"{name} {dtype} {list(shape)}")
+    return " · ".join([*facts, f"{counted(replicas, 'replica')}, {how}", duration(seconds)])
 
 
 class Sentence:

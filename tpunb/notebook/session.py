@@ -16,11 +16,12 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
 from tpunb.display.live_progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
-from tpunb.notebook.explain_hook import ClosedConnections, gone, replaced
+from tpunb.errors.base import hint
+from tpunb.notebook.explain_hook import gone
 from tpunb.training.stop_button import StopButton, explaining_interrupts
 
 if TYPE_CHECKING:
-    from tpunb.cells.runner import CellResult, CellRunner
+    from tpunb.cells.runner import CellResult
     from tpunb.cells.settings import CompileSettings, RunSettings
     from tpunb.cells.steps import Steps
     from tpunb.compiler.program import TpuProgram, TpuPrograms
@@ -29,26 +30,9 @@ if TYPE_CHECKING:
     from tpunb.virtual.stoppable import StoppableCalls
 
 _AGAIN = "Already connected: the connection is used again."
+_WORKER_GONE = "14"
+"""The catalogue's entry for what TensorFlow says of values whose worker is gone."""
 _UNCHECKED = "before the check was done; nothing was run."
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Status:
-    """The state of the connection.
-
-    Attributes:
-        connection: The connection, or None.
-        uptime: Seconds since connecting.
-        cells_traced: How many times a cell has been traced.
-        bytes_per_core: Memory that the strategy's variables hold on a core, the fullest one's.
-        last_error: The last error that a cell raised, in a line.
-    """
-
-    connection: Connection | None
-    uptime: float = 0.0
-    cells_traced: int = 0
-    bytes_per_core: int = 0
-    last_error: str | None = None
 
 
 class Session:
@@ -58,6 +42,7 @@ class Session:
         namespace: The shell's namespace, into which connecting puts the strategy.
 
     Attributes:
+        connected_at: When it was connected, by `time.monotonic`.
         last_error: The last error that a cell raised, in a line; or None.
         last_explanation: The last explanation that was shown under an error; or None.
     """
@@ -67,11 +52,11 @@ class Session:
         self.last_error: str | None = None
         self.last_explanation: Explanation | None = None
         self._connection: Connection | None = None
-        self._since = 0.0
+        self.connected_at = 0.0
         self._bound: dict[str, Any] = {}
         self._runs = 0
         self._paused: Steps | None = None
-        self._closed = ClosedConnections()
+        self._last_closed = ""  # what the last connection was to whose values went with it
 
     @property
     def connection(self) -> Connection:
@@ -130,13 +115,17 @@ class Session:
             self._bind(before, strategy_name)
             return before, _AGAIN
         else:
-            notice = replaced(before, lost)
+            why = gone(lost) if lost else f"The connection to {before.tpu} is closed"
+            notice = (
+                f"{why}: models, variables and datasets made for it have to be made again in the "
+                "new strategy's scope."
+            )
             # The same TPU has just been initialised for the new connection.
             before.close(shut_down=before.tpu != connection.tpu)
             self.disconnect()
         self._connection = connection
         self.last_error = self.last_explanation = None  # they were the former connection's
-        self._since = time.monotonic()
+        self.connected_at = time.monotonic()
         self._bind(connection, strategy_name)
         return connection, notice
 
@@ -149,7 +138,7 @@ class Session:
         self._bound = {}
         if connection is not None:
             connection.close()
-            self._closed.note(connection)
+            self._note_closed(connection)
 
     def run(self, source: str, settings: RunSettings) -> CellResult:
         """Runs a cell's body on every replica and binds the names it assigns."""
@@ -185,9 +174,16 @@ class Session:
 
         cells = self.connection.cells
         with self._short_errors(source):
-            run = None if restart else self._resumed(source, settings, cells)
-            if run is None:
-                run = self._new_run(source, settings, cells)
+            run = None if restart else self._paused
+            if (
+                run is None
+                or run.programs is not cells.programs
+                or run.cell is not cells.parsed(source)
+                or not run.settings.is_same(settings)
+            ):
+                run = cells.steps(source, self.namespace, settings)
+                if settings.plot:
+                    run.history.name = f"run {self._runs + 1}"
             if inspect is not None:
                 with explaining_interrupts(_UNCHECKED):
                     found = run.check()
@@ -219,20 +215,6 @@ class Session:
                 self._bind_if_free("history", plotted)
             self.namespace.update(run.assigned)
             self.connection.timings = run.timings
-
-    def _resumed(self, source: str, settings: RunSettings, cells: CellRunner) -> Steps | None:
-        """The run that was stopped, if this is the same again."""
-        run = self._paused
-        if run is None or run.programs is not cells.programs:
-            return None
-        same = run.cell is cells.parsed(source) and run.settings.is_same(settings)
-        return run if same else None
-
-    def _new_run(self, source: str, settings: RunSettings, cells: CellRunner) -> Steps:
-        run = cells.steps(source, self.namespace, settings)
-        if settings.plot:
-            run.history.name = f"run {self._runs + 1}"
-        return run
 
     def check(
         self, source: str, data: Any = None, names: Sequence[str] = ("batch",)
@@ -292,7 +274,8 @@ class Session:
             raise syntax_error(error) from None
         except Exception as error:
             self.last_error = first_line(error)
-            if lost := self._lost(error):
+            connection = self.open_connection
+            if connection and hasattr(error, "error_code") and (lost := connection.lost()):
                 raise WorkerError(
                     f"{gone(lost)} ({type(error).__name__}).",
                     fix="Run %tpu_connect again, make the model and its data again, and restore "
@@ -302,31 +285,28 @@ class Session:
             show_shortly(error, source)
             raise
 
-    def _lost(self, error: Exception) -> tuple[str, ...]:
-        """The workers whose loss may have caused an error of TensorFlow's."""
-        connection = self.open_connection
-        return connection.lost() if connection and hasattr(error, "error_code") else ()
-
     def about_closed(self, explanation: Explanation) -> str | None:
         """Says that a known error is about a value of a connection that is closed, if it is."""
-        self._closed.note(self._connection)
-        return self._closed.sentence(explanation, self.open_connection)
+        self._note_closed(self._connection)
+        if explanation.code != _WORKER_GONE or not self._last_closed:
+            return None
+        if (now := self.open_connection) is not None and now.lost():
+            return None  # it is the worker of this one that has died
+        return (
+            f"This value belongs to the connection to {self._last_closed}, which is closed.\n"
+            f"{hint('Connect, and make it again; a checkpoint keeps variables.')}"
+        )
+
+    def _note_closed(self, connection: Connection | None) -> None:
+        """Remembers a connection if it is closed, and its values were in other processes."""
+        if connection is None or not connection.closed:
+            return
+        if connection.pod is not None or connection.kind == "hardware":
+            self._last_closed = connection.phrase
 
     def remember(self, explanation: Explanation) -> None:
         """Keeps the explanation of the last known error."""
         self.last_explanation = explanation
-
-    def status(self) -> Status:
-        """The state of the connection."""
-        if (connection := self.open_connection) is None:
-            return Status(None, last_error=self.last_error)
-        return Status(
-            connection,
-            time.monotonic() - self._since,
-            connection.cells.traces,
-            max(connection.memory_per_core(), default=0),
-            self.last_error,
-        )
 
     def _bind(self, connection: Connection, strategy_name: str) -> None:
         names = {
