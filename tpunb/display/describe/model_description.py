@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tpunb.display.describe import jax_values, tensorflow_values
@@ -114,10 +114,14 @@ class _Reader:
         if id(layer) in self._layers:
             return LayerNode(name, kind, shared=True)
         self._layers.add(id(layer))
-        inner = _inner_layers(layer)
+        found = guarded(lambda: list(layer.layers), None)
+        if found is None:
+            # The one way that Keras 3 and tf_keras have in common.
+            found = guarded(lambda: layers_of(layer, recursive=False), [])
+        inner = [one for one in found if is_model(one) and type(one).__name__ != "InputLayer"]
         theirs = {id(weight) for one in inner for weight in _weights(one)}
-        weights = [weight for weight in _weights(layer) if id(weight) not in theirs]
-        new = [weight for weight in weights if id(weight) not in self._variables]
+        known = self._variables | theirs
+        new = [weight for weight in _weights(layer) if id(weight) not in known]
         self._variables.update(map(id, new))
         nodes: list[LayerNode] = []
         for one in inner if depth < _MAX_DEPTH else ():
@@ -138,24 +142,23 @@ class _Reader:
         shape = guarded(lambda: tuple(weight.shape), ())
         name = str(weight.name).rpartition("/")[2].partition(":")[0]
         known = ModelVariable(name, dtype, shape, bool(weight.trainable))
-        return guarded(lambda: self._placed(known, weight), known)
+        return guarded(lambda: replace(known, **self._placed(weight, shape)), known)
 
-    def _placed(self, known: ModelVariable, weight: Any) -> ModelVariable:
-        """The variable with what is known of its copies."""
-        facts = (known.name, known.dtype, known.shape, known.trainable)
+    def _placed(self, weight: Any, shape: tuple[int | None, ...]) -> dict[str, Any]:
+        """The devices of a variable's copies, and how these differ or the variable is cut."""
         arrays = jax_values.parts_of(weight)
         if arrays is not None:
             devices = jax_values.devices_of(weight)
-            if any(part.shape != known.shape for part in arrays):
+            if any(part.shape != shape for part in arrays):
                 cut = jax_values.type_name(weight).partition(" cut ")[2]
-                return ModelVariable(*facts, devices, cut=f"cut {cut}")
-            return ModelVariable(*facts, devices, self._differing(arrays))
+                return {"devices": devices, "cut": f"cut {cut}"}
+            return {"devices": devices, "differs": self._differing(arrays)}
         copies = tensorflow_values.distributed_components(weight)
         if copies is None:
             device = getattr(getattr(weight, "value", weight), "device", "")
-            return ModelVariable(*facts, (self._place(device),) if device else ())
+            return {"devices": (self._place(device),) if device else ()}
         devices = tuple(self._place(copy.device) for copy in copies)
-        return ModelVariable(*facts, devices, self._differing(copies))
+        return {"devices": devices, "differs": self._differing(copies)}
 
     def _place(self, device: str) -> str:
         """The core that a device is, or the device's kind and number."""
@@ -182,15 +185,6 @@ class _Reader:
             replica_value(tensorflow_values.read(copy), preview=None).fingerprint for copy in copies
         ]
         return tuple(place for place, value in enumerate(values) if value != values[0])
-
-
-def _inner_layers(layer: Any) -> list[Any]:
-    """The layers in a layer, in order, those of a model without its input layers."""
-    found = guarded(lambda: list(layer.layers), None)
-    if found is None:
-        # The one way that Keras 3 and tf_keras have in common.
-        found = guarded(lambda: layers_of(layer, recursive=False), [])
-    return [one for one in found if is_model(one) and type(one).__name__ != "InputLayer"]
 
 
 def _weights(layer: Any) -> list[Any]:

@@ -55,22 +55,22 @@ def leaves_of(value: Any) -> tuple[list[Leaf], int]:
     found: list[tuple[str, Any]] = []
     more = _flatten("", value, found, depth=0)
     leaves: list[Leaf] = []
+
+    def capacity(replicas: int) -> int:
+        """How many leaves of so many replicas may still be described; at least one in all."""
+        values = sum(len(leaf.parts) for leaf in leaves)
+        room = min(MAX_SECTIONS - len(leaves), (MAX_VALUES - values) // max(1, replicas))
+        return max(room, 0 if leaves else 1)
+
     for path, item in found:
-        if not _capacity(leaves, 1):
+        if not capacity(1):
             more += 1
             continue
         parts, left_out = _leaves(path, item)
-        capacity = _capacity(leaves, len(parts[0].parts))
-        more += left_out + max(0, len(parts) - capacity)
-        leaves += parts[:capacity]
+        room = capacity(len(parts[0].parts))
+        more += left_out + max(0, len(parts) - room)
+        leaves += parts[:room]
     return leaves, more
-
-
-def _capacity(leaves: Sequence[Leaf], replicas: int) -> int:
-    """The number of leaves of so many replicas that may still be described; at least one in all."""
-    values = sum(len(leaf.parts) for leaf in leaves)
-    capacity = min(MAX_SECTIONS - len(leaves), (MAX_VALUES - values) // max(1, replicas))
-    return max(capacity, 0 if leaves else 1)
 
 
 def _leaves(path: str, item: Any) -> tuple[list[Leaf], int]:
@@ -110,16 +110,12 @@ def _flatten(
         if len(leaves) < MAX_SECTIONS:
             more += _flatten(path + key(), item, leaves, depth + 1, counting=counting)
         elif counting:
-            more += _count(item)
+            is_nest = isinstance(item, tuple | list | Mapping) and len(item) > 0
+            nested = is_nest and not _is_plain(list(itertools.islice(item, 1)))
+            more += len(item) if nested else 1
         else:
             break
     return more
-
-
-def _count(item: Any) -> int:
-    """The number of leaves of an item, at least."""
-    is_nest = isinstance(item, tuple | list | Mapping) and len(item) > 0
-    return len(item) if is_nest and not _is_plain(list(itertools.islice(item, 1))) else 1
 
 
 def _items(value: Any) -> Iterable[tuple[Callable[[], str], Any]] | None:
@@ -254,9 +250,14 @@ def describe_chosen_replicas(value: Any, targets: Sequence[slice]) -> ReplicaVal
     found = [range(*target.indices(count)) for target in targets]
     if count and not all(found):
         raise IndexError(f"There are replicas 0 to {count - 1}.")
-    ids = [replica for some in found for replica in some]
-    chosen = tuple(dict.fromkeys(ids))
-    described = describe_leaves(value, [_only(leaf, chosen) for leaf in leaves], omitted)
+    chosen = tuple(dict.fromkeys(replica for some in found for replica in some))
+    kept = [
+        replace(leaf, parts=tuple(leaf.parts[replica] for replica in chosen))
+        if leaf.distributed
+        else leaf
+        for leaf in leaves
+    ]
+    described = describe_leaves(value, kept, omitted)
     sections = tuple(
         replace(section, chosen=chosen) if section.distributed else section
         for section in described.sections
@@ -268,15 +269,20 @@ def _class_of(value: Any) -> str:
     return guarded(lambda: jax_values.type_name(value), type(value).__name__)
 
 
-def _only(leaf: Leaf, chosen: tuple[int, ...]) -> Leaf:
-    if not leaf.distributed:
-        return leaf
-    return replace(leaf, parts=tuple(leaf.parts[replica] for replica in chosen))
-
-
 def _section(leaf: Leaf) -> Section:
     values = tuple(_values(leaf.parts, preview_of))
-    if _are_pictures_in_part(values):
+    pictures = {
+        (value.dtype, value.shape)
+        for value in values
+        if value.preview is not None and value.preview.kind == "images"
+    }
+    # Side by side they have to be drawn alike: not some as pictures, others of the shape not.
+    if any(
+        (value.dtype, value.shape) in pictures
+        and value.statistics is not None
+        and not is_picture(value.shape, value.dtype, value.statistics)
+        for value in values
+    ):
         values = tuple(_values(leaf.parts, preview_of_numbers))
     return Section(
         path=leaf.path,
@@ -288,24 +294,6 @@ def _section(leaf: Leaf) -> Section:
     )
 
 
-def _are_pictures_in_part(values: Sequence[ReplicaValue]) -> bool:
-    """Returns whether some of the values look like pictures, and others of the same shape do not.
-
-    Side by side they have to be drawn alike.
-    """
-    return any(
-        value.preview is not None
-        and value.preview.kind == "images"
-        and any(
-            (other.dtype, other.shape) == (value.dtype, value.shape)
-            and other.statistics is not None
-            and not is_picture(other.shape, other.dtype, other.statistics)
-            for other in values
-        )
-        for value in values
-    )
-
-
 def _values(parts: tuple[Any, ...], preview: PreviewMaker) -> Iterable[ReplicaValue]:
     """Describes the replicas' values, large arrays of the host in parallel."""
     # Variables are read here: another thread would not be in the strategy's scope.
@@ -314,7 +302,7 @@ def _values(parts: tuple[Any, ...], preview: PreviewMaker) -> Iterable[ReplicaVa
     def described(part: Any, place: int) -> ReplicaValue:
         return replica_value(part, preview=preview if place < MAX_PREVIEWS else None)
 
-    if not any(map(_waits_for_memory, known)):
+    if not any(guarded(partial(_waits_for_memory, part), False) for part in known):
         return map(described, known, range(len(known)))
     with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
         return list(pool.map(described, known, range(len(known))))
@@ -324,15 +312,10 @@ def _waits_for_memory(part: Any) -> bool:
     """Returns whether a part is an array that takes a while to read, without TensorFlow."""
     if isinstance(part, np.ndarray):
         return part.nbytes > tensorflow_values.LARGE_BYTES
-    return guarded(lambda: _is_large_here(part), False)
-
-
-def _is_large_here(part: Any) -> bool:
     tensor = tensorflow_values.as_tensor(part)
-    if (
-        tensor is None
-        or tensorflow_values.is_symbolic(tensor)
-        or not tensorflow_values.is_large(tensor)
-    ):
-        return False
-    return tensorflow_values.host_view(tensor) is not None
+    return (
+        tensor is not None
+        and not tensorflow_values.is_symbolic(tensor)
+        and tensorflow_values.is_large(tensor)
+        and tensorflow_values.host_view(tensor) is not None
+    )

@@ -96,20 +96,25 @@ class _HostElements:
         parts = [np.ascontiguousarray(sample_of(array, lengths, steps)) for array in self.arrays]
         return self.combine(*map(decoded, parts))
 
-    def statistics(self) -> Statistics:
+    def described(self) -> tuple[Preview, Statistics]:
         tally = Tally()
         for piece in self.pieces():
             tally.add(piece)
-        return tally.statistics
-
-    def described(self) -> tuple[Preview, Statistics]:
-        statistics = self.statistics()
-        return preview_of(self.shape, self.dtype, statistics, self.sample), statistics
+        return preview_of(self.shape, self.dtype, tally.statistics, self.sample), tally.statistics
 
     def counts(self, limits: tuple[float, float]) -> Array:
+        """Counts the finite elements in equal ranges between limits."""
+        low, high = limits
+        span = high / 2 - low / 2  # halved: the range may exceed the largest number
         total = np.zeros(BINS, np.int64)
         for piece in self.pieces():
-            total += _counts(piece, limits)
+            if piece.dtype.kind == "f" and not np.isfinite(piece).all():
+                piece = piece[np.isfinite(piece)]
+            exact = piece.dtype.itemsize > 2 and piece.dtype != np.float32
+            wide = np.float64 if exact else np.float32
+            shares = (piece.astype(wide) * wide(0.5) - wide(low / 2)) * wide(BINS / span)
+            places = np.clip(shares, 0, BINS - 1).astype(np.intp)
+            total += np.bincount(places, minlength=BINS)
         return total
 
 
@@ -166,7 +171,12 @@ def _elements(
         return
     chosen = [_sliced(part, request.index) for part in parts[begin:end]]
     if request.mode == "values":
-        yield from (_uncombined(item) for item in chosen)
+        for item in chosen:
+            if isinstance(item, np.ndarray | np.generic):
+                array = np.asarray(item)
+                yield _HostElements((array,), lambda piece: piece, array.dtype.name)
+            else:
+                yield _DeviceElements(item)
         return
     if not 0 <= request.reference < len(parts):
         raise IndexError(f"There are replicas 0 to {len(parts) - 1}.")
@@ -175,7 +185,7 @@ def _elements(
 
 
 def _sliced(part: Any, index: tuple[int, ...]) -> Any:
-    """An array or a device's tensor, and the slice of it."""
+    """The slice of a part's elements: an array if they can be read here, else a device's tensor."""
     numbers = _numbers(part)
     if not index:
         return numbers
@@ -188,7 +198,6 @@ def _sliced(part: Any, index: tuple[int, ...]) -> Any:
 
 
 def _numbers(part: Any) -> Any:
-    """A part's elements as an array if they can be read here, else its tensor."""
     tensor = tensorflow_values.as_tensor(part)
     if tensor is None:
         array: Any = np.asarray(part)
@@ -206,13 +215,6 @@ def _numbers(part: Any) -> Any:
     if known is None:
         raise ValueError("Only numbers can be computed with.")
     return known
-
-
-def _uncombined(item: Any) -> _HostElements | _DeviceElements:
-    if not isinstance(item, np.ndarray | np.generic):
-        return _DeviceElements(item)
-    array = np.asarray(item)
-    return _HostElements((array,), lambda piece: piece, array.dtype.name)
 
 
 def _combined(items: list[Any], mode: str) -> _HostElements | _DeviceElements:
@@ -245,21 +247,8 @@ def _sum(*parts: Array) -> Array:
     return total
 
 
-def _mean(*parts: Array) -> Array:
-    return np.asarray(_sum(*parts) / len(parts))
-
-
-_COMBINE: dict[str, Callable[..., Array]] = {"difference": _difference, "sum": _sum, "mean": _mean}
-
-
-def _counts(piece: Array, limits: tuple[float, float]) -> Array:
-    """Counts the finite elements in equal ranges between limits."""
-    low, high = limits
-    if piece.dtype.kind == "f" and not np.isfinite(piece).all():
-        piece = piece[np.isfinite(piece)]
-    # Halved: the range may exceed the largest number.
-    span = high / 2 - low / 2
-    wide = np.float64 if piece.dtype.itemsize > 2 and piece.dtype != np.float32 else np.float32
-    shares = (piece.astype(wide) * wide(0.5) - wide(low / 2)) * wide(BINS / span)
-    places = np.clip(shares, 0, BINS - 1).astype(np.intp)
-    return np.bincount(places, minlength=BINS)
+_COMBINE: dict[str, Callable[..., Array]] = {
+    "difference": _difference,
+    "sum": _sum,
+    "mean": lambda *parts: np.asarray(_sum(*parts) / len(parts)),
+}

@@ -13,6 +13,7 @@ from tpunb.display.describe.topology_description import (
     UNASSIGNED,
     Block,
     Plane,
+    Position,
     TopologyDescription,
     planes_of,
 )
@@ -44,18 +45,13 @@ def links_phrase(topology: TopologyDescription) -> str:
     mesh = "×".join(str(side) for side in topology.mesh)
     phrase = f"mesh {mesh} (x, y, z)"
     if axes:
-        phrase += f", links wrap around along {_listed(axes)}"
+        listed = " and ".join(filter(None, [", ".join(axes[:-1]), axes[-1]]))
+        phrase += f", links wrap around along {listed}"
     if topology.merged:
         phrase += "; a chip's 2 TensorCores act as one core"
     if topology.num_hosts > 1 and topology.num_chips == _V5E_HOST * topology.num_hosts:
         phrase += "; a host is 2 workers on TPU VMs"
     return phrase
-
-
-def _listed(words: list[str]) -> str:
-    if len(words) == 1:
-        return words[0]
-    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def assignment_phrase(topology: TopologyDescription) -> str:
@@ -94,15 +90,10 @@ def core_label(topology: TopologyDescription, core: int) -> str:
 WIDTH = 100
 """The longest line, in characters."""
 
-
 MAX_CORES = 512
 """Topologies of more cores are not drawn as text."""
 
-
 _MAX_LINES = 60
-
-
-Position = tuple[int, int]
 
 
 def topology_text(topology: TopologyDescription) -> str:
@@ -126,24 +117,27 @@ def topology_text(topology: TopologyDescription) -> str:
 
 def _drawing(topology: TopologyDescription) -> list[str]:
     """The planes of the mesh, as many beside each other as fit."""
-    titled = topology.mesh[2] > 1
     planes = planes_of(topology)
-    cells = {
+    labels = {
         cores: f"[{' '.join(core_label(topology, core) for core in cores)}]"
         for plane in planes
         for cores in plane.chips.values()
     }
-    width = max(map(len, cells.values()))
-    return _beside(
-        [
-            ([f"z = {plane.z}"] if titled else [])
-            + _plane(
-                plane,
-                {place: cells[cores].ljust(width) for place, cores in plane.chips.items()},
-            )
-            for plane in planes
-        ]
-    )
+    width = max(map(len, labels.values()))
+    drawn = []
+    for plane in planes:
+        cells = {place: labels[cores].ljust(width) for place, cores in plane.chips.items()}
+        title = [f"z = {plane.z}"] if topology.mesh[2] > 1 else []
+        drawn.append(title + _plane(plane, cells))
+    # From left to right, as many as fit, then the next row of them.
+    width = max(len(line) for plane in drawn for line in plane)
+    fit = max(1, (WIDTH + 3) // (width + 3))
+    lines: list[str] = []
+    for begin in range(0, len(drawn), fit):
+        row = itertools.zip_longest(*drawn[begin : begin + fit], fillvalue="")
+        lines += [""] if lines else []
+        lines += ["   ".join(part.ljust(width) for part in parts).rstrip() for parts in row]
+    return lines
 
 
 def _plane(plane: Plane, cells: dict[Position, str]) -> list[str]:
@@ -154,7 +148,13 @@ def _plane(plane: Plane, cells: dict[Position, str]) -> list[str]:
     widest = len(f"host {max(plane.blocks)}")
     lines = []
     for _, row in itertools.groupby(ordered, key=lambda item: item[1].top):
-        boxes = [_box(_rows(cells, block), f"host {host}", widest) for host, block in row]
+        boxes = []
+        for host, block in row:
+            rows = _rows(cells, block)
+            inside = max(widest + 3, len(rows[0]) + 2)
+            top = f"┌─ host {host} ".ljust(inside + 1, "─") + "┐"
+            sides = [f"│ {line.ljust(inside - 2)} │" for line in rows]
+            boxes.append([top, *sides, f"└{'─' * inside}┘"])
         lines += [" ".join(parts) for parts in zip(*boxes, strict=True)]
     return lines
 
@@ -165,27 +165,3 @@ def _rows(cells: dict[Position, str], block: Block) -> list[str]:
     across = range(block.left, block.left + block.width)
     down = range(block.top, block.top + block.height)
     return [" ".join(cells.get((x, y), gap) for x in across) for y in down]
-
-
-def _box(rows: list[str], title: str, widest: int) -> list[str]:
-    inside = max(widest + 3, len(rows[0]) + 2)
-    top = f"┌─ {title} ".ljust(inside + 1, "─") + "┐"
-    return [top, *(f"│ {row.ljust(inside - 2)} │" for row in rows), f"└{'─' * inside}┘"]
-
-
-def _beside(planes: list[list[str]]) -> list[str]:
-    """Planes from left to right, as many as fit, then the next row of them."""
-    width = max(len(line) for plane in planes for line in plane)
-    fit = max(1, (WIDTH + 3) // (width + 3))
-    lines: list[str] = []
-    for begin in range(0, len(planes), fit):
-        row = planes[begin : begin + fit]
-        height = max(map(len, row))
-        padded = [plane + [""] * (height - len(plane)) for plane in row]
-        if lines:
-            lines.append("")
-        lines += [
-            "   ".join(part.ljust(width) for part in parts).rstrip()
-            for parts in zip(*padded, strict=True)
-        ]
-    return lines
