@@ -29,8 +29,15 @@ def shows_widgets() -> bool:
     setting = os.environ.get(VARIABLE, "").strip().lower()
     if setting in _SETTINGS:
         return _SETTINGS[setting]
-    shell = _shell()
-    return hasattr(shell, "kernel") and _is_watched(shell)
+    shell, environment = _shell(), os.environ
+    # Signs of a front end that people use.
+    return hasattr(shell, "kernel") and (
+        # Jupyter Server's sessions: JupyterLab, Notebook 7 and what is built on them.
+        "JPY_SESSION_NAME" in environment
+        or environment.get("SERVER_SOFTWARE", "").startswith("voila")
+        or environment.get("KAGGLE_KERNEL_RUN_TYPE") == "Interactive"
+        or _is_colab_or_vs_code(shell)
+    )
 
 
 def is_program() -> bool:
@@ -44,8 +51,7 @@ def saves_static_forms() -> bool:
     JupyterLab and Notebook 7 do, by our saving.js; of others a saved notebook would hold
     nothing but the live form.
     """
-    others = "google.colab" in sys.modules or "__vsc_ipynb_file__" in _names(_shell())
-    return "JPY_SESSION_NAME" in os.environ and not others
+    return "JPY_SESSION_NAME" in os.environ and not _is_colab_or_vs_code(_shell())
 
 
 def widget_opened() -> None:
@@ -68,22 +74,8 @@ def passing(kept: str) -> dict[str, Any]:
     return {"tpunb": {"file": {"text/plain": kept} if kept else None}}
 
 
-def _names(shell: Any) -> dict[str, Any]:
-    names: dict[str, Any] = getattr(shell, "user_ns", {})
-    return names
-
-
-def _is_watched(shell: Any) -> bool:
-    """Returns whether there are signs of a front end that people use."""
-    environment = os.environ
-    return (
-        # Jupyter Server's sessions: JupyterLab, Notebook 7 and what is built on them.
-        "JPY_SESSION_NAME" in environment
-        or environment.get("SERVER_SOFTWARE", "").startswith("voila")
-        or environment.get("KAGGLE_KERNEL_RUN_TYPE") == "Interactive"
-        or "google.colab" in sys.modules
-        or "__vsc_ipynb_file__" in _names(shell)
-    )
+def _is_colab_or_vs_code(shell: Any) -> bool:
+    return "google.colab" in sys.modules or "__vsc_ipynb_file__" in getattr(shell, "user_ns", {})
 
 
 def cell_id() -> str | None:
@@ -115,8 +107,12 @@ def publish(
     """
     shell = _shell()
     if shell is None:
-        if not update:
-            _publish_without_a_shell(data)
+        if update:
+            return
+        if in_marimo():
+            sys.modules["marimo"].output.append(_Forms(data))
+        else:
+            sys.stdout.write(f"{data['text/plain']}\n")
         return
     transient = {"display_id": display_id}
     shell.display_pub.publish(encoded(data), metadata, transient=transient, update=update)
@@ -125,13 +121,6 @@ def publish(
 def clear(display_id: str) -> None:
     """Takes away what was shown under a name; the notebook's file gets nothing of it either."""
     publish({}, passing("") if can_pass() else {}, display_id=display_id, update=True)
-
-
-def _publish_without_a_shell(data: dict[str, Any]) -> None:
-    if in_marimo():
-        sys.modules["marimo"].output.append(_Forms(data))
-    else:
-        sys.stdout.write(f"{data['text/plain']}\n")
 
 
 class _Forms:

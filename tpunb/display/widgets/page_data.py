@@ -56,16 +56,7 @@ def _read(file: str) -> str:
 
 
 _ALIGNMENT = 8
-_TYPES = {
-    "u1": "Uint8Array",
-    "u2": "Uint16Array",
-    "u4": "Uint32Array",
-    "i1": "Int8Array",
-    "i2": "Int16Array",
-    "i4": "Int32Array",
-    "f4": "Float32Array",
-    "f8": "Float64Array",
-}
+_TYPES = {"u": "Uint", "i": "Int", "f": "Float"}
 
 
 def pack(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, Any], bytes]:
@@ -84,18 +75,18 @@ def pack(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, Any], bytes
     parts: list[bytes] = []
     offset = 0
     for name, column in columns.items():
-        array = np.ascontiguousarray(_sendable(column))
+        array = np.ascontiguousarray(column)
+        if array.dtype == bool:
+            array = array.astype(np.uint8)
+        if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+            array = array.astype(np.float64)
         data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-        layout[name] = [_TYPES[array.dtype.str[1:]], offset, int(array.size)]
+        layout[name] = [
+            f"{_TYPES[array.dtype.kind]}{8 * array.itemsize}Array",
+            offset,
+            int(array.size),
+        ]
         padding = -len(data) % _ALIGNMENT
         parts.append(data + bytes(padding))
         offset += len(data) + padding
     return layout, b"".join(parts)
-
-
-def _sendable(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if column.dtype == bool:
-        return column.astype(np.uint8)
-    if column.dtype.kind in "iu" and column.dtype.itemsize == 8:
-        return column.astype(np.float64)
-    return column

@@ -51,7 +51,11 @@ def payload(description: ReplicaValuesDescription) -> tuple[Header, bytes]:
         The header, which is JSON, and the columns that its `layout` describes.
     """
     columns: Columns = {}
-    shown = [_shown(section) for section in description.sections]
+    # The values whose previews are sent: one is enough where all are equal.
+    shown = [
+        section.values[: 1 if section.all_equal else MAX_PREVIEWS]
+        for section in description.sections
+    ]
     thin = _thinning(value.preview for values in shown for value in values if value.preview)
     sections = [
         _section(section, values, columns, prefix=f"{number}.", thin=thin)
@@ -85,11 +89,6 @@ def _thinning(previews: Iterable[Preview]) -> int:
     return math.ceil(math.sqrt(size / MOST_BYTES)) if size > MOST_BYTES else 1
 
 
-def _shown(section: Section) -> tuple[ReplicaValue, ...]:
-    """The values whose previews are sent: one is enough where all are equal."""
-    return section.values[: 1 if section.all_equal else MAX_PREVIEWS]
-
-
 def _section(
     section: Section, shown: Sequence[ReplicaValue], columns: Columns, *, prefix: str, thin: int
 ) -> Header:
@@ -100,15 +99,22 @@ def _section(
         block = _block(previews, columns, prefix=prefix, thin=thin)
         sizes = [math.prod(side or 0 for side in value.shape or ()) for value in shown]
         held = [math.prod(preview.shape) for preview in previews]
-        block["whole"] = block["whole"] and held == sizes and _is_plain(shown)
+        # The previews may hold the elements themselves, or pixels made of them.
+        pixels = any(
+            preview.kind == "images" and value.dtype != "uint8"
+            for preview, value in zip(previews, shown, strict=True)
+        )
+        block["whole"] = block["whole"] and held == sizes and not pixels
     if any(value.statistics for value in values):
         _add_statistics([value.statistics for value in values], columns, prefix=prefix)
     if any(section.differs):
         columns[f"{prefix}differs"] = np.asarray(section.differs, np.uint8)
+    # A path's steps, for a tree; one step where it cannot be told apart.
+    steps = _STEP.findall(section.path)
     shapes = _common([list(value.shape) if value.shape is not None else None for value in values])
     return {
         "path": section.path,
-        "steps": _steps(section.path),
+        "steps": steps if "".join(steps) == section.path else [section.path],
         "name": section.name,
         "type": section.type_name,
         "title": section_title(section, alone=True),
@@ -121,28 +127,12 @@ def _section(
         "equal": section.all_equal if len(values) > 1 else None,
         "numeric": bool(block) and all(value.kind == "numeric" for value in values),
         "block": block,
-        "texts": [_texts(value) for value in shown],
+        "texts": [
+            [*value.texts, *([f"… {grouped(value.omitted)} more"] if value.omitted > 0 else [])]
+            for value in shown
+        ],
         "rows": [value.rows[-1] for value in shown if value.rows],
     }
-
-
-def _is_plain(shown: Sequence[ReplicaValue]) -> bool:
-    """Returns whether the previews hold the elements themselves, and not pixels made of them."""
-    return all(
-        value.preview is None or value.preview.kind != "images" or value.dtype == "uint8"
-        for value in shown
-    )
-
-
-def _texts(value: ReplicaValue) -> list[str]:
-    more = [f"… {grouped(value.omitted)} more"] if value.omitted > 0 else []
-    return [*value.texts, *more]
-
-
-def _steps(path: str) -> list[str]:
-    """A path's steps, for a tree; one step where it cannot be told apart."""
-    found = _STEP.findall(path)
-    return found if "".join(found) == path else [path]
 
 
 def _common(items: list[Any]) -> list[Any]:
@@ -152,7 +142,14 @@ def _common(items: list[Any]) -> list[Any]:
 
 def _block(previews: Sequence[Preview], columns: Columns, *, prefix: str, thin: int) -> Header:
     """Describes previews and adds their elements as one column."""
-    arrays = [_thinned(preview, thin) for preview in previews]
+    arrays, steps = [], []
+    for preview in previews:
+        strides = [1 if preview.kind == "values" else thin] * len(preview.shape)
+        if preview.kind == "images":  # their number and their channels are kept
+            strides[0] = strides[-1] = 1
+        arrays.append(preview.array()[tuple(slice(None, None, stride) for stride in strides)])
+        pairs = zip(preview.steps, strides, strict=False)
+        steps.append([step * stride for step, stride in pairs])
     kinds = {preview.kind for preview in previews}
     flat = [array.reshape(-1) for array in arrays]
     joined = np.concatenate(flat) if flat else np.zeros(0)
@@ -167,7 +164,7 @@ def _block(previews: Sequence[Preview], columns: Columns, *, prefix: str, thin: 
         "kind": kinds.pop() if len(kinds) == 1 else "mixed",
         "kinds": _common([preview.kind for preview in previews]),
         "shapes": _common([list(array.shape) for array in arrays]),
-        "steps": _common([_steps_of(preview, thin) for preview in previews]),
+        "steps": _common(steps),
         "integral": joined.dtype.kind in "iub",
         "boolean": joined.dtype.kind == "b",
         "whole": not any(preview.sampled for preview in previews) and thin == 1,
@@ -176,41 +173,19 @@ def _block(previews: Sequence[Preview], columns: Columns, *, prefix: str, thin: 
     }
 
 
-def _thinned(preview: Preview, step: int) -> Array:
-    array = preview.array()
-    if step == 1 or preview.kind == "values":
-        return array
-    if preview.kind == "images":
-        return array[:, ::step, ::step]
-    return array[(slice(None, None, step),) * array.ndim]
-
-
-def _steps_of(preview: Preview, thin: int) -> list[int]:
-    """Every so many elements are there along each axis, after thinning."""
-    if thin == 1 or preview.kind == "values":
-        return list(preview.steps)
-    if preview.kind == "images":
-        count, rows, columns, channels = preview.steps
-        return [count, rows * thin, columns * thin, channels]
-    return [step * thin for step in preview.steps]
-
-
 def _add_statistics(
     statistics: Sequence[Statistics | None], columns: Columns, *, prefix: str
 ) -> None:
     """Adds a column for each of the statistics; of counts only if there are any."""
     for name in ("minimum", "mean", "maximum", "deviation"):
+        # None becomes NaN.
         columns[prefix + name] = np.array(
-            [_known(getattr(item, name, None)) for item in statistics], np.float64
+            [getattr(item, name, None) for item in statistics], np.float64
         )
     for name in ("nans", "infs"):
         counts = np.array([getattr(item, name, 0) for item in statistics], np.float64)
         if counts.any():
             columns[prefix + name] = counts
-
-
-def _known(number: float | int | None) -> float:
-    return math.nan if number is None else float(number)
 
 
 class ReplicasWidget(LiveWidget):
@@ -321,25 +296,20 @@ class ReplicasWidget(LiveWidget):
             return
         answer = {"answer": content.get("id")}
         try:
-            header, data = self._answer(content)
+            number, mode, places = int(content["section"]), content["mode"], content.get("places")
+            if not 0 <= number < len(self._leaves):
+                raise ValueError("The value is no longer there: run the cell again.")
+            if mode not in MODES:
+                raise ValueError(f"There is no view called {mode!r}.")
+            request = ViewRequest(
+                mode=mode,
+                reference=int(content.get("replica", 0)),
+                index=tuple(map(int, content.get("slice", ()))),
+                places=(int(places[0]), int(places[1])) if places else None,
+                counts=bool(content.get("counts")),
+            )
+            header, data = view_payload(replica_view(self._leaves[number], request))
         except Exception as error:
             self.send({**answer, "error": str(error) or type(error).__name__})
         else:
             self.send({**answer, **header}, [data])
-
-    def _answer(self, content: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        number = int(content["section"])
-        if not 0 <= number < len(self._leaves):
-            raise ValueError("The value is no longer there: run the cell again.")
-        mode = content["mode"]
-        if mode not in MODES:
-            raise ValueError(f"There is no view called {mode!r}.")
-        places = content.get("places")
-        request = ViewRequest(
-            mode=mode,
-            reference=int(content.get("replica", 0)),
-            index=tuple(map(int, content.get("slice", ()))),
-            places=(int(places[0]), int(places[1])) if places else None,
-            counts=bool(content.get("counts")),
-        )
-        return view_payload(replica_view(self._leaves[number], request))

@@ -227,13 +227,9 @@ def _check(description: TopologyDescription) -> None:
         ValueError: Its columns differ in length, or a core is not on the mesh.
     """
     count = description.num_cores
-    columns = (
-        description.hosts,
-        description.ordinals,
-        description.replicas,
-        description.logical_devices,
-    )
-    if not count or any(len(column) != count for column in columns):
+    of_cores = (description.hosts, description.ordinals)
+    of_replicas = (description.replicas, description.logical_devices)
+    if not count or any(len(column) != count for column in (*of_cores, *of_replicas)):
         raise ValueError("A topology describes at least one core, and each of them in full.")
     places = np.asarray(description.coordinates)
     bounds = np.array([*description.mesh, description.cores_per_chip])
