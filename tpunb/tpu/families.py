@@ -46,26 +46,26 @@ class Family:
 
     Attributes:
         name: The canonical prefix.
-        aliases: Other prefixes, all in lower case.
+        meshes: Chips of a slice -> its mesh.
+        hbm_gib: Memory of one device in GiB.
         counted_per_chip: What the number in a name counts: 1 for chips, 2 for
             TensorCores, of which each of these chips has two.
         devices_per_chip: TensorFlow devices in a chip.
-        hbm_gib: Memory of one device in GiB.
-        meshes: Chips of a slice -> its mesh.
+        aliases: Other prefixes, all in lower case.
         host_chips: Chips of a host in a slice of several hosts, as a block.
         one_host: The most chips that a single host can have.
         full_side: The side of a 2D Pod; 0 for a 3D torus.
     """
 
     name: str
-    aliases: tuple[str, ...]
-    counted_per_chip: int
-    devices_per_chip: int
-    hbm_gib: int
     meshes: dict[int, Shape]
-    host_chips: Shape
-    one_host: int
-    full_side: int
+    hbm_gib: int
+    counted_per_chip: int = 1
+    devices_per_chip: int = 1
+    aliases: tuple[str, ...] = ()
+    host_chips: Shape = (2, 2, 1)
+    one_host: int = 4
+    full_side: int = 0
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -90,21 +90,6 @@ def _slices(meshes: dict[int, Shape], smallest: int, largest: int) -> dict[int, 
     return {chips: mesh for chips, mesh in meshes.items() if smallest <= chips <= largest}
 
 
-def _family(
-    name: str,
-    meshes: dict[int, Shape],
-    *,
-    hbm_gib: int,
-    counted: int = 1,
-    devices: int = 1,
-    aliases: tuple[str, ...] = (),
-    host: Shape = (2, 2, 1),
-    one_host: int = 4,
-    full_side: int = 0,
-) -> Family:
-    return Family(name, aliases, counted, devices, hbm_gib, meshes, host, one_host, full_side)
-
-
 # A slice of several hosts starts at 4x4: there is no v2-16 or v3-16, nor a v2-64.
 _V2_MESHES = {4: (2, 2, 1), 16: (4, 4, 1), **_slices(_MESHES_2D, 64, 256)}
 _V3_MESHES = {4: (2, 2, 1), **_slices(_MESHES_2D, 16, 1024)}
@@ -113,25 +98,26 @@ _POD_256 = _slices(_MESHES_2D, 1, 256)
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        _family("v2", _V2_MESHES, hbm_gib=8, counted=2, devices=2, full_side=16),
-        _family("v3", _V3_MESHES, hbm_gib=16, counted=2, devices=2, full_side=32),
-        _family("v4", _MESHES_3D, hbm_gib=32, counted=2),
-        _family(
+        Family("v2", _V2_MESHES, 8, counted_per_chip=2, devices_per_chip=2, full_side=16),
+        Family("v3", _V3_MESHES, 16, counted_per_chip=2, devices_per_chip=2, full_side=32),
+        Family("v4", _MESHES_3D, 32, counted_per_chip=2),
+        Family(
             "v5e",
             _POD_256,
-            hbm_gib=16,
+            16,
             aliases=("v5litepod", "v5lite"),
-            host=(2, 4, 1),
+            host_chips=(2, 4, 1),
             one_host=8,
             full_side=16,
         ),
-        _family("v5p", {**_MESHES_3D, 8960: (16, 20, 28)}, hbm_gib=95, counted=2),
-        _family("v6e", _POD_256, hbm_gib=32, one_host=8, full_side=16),
-        _family(
+        Family("v5p", {**_MESHES_3D, 8960: (16, 20, 28)}, 95, counted_per_chip=2),
+        Family("v6e", _POD_256, 32, one_host=8, full_side=16),
+        # 192 GiB a chip, of which each of its two devices has half.
+        Family(
             "tpu7x",
             {**_MESHES_3D, 9216: (16, 24, 24)},
-            hbm_gib=96,  # 192 GiB a chip, of which each of its two devices has half.
-            devices=2,
+            96,
+            devices_per_chip=2,
             aliases=("v7x",),
         ),
     )

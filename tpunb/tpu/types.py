@@ -149,11 +149,6 @@ def accelerator(spec: str | int) -> Accelerator:
     size = int(match[2])
     if size not in family.sizes:
         raise _wrong_size(family, size)
-    return _of_family(family, size)
-
-
-def _of_family(family: Family, size: int) -> Accelerator:
-    """The type `family-size`; the size must be one of the family's."""
     chips = size // family.counted_per_chip
     mesh = family.meshes[chips]
     return Accelerator(
@@ -205,13 +200,9 @@ def _wrong_size(family: Family, size: int) -> AcceleratorTypeError:
         counts += ", which act as one core"
     return AcceleratorTypeError(
         f"There is no TPU type {family.name}-{size}: a {family.name} slice has "
-        f"{_listed(family.sizes)} (it counts {counts}).",
+        f"{', '.join(map(str, family.sizes[:-1]))} or {family.sizes[-1]} (it counts {counts}).",
         fix=_did_you_mean(names),
     )
-
-
-def _listed(sizes: tuple[int, ...]) -> str:
-    return f"{', '.join(map(str, sizes[:-1]))} or {sizes[-1]}"
 
 
 def _did_you_mean(names: list[str]) -> str:
