@@ -155,7 +155,11 @@ class StopButton:
         """Restores the former handler; the second time it does nothing."""
         with self._lock:
             self._entered = False
-        self._await_own_signal()
+        if threading.current_thread() is threading.main_thread():
+            # Lets the reminder's signal arrive here, not at the handler that comes next.
+            deadline = time.monotonic() + 1.0
+            while self._is_due and time.monotonic() < deadline:
+                time.sleep(0.001)
         # A handler set after ours stays; it may call ours, which then calls the former one.
         if signal.getsignal(signal.SIGINT) != self._handle:
             return
@@ -179,15 +183,21 @@ class StopButton:
             self._is_due = False
             if over:
                 self.leave()
-            elif self.at_work and self._may_cut(frame) and self._can_raise(frame):
+                return
+            patient = time.monotonic() <= self._due + PATIENCE
+            if self.at_work and self._may_cut(frame) and (can_unwind(frame) or not patient):
                 self.is_overdue = True
                 raise self._overdue()
             return
-        if self._is_echo():
-            return
+        if self.pressed and time.monotonic() - self._reminded < _SECONDS_OF_AN_ECHO:
+            return  # a reminder that came twice, and no second press
         if over:
             self.leave()
-            self._call_former(self._former, number, frame)
+            # What would have happened without this handler.
+            if callable(self._former):
+                self._former(number, frame)
+            elif self._former == signal.SIG_DFL:
+                raise KeyboardInterrupt
         elif self.pressed:
             self.leave()
             raise KeyboardInterrupt
@@ -213,30 +223,8 @@ class StopButton:
             # What was raised may be lost, in a callback from C; but the run may be ending by now.
             time.sleep(_SECONDS_TO_END if self.is_overdue else _SECONDS_BETWEEN_LOOKS)
 
-    def _can_raise(self, frame: FrameType | None) -> bool:
-        return can_unwind(frame) or time.monotonic() > self._due + PATIENCE
-
     def _is_within(self, entry: int) -> bool:
         return self._entered and self._entries == entry
-
-    def _is_echo(self) -> bool:
-        """Returns whether an interrupt is a reminder that came twice, and no second press."""
-        return self.pressed and time.monotonic() - self._reminded < _SECONDS_OF_AN_ECHO
-
-    def _await_own_signal(self) -> None:
-        """Lets the reminder's signal arrive here, not at the handler that comes next."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        deadline = time.monotonic() + 1.0
-        while self._is_due and time.monotonic() < deadline:
-            time.sleep(0.001)
-
-    def _call_former(self, former: Any, number: int, frame: FrameType | None) -> None:
-        """Does what would have happened without this handler."""
-        if callable(former):
-            former(number, frame)
-        elif former == signal.SIG_DFL:
-            raise KeyboardInterrupt
 
 
 def _still_wanted(handler: Any) -> Any:
