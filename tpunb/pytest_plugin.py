@@ -96,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _use(config, workerinput[_KERNEL])
         return
     from tpunb.errors import TpunbError
-    from tpunb.notebook.kernels import temporary_kernel
+    from tpunb.notebook.kernels.specs import temporary_kernel
 
     option = config.option
     if not config.pluginmanager.has_plugin(_NBVAL):

@@ -115,7 +115,7 @@ def _folder(text: str) -> Path:
 
 
 def _install(args: argparse.Namespace) -> None:
-    from tpunb.notebook.kernels import install_kernel, installed_kernels
+    from tpunb.notebook.kernels.specs import install_kernel, installed_kernels
 
     kernel = install_kernel(args.type, name=args.name, prefix=args.prefix, keras=args.keras)
     done = "Replaced" if kernel.replaced else "Installed"
@@ -130,7 +130,7 @@ def _install(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from tpunb.notebook.kernels import installed_kernels
+    from tpunb.notebook.kernels.specs import installed_kernels
 
     del args
     kernels = installed_kernels()
@@ -144,7 +144,7 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _remove(args: argparse.Namespace) -> None:
-    from tpunb.notebook.kernels import remove_kernel
+    from tpunb.notebook.kernels.specs import remove_kernel
 
     for name in args.names:
         kernel = remove_kernel(name)

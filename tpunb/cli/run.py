@@ -160,7 +160,7 @@ def _prepare(output: Path) -> None:
 def _kernel(args: argparse.Namespace) -> contextlib.AbstractContextManager[str | None]:
     if args.tpu is None:
         return contextlib.nullcontext(args.kernel)
-    from tpunb.notebook.kernels import temporary_kernel
+    from tpunb.notebook.kernels.specs import temporary_kernel
 
     return temporary_kernel(args.tpu, keras=args.keras)
 

@@ -12,7 +12,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 
 from tpunb import cli
 from tpunb.errors import KernelError
-from tpunb.notebook.kernels import install_kernel, installed_kernels, remove_kernel
+from tpunb.notebook.kernels.specs import install_kernel, installed_kernels, remove_kernel
 
 
 @pytest.fixture(autouse=True)

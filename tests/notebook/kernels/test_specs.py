@@ -14,7 +14,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from PIL import Image
 
 from tpunb.errors import AcceleratorTypeError, ConnectError, KernelError
-from tpunb.notebook.kernels import (
+from tpunb.notebook.kernels.specs import (
     install_kernel,
     installed_kernels,
     remove_kernel,

@@ -16,7 +16,8 @@ from support.patience import PATIENCE
 
 from tpunb.errors import ConnectError, KernelError, VirtualDevicesError
 from tpunb.machine import software
-from tpunb.notebook.kernels import app, install_kernel
+from tpunb.notebook.kernels import app
+from tpunb.notebook.kernels.specs import install_kernel
 
 ROOT = Path(__file__).parents[3]
 

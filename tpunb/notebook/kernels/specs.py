@@ -117,7 +117,14 @@ def remove_kernel(name: str) -> InstalledKernel:
     ours = {kernel.name: kernel for kernel in installed_kernels()}
     kernel = ours.get(name.lower()) or ours.get(f"tpunb-{name.lower()}")
     if kernel is None:
-        raise _no_such_kernel(name, list(ours), manager.find_kernel_specs())
+        if name.lower() in manager.find_kernel_specs():
+            raise KernelError(
+                f"The kernel {name!r} was not installed by tpunb.",
+                fix=f"Remove it with Jupyter, if you mean to: jupyter kernelspec remove {name}",
+            )
+        near = " or ".join(nearest(name, list(ours)))
+        fix = f"Did you mean {near}?" if near else "See all with `tpunb kernel list`."
+        raise KernelError(f"There is no kernel {name!r} of tpunb.", fix=fix)
     try:
         delete(kernel.folder)
     except OSError as error:
@@ -156,8 +163,15 @@ def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[st
     spec["env"]["TPUNB_TPU"] = _argument(found)
     with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as made:
         write(Path(made, "kernels", name), _spec_file(spec))
-        with _first_in_path("JUPYTER_PATH", made):
+        before = os.environ.get("JUPYTER_PATH")
+        os.environ["JUPYTER_PATH"] = os.pathsep.join([made, *([before] if before else [])])
+        try:
             yield name
+        finally:
+            if before is None:
+                os.environ.pop("JUPYTER_PATH", None)
+            else:
+                os.environ["JUPYTER_PATH"] = before
 
 
 def require_packages(*names: str) -> None:
@@ -218,31 +232,6 @@ def _spec(found: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> d
 
 def _spec_file(spec: dict[str, Any]) -> dict[str, bytes]:
     return {"kernel.json": (json.dumps(spec, indent=1) + "\n").encode()}
-
-
-def _no_such_kernel(name: str, ours: list[str], all_kernels: dict[str, Any]) -> KernelError:
-    if name.lower() in all_kernels:
-        return KernelError(
-            f"The kernel {name!r} was not installed by tpunb.",
-            fix=f"Remove it with Jupyter, if you mean to: jupyter kernelspec remove {name}",
-        )
-    close = nearest(name, ours)
-    fix = f"Did you mean {' or '.join(close)}?" if close else "See all with `tpunb kernel list`."
-    return KernelError(f"There is no kernel {name!r} of tpunb.", fix=fix)
-
-
-@contextlib.contextmanager
-def _first_in_path(variable: str, folder: str) -> Iterator[None]:
-    """A folder put in front of a variable that holds a search path."""
-    before = os.environ.get(variable)
-    os.environ[variable] = os.pathsep.join([folder, *([before] if before else [])])
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(variable, None)
-        else:
-            os.environ[variable] = before
 
 
 LAUNCHER = "tpunb.kernel_launcher"
