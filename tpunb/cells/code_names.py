@@ -74,7 +74,11 @@ def mentions(code: CodeType) -> Mentions:
     strings: list[str] = []
     any_attribute = any_global = any_module = False
     for inner in _nested(code):
-        strings += _strings(inner)
+        for const in inner.co_consts:
+            # Keyword patterns (`case Config(rate=r)`) name their attributes in a tuple.
+            for text in const if isinstance(const, tuple) else (const,):
+                if isinstance(text, str) and len(text) <= _LONGEST:
+                    strings.append(text)
         any_module |= not _MODULES.isdisjoint(inner.co_names)
         instructions = list(dis.get_instructions(inner))
         for number, instruction in enumerate(instructions, start=1):
@@ -117,14 +121,6 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
     for const in code.co_consts:
         if isinstance(const, CodeType):
             yield from _nested(const)
-
-
-def _strings(code: CodeType) -> Iterator[str]:
-    for const in code.co_consts:
-        # Keyword patterns (`case Config(rate=r)`) name their attributes in a tuple.
-        for text in const if isinstance(const, tuple) else (const,):
-            if isinstance(text, str) and len(text) <= _LONGEST:
-                yield text
 
 
 def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool:

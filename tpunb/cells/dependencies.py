@@ -90,7 +90,16 @@ class Dependencies:
         return None
 
     def _reached(self) -> list[Guard]:
-        return reached(self._roots, self._code, self._namespace, self._ignored)
+        """The guards for what the cell reaches from the roots, which are not guarded themselves."""
+        found = mentions(self._code)
+        attributes, any_name = set(found.attributes), found.any_attribute
+        while True:
+            walk = _Walk(self._namespace, attributes, self._ignored, any_name=any_name)
+            walk.run(self._roots, self._code)
+            if walk.attributes == attributes and walk.any_name == any_name:
+                return walk.guards
+            # Of code that was reached: objects may have them, too.
+            attributes, any_name = walk.attributes, walk.any_name
 
 
 _MOST = 20_000  # objects to visit
@@ -101,32 +110,20 @@ _NESTS = (list, tuple, dict)
 _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
-def reached(
-    roots: Mapping[str, Any],
-    code: types.CodeType,
-    namespace: dict[str, Any],
-    ignored: Collection[Hashable] = (),
-) -> list[Guard]:
-    """The guards for what a cell reaches from `roots`, which are not guarded themselves."""
-    attributes, any_name = set(mentions(code).attributes), mentions(code).any_attribute
-    while True:
-        walk = _Walk(attributes, ignored, any_name=any_name)
-        walk.start(roots, code, namespace)
-        if walk.attributes == attributes and walk.any_name == any_name:
-            return walk.guards
-        # Of code that was reached: objects may have them, too.
-        attributes, any_name = walk.attributes, walk.any_name
-
-
 class _Walk:
     """One way through all that is reached, for one set of attributes."""
 
     def __init__(
-        self, attributes: Collection[str], ignored: Collection[Hashable], *, any_name: bool
+        self,
+        namespace: dict[str, Any],
+        attributes: Collection[str],
+        ignored: Collection[Hashable],
+        *,
+        any_name: bool,
     ) -> None:
+        self._namespace = namespace
         self._ignored = ignored
         self._wants_any = self.any_name = any_name  # names that are computed may be any
-        self._namespace: Mapping[str, Any] = {}
         self._wanted = frozenset(attributes)
         self.attributes = set(attributes)
         self.guards: list[Guard] = []
@@ -134,19 +131,15 @@ class _Walk:
         self._waiting: collections.deque[tuple[str, Any]] = collections.deque()
         self._has_all_modules = False
 
-    def start(
-        self, roots: Mapping[str, Any], code: types.CodeType, namespace: dict[str, Any]
-    ) -> None:
+    def run(self, roots: Mapping[str, Any], code: types.CodeType) -> None:
         for path, value in roots.items():
             if isinstance(value, _NESTS):  # known by its contents
                 self._add_items(path, value)
             else:
                 self._waiting.append((path, value))
-        self._namespace = namespace
-        found = mentions(code)
+        found, namespace = mentions(code), self._namespace
         self._globals("the cell", found.by_string + _any_global(found, namespace), namespace)
-        self._add_imports(code, namespace)
-        self._add_environment(code)
+        self._add_imports(found, namespace)
         while self._waiting and len(self._seen) < _MOST:
             path, value = self._waiting.popleft()  # what the cell names itself comes first
             if not is_plain(value) and id(value) not in self._seen:
@@ -213,8 +206,7 @@ class _Walk:
         )
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         self._waiting += [(f"{path}()", each) for each in defaults]
-        self._add_imports(function.__code__, namespace)
-        self._add_environment(function.__code__)
+        self._add_imports(found, namespace)
 
     def _globals(self, reader: str, names: tuple[str, ...], namespace: dict[str, Any]) -> None:
         self._guard(
@@ -227,20 +219,19 @@ class _Walk:
         if (wrapped := attributes_of(value).get("__wrapped__")) is not None:
             self._waiting.append((path, wrapped))
 
-    def _add_imports(self, code: types.CodeType, namespace: Mapping[str, Any]) -> None:
-        self._waiting += imported(mentions(code), namespace)
-        if mentions(code).any_module and not self._has_all_modules:
+    def _add_imports(self, found: Mentions, namespace: Mapping[str, Any]) -> None:
+        """Visits the modules that code imports, and guards the environment if it reads that."""
+        self._waiting += imported(found, namespace)
+        if found.any_module and not self._has_all_modules:
             self._has_all_modules = True
             self._waiting += users_modules()
-
-    def _add_environment(self, code: types.CodeType) -> None:
-        if {"environ", "getenv"} & {*mentions(code).attributes, *mentions(code).globals}:
+        if {"environ", "getenv"} & {*found.attributes, *found.globals}:
             self._guard(
                 os.environ,
                 os._Environ.copy,
                 lambda name: f"`os.environ[{name!r}]`",
                 tuple(os.environ),
-                wanted=mentions(code).attributes,
+                wanted=found.attributes,
             )
 
     # Objects
