@@ -166,13 +166,15 @@ def place_softly(tf: Any) -> Iterator[Callable[[bool], None]]:
 
 
 @pytest.fixture
-def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A shell without the extension."""
+def book(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """A shell that has run the cells in `OPENING` of the test's module, if it has some."""
     for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
         monkeypatch.delenv(variable, raising=False)
     from support.shell import Notebook
 
-    with Notebook(tmp_path) as notebook:
+    with Notebook(tmp_path, *getattr(request.module, "OPENING", ())) as notebook:
         yield notebook
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,12 +33,7 @@ RUN = [
 COMPILE = ["--for", "--speed", "--largest-batch", "--timeout", "--data", "--as", "--out"]
 PROFILE = ["--keep", "--out"]
 TYPES = list(accelerator_types())
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[Notebook]:
-    with Notebook(tmp_path, "%load_ext tpunb") as notebook:
-        yield notebook
+OPENING = ["%load_ext tpunb"]
 
 
 def completed(book: Notebook, text: str) -> list[str]:

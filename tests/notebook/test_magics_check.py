@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.shell import Notebook
@@ -14,6 +12,11 @@ from tpunb.virtual.check import CheckError, CheckReport
 
 pytestmark = pytest.mark.usefixtures("tf")
 
+OPENING = [
+    "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
+    "%tpu_connect --simulate 2",
+    "x = tf.ones([8, 16])",
+]
 MASK = """
 y = x * 2
 for i in tf.range(2):
@@ -23,18 +26,6 @@ for i in tf.range(2):
 
 z = tf.tensordot(tf.cast(y, tf.int64), tf.cast(y, tf.int64), 0)
 """
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[Notebook]:
-    """A shell that is connected to two cores."""
-    with Notebook(
-        tmp_path,
-        "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
-        "%tpu_connect --simulate 2",
-        "x = tf.ones([8, 16])",
-    ) as notebook:
-        yield notebook
 
 
 def checked(book: Notebook, body: str) -> CheckReport:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +18,11 @@ from tpunb.training.stop_button import Stopped
 
 pytestmark = pytest.mark.usefixtures("tf")
 
+OPENING = [
+    "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
+    "%tpu_connect --simulate v3-8",
+    "x, w = tf.ones([8, 16]), tf.ones([16, 4])",
+]
 GIB = 2**30
 OUT_OF_MEMORY = (
     "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory "
@@ -57,18 +61,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLibtpu:
     monkeypatch.setattr(libtpu, "start", lambda: None)
     monkeypatch.setattr(libtpu, "why_unavailable", lambda: None)
     return made
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[Notebook]:
-    """A shell that is connected to a v3-8."""
-    with Notebook(
-        tmp_path,
-        "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
-        "%tpu_connect --simulate v3-8",
-        "x, w = tf.ones([8, 16]), tf.ones([16, 4])",
-    ) as notebook:
-        yield notebook
 
 
 def program_of(book: Notebook, body: str = DENSE, options: str = "") -> TpuProgram:

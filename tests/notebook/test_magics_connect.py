@@ -26,22 +26,23 @@ from tpunb.errors import (
 )
 from tpunb.machine import chips
 from tpunb.notebook.magics import TpuMagics
+from tpunb.virtual.installation import current
 
 pytestmark = pytest.mark.usefixtures("tf")
 
+OPENING = ["%load_ext tpunb"]
 MADE = {"strategy", "resolver", "topology", "connection"}
 
 
 @pytest.fixture
-def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+def book(book: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     """A shell with the extension, on a machine without a TPU."""
-    for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
-        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(chips, "ROOT", tmp_path)
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "*")
-    with Notebook(tmp_path, "%load_ext tpunb") as notebook:
-        yield notebook
+    yield book
+    book.good("%unload_ext tpunb")
+    assert current() is None
 
 
 def refused(book: Notebook, line: str, kind: type[BaseException], words: str = "") -> Ran:
@@ -497,3 +498,35 @@ def test_status_with_unusual_names(book: Notebook) -> None:
     book.good("%tpu_connect --simulate 2")
     book.names.update(u=Unusual(), r=Raising(), kind=Unusual)
     assert "0 B on each core" in book.good("%tpu_status").plain
+
+
+INIT = """
+import tensorflow as tf
+resolver = tf.distribute.cluster_resolver.TPUClusterResolver("")
+tf.config.experimental_connect_to_cluster(resolver)
+tf.tpu.experimental.initialize_tpu_system(resolver)
+tf.distribute.TPUStrategy(resolver).num_replicas_in_sync
+"""
+
+
+def test_names_of_tensorflow_until_disconnected(book: Notebook) -> None:
+    book.good("%tpu_connect --simulate v3-8 --patch")
+    assert book.good(INIT).value == 8
+    assert "Already connected" in book.good("%tpu_connect --simulate v3-8 --patch").plain
+    book.good("%tpu_disconnect")
+    assert current() is None
+    assert isinstance(book.run(INIT).error, ValueError)
+
+
+def test_names_of_tensorflow_until_unloaded(book: Notebook) -> None:
+    book.good("%tpu_connect --simulate v3-8 --patch")
+    book.good("%unload_ext tpunb")
+    assert current() is None
+
+
+def test_names_of_tensorflow_with_another_connection(book: Notebook) -> None:
+    book.good("%tpu_connect --simulate v3-8 --patch")
+    book.good("%tpu_connect --simulate 2 --patch")
+    assert book.good(INIT).value == 2
+    book.good("%tpu_connect --simulate 3")
+    assert current() is None

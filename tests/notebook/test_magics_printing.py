@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,8 @@ from tpunb.cells.printing import Printer
 
 pytestmark = pytest.mark.usefixtures("tf")
 
+OPENING = ["%load_ext tpunb\nimport tensorflow as tf\n%tpu_connect --simulate 3"]
 NOTE = "On a TPU, printing needs tf.config.set_soft_device_placement(True), and is slow."
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Iterator[Notebook]:
-    """A shell that is connected to a virtual TPU of three cores, with all rules."""
-    with Notebook(
-        tmp_path, "%load_ext tpunb\nimport tensorflow as tf\n%tpu_connect --simulate 3"
-    ) as notebook:
-        yield notebook
 
 
 def printed(book: Notebook, body: str, options: str = "") -> list[str]:

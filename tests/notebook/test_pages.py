@@ -1,4 +1,4 @@
-"""The cells that README.md and docs/virtual-tpu.md show run, and give the output that is shown."""
+"""The cells that the pages show run, and docs/magics.md lists exactly the options that there are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.shell import Notebook
 
-pytestmark = pytest.mark.usefixtures("tf")
+from tpunb.notebook.magics import TpuMagics
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,15 +24,35 @@ def cells(page: str, blocks: int) -> Iterator[tuple[str, list[str]]]:
         yield "\n".join(line for line in lines if not line.startswith("│")), shown
 
 
+@pytest.mark.usefixtures("tf")
 @pytest.mark.parametrize(("page", "blocks"), [("README.md", 2), ("docs/virtual-tpu.md", 1)])
-def test_the_cells_run(page: str, blocks: int, tmp_path: Path) -> None:
-    book = Notebook(tmp_path)
-    try:
-        book.good("%load_ext tpunb")
-        for source, shown in cells(page, blocks):
-            printed = [line.rstrip() for line in book.good(source).plain.splitlines()]
-            for line in shown:
-                assert line.strip() == "..." or line in printed
-        assert book.names["x"].values[7].numpy() == 7.0
-    finally:
-        book.close()
+def test_the_cells_run(page: str, blocks: int, book: Notebook) -> None:
+    book.good("%load_ext tpunb")
+    for source, shown in cells(page, blocks):
+        printed = [line.rstrip() for line in book.good(source).plain.splitlines()]
+        for line in shown:
+            assert line.strip() == "..." or line in printed
+    assert book.names["x"].values[7].numpy() == 7.0
+
+
+SECTIONS = {
+    "`%tpu_connect`": ["tpu_connect"],
+    "`%%tpu_run`": ["tpu_run"],
+    "`%%tpu_compile`": ["tpu_compile"],
+    "`%%tpu_profile`": ["tpu_profile"],
+    "`%tpu_topology` and `%tpu_doctor`": ["tpu_topology", "tpu_doctor"],
+}
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_the_options_are_listed(heading: str) -> None:
+    text = (ROOT / "docs" / "magics.md").read_text(encoding="utf-8")
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    cells = "\n".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+    options = {
+        option
+        for magic in SECTIONS[heading]
+        for action in getattr(TpuMagics, magic).parser._actions
+        for option in action.option_strings
+    }
+    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", cells)) == options - {"-h", "--help"}
