@@ -20,8 +20,8 @@ from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
-FITTING = Compiled(2**30, 2**29, 0, 0, 2**29, 0, "", {}, {}, (), 0.1)
-REFUSED = Refused("Ran out of memory in memory space hbm. Used 33.00G of 15.75G hbm", 0.1)
+FITTING = Compiled(2**30, 2**29, 0, 0, 0, "", {}, {}, False)
+REFUSED = Refused("Ran out of memory in memory space hbm. Used 33.00G of 15.75G hbm")
 
 
 def doubled(x: Any) -> Any:

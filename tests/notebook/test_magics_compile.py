@@ -51,7 +51,7 @@ class FakeLibtpu:
 
 def compiled(peak: int) -> Compiled:
     """An answer without a program."""
-    return Compiled(peak, peak // 2, 0, 0, peak // 2, 0, "", {}, {}, (), 0.1)
+    return Compiled(peak, peak // 2, 0, 0, 0, "", {}, {}, False)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_what_is_shown_is_the_same_in_every_run(book: Notebook, fake: FakeLibtpu
 
 
 def test_several_types(book: Notebook, fake: FakeLibtpu) -> None:
-    fake.answer = lambda target: compiled(GIB) if "v3" in target.topology else Refused("", 0.1)
+    fake.answer = lambda target: compiled(GIB) if "v3" in target.topology else Refused("")
     programs = book.good(f"%%tpu_compile --for v3-8,v5e-8 --for v2-8 -o made\n{DENSE}").value
     assert isinstance(programs, TpuPrograms)
     assert [row.fits for row in programs.rows()] == [True, False, False]
@@ -103,7 +103,7 @@ def test_several_types(book: Notebook, fake: FakeLibtpu) -> None:
 
 
 def test_what_does_not_fit(book: Notebook, fake: FakeLibtpu) -> None:
-    fake.answer = lambda _: Refused(OUT_OF_MEMORY, 0.1)
+    fake.answer = lambda _: Refused(OUT_OF_MEMORY)
     program = program_of(book)
     assert [problem.code for problem in program.errors] == ["memory"]
     assert "Does not fit" in str(program)
@@ -112,7 +112,7 @@ def test_what_does_not_fit(book: Notebook, fake: FakeLibtpu) -> None:
 
 def test_a_batch_that_fits_where_the_cells_own_does_not(book: Notebook, fake: FakeLibtpu) -> None:
     book.good("data = tf.data.Dataset.from_tensors(tf.ones([64, 16])).repeat(3)")
-    refusals = iter([Refused(OUT_OF_MEMORY, 0.1)] * 3)  # at both efforts, and for the tensors
+    refusals = iter([Refused(OUT_OF_MEMORY)] * 3)  # at both efforts, and for the tensors
     fake.answer = lambda _: next(refusals, compiled(GIB))
     program = program_of(book, "tf.reduce_sum(batch @ w)", "-d data")
     assert "A batch of 32 (4 a replica) fits: 1 GiB a core." in program.errors[0].fix

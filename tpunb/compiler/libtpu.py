@@ -93,26 +93,22 @@ class Compiled:
         arguments: Memory of the arguments.
         outputs: Of the results, with those that take an argument's place.
         aliased: Of those.
-        temporaries: Of everything in between.
         code: Of the program.
         text: The optimised HLO; empty where libtpu did not give it.
         cost: Its cost analysis.
         kernels: Its Pallas kernels, by the names of their instructions.
-        bounded: Locations of operations whose sizes have only a bound.
-        seconds: How long it took.
+        bounded: Whether some sizes have only a bound.
     """
 
     peak: int
     arguments: int
     outputs: int
     aliased: int
-    temporaries: int
     code: int
     text: str
     cost: Mapping[str, float]
     kernels: Mapping[str, Kernel]
-    bounded: tuple[str, ...]
-    seconds: float
+    bounded: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,11 +117,9 @@ class Refused:
 
     Attributes:
         message: Its error.
-        seconds: How long it took.
     """
 
     message: str
-    seconds: float
 
 
 def why_unavailable() -> CompilerUnavailableError | None:
@@ -167,11 +161,6 @@ def _own() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-def available() -> bool:
-    """Return whether the compiler can be asked here."""
-    return why_unavailable() is None
 
 
 def require() -> None:
@@ -230,9 +219,9 @@ def ask(
     }
     answer = _answered(request, deadline)
     if "error" in answer:
-        return Refused(answer["error"], answer["seconds"])
+        return Refused(answer["error"])
     kernels = {name: Kernel(*work) for name, work in answer["kernels"].items()}
-    return Compiled(**{**answer, "bounded": tuple(answer["bounded"]), "kernels": kernels})
+    return Compiled(**{**answer, "kernels": kernels})
 
 
 def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:

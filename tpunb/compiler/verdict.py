@@ -12,7 +12,7 @@ from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
-from tpunb.compiler.hlo import Module, parse
+from tpunb.compiler.hlo import parse
 from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
 from tpunb.compiler.lowered import Prepared, unmarked
 from tpunb.compiler.memory import described, line_name
@@ -22,7 +22,7 @@ from tpunb.compiler.topologies import Target, target
 from tpunb.display.live_progress import CellDisplay
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
 from tpunb.errors.refusals import LIBTPU, SMALLER, refusal_of
-from tpunb.tpu.compiled_program import Buffer, CodeLine, ProgramMemory
+from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
 
 _SECONDS = 300.0
 """How long compiling for one type may take where nothing else is said."""
@@ -106,33 +106,28 @@ def program_for(
     )
     if prepared.errors or prepared.unknown:
         return dataclasses.replace(program, errors=prepared.errors, unknown=prepared.unknown)
+    # JAX's own compilation, which users hold it against, is at full effort.
+    low = not settings.speed and not (prepared.jax and settings.details)
+    available = wanted.hardware.usable_bytes
     settings.progress(f"compiling for {wanted.tpu.name}")
     try:
-        answer, low = _asked(prepared, wanted, settings)
+        answer = _ask(prepared, wanted, settings, low=low)
+        needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.message)
+        if low and needed and abs(needed - available) < _CLOSE * available:
+            settings.progress(
+                f"compiling for {wanted.tpu.name} again, at full effort: it is close to the limit"
+            )
+            low = False
+            answer = _ask(prepared, wanted, settings, low=low)
         if isinstance(answer, Refused):
-            program = _refused(program, answer, prepared, wanted, settings)
+            program = _refused(program, answer.message, prepared, wanted, settings)
         else:
             program = _accepted(program, answer, prepared, wanted, settings)
             if low:
-                program = _noting(program, _LOW_EFFORT)
+                program = dataclasses.replace(program, notes=(*program.notes, _LOW_EFFORT))
     except ChildLostError as error:
         program = dataclasses.replace(program, unknown=str(error), crashed=error.crashed)
     return dataclasses.replace(program, compile_seconds=time.monotonic() - begin)
-
-
-def _asked(
-    prepared: Prepared, wanted: Target, settings: Settings
-) -> tuple[Compiled | Refused, bool]:
-    """The compiler's answer, and whether it was made with low effort."""
-    # JAX's own compilation, which users hold it against, is at full effort.
-    low = not settings.speed and not (prepared.jax and settings.details)
-    answer = _ask(prepared, wanted, settings, low=low)
-    if not low or not _is_close(answer, wanted.hardware.usable_bytes):
-        return answer, low
-    settings.progress(
-        f"compiling for {wanted.tpu.name} again, at full effort: it is close to the limit"
-    )
-    return _ask(prepared, wanted, settings, low=False), False
 
 
 def _ask(
@@ -148,63 +143,75 @@ def _ask(
     )
 
 
-def _is_close(answer: Compiled | Refused, available: int) -> bool:
-    needed = needed_bytes(answer.message) if isinstance(answer, Refused) else answer.peak
-    return bool(needed) and abs(needed - available) < _CLOSE * available  # type: ignore[operator]
-
-
 def _accepted(
     program: TpuProgram, answer: Compiled, prepared: Prepared, wanted: Target, settings: Settings
 ) -> TpuProgram:
     module = parse(answer.text) if answer.text else None
-    memory = described(answer, module, prepared, wanted)
+    origins, estimate = prepared.origins, None
+    lines: set[SourceLine] = set()
     notes = [*program.notes]
     if answer.bounded:
         notes.append(_BOUNDED)
-    if module is None and settings.details:
+    if module is not None:
+        lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
+        if settings.speed:
+            estimate = step_time(answer, module, origins, wanted)
+    elif settings.details:
         notes.append(
             f"The compiler does not return the program for {wanted.tpu.name}: totals only."
         )
+    in_order = sorted(lines, key=lambda line: (line.file, line.line))
     return dataclasses.replace(
         program,
-        memory=memory,
-        time=step_time(answer, module, prepared.origins, wanted)
-        if settings.speed and module
-        else None,
-        lines=tuple(_lines(module, prepared)) if module else (),
+        memory=described(answer, module, prepared, wanted),
+        time=estimate,
+        lines=tuple(CodeLine(line, line_name(line)) for line in in_order),
         text=unmarked(answer.text),
         notes=tuple(notes),
     )
 
 
 def _refused(
-    program: TpuProgram, answer: Refused, prepared: Prepared, wanted: Target, settings: Settings
+    program: TpuProgram, message: str, prepared: Prepared, wanted: Target, settings: Settings
 ) -> TpuProgram:
-    needed = needed_bytes(answer.message)
+    needed = needed_bytes(message)
     if needed is None:
-        found = _problem(refusal(answer.message), prepared, settings)
-        return dataclasses.replace(program, errors=(found,))
+        problem = _located(refusal(message), prepared, settings)
+        return dataclasses.replace(program, errors=(problem,))
     available = wanted.hardware.usable_bytes
-    memory = _larger(prepared, wanted, settings)
-    peak = needed or (memory.peak if memory else available + 1)
-    exact = bool(needed)
-    empty = ProgramMemory(peak, available, wanted.tpu.hbm_bytes)
+    roomy = _in_a_larger_memory(prepared, wanted, settings)
+    peak = needed or (roomy.peak if roomy else available + 1)
     memory = dataclasses.replace(
-        memory or empty,
+        roomy or ProgramMemory(peak, available, wanted.tpu.hbm_bytes),
         peak=peak,
         available=available,
         data_sheet=wanted.tpu.hbm_bytes,
-        exact=exact,
+        exact=bool(needed),
     )
+    reason = f"The program takes {byte_count(peak)} of a core's {byte_count(available)}."
     largest = memory.largest[0] if memory.largest else None
-    found = _problem(memory_refusal(answer.message, peak, available, largest), prepared, settings)
+    node = largest.node if largest else ""
+    if largest is not None:
+        of = f"{largest.operation or largest.kind}{f' `{node}`' if node else ''}"
+        reason += f" The largest tensor, {largest.text} of {of}, takes "
+        reason += f"{byte_count(largest.padded_bytes)}."
+    problem = _located(
+        Problem("memory", reason, SMALLER, message=message, node=node), prepared, settings
+    )
     if largest is not None and largest.line is not None:
-        found = dataclasses.replace(found, line=largest.line.line, file=largest.line.file)
-    program = dataclasses.replace(program, errors=(found,), memory=memory)
-    return _noting(program, _PARTLY) if memory.largest else program
+        problem = dataclasses.replace(problem, line=largest.line.line, file=largest.line.file)
+    notes = (*program.notes, _PARTLY) if largest else program.notes
+    return dataclasses.replace(program, errors=(problem,), memory=memory, notes=notes)
 
 
-def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMemory | None:
+def _located(problem: Problem, prepared: Prepared, settings: Settings) -> Problem:
+    places = prepared.origins.places(problem.node) if problem.node else ()
+    return problem.at(places).shown(settings.choose)
+
+
+def _in_a_larger_memory(
+    prepared: Prepared, wanted: Target, settings: Settings
+) -> ProgramMemory | None:
     """Compile a program that does not fit for a larger memory, to show what takes it."""
     roomy = target(_ROOMIEST, None, min(wanted.partitions, 4))
     if not settings.details or wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes:
@@ -216,29 +223,7 @@ def _larger(prepared: Prepared, wanted: Target, settings: Settings) -> ProgramMe
         return None
     if isinstance(answer, Refused) or not answer.text:
         return None
-    module = parse(answer.text)
-    return described(answer, module, prepared, roomy)
-
-
-def _problem(found: Problem, prepared: Prepared, settings: Settings) -> Problem:
-    places = prepared.origins.places(found.node) if found.node else ()
-    return found.at(places).shown(settings.choose)
-
-
-def _noting(program: TpuProgram, note: str) -> TpuProgram:
-    return dataclasses.replace(program, notes=(*program.notes, note))
-
-
-def _lines(module: Module, prepared: Prepared) -> Iterator[CodeLine]:
-    """The lines that a program came from, in the order of the code."""
-    nodes = {
-        module.nodes[instruction.name]
-        for computation in module.computations.values()
-        for instruction in computation.instructions
-    }
-    found: set[SourceLine] = {line for node in nodes if (line := prepared.origins.line(node))}
-    for line in sorted(found, key=lambda one: (one.file, one.line)):
-        yield CodeLine(line, line_name(line))
+    return described(answer, parse(answer.text), prepared, roomy)
 
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -288,23 +273,6 @@ def refusal(message: str) -> Problem:
         "Write it with other operations, or report it with this message.",
         message=message,
         node=node,
-    )
-
-
-def memory_refusal(message: str, needed: int, available: int, largest: Buffer | None) -> Problem:
-    """Explains why a program does not fit."""
-    takes = byte_count(needed) if needed else "more than that"
-    reason = f"The program takes {takes} of a core's {byte_count(available)}."
-    if largest is not None:
-        reason += f" The largest tensor, {largest.text} of {largest.operation or largest.kind}"
-        reason += f" `{largest.node}`," if largest.node else ","
-        reason += f" takes {byte_count(largest.padded_bytes)}."
-    return Problem(
-        "memory",
-        reason,
-        SMALLER,
-        message=message,
-        node=largest.node if largest else "",
     )
 
 
