@@ -30,7 +30,7 @@ def main() -> None:
 def _rooflines() -> dict[str, list[float]]:
     """Of single operations: low, middle, high, and what the hardware could do at best."""
     from tpunb import connect
-    from tpunb.compiler.step_time import link_seconds
+    from tpunb.compiler.costs import link_seconds
     from tpunb.compiler.topologies import target
 
     connection = connect(simulate=_TPU)

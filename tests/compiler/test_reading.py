@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tpunb.compiler.costs import collective_size, link_bytes, link_seconds
 from tpunb.compiler.hlo import PRODUCTS, Module, leaves, multiplications, parse, parts, trips
 from tpunb.compiler.memory import alive_at_peak
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
-from tpunb.compiler.step_time import collective_size, link_bytes, link_seconds
 from tpunb.compiler.topologies import Target, target
 from tpunb.compiler.verdict import needed_bytes, refusal
 from tpunb.tpu.compiled_program import ProgramMemory, StepTime

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tpunb.compiler.batches import FINE, Tried, search
+from tpunb.compiler.batches import FINE, search
+from tpunb.compiler.program import TpuProgram
+from tpunb.tpu.compiled_program import ProgramMemory
+
+
+def program(fits: bool, peak: int | None) -> TpuProgram:
+    memory = None if peak is None else ProgramMemory(peak, 0, 0)
+    return TpuProgram("v5e-1", 1, unknown="" if fits else "It is too large.", memory=memory)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 31, 100, 1000, 12345])
@@ -15,10 +22,10 @@ def test_what_fits_and_nearly_all_that_does(limit: int, first: int, known: bool,
     """Memory that steps, and is mostly proportional to the batch."""
     asked = []
 
-    def attempt(size: int) -> Tried:
+    def attempt(size: int) -> TpuProgram:
         asked.append(size)
         peak = 1000 + 96 * size + 8 * (size // 8)
-        return Tried(size <= limit, peak if known or size <= limit else None)
+        return program(size <= limit, peak if known or size <= limit else None)
 
     available = 1000 + 96 * limit + 8 * (limit // 8)
     found = search(attempt, first, available, step=step, fine=FINE)
@@ -31,23 +38,23 @@ def test_what_fits_and_nearly_all_that_does(limit: int, first: int, known: bool,
 
 
 @pytest.mark.parametrize("first", [8, 512, 40_000])
-def test_exact_to_a_step(first: int) -> None:
+def test_exact_to_a_step_where_that_is_more_than_the_part(first: int) -> None:
     """One more step was tried, and does not fit."""
     asked = set()
 
-    def attempt(size: int) -> Tried:
+    def attempt(size: int) -> TpuProgram:
         asked.add(size)
-        return Tried(size <= 12345, 1000 + 96 * size)
+        return program(size <= 2345, 1000 + 96 * size)
 
-    found = search(attempt, first, 1000 + 96 * 12345, step=8)
-    assert found == 12344
-    assert 12352 in asked
+    found = search(attempt, first, 1000 + 96 * 2345, fine=256, step=8)
+    assert found == 2344
+    assert 2352 in asked
 
 
 def test_nothing_fits() -> None:
-    assert search(lambda size: Tried(False, 10 + size), 64, 5) == 0
-    assert search(lambda _: Tried(False, None), 64, 5) == 0
+    assert search(lambda size: program(False, 10 + size), 64, 5, fine=FINE) == 0
+    assert search(lambda _: program(False, None), 64, 5, fine=FINE) == 0
 
 
 def test_memory_that_does_not_depend_on_the_batch_ends() -> None:
-    assert search(lambda _: Tried(True, 3), 64, 5) >= 64
+    assert search(lambda _: program(True, 3), 64, 5, fine=FINE) >= 64

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
-from tpunb.compiler.batches import FINE, AnyBatch, Tried, search
+from tpunb.compiler.batches import FINE, AnyBatch, search
 from tpunb.compiler.prepare import traced_function
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
@@ -113,13 +113,12 @@ def _with_largest(
         return program
     quiet = dataclasses.replace(how, speed=False, details=False, progress=lambda _: None)
 
-    def attempt(size: int) -> Tried:
+    def attempt(size: int) -> TpuProgram:
         if size == first:
-            return Tried(program.ok, memory.peak)
+            return program
         how.progress(f"compiling for {program.tpu} with a batch of {size * program.replicas}")
         deadline = deadline_for([kind], settings.timeout)
-        found = batches.on(kind, size, dataclasses.replace(quiet, deadline=deadline))
-        return Tried.of(found)
+        return batches.on(kind, size, dataclasses.replace(quiet, deadline=deadline))
 
     found = search(attempt, first, memory.available, fine=FINE)
     return dataclasses.replace(program, largest_batch=program.replicas * found)

@@ -128,58 +128,39 @@ _ROUND = 128
 """Lanes of a TPU's registers and matrix units: batches that are a multiple of it fill them."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tried:
-    """A batch size that was tried, and its outcome.
-
-    Attributes:
-        fits: Whether it fits.
-        peak: Bytes that it takes; None where that is not known.
-    """
-
-    fits: bool
-    peak: int | None
-
-    @classmethod
-    def of(cls, program: TpuProgram) -> Tried:
-        """The outcome of compiling with a size."""
-        memory = program.memory
-        return cls(program.ok, memory.peak if memory is not None and memory.exact else None)
-
-
 def search(
-    attempt: Callable[[int], Tried], first: int, available: int, *, step: int = 1, fine: int = 0
+    attempt: Callable[[int], TpuProgram], first: int, available: int, *, fine: int, step: int = 1
 ) -> int:
     """Finds the largest size that fits, by trying some.
 
     Memory grows about linearly with a batch: what two sizes take says where to look next.
 
     Args:
-        attempt: Tries a size.
+        attempt: Compiles with a size.
         first: The size to begin with.
         available: Bytes that there are.
+        fine: The answer is exact to this part of itself, or to a step.
         step: Sizes are multiples of it.
-        fine: Where it is given, the answer is exact to this part of itself only.
 
     Returns:
-        The size, exact to a step or to its part; 0 where nothing fits.
+        The size; 0 where nothing fits.
     """
     low, high = 0, _LARGEST
     peaks: dict[int, int] = {}
     size = max(first // step, 1) * step
     retreat = 1
     for _ in range(_MOST_TRIES):
-        found = attempt(size)
-        if found.peak is not None:
-            peaks[size] = found.peak
-        low, high = (size, high) if found.fits else (low, size)
-        unit = max(low // fine // step, 1) * step if fine else step
+        program = attempt(size)
+        if program.memory is not None and program.memory.exact:
+            peaks[size] = program.memory.peak
+        low, high = (size, high) if program.ok else (low, size)
+        unit = max(low // fine // step, 1) * step
         if high - low <= unit:
             break
         middle = 2 * low if high == _LARGEST else (low + high) // 2
         guess = (_guessed(peaks, available) or middle) // step * step
         # Lines that lead beyond what does not fit are wrong: each one goes further back.
-        retreat = 1 if found.fits or guess < high else 4 * retreat
+        retreat = 1 if program.ok or guess < high else 4 * retreat
         farthest = max(high - retreat * unit, (low + high) // 2 // step * step)
         if high == _LARGEST and len(peaks) < 2:  # a line through one size does not lead far
             farthest = _FARTHEST * low
@@ -302,26 +283,18 @@ def _largest(
     settings: Callable[[], Settings],
     progress: Callable[[str], None],
 ) -> LargestBatch:
-    """The largest batch of a replica that fits on a TPU type.
-
-    Args:
-        batches: The function with any batch.
-        kind: The TPU type.
-        step: What the batch is a multiple of.
-        settings: How to compile; made anew for each batch, whose time begins then.
-        progress: Is called with what is done next.
-    """
+    """The largest batch on a TPU type; settings are made for each one tried, as its time begins."""
     if batches.replicas:
         kind = dataclasses.replace(kind, replicas=batches.replicas)
     programs: dict[int, TpuProgram] = {}
 
-    def attempt(size: int) -> Tried:
+    def attempt(size: int) -> TpuProgram:
         number = len(programs) + 1
         progress(f"try {number}: a batch of {grouped(size)} a replica on {kind.tpu.name}")
         program = programs[size] = batches.on(kind, size, settings())
         if program.unknown or any(error.code != "memory" for error in program.errors):
             program.raise_if_refused()
-        return Tried.of(program)
+        return program
 
     first = _FIRST if batches.before is None else batches.before // batches.times
     available = kind.hardware.usable_bytes

@@ -10,7 +10,7 @@ from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.prepare import prepare
-from tpunb.compiler.program import CompileError, CompilerUnavailableError, TpuProgram, merged
+from tpunb.compiler.program import CompileError, CompilerUnavailableError, merged
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, program_for, told
 from tpunb.errors.code_problems import Choose, Problem
@@ -89,40 +89,38 @@ def with_verdict(
     except (CompilerUnavailableError, CompileError) as error:
         return dataclasses.replace(found, compiler=_not_asked(error.message))
     if program.unknown:
-        kept = _refusing_fragile(found) if program.crashed else found
-        return dataclasses.replace(kept, compiler=_not_asked(program.unknown))
-    return _joined(found, program)
+        found = dataclasses.replace(found, compiler=_not_asked(program.unknown))
+        if not program.crashed:
+            return found
+        # It most likely crashed on these.
+        warnings = [one for one in found.warnings if one.code not in _FRAGILE]
+        fragile = [one for one in found.warnings if one.code in _FRAGILE]
+        return _ordered(found, [*found.errors, *fragile], warnings)
+    kept = [one for one in found.errors if one.code not in _BETTER_KNOWN]
+    known = {(one.code, one.line) for one in kept}
+    # Of a refusal the rule may know the better place.
+    ruled = [*found.errors, *found.warnings]
+    added = [
+        next((rule for rule in ruled if rule.code == one.code), one)
+        for one in program.errors
+        if (one.code, one.line) not in known
+    ]
+    refused = any(one.code in _FRAGILE for one in added)
+    warnings = [one for one in found.warnings if not (refused and one.code in _FRAGILE)]
+    found = dataclasses.replace(found, compiler=f"The TPU's own compiler: {program.headline}")
+    return _ordered(found, [*kept, *added], warnings)
 
 
 def _not_asked(reason: str) -> str:
     return f"The TPU's own compiler was not asked, or gave no answer: {reason}"
 
 
-def _refusing_fragile(found: CheckReport) -> CheckReport:
-    """With errors of what the compiler most likely crashed on."""
-    errors = [*found.errors, *(one for one in found.warnings if one.code in _FRAGILE)]
-    warnings = [one for one in found.warnings if one.code not in _FRAGILE]
-    return CheckReport(tuple(sorted(errors, key=_order)), tuple(warnings))
-
-
-def _joined(found: CheckReport, program: TpuProgram) -> CheckReport:
-    kept = [one for one in found.errors if one.code not in _BETTER_KNOWN]
-    known = {(one.code, one.line) for one in kept}
-    added = [one for one in program.errors if (one.code, one.line) not in known]
-    # Of a refusal the rule may know the better place.
-    errors = [_placed(one, [*found.errors, *found.warnings]) for one in added]
-    refused = bool(_FRAGILE & {one.code for one in errors})
-    warnings = [one for one in found.warnings if not (refused and one.code in _FRAGILE)]
-    return CheckReport(
-        tuple(sorted([*kept, *errors], key=_order)),
-        tuple(sorted(warnings, key=_order)),
-        f"The TPU's own compiler: {program.headline}",
-    )
-
-
-def _placed(problem: Problem, known: Sequence[Problem]) -> Problem:
-    """Return the rule's finding about the same code, if there is one."""
-    return next((one for one in known if one.code == problem.code), problem)
+def _ordered(
+    found: CheckReport, errors: Sequence[Problem], warnings: Sequence[Problem]
+) -> CheckReport:
+    """A report with other findings, in the order of the lines."""
+    errors, warnings = sorted(errors, key=_order), sorted(warnings, key=_order)
+    return dataclasses.replace(found, errors=tuple(errors), warnings=tuple(warnings))
 
 
 def _order(problem: Problem) -> tuple[str, float]:

@@ -125,8 +125,7 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
             fix="Install pip or uv, or name another Python: tpunb compiler install --python PATH",
         )
     target = folder()
-    with _alone() as new:
-        _check_own(target)
+    with _alone() as (new, old):
         new.mkdir()
         say(f"Installing {listed(PACKAGES)} with {found} into {target}")
         pins = [f"{name}=={version}" for name, version in PACKAGES.items()]
@@ -153,7 +152,7 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
             json.dumps({"python": runs, "versions": dict(PACKAGES)}), encoding="utf-8"
         )
         if target.exists():
-            target.rename(_old())
+            target.rename(old)
         new.rename(target)
     return dataclasses.replace(made, folder=target)
 
@@ -170,36 +169,28 @@ def remove() -> Path | None:
     target = folder()
     if not target.parent.is_dir():
         return None
-    with _alone():
-        _check_own(target)
+    with _alone() as (_, old):
         existed = target.exists()
         if existed:
-            target.rename(_old())
+            target.rename(old)
     with contextlib.suppress(OSError):  # it holds other things, or another installation begins
         target.with_suffix(".lock").unlink()
         target.parent.rmdir()
     return target if existed else None
 
 
-def _old() -> Path:
-    """The place where an environment is deleted, so that it is found whole or not at all."""
-    return folder().with_suffix(".old")
-
-
-def _check_own(target: Path) -> None:
-    if target.exists() and not (target / _RECORD).is_file():
-        raise CompilerUnavailableError(
-            f"{target} was not made by tpunb compiler install.", fix="Move it away, and try again."
-        )
-
-
 @contextlib.contextmanager
-def _alone() -> Iterator[Path]:
-    """Keeps other installations out; gives a path for a new folder, which is deleted at the end."""
+def _alone() -> Iterator[tuple[Path, Path]]:
+    """Keeps other installations out; raises if the folder was made by something else.
+
+    Yields:
+        A path for a new folder, and one to move the former to, so that each is found whole or
+        not at all; what is there at the end is deleted.
+    """
     import fcntl  # not on Windows
 
     target = folder()
-    new = target.with_suffix(".partial")
+    both = target.with_suffix(".partial"), target.with_suffix(".old")
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_suffix(".lock").open("w") as lock:
         try:
@@ -209,12 +200,16 @@ def _alone() -> Iterator[Path]:
                 "Another process is installing or removing the compiler.",
                 fix="Wait until it has finished.",
             ) from None
-        shutil.rmtree(new, ignore_errors=True)  # what was killed could not do so
-        try:
-            yield new
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-            shutil.rmtree(_old(), ignore_errors=True)
+        with contextlib.ExitStack() as undo:
+            for path in both:
+                shutil.rmtree(path, ignore_errors=True)  # what was killed could not do so
+                undo.callback(shutil.rmtree, path, ignore_errors=True)
+            if target.exists() and not (target / _RECORD).is_file():
+                raise CompilerUnavailableError(
+                    f"{target} was not made by tpunb compiler install.",
+                    fix="Move it away, and try again.",
+                )
+            yield both
 
 
 def _python(wanted: str) -> tuple[str, str, bool]:

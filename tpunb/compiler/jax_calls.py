@@ -44,7 +44,17 @@ def at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., T]) -> T:
     if isinstance(called, kind):
         return then(called, given, named)
     if not hasattr(called, "lower"):
-        return then(*_own_jit(jax, fn, args), {})
+        held, tree = jax.tree_util.tree_flatten(fn)  # of a module of Equinox or Flax, its arrays
+        kinds = (jax.Array, jax.ShapeDtypeStruct, np.ndarray)
+        arrays = {place: leaf for place, leaf in enumerate(held) if isinstance(leaf, kinds)}
+        if not arrays:
+            return then(jax.jit(fn), args, {})
+
+        def call(model: Any, *args: Any) -> Any:
+            leaves = [model.get(place, leaf) for place, leaf in enumerate(held)]
+            return jax.tree_util.tree_unflatten(tree, leaves)(*args)
+
+        return then(jax.jit(call), [arrays, *args], {})
     by_jax = type(called).__module__.partition(".")[0] in {"builtins", "jaxlib"}
     attributes = {} if by_jax else getattr(called, "__dict__", {})
     held = {name: value for name, value in attributes.items() if isinstance(value, kind)}
@@ -64,28 +74,6 @@ def at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., T]) -> T:
         fix="Pass a function, or a jax.jit of one: jax.shard_map maps it over a "
         "jax.sharding.AbstractMesh of TPU cores.",
     )
-
-
-def _own_jit(jax: Any, fn: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """A `jax.jit` of a function, and its arguments; the arrays of a module are the first."""
-    held, tree = jax.tree_util.tree_flatten(fn)
-    arrays = {place: leaf for place, leaf in enumerate(held) if _is_array(leaf)}
-    if not arrays:
-        return jax.jit(fn), args
-
-    def call(model: Any, *args: Any) -> Any:  # a module of Equinox or Flax
-        leaves = [model.get(place, leaf) for place, leaf in enumerate(held)]
-        return jax.tree_util.tree_unflatten(tree, leaves)(*args)
-
-    return jax.jit(call), [arrays, *args]
-
-
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, sys.modules["jax"].ShapeDtypeStruct)
-
-
-def _is_array(value: Any) -> bool:
-    return _is_shape(value) or isinstance(value, (sys.modules["jax"].Array, np.ndarray))
 
 
 class _ReachedError(Exception):
@@ -109,7 +97,8 @@ class _Reached:
         """Arguments with arrays, which take no memory, in the place of shapes."""
 
         def array(value: Any) -> Any:
-            if not _is_shape(value) or not isinstance(value.dtype, np.dtype):
+            is_shape = isinstance(value, sys.modules["jax"].ShapeDtypeStruct)
+            if not is_shape or not isinstance(value.dtype, np.dtype):
                 return value
             self._arrays.append((np.broadcast_to(np.zeros((), value.dtype), value.shape), value))
             return self._arrays[-1][0]

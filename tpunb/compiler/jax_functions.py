@@ -13,25 +13,20 @@ import importlib
 import itertools
 import re
 import sys
+import traceback
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tpunb.compiler import libtpu
 from tpunb.compiler.jax_calls import at_the_jit
-from tpunb.compiler.lowered import MARK, Parameters, Prepared, unmarked
+from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import LOWERING, TRACING, Settings, program_for
-from tpunb.errors.code_problems import (
-    Choose,
-    Problem,
-    SourceLine,
-    is_library,
-    is_of_this_package,
-)
+from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, is_of_this_package
 from tpunb.virtual.keras_internals import (
     build_for,
     is_model,
@@ -51,10 +46,11 @@ _CONTROL = re.compile(
 
 _CALLBACK = re.compile(r"\b(?:pure|io|debug)_callback\b|\bdebug_print\b")
 
+_VARIABLES = ("trainable_variables", "non_trainable_variables")
 _STATES = {
-    "fit": ("trainable_variables", "non_trainable_variables", "optimizer_variables"),
-    "evaluate": ("trainable_variables", "non_trainable_variables"),
-    "predict": ("trainable_variables", "non_trainable_variables"),
+    "fit": (*_VARIABLES, "optimizer_variables", "metrics_variables"),
+    "evaluate": (*_VARIABLES, "metrics_variables"),
+    "predict": _VARIABLES,
 }
 _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 
@@ -73,7 +69,7 @@ def takes(fn: Any, args: Sequence[Any]) -> bool:
     if is_keras_model(fn) or (hasattr(fn, "trace") and hasattr(fn, "lower")):
         return True
     kinds = (jax.Array, jax.ShapeDtypeStruct)
-    given = any(isinstance(leaf, kinds) for leaf in jax.tree_util.tree_leaves(list(args)))
+    given = any(isinstance(leaf, kinds) for leaf in _leaves(args))
     return given or "tensorflow" not in sys.modules
 
 
@@ -85,26 +81,31 @@ def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
     return functools.partial(fn, **named)
 
 
-def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> JaxFunction:
-    """Traces and exports a function of JAX; see `tpunb.compile` for the arguments and errors.
-
-    Args:
-        fn: The function, or a model.
-        args: Its arguments.
-        strategy: None: JAX has none.
-        settings: How to compile.
-    """
+def function_for(fn: Any, args: Sequence[Any], strategy: None, settings: Settings) -> JaxFunction:
+    """Traces and exports a function of JAX; see `tpunb.compile` for the arguments and errors."""
     del strategy
-    function = JaxFunction(fn, args, settings)
-    if not is_keras_model(fn):
-        shapes = map(np.shape, sys.modules["jax"].tree_util.tree_leaves(list(args)))
-        if unknown := next((shape for shape in shapes if None in shape), None):
-            raise CompileError(
-                f"An argument's shape {unknown} has no size.",
-                fix="Give it a number; tpunb.largest_batch finds the largest.",
-            )
-        function.prepared(0)  # errors of tracing come first
-    return function
+    layers = layer_names(fn)
+    if is_keras_model(fn):
+        sizes = [one.shape[0] for one in _leaves(_batch(args)) if one.shape]
+
+        def model_for(cores: int) -> tuple[Prepared, int]:
+            settings.progress(TRACING)
+            return _export(settings, layers, *_model_step(fn, args, cores))
+
+        return JaxFunction(functools.cache(model_for), sizes[0] if sizes else None)
+    if unknown := next((shape for shape in map(np.shape, _leaves(args)) if None in shape), None):
+        raise CompileError(
+            f"An argument's shape {unknown} has no size.",
+            fix="Give it a number; tpunb.largest_batch finds the largest.",
+        )
+    settings.progress(TRACING)
+    exported = at_the_jit(fn, args, functools.partial(_export, settings, layers))
+    return JaxFunction(lambda _: exported)
+
+
+def _leaves(nest: Any) -> list[Any]:
+    found: list[Any] = sys.modules["jax"].tree_util.tree_leaves(nest)
+    return found
 
 
 def devices_of(fn: Any, args: Sequence[Any]) -> int:
@@ -129,11 +130,10 @@ def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., l
         CompileError: None of them has one.
     """
     jax: Any = sys.modules["jax"]
-    leaves = jax.tree_util.tree_leaves
     whole = is_keras_model(fn)
     data = _batch(args, may_be_open=True) if whole else ()
     given = list(args) if not whole else list(data) if isinstance(data, tuple) else [data]
-    shapes = [one.shape for one in leaves(given[0] if whole else given[-1:]) if np.shape(one)]
+    shapes = [one.shape for one in _leaves(given[0] if whole else given[-1:]) if np.shape(one)]
     if not shapes:
         raise CompileError("None of the arguments has a batch.", fix="Pass it as the last one.")
     before = shapes[0][0]
@@ -152,7 +152,7 @@ def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., l
 
         return [
             jax.tree_util.tree_map(resized, one)
-            if whole or all(map(has_batch, leaves(one)))
+            if whole or all(map(has_batch, _leaves(one)))
             else one
             for one in given
         ]
@@ -160,19 +160,18 @@ def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., l
     return before, with_batch
 
 
+@dataclasses.dataclass(frozen=True)
 class JaxFunction:
     """A function of JAX that is exported, or a model that is for each number of cores.
 
-    Args:
-        fn: The function, or the model.
-        args: Its arguments.
-        settings: How to compile.
+    Attributes:
+        exported: The request for libtpu and the number of devices, by the number of cores; a
+            function's arguments have theirs.
+        examples: A model's global batch; None for a function.
     """
 
-    def __init__(self, fn: Any, args: Sequence[Any], settings: Settings) -> None:
-        self.fn, self.args, self.settings = fn, args, settings
-        self.layers = layer_names(fn)
-        self._prepared: dict[int, tuple[Prepared, int]] = {}
+    exported: Callable[[int], tuple[Prepared, int]]
+    examples: int | None = None
 
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:
         """Compiles it for one TPU type: a function for the devices of its arguments' mesh.
@@ -181,95 +180,77 @@ class JaxFunction:
             CompileError: The mesh is not of as many devices as the type has cores, or the batch
                 cannot be cut over them.
         """
-        if not is_keras_model(self.fn):
-            prepared, devices = self.prepared(0)
-            examples = None
-        else:
-            prepared, devices = self.prepared(wanted.replicas)
-            examples = _examples(self.args)
+        prepared, devices = self.exported(wanted.replicas)
         cores = wanted.tpu.num_devices
         if devices not in {1, cores}:
             made = "without a keras.distribution, which the model is made in"
-            if examples is None:
+            if self.examples is None:
                 made = f"with another mesh: jax.sharding.AbstractMesh(({cores},), ('data',))"
             raise CompileError(
                 f"The mesh has {devices} devices, and a {wanted.tpu.name} has {cores} cores.",
                 fix=f"Choose a type with as many, or compile it {made}.",
             )
-        by_data = examples is not None and devices == wanted.replicas
+        by_data = self.examples is not None and devices == wanted.replicas
         replicas = devices if by_data else 1
         wanted = dataclasses.replace(wanted, replicas=replicas, partitions=devices // replicas)
-        return program_for(prepared, wanted, settings, examples)
+        return program_for(prepared, wanted, settings, self.examples)
 
-    def prepared(self, cores: int) -> tuple[Prepared, int]:
-        """Return the request for libtpu and the number of devices.
 
-        Args:
-            cores: Those of a model; 0 for a function, whose arguments have theirs.
-        """
-        if cores not in self._prepared:
-            self._prepared[cores] = self._exported(cores)
-        return self._prepared[cores]
+def _export(
+    settings: Settings,
+    layers: Collection[str],
+    jitted: Any,
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+    variables: Sequence[str] = (),
+) -> tuple[Prepared, int]:
+    """The request for libtpu, and the number of devices; the first arguments may be variables."""
+    traced = jitted.trace(*args, **named)
+    settings.progress(LOWERING)
+    export = importlib.import_module("jax.export")
+    try:
+        exported = export.export(jitted, platforms=["tpu"])(*args, **named)
+    except Exception as error:  # JAX has many kinds
+        return _not_exported(traced, error, _Origins((), settings.choose, layers), settings), 1
+    devices = exported.nr_devices
+    answer = libtpu.read_exported(exported.mlir_module_serialized, settings.deadline)
+    origins = _Origins(answer.get("places", ()), settings.choose, layers)
+    if "error" in answer:
+        version = sys.modules["jax"].__version__
+        reason = f"what JAX {version} exports cannot be read here ({_first(answer['error'])})."
+        return Prepared(origins, unknown=reason), devices
+    if devices == 1 < answer["mesh"]:
+        raise CompileError(
+            f"The function has a mesh of {answer['mesh']} devices, and its arguments have no "
+            "shardings.",
+            fix="Give them: jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding."
+            "NamedSharding(mesh, jax.sharding.PartitionSpec(...))).",
+        )
+    kept = [place for place in exported.module_kept_var_idx if place < len(variables)]
+    known = [(variables[place], True) for place in kept]
+    parameters = [*known, *answer["arguments"][len(known) :]]
+    return Prepared(origins, module=answer["module"], jax=True, parameters=parameters), devices
 
-    def _exported(self, cores: int) -> tuple[Prepared, int]:
-        self.settings.progress(TRACING)
-        if is_keras_model(self.fn):
-            jitted, args, names = _model_step(self.fn, self.args, cores)
-            return self._export(jitted, args, {}, names)
-        return at_the_jit(self.fn, self.args, self._export)
 
-    def _export(
-        self, jitted: Any, args: Sequence[Any], named: Mapping[str, Any], names: Sequence[str] = ()
-    ) -> tuple[Prepared, int]:
-        settings = self.settings
-        traced = jitted.trace(*args, **named)
-        settings.progress(LOWERING)
-        export = importlib.import_module("jax.export")
-        try:
-            exported = export.export(jitted, platforms=["tpu"])(*args, **named)
-        except Exception as error:  # JAX has many kinds
-            return self._not_exported(traced, error), 1
-        devices = exported.nr_devices
-        answer = libtpu.read_exported(exported.mlir_module_serialized, settings.deadline)
-        origins = _Origins(answer.get("places", ()), settings.choose, self.layers)
-        if "error" in answer:
-            version = sys.modules["jax"].__version__
-            reason = f"what JAX {version} exports cannot be read here ({_first(answer['error'])})."
-            return Prepared(origins, unknown=reason), devices
-        if devices == 1 < answer["mesh"]:
-            raise CompileError(
-                f"The function has a mesh of {answer['mesh']} devices, and its arguments have no "
-                "shardings.",
-                fix="Give them: jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding."
-                "NamedSharding(mesh, jax.sharding.PartitionSpec(...))).",
-            )
-        parameters: Parameters = answer["arguments"]
-        if names:
-            kept = [place for place in exported.module_kept_var_idx if place < len(names)]
-            known = [(names[place], True) for place in kept]
-            parameters = [*known, *parameters[len(known) :]]
-        return Prepared(origins, module=answer["module"], jax=True, parameters=parameters), devices
-
-    def _not_exported(self, traced: Any, error: Exception) -> Prepared:
-        """Explain why a traced function cannot be exported: a TPU or `jax.export` refuses it."""
-        origins = _Origins((), self.settings.choose, self.layers)
-        if found := _CALLBACK.search(str(traced.jaxpr)):
-            reason = f"it calls the host ({found[0]}), which JAX does not export. Compile without."
-            return Prepared(origins, unknown=reason)
-        try:
-            traced.lower(lowering_platforms=("tpu",))
-        except Exception as refused:
-            uneven = type(refused).__name__ == "IndivisibleError"
-            problem = Problem(
-                "compile",
-                f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
-                "Take a size that the mesh divides, or another sharding."
-                if uneven
-                else "Write it with other operations.",
-                message=str(refused),
-            )
-            return Prepared(origins, (problem.at(lines_of(refused)).shown(self.settings.choose),))
-        return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
+def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Settings) -> Prepared:
+    """Explain why a traced function cannot be exported: a TPU or `jax.export` refuses it."""
+    if found := _CALLBACK.search(str(traced.jaxpr)):
+        reason = f"it calls the host ({found[0]}), which JAX does not export. Compile without."
+        return Prepared(origins, unknown=reason)
+    try:
+        traced.lower(lowering_platforms=("tpu",))
+    except Exception as refused:
+        uneven = type(refused).__name__ == "IndivisibleError"
+        problem = Problem(
+            "compile",
+            f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
+            "Take a size that the mesh divides, or another sharding."
+            if uneven
+            else "Write it with other operations.",
+            message=str(refused),
+        )
+        return Prepared(origins, (problem.at(lines_of(refused)).shown(settings.choose),))
+    return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
 
 
 class _Origins:
@@ -304,7 +285,13 @@ class _Origins:
         return SourceLine(*chosen) if chosen else None
 
     def _layer(self, node: str) -> str:
-        scopes = list(_scopes(node))
+        """The innermost layer in an operation's name; where none are known, the user's scopes."""
+        scopes = []
+        for part in unmarked(node).partition(";")[0].split("/")[:-1]:
+            while found := _TRANSFORM.fullmatch(part):
+                part = "" if found[1] in _CALLS else found[2]
+            if part and not _CONTROL.fullmatch(part):
+                scopes.append(part)
         if self._layers:
             return next((scope for scope in reversed(scopes) if scope in self._layers), "")
         return "/".join(scopes) if MARK.search(node) else ""
@@ -314,16 +301,9 @@ class _Origins:
         return unmarked(node).partition(";")[0].rpartition("/")[2] if MARK.search(node) else ""
 
 
-def _scopes(node: str) -> Iterator[str]:
-    """The user's scopes, or Keras's, in an operation's name."""
-    for part in unmarked(node).partition(";")[0].split("/")[:-1]:
-        while found := _TRANSFORM.fullmatch(part):
-            part = "" if found[1] in _CALLS else found[2]
-        if part and not _CONTROL.fullmatch(part):
-            yield part
-
-
-def _model_step(fn: Any, args: Sequence[Any], cores: int) -> tuple[Any, list[Any], list[str]]:
+def _model_step(
+    fn: Any, args: Sequence[Any], cores: int
+) -> tuple[Any, list[Any], dict[str, Any], list[str]]:
     """A model's step as Keras compiles it, its arguments, and the names of its variables.
 
     Variables are on each core, and the batch is cut over them, unless `keras.distribution` says
@@ -343,11 +323,7 @@ def _model_step(fn: Any, args: Sequence[Any], cores: int) -> tuple[Any, list[Any
     data = _batch(args)
     if method != "predict":
         build_for(model, data)
-    states = (*_STATES[method], *(("metrics_variables",) if method != "predict" else ()))
-    lists = [
-        model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
-        for name in states
-    ]
+    states = _STATES[method]
     values = jax_state(model, states)
     whole, part = _shardings(jax, values, cores)
 
@@ -359,10 +335,11 @@ def _model_step(fn: Any, args: Sequence[Any], cores: int) -> tuple[Any, list[Any
     def cut(spec: Any) -> Any:
         return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=part(spec.shape))
 
-    state = jax.tree_util.tree_map(kept, values)
-    results = jax.tree_util.tree_map(lambda one: one.sharding, state)
-    options = {"out_shardings": (None, results)} if whole and method != "predict" else {}
-    own = getattr(model, _STEPS[method])
+    tree_map = jax.tree_util.tree_map
+    state, own = tree_map(kept, values), getattr(model, _STEPS[method])
+    options = {}
+    if whole and method != "predict":
+        options["out_shardings"] = (None, tree_map(lambda one: one.sharding, state))
 
     def step(state: Any, data: Any) -> Any:  # a new one: JAX keeps the traces of the model's own
         results = own(state, data)
@@ -371,15 +348,21 @@ def _model_step(fn: Any, args: Sequence[Any], cores: int) -> tuple[Any, list[Any
         return results
 
     jitted = jax.jit(step, donate_argnums=0, **options)
-    names = [getattr(one, "path", one.name) for variables in lists for one in variables]
-    return jitted, [state, jax.tree_util.tree_map(cut, data)], names
+    names = [
+        getattr(one, "path", one.name)
+        for name in states
+        for one in (
+            model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
+        )
+    ]
+    return jitted, [state, tree_map(cut, data)], {}, names
 
 
 def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequence[int]], Any]]:
     """The sharding of what is on all cores, and of a tensor of the batch by its shape."""
     named, spec = jax.sharding.NamedSharding, jax.sharding.PartitionSpec
     distribution = sys.modules["keras"].distribution.distribution()
-    shardings = [one.sharding for one in jax.tree_util.tree_leaves(values)]
+    shardings = [one.sharding for one in _leaves(values)]
     meshes = [one.mesh for one in shardings if len(one.device_set) > 1]
     if distribution is not None and meshes:  # else it is over this machine's only device
 
@@ -426,19 +409,10 @@ def _batch(args: Sequence[Any], *, may_be_open: bool = False) -> Any:
     return jax.tree_util.tree_map(spec, whole)
 
 
-def _examples(args: Sequence[Any]) -> int | None:
-    sizes = [
-        one.shape[0] for one in sys.modules["jax"].tree_util.tree_leaves(_batch(args)) if one.shape
-    ]
-    return sizes[0] if sizes else None
-
-
 def lines_of(error: BaseException) -> list[SourceLine]:
     """The user's lines in an error's traceback, innermost first."""
-    frames, found = error.__traceback__, []
-    while frames is not None:
-        found.append(SourceLine(frames.tb_frame.f_code.co_filename, frames.tb_lineno))
-        frames = frames.tb_next
+    frames = traceback.walk_tb(error.__traceback__)
+    found = [SourceLine(frame.f_code.co_filename, line) for frame, line in frames]
     inside = itertools.takewhile(lambda one: not is_of_this_package(one.file), reversed(found))
     return [one for one in inside if not is_library(one.file)]
 

@@ -10,14 +10,15 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
 from tpunb._util.deadline import Deadline
@@ -26,8 +27,8 @@ from tpunb._util.units import byte_count
 from tpunb.compiler import environment
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
+from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.machine import resources
-from tpunb.tpu.families import Hardware
 
 LOW_EFFORT = "EFFORT_O0"
 """libtpu's name of a compilation that takes a tenth of the time: the verdict is the same, the
@@ -60,6 +61,58 @@ _INSTALL_THERE = (
 )
 
 
+Parameters = Sequence[tuple[str, bool]]
+"""Of each argument of the program its name, and whether it is a variable."""
+
+MARK = re.compile(r"~~(\d+)")
+"""By which an operation of JAX is known behind its name, as names alone are shared."""
+
+
+def unmarked(text: str) -> str:
+    """A text of libtpu's without our marks."""
+    return MARK.sub("", text)
+
+
+class Origins(Protocol):
+    """The places that the instructions of a program come from, by the names of their nodes."""
+
+    def places(self, node: str) -> tuple[SourceLine, ...]:
+        """The lines of the user's code that led to a node, innermost first."""
+
+    def line(self, node: str) -> SourceLine | None:
+        """The line that is shown for it."""
+
+    def layer(self, node: str) -> str:
+        """Its layer; empty where there is none."""
+
+    def operation(self, node: str) -> str:
+        """The framework's operation; empty where it is not known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A replica function that libtpu can be asked about, or cannot.
+
+    Attributes:
+        origins: Where its operations came from.
+        errors: What a TPU refuses before its compiler is asked.
+        unknown: Why the compiler cannot be asked; empty where it can.
+        module: A serialized `HloModuleProto`, of JAX a module of StableHLO; empty where there
+            is none.
+        jax: Whether it is JAX's.
+        parameters: The module's arguments.
+        notes: What a reader has to know of the figures.
+    """
+
+    origins: Origins
+    errors: tuple[Problem, ...] = ()
+    unknown: str = ""
+    module: bytes = b""
+    jax: bool = False
+    parameters: Parameters = ()
+    notes: tuple[str, ...] = ()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernel:
     """The work of all steps of a Pallas kernel, without and with what stands under a condition.
@@ -69,7 +122,8 @@ class Kernel:
         flops: Multiplications and additions of its products, as many as in bfloat16 take as long.
         cycles: Of the vector unit.
         bytes: Copied from HBM and to it.
-        declared: Multiplications and additions, and bytes, that the kernel's author declared.
+        declared: Multiplications and additions, and bytes, that the kernel's author declared: the
+            compiler's roofline has these.
     """
 
     steps: int
@@ -77,11 +131,6 @@ class Kernel:
     cycles: tuple[float, float]
     bytes: tuple[float, float]
     declared: tuple[float, float]
-
-    def declared_seconds(self, hardware: Hardware) -> float:
-        """What the compiler's roofline has for it."""
-        flops, moved = self.declared
-        return max(flops / hardware.flops, moved / hardware.hbm)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -244,7 +293,21 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
     try:
         answer: Mapping[str, Any] = _child().ask(request, deadline)
     except ChildLostError as error:
-        raise ChildLostError(_lost(error, request["module"]), crashed=error.crashed) from None
+        text = f"the compiler {error}."
+        if error.crashed:
+            with tempfile.NamedTemporaryFile(
+                "wb", prefix="tpunb-", suffix=".hlo.pb", delete=False
+            ) as file:
+                file.write(request["module"])
+            text = f"the compiler {error}; the program that it crashed on is in {file.name}."
+        if error.out_of_memory:
+            total = resources.measure().total
+            of = f" of this machine's {byte_count(total)}" if total else ""
+            text = (
+                f"the compiler {error}{of}. Compile for one TPU type at a time, without `speed`, "
+                "beside fewer programs, or on a machine with more memory."
+            )
+        raise ChildLostError(text, crashed=error.crashed) from None
     if "missing" in answer:
         raise CompilerUnavailableError(
             f"The TPU's compiler cannot be imported: {answer['missing']}.",
@@ -253,21 +316,6 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
     if "broken" in answer:
         raise ChildLostError(f"the compiler's process failed ({answer['broken']}).")
     return answer
-
-
-def _lost(error: ChildLostError, module: bytes) -> str:
-    if error.out_of_memory:
-        total = resources.measure().total
-        of = f" of this machine's {byte_count(total)}" if total else ""
-        return (
-            f"the compiler {error}{of}. Compile for one TPU type at a time, without `speed`, "
-            "beside fewer programs, or on a machine with more memory."
-        )
-    if not error.crashed:
-        return f"the compiler {error}."
-    with tempfile.NamedTemporaryFile(prefix="tpunb-", suffix=".hlo.pb", delete=False) as file:
-        file.write(module)
-    return f"the compiler {error}; the program that it crashed on is in {file.name}."
 
 
 @functools.cache

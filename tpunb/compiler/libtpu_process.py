@@ -84,7 +84,13 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         if request.get("exported"):
             return _exported(request["module"])
         devices = _devices(request["topology"], request["chip"])
-        module, bounded = _module(request)
+        bounded, data = False, request["module"]
+        if not request["jax"]:
+            data = _jax.mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(data))
+        with mlir.make_ir_context():
+            module = ir.Module.parse(data)
+            if not request["jax"]:
+                bounded = _rewrite(module, request["replicas"])
         compiled = _compile(module, devices, request)
         return {**_figures(compiled, request["text"]), "bounded": bounded}
     except _OF_THIS_PROGRAM as error:
@@ -156,21 +162,6 @@ def _attributes(function: Any, kind: str) -> list[dict[str, Any]]:
 def _meshes(module: Any) -> list[Any]:
     """The operations that declare a mesh of Shardy's."""
     return [one for one in module.body.operations if one.operation.name == "sdy.mesh"]
-
-
-def _module(request: dict[str, Any]) -> tuple[Any, bool]:
-    """The module in MLIR, and whether some of its sizes have only a bound."""
-    if request["jax"]:
-        with mlir.make_ir_context():
-            return ir.Module.parse(request["module"]), False
-    computation = xla_client.XlaComputation(request["module"])
-    text = _jax.mlir.xla_computation_to_mlir_module(computation)
-    with mlir.make_ir_context():
-        module = ir.Module.parse(text)
-        rewriter = _Rewriter(request["replicas"])
-        module.operation.walk(rewriter.see)
-        rewriter.apply()
-    return module, rewriter.bounded
 
 
 def _compile(module: Any, devices: list[Any], request: dict[str, Any]) -> Any:
@@ -402,115 +393,99 @@ _NAMED = "tpunb_generator"
 """Its attribute of operations that name the generator of their random numbers."""
 
 
-class _Rewriter:
+_REWRITTEN = frozenset(
+    {"mhlo.copy", "stablehlo.all_reduce"}
+    | {"stablehlo.optimization_barrier", "stablehlo.rng_bit_generator"}
+)
+
+
+def _rewrite(module: Any, replicas: int) -> bool:
     """Makes of a module that TensorFlow lowered for a CPU one that a TPU's compiler takes.
 
-    Args:
-        replicas: How many replicas it is compiled for.
-
-    Attributes:
-        bounded: Whether some sizes have only a bound.
+    Returns:
+        Whether some of its sizes have only a bound.
     """
+    found: list[Any] = []
+    bounded = False
 
-    def __init__(self, replicas: int) -> None:
-        self._replicas = replicas
-        self._changes: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.bounded = False
-
-    def see(self, operation: Any) -> Any:
-        """Notes an operation that has to be changed; a walk must not change any."""
-        name = operation.name
-        if name == "mhlo.copy":
-            self._changes.append((_remove, (operation,)))
-        elif name == "stablehlo.all_reduce":
-            self._changes.append((self._regroup, (operation,)))
-        elif name == "stablehlo.rng_bit_generator":
-            named = _NAMED in str(operation.attributes.get("mhlo.frontend_attributes", ""))
-            if not named and "PHILOX" in str(operation.attributes["rng_algorithm"]):
-                self._changes.append((_generate, (operation,)))
-        elif name == "stablehlo.optimization_barrier" and (
-            mark := _MARK.search(str(operation.location))
-        ):
-            self._changes.append((self._replace, (operation, mark[1], mark[2])))
-        if any("stablehlo.bounds" in str(result.type) for result in operation.results):
-            self.bounded = True
+    def see(operation: Any) -> Any:  # a walk must not change any
+        nonlocal bounded
+        bounded |= any("stablehlo.bounds" in str(result.type) for result in operation.results)
+        if operation.name in _REWRITTEN:
+            found.append(operation)
         return ir.WalkResult.ADVANCE
 
-    def apply(self) -> None:
-        """Changes what was noted."""
-        for change, (operation, *options) in self._changes:
-            with ir.InsertionPoint(operation), operation.location:
-                change(operation, *options)
+    module.operation.walk(see)
+    for operation in found:
+        name = operation.name
+        with ir.InsertionPoint(operation), operation.location:
+            if name == "mhlo.copy":
+                operation.results[0].replace_all_uses_with(operation.operands[0])
+                operation.erase()
+            elif name == "stablehlo.all_reduce":
+                groups = np.array(operation.attributes["replica_groups"])
+                operation.attributes["replica_groups"] = _dense(_regrouped(groups, replicas))
+            elif name == "stablehlo.rng_bit_generator":
+                named = _NAMED in str(operation.attributes.get("mhlo.frontend_attributes", ""))
+                if not named and "PHILOX" in str(operation.attributes["rng_algorithm"]):
+                    _generate(operation)
+            elif mark := _MARK.search(str(operation.location)):
+                kind, text = mark[1], mark[2]
+                if kind.startswith("Resize"):
+                    made = _resized(operation, kind, text)
+                else:
+                    made = _collective(operation, kind, text, replicas)
+                list(operation.results)[-1].replace_all_uses_with(made)
+                operation.erase()
+    return bounded
 
-    def _regroup(self, operation: Any) -> None:
-        groups = np.array(operation.attributes["replica_groups"])
-        operation.attributes["replica_groups"] = _dense(self._regrouped(groups))
 
-    def _replace(self, barrier: Any, kind: str, text: str) -> None:
-        """Puts the operation that a barrier stands for in its place."""
-        value, result = barrier.operands[0], list(barrier.results)[-1]
-        if kind.startswith("Resize"):
-            made = _resized(barrier, kind, text)
-        else:
-            # Groups or pairs of replicas; none for all in one group.
-            rows = [] if text == "all" else [row.split("-") for row in text.split("_")]
-            given = np.array([[int(replica) for replica in row] for row in rows], np.int64)
-            if kind == "CollectivePermute":
-                made = hlo.collective_permute(value, _dense(self._permutation(given)))
-            else:
-                groups = self._regrouped(given if rows else np.arange(self._replicas)[None])
-                make = _sum if kind == "CrossReplicaSum" else _exchange
-                made = make(value, groups)
-        result.replace_all_uses_with(made)
-        barrier.erase()
+def _collective(barrier: Any, kind: str, text: str, replicas: int) -> Any:
+    """The collective that a barrier stands for.
 
-    def _permutation(self, pairs: Any) -> Any:
+    Its text has the groups or pairs of replicas, such as `"0-1_2-3"`, or is `"all"`.
+    """
+    value = barrier.operands[0]
+    rows = [] if text == "all" else [row.split("-") for row in text.split("_")]
+    given = np.array([[int(replica) for replica in row] for row in rows], np.int64)
+    if kind == "CollectivePermute":
+        pairs = given.tolist()
         # One that sends to all is what the virtual TPU makes of a broadcast: no permutation.
-        if len(pairs) and len(set(pairs[:, 0])) < len(pairs):
-            pairs = np.array([[pair[1], (pair[1] + 1) % len(pairs)] for pair in pairs])
-        inside = [pair for pair in pairs.tolist() if max(pair) < self._replicas]
-        return inside or [[0, 0]]
+        if len({source for source, _ in pairs}) < len(pairs):
+            pairs = [[target, (target + 1) % len(pairs)] for _, target in pairs]
+        inside = [pair for pair in pairs if max(pair) < replicas]
+        return hlo.collective_permute(value, _dense(inside or [[0, 0]]))
+    groups = _regrouped(given if rows else np.arange(replicas).reshape(1, -1), replicas)
+    if kind == "AllToAll":
+        count = groups.shape[1]
+        shape = ir.RankedTensorType(value.type).shape
+        axis = next((axis for axis, size in enumerate(shape) if size % count == 0), 0)
+        return hlo.AllToAllOp([value], axis, axis, count, _dense(groups)).results[0]
+    total = hlo.AllReduceOp([value.type], [value], _dense(groups))
+    number = ir.RankedTensorType.get([], ir.RankedTensorType(value.type).element_type)
+    block = total.regions[0].blocks.append(number, number, arg_locs=[barrier.location] * 2)
+    with ir.InsertionPoint(block):
+        hlo.return_([hlo.add(*block.arguments)])
+    return total.results[0]
 
-    def _regrouped(self, groups: Any) -> Any:
-        """The groups on another number of replicas than the function was traced for."""
-        traced = groups.size
-        if traced in (0, self._replicas):
-            return groups
-        if len(groups) == 1:
-            return np.arange(self._replicas).reshape(1, -1)
-        if self._replicas % traced:
-            raise ValueError(
-                f"Groups of the {traced} replicas that it was traced for do not divide the "
-                f"{self._replicas} of this TPU."
-            )
-        times = range(0, self._replicas, traced)
-        return np.concatenate([groups + begin for begin in times])
+
+def _regrouped(groups: Any, replicas: int) -> Any:
+    """The groups on another number of replicas than the function was traced for."""
+    traced = groups.size
+    if traced in (0, replicas):
+        return groups
+    if len(groups) == 1:
+        return np.arange(replicas).reshape(1, -1)
+    if replicas % traced:
+        raise ValueError(
+            f"Groups of the {traced} replicas that it was traced for do not divide the "
+            f"{replicas} of this TPU."
+        )
+    return np.concatenate([groups + begin for begin in range(0, replicas, traced)])
 
 
 def _dense(numbers: Any) -> Any:
     return ir.DenseElementsAttr.get(np.ascontiguousarray(numbers, np.int64))
-
-
-def _remove(copy: Any) -> None:
-    copy.results[0].replace_all_uses_with(copy.operands[0])
-    copy.erase()
-
-
-def _sum(value: Any, groups: Any) -> Any:
-    operation = hlo.AllReduceOp([value.type], [value], _dense(groups))
-    number = ir.RankedTensorType.get([], ir.RankedTensorType(value.type).element_type)
-    where = operation.location
-    block = operation.regions[0].blocks.append(number, number, arg_locs=[where, where])
-    with ir.InsertionPoint(block):
-        hlo.return_([hlo.add(*block.arguments)])
-    return operation.results[0]
-
-
-def _exchange(value: Any, groups: Any) -> Any:
-    count = groups.shape[1]
-    shape = ir.RankedTensorType(value.type).shape
-    axis = next((axis for axis, size in enumerate(shape) if size % count == 0), 0)
-    return hlo.AllToAllOp([value], axis, axis, count, _dense(groups)).results[0]
 
 
 def _generate(operation: Any) -> None:
@@ -545,7 +520,7 @@ def _generate(operation: Any) -> None:
 
 
 def _resized(barrier: Any, kernel: str, flags: str) -> Any:
-    """Images that a TPU's kernel has resized, or their gradient."""
+    """Images that a TPU's kernel has resized, or their gradient, which a barrier stands for."""
 
     def call(value: Any, result: Any) -> Any:
         config = ir.StringAttr.get(f'"{flags}"')

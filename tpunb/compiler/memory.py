@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpunb.compiler.hlo import Computation, Instruction, Module, Shape
-from tpunb.compiler.libtpu import Compiled
-from tpunb.compiler.lowered import Prepared, unmarked
+from tpunb.compiler.libtpu import Compiled, Prepared, unmarked
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, ProgramMemory, Share
@@ -64,12 +63,23 @@ class _Sweep:
     """The buffers of a scheduled computation, with the times between which they are alive."""
 
     def __init__(self, module: Module, computation: Computation, *, entry: bool) -> None:
-        self._module, self._computation, self._entry = module, computation, entry
+        self._computation, self._entry = computation, entry
         self._buffers: list[Live] = []
         self._values: dict[str, list[Live]] = {}
         self._bodies: dict[int, list[Live]] = {}
         for time, instruction in enumerate(computation.instructions):
-            self._see(time, instruction)
+            for operand in instruction.operands:
+                for buffer in self._values.get(operand, ()):
+                    buffer.end = max(buffer.end, time)
+            self._values[instruction.name] = list(self._given(time, instruction))
+            bodies = [
+                _Sweep(module, module.computations[name], entry=False).at_peak()
+                for kind, name in instruction.called.items()
+                if kind.startswith(("body", "branch", "true", "false", "called"))
+                if name in module.computations
+            ]
+            if any(bodies):  # of branches, the one that takes most
+                self._bodies[time] = max(bodies, key=lambda one: sum(x.size for x in one))
         for place, buffer in enumerate(self._values.get(computation.root.name, ())):
             buffer.end = len(computation.instructions)
             buffer.output = entry
@@ -93,26 +103,20 @@ class _Sweep:
         alive = [one for one in self._buffers if one.begin <= peak <= one.end and one.size]
         return alive + self._bodies.get(peak, [])
 
-    def _see(self, time: int, instruction: Instruction) -> None:
-        for operand in instruction.operands:
-            for buffer in self._values.get(operand, ()):
-                buffer.end = max(buffer.end, time)
-        self._values[instruction.name] = list(self._given(time, instruction))
-        bodies = [
-            _Sweep(self._module, self._module.computations[name], entry=False).at_peak()
-            for kind, name in instruction.called.items()
-            if kind.startswith(("body", "branch", "true", "false", "called"))
-            if name in self._module.computations
-        ]
-        if any(bodies):  # of branches, the one that takes most
-            self._bodies[time] = max(bodies, key=lambda one: sum(x.size for x in one))
-
     def _given(self, time: int, instruction: Instruction) -> Iterator[Live]:
         """The buffers of an instruction's results, flat."""
         opcode = instruction.opcode
         known = [self._values.get(operand, []) for operand in instruction.operands]
-        if opcode == "parameter":
-            yield from self._parameter(time, instruction)
+        if opcode == "parameter" and self._entry:
+            for shape in instruction.results:
+                buffer = self._new(0, instruction, shape)
+                # The caller keeps them for as long as the program runs.
+                buffer.end = len(self._computation.instructions)
+                buffer.parameter = int(instruction.argument)
+                yield buffer
+        elif opcode == "parameter":
+            for shape in instruction.results:
+                yield self._new(time, instruction, dataclasses.replace(shape, space=-1))
         elif opcode == "tuple":
             yield from itertools.chain(*known)
         elif opcode == "get-tuple-element":
@@ -137,16 +141,6 @@ class _Sweep:
                 yield from [one for one in known[0] if one.shape == shape][-1:]
         else:
             yield from self._made(time, instruction, known)
-
-    def _parameter(self, time: int, instruction: Instruction) -> Iterator[Live]:
-        for shape in instruction.results:
-            if self._entry:  # the caller keeps them for as long as the program runs
-                buffer = self._new(0, instruction, shape)
-                buffer.end = len(self._computation.instructions)
-                buffer.parameter = int(instruction.argument)
-                yield buffer
-            else:
-                yield self._new(time, instruction, dataclasses.replace(shape, space=-1))
 
     def _made(
         self, time: int, instruction: Instruction, known: Sequence[list[Live]]

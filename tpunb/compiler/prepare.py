@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb._util.deadline import Deadline
-from tpunb.compiler.lowered import Parameters, Prepared
+from tpunb.compiler.libtpu import Parameters, Prepared
 from tpunb.compiler.program import CompileError
 from tpunb.compiler.topologies import cores_of
 from tpunb.compiler.verdict import LOWERING, TRACING, Function, Settings
@@ -63,11 +63,18 @@ def prepare(
         if lowered.code == "unchecked":
             return Prepared(origins, unknown=lowered.reason)
         return Prepared(origins, _problems([lowered], origins, choose))
+    notes = []
+    if not lowered.sized:
+        notes.append(f"Sizes that are not known were taken as {ANY_SIZE}.")
+    if host:
+        notes.append("What runs on the host (soft device placement) is not part of the program.")
+    operations = set(origins.operations.values())
+    notes += [note for op, note in _LOWERED_AS_ON_A_CPU.items() if op in operations]
     return Prepared(
         origins,
         module=lowered.module,
         parameters=_named(traced, lowered),
-        notes=tuple(_notes(origins, lowered, bool(host))),
+        notes=tuple(notes),
     )
 
 
@@ -82,12 +89,9 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
         fn, args, strategy, examples = step.replica_function, data, step.strategy, step.examples
     if strategy is not None:
         refuse_other_strategies(strategy)
-    replicas, partitions = cores_of(strategy)
     traced = trace_for(fn, args, strategy, lambda one: one)
-    settings.progress(LOWERING)
-    prepared = tuple(prepare(one, settings.choose, settings.deadline, layers) for one in traced)
-    examples = examples or _examples(traced, replicas)
-    return Function(prepared, replicas, partitions, examples)
+    examples = examples or _examples(traced, cores_of(strategy)[0])
+    return traced_function(traced, settings, strategy, layers=layers, examples=examples)
 
 
 def traced_function(
@@ -133,7 +137,8 @@ def _problems(
 def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:
     """The module's arguments by the names that a reader knows."""
     tracing = getattr(traced.graph, "tracing", None)
-    known = {variable.handle.ref(): variable.name for variable in _variables(traced)}
+    variables = [one for one in traced.graph.variables if hasattr(one, "handle")]
+    known = {variable.handle.ref(): variable.name for variable in variables}
     names = [argument.name for argument in traced.definition.signature.input_arg]
     outer = {id(inner): value for value, inner in traced.graph.captures}
     found: dict[str, tuple[str, bool]] = {}
@@ -146,19 +151,6 @@ def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:
         own = known.get(handle.ref(), "") if handle is not None else ""
         found[name] = ((variable.name if variable else own) or name, True)
     return [found.get(name, (name, False)) for name in lowered.arguments]
-
-
-def _variables(traced: TracedFunction) -> Sequence[tf.Variable]:
-    return [one for one in traced.graph.variables if hasattr(one, "handle")]
-
-
-def _notes(origins: GraphOrigins, lowered: Lowered, host: bool) -> Iterator[str]:
-    if not lowered.sized:
-        yield f"Sizes that are not known were taken as {ANY_SIZE}."
-    if host:
-        yield "What runs on the host (soft device placement) is not part of the program."
-    for op in sorted(_LOWERED_AS_ON_A_CPU.keys() & set(origins.operations.values())):
-        yield _LOWERED_AS_ON_A_CPU[op]
 
 
 _TAPES = frozenset({"gradient_tape", "gradients"})
@@ -259,15 +251,15 @@ class GraphOrigins:
     @functools.cached_property
     def operations(self) -> Mapping[str, str]:
         """TensorFlow's operations by the names of their nodes, in called functions too."""
-        return dict(_operations(self._traced.definition, self._traced.library, "", frozenset()))
+        found: dict[str, str] = {}
 
+        def add(function: Any, path: str, around: frozenset[str]) -> None:
+            for node in function.node_def:
+                found[path + node.name] = node.op
+                for callee in called_functions(node):
+                    if callee not in around:
+                        inner = self._traced.library(callee)
+                        add(inner, f"{path}{node.name}/", around | {callee})
 
-def _operations(
-    function: object, library: Callable[[str], object], path: str, around: frozenset[str]
-) -> Iterator[tuple[str, str]]:
-    for node in function.node_def:  # type: ignore[attr-defined]
-        yield path + node.name, node.op
-        for callee in called_functions(node):
-            if callee not in around:
-                inner = f"{path}{node.name}/"
-                yield from _operations(library(callee), library, inner, around | {callee})
+        add(self._traced.definition, "", frozenset())
+        return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import importlib
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Sequence
 from typing import Any, overload
 
 from tpunb._util.plain_text import plain
@@ -21,7 +21,26 @@ class CompilerUnavailableError(TpunbError, RuntimeError):
     """The TPU's compiler is not installed, or has no wheels for this machine."""
 
 
-class TpuProgram(Program):
+class _Shown:
+    """Text and HTML of one program or several."""
+
+    def _programs_shown(self) -> Sequence[TpuProgram]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self._repr_mimebundle_()["text/plain"])
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from tpunb.display.draw.programs_html import programs_bundle
+
+        del include, exclude
+        return programs_bundle(self._programs_shown())
+
+    def _repr_html_(self) -> str:
+        return str(self._repr_mimebundle_()["text/html"])
+
+
+class TpuProgram(_Shown, Program):
     """A function as the TPU's own compiler compiled it, or why it did not.
 
     It shows itself as text and HTML. Its attributes are those of `Program` in
@@ -58,7 +77,8 @@ class TpuProgram(Program):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the HLO, as dicts, lists, numbers and strings."""
-        found: dict[str, Any] = _plain(dataclasses.replace(self, text=""))
+        # By way of JSON, so that tuples are lists.
+        found = json.loads(json.dumps(dataclasses.asdict(dataclasses.replace(self, text=""))))
         del found["text"]
         return {
             **found,
@@ -66,28 +86,11 @@ class TpuProgram(Program):
             "examples_per_second_per_core": self.examples_per_second_per_core,
         }
 
-    def __str__(self) -> str:
-        return str(self._repr_mimebundle_()["text/plain"])
+    def _programs_shown(self) -> Sequence[TpuProgram]:
+        return [self]
 
     def __repr__(self) -> str:
         return f"<TpuProgram {plain(self.headline)}>"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from tpunb.display.draw.programs_html import programs_bundle
-
-        del include, exclude
-        return programs_bundle([self])
-
-    def _repr_html_(self) -> str:
-        return str(self._repr_mimebundle_()["text/html"])
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
@@ -118,7 +121,14 @@ def _sum(times: Sequence[StepTime]) -> StepTime:
         return float(sum(w * getattr(one, name) for w, one in zip(weights, times, strict=True)))
 
     def shares(name: str) -> tuple[Share, ...]:
-        return tuple(_added((share for one in times for share in getattr(one, name)), total))
+        found: dict[tuple[object, str], Share] = {}
+        for share in (share for one in times for share in getattr(one, name)):
+            former = found.get((share.line, share.name))
+            seconds = (share.seconds or 0.0) + ((former.seconds or 0.0) if former else 0.0)
+            found[share.line, share.name] = dataclasses.replace(
+                former or share, seconds=seconds, fraction=seconds / total
+            )
+        return tuple(sorted(found.values(), key=lambda one: one.seconds or 0.0, reverse=True))
 
     return StepTime(
         sum(one.low for one in times),
@@ -135,21 +145,7 @@ def _sum(times: Sequence[StepTime]) -> StepTime:
     )
 
 
-def _added(shares: Iterable[Share], total: float) -> list[Share]:
-    seconds: collections.defaultdict[tuple[object, str], float] = collections.defaultdict(float)
-    first: dict[tuple[object, str], Share] = {}
-    for share in shares:
-        key = share.line, share.name
-        seconds[key] += share.seconds or 0.0
-        first.setdefault(key, share)
-    ordered = sorted(seconds, key=seconds.__getitem__, reverse=True)
-    return [
-        dataclasses.replace(first[key], seconds=seconds[key], fraction=seconds[key] / total)
-        for key in ordered
-    ]
-
-
-class TpuPrograms(Sequence[TpuProgram]):
+class TpuPrograms(_Shown, Sequence[TpuProgram]):
     """A function compiled for several TPU types.
 
     Args:
@@ -167,15 +163,12 @@ class TpuPrograms(Sequence[TpuProgram]):
         """A program by its place or by its TPU type."""
         if isinstance(index, slice):
             return TpuPrograms(self._programs[index])
-        if isinstance(index, str):
-            return self._named(index)
-        return self._programs[index]
-
-    def _named(self, tpu: str) -> TpuProgram:
+        if not isinstance(index, str):
+            return self._programs[index]
         for program in self:
-            if program.tpu == tpu:
+            if program.tpu == index:
                 return program
-        raise KeyError(f"{tpu}: it was compiled for {', '.join(one.tpu for one in self)}")
+        raise KeyError(f"{index}: it was compiled for {', '.join(one.tpu for one in self)}")
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -208,17 +201,8 @@ class TpuPrograms(Sequence[TpuProgram]):
         frame = pd.DataFrame([dataclasses.asdict(row) for row in self.rows()])
         return frame.set_index("tpu")
 
-    def __str__(self) -> str:
-        return str(self._repr_mimebundle_()["text/plain"])
+    def _programs_shown(self) -> Sequence[TpuProgram]:
+        return self
 
     def __repr__(self) -> str:
         return f"TpuPrograms({', '.join(program.tpu for program in self)})"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from tpunb.display.draw.programs_html import programs_bundle
-
-        del include, exclude
-        return programs_bundle(self)
-
-    def _repr_html_(self) -> str:
-        return str(self._repr_mimebundle_()["text/html"])

@@ -92,7 +92,9 @@ def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Targe
         CompileError: The type is not known.
         AcceleratorTypeError: There is no such type.
     """
-    own = _type_of(strategy)
+    resolver = getattr(getattr(strategy, "extended", None), "_tpu_cluster_resolver", None)
+    kind = getattr(resolver, "accelerator", None)
+    own = kind.name if kind is not None and kind.hbm_bytes else None  # else a number of cores
     if tpu is None and own is None:
         raise CompileError(
             "The TPU type to compile for is not known.",
@@ -107,10 +109,3 @@ def cores_of(strategy: Any) -> tuple[int, int]:
     """The replicas of a strategy, and the cores of each."""
     devices = getattr(getattr(strategy, "extended", None), "_tpu_devices", None)
     return (1, 1) if devices is None else (int(devices.shape[0]), int(devices.shape[1]))
-
-
-def _type_of(strategy: Any) -> str | None:
-    """The TPU type of a virtual TPU; None for a plain number of cores."""
-    resolver = getattr(getattr(strategy, "extended", None), "_tpu_cluster_resolver", None)
-    kind = getattr(resolver, "accelerator", None)
-    return kind.name if kind is not None and kind.hbm_bytes else None

@@ -13,8 +13,7 @@ from tpunb._util.deadline import Deadline
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.hlo import parse
-from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
-from tpunb.compiler.lowered import Prepared, unmarked
+from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Prepared, Refused, unmarked
 from tpunb.compiler.memory import described, line_name
 from tpunb.compiler.program import TpuProgram, merged
 from tpunb.compiler.step_time import step_time

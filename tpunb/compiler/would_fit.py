@@ -103,15 +103,7 @@ def _other_batches(
 def _on_a_larger_type(
     examples: int, size: int, kind: Target, settings: Settings, batches: AnyBatch
 ) -> Iterator[str]:
-    """The sentence that a global batch fits on the smallest type with room for its parts.
-
-    Args:
-        examples: The global batch; 0 where it is not known.
-        size: The largest part of it that fits on a replica, as far as is known.
-        kind: The TPU type on which it does not fit.
-        settings: How to compile.
-        batches: The function with any batch.
-    """
+    """The sentence that a global batch fits on the smallest type with parts of at most a size."""
     for larger in family_of(kind):
         each, rest = divmod(examples, larger.replicas)
         if 0 < each <= size and not rest:

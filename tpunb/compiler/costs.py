@@ -1,0 +1,304 @@
+"""What one instruction of a program costs: by the compiler's cycles, or by a model without them.
+
+Collectives are modelled by the links, gathers, scatters and sorts by what the core does for each
+row and by memory, Pallas kernels by the work in their code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+
+from tpunb.compiler.hlo import (
+    PRODUCTS,
+    Computation,
+    Instruction,
+    Module,
+    is_depthwise,
+    multiplications,
+    numbers,
+    parts,
+)
+from tpunb.compiler.libtpu import Kernel
+from tpunb.compiler.topologies import Target
+
+KINDS = frozenset(
+    {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
+)
+_ROWS_ONLY = frozenset({"dynamic-slice"})
+_TRANSCENDENTAL = frozenset(
+    {"atan2", "cbrt", "cosine", "erf", "exponential", "exponential-minus-one", "log"}
+    | {"log-plus-one", "logistic", "power", "sine", "tan", "tanh"}
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of an instruction; seconds and bytes are those of one run.
+
+    Attributes:
+        instruction: The instruction.
+        kind: `"matmul"`, `"memory"` or `"collective"`.
+        bytes: That it reads from HBM and writes to it, or sends.
+        once: Its cycles at the core's clock; 0 where a model takes their place.
+        least: By a model: all units work at once.
+        most: The same: one after another.
+        modelled: What of it is modelled, for a reader: `"gathers"`.
+        counted: Seconds that the compiler's roofline has for what is modelled all the same.
+        roofline: What that roofline has for it where it leaves out the vector unit's part; else
+            None.
+        times: How often it runs.
+    """
+
+    instruction: Instruction
+    kind: str
+    bytes: int
+    once: float = 0.0
+    least: float = 0.0
+    most: float = 0.0
+    modelled: frozenset[str] = frozenset()
+    counted: float = 0.0
+    roofline: float | None = None
+    times: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Of all runs, in the middle where there is a range."""
+        return self.times * (self.once or math.sqrt(self.least * self.most))
+
+
+def cost_of(
+    instruction: Instruction,
+    around: Computation,
+    module: Module,
+    kernels: Mapping[str, Kernel],
+    target: Target,
+) -> Cost:
+    """The cost of an instruction.
+
+    Args:
+        instruction: The instruction.
+        around: The computation that it is in.
+        module: The program.
+        kernels: The work of its Pallas kernels, by the names of their instructions.
+        target: What it was compiled for.
+    """
+    hardware, cycles = target.hardware, instruction.cycles
+    kind = instruction.opcode.removesuffix("-start")
+    if kind in KINDS:
+        size, group = collective_size(instruction), instruction.group_size
+        least, most = link_seconds(kind, size, group, target)
+        sent = round(link_bytes(kind, size, group or target.cores))
+        return Cost(instruction, "collective", sent, least=least, most=most)
+    if cycles is None and (kernel := kernels.get(instruction.name)):
+        return _kernel(instruction, kernel, target)
+    consists_of = list(parts(instruction, around, module))
+    moved = _moved(instruction, around)
+    irregular = [(one, inside) for one, inside in consists_of if one.opcode in _CYCLES]
+    if cycles is None and irregular:
+        return _irregular(instruction, irregular, moved / hardware.hbm, target)
+    once = moved / hardware.hbm if cycles is None else cycles / hardware.clock
+    products = [(one, inside) for one, inside in consists_of if one.opcode in PRODUCTS]
+    vector = any(is_depthwise(one) for one, _ in products) or any(
+        one.opcode in _TRANSCENDENTAL for one, _ in consists_of
+    )
+    roofline = None
+    if cycles is not None and vector:
+        flops = 2 * sum(multiplications(one, inside) for one, inside in products)
+        roofline = min(max(moved / hardware.hbm, flops / hardware.flops), once)
+    kind = "matmul" if products else "memory"
+    return Cost(instruction, kind, moved, once, roofline=roofline)
+
+
+def _moved(instruction: Instruction, around: Computation) -> int:
+    """Bytes that it reads and writes in HBM."""
+    read = written = instruction.results
+    if instruction.opcode not in _ROWS_ONLY:
+        sources = (around.by_name.get(name) for name in instruction.operands)
+        read = tuple(shape for one in sources if one is not None for shape in one.results)
+    return sum(shape.padded for shape in (*written, *read) if shape.space == 0)
+
+
+# Collectives
+
+_START = 3e-6
+_HOP = 1e-6
+"""Seconds to start one, and of each hop: permutations of some kilobytes were measured to take 5 µs
+on a v5p-8 and 6 µs on a v6e-8 (marin-community/marin, issue 6736)."""
+
+
+def collective_size(instruction: Instruction) -> int:
+    """Bytes of a collective's results."""
+    results = list(instruction.results)
+    if instruction.opcode.endswith("-start") and not instruction.opcode.startswith("all-reduce"):
+        results = results[len(instruction.operands) :][: len(instruction.operands)]
+    return sum(shape.unpadded for shape in results)
+
+
+def link_bytes(kind: str, size: int, cores: int) -> float:
+    """Bytes that a core sends.
+
+    Args:
+        kind: Of `KINDS`.
+        size: Of its result, in bytes.
+        cores: How many take part.
+    """
+    if cores < 2:
+        return 0.0
+    part = (cores - 1) / cores
+    if kind == "all-reduce":
+        return 2 * part * size
+    if kind == "reduce-scatter":
+        return part * size * cores
+    return size if kind == "collective-permute" else part * size
+
+
+def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tuple[float, float]:
+    """Seconds that a collective takes on the links, at least and at most.
+
+    At least, it keeps all links of a chip busy. Where an axis of the slice does not close to a
+    ring, the chips at its ends wait for a single link, if the axes take turns.
+
+    Args:
+        kind: Of `KINDS`.
+        size: Of its result, in bytes.
+        group: How many cores take part; None for all.
+        target: The TPU.
+    """
+    cores = group or target.cores
+    tpu = target.tpu
+    if tpu.chips == 1 or cores < 2:
+        return _START, _START
+    # The cores of a chip share its links, and reduce within the chip first.
+    chips = max(cores // tpu.devices_per_chip, 2)
+    wraps = [wraps for side, wraps in zip(tpu.mesh, tpu.wraps, strict=True) if side > 1]
+    links = 1 if kind == "collective-permute" else len(wraps) + sum(wraps)
+    sent = link_bytes(kind, size, chips) / target.hardware.link
+    started = _START + sum(side // 2 for side in tpu.mesh) * _HOP
+    return started + sent / links, started + sent / (links if all(wraps) else 1)
+
+
+# Pallas kernels
+
+_GRID_STEP = 0.35e-6
+"""Seconds that a step of a Pallas kernel's grid takes at least, to start its copies and wait for
+them: 32,768 and 262,144 steps of small products were measured to take 0.36 and 0.35 µs on v5e."""
+
+
+def _kernel(instruction: Instruction, kernel: Kernel, target: Target) -> Cost:
+    hardware = target.hardware
+    grid = kernel.steps * _GRID_STEP
+    flops = [amount / hardware.flops for amount in kernel.flops]
+    cycles = [amount / hardware.clock for amount in kernel.cycles]
+    moved = [amount / hardware.hbm for amount in kernel.bytes]
+    declared = kernel.declared[0] / hardware.flops, kernel.declared[1] / hardware.hbm
+    return Cost(
+        instruction,
+        "matmul" if flops[1] > moved[1] else "memory",
+        int(kernel.bytes[1]),
+        least=max(flops[0], cycles[0], moved[0], grid),
+        most=max(flops[1], moved[1]) + cycles[1] + grid,
+        modelled=frozenset({"Pallas kernels"}),
+        counted=max(declared),
+    )
+
+
+# Gathers, scatters and sorts
+
+_WINDOW = re.compile(r"slice_sizes=\{([\d,]*)\}")
+_UPDATED = re.compile(r"update_window_dims=\{([\d,]*)\}")
+_SORTED = re.compile(r"dimensions=\{(\d+)\}")
+
+_PIECE = 512
+"""Bytes of HBM that are read or written at least: 128 lanes of four bytes."""
+_REGISTER = 4096
+"""Bytes of a vector register."""
+_SORT_CYCLES = 14.0
+"""Of a register in a step of the network, for each array that is sorted along."""
+_SORT_ERROR = 1.25
+"""By how much it may be wrong: it comes from one program."""
+
+_Figures = tuple[float, float, int]
+"""Cycles at least, and at most, and bytes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Row:
+    """Cycles of a row: of its first piece, of each further one, and of a single number."""
+
+    first: float
+    further: float
+    number: float
+
+    def cost(self, rows: float, window: int) -> tuple[float, int]:
+        """Cycles of rows of so many numbers, and the pieces of memory that they lie in."""
+        pieces = max(math.ceil(window * 4 / _PIECE), 1)
+        each = self.number if window == 1 else self.first + self.further * (pieces - 1)
+        return rows * each, round(rows * pieces)
+
+
+_OLD = frozenset({"v2", "v3"})
+_GATHERED = {True: _Row(8.7, 0.4, 12.6), False: _Row(4.6, 1.3, 9.3)}
+_SCATTERED = {True: _Row(5.9, 2.0, 4.4), False: _Row(6.6, 1.5, 4.7)}
+"""Whether the core is an old one → cycles."""
+
+
+def _irregular(
+    instruction: Instruction,
+    found: list[tuple[Instruction, Computation]],
+    counted: float,
+    target: Target,
+) -> Cost:
+    """The cost of an instruction with gathers, scatters and sorts, and their computations."""
+    old = target.tpu.family in _OLD
+    least, most, moved = map(
+        sum, zip(*(_CYCLES[one.opcode](one, inside, old) for one, inside in found), strict=True)
+    )
+    memory = moved / target.hardware.hbm
+    return Cost(
+        instruction,
+        "memory",
+        moved,
+        least=max(least / target.hardware.clock, memory),
+        most=most / target.hardware.clock + memory,
+        modelled=frozenset(f"{one.opcode}s" for one, _ in found),
+        counted=counted,
+    )
+
+
+def _gather(one: Instruction, _: Computation, old: bool) -> _Figures:
+    result = one.results[0]
+    window = math.prod(numbers(one.attribute(_WINDOW)))
+    rows = math.prod(result.sizes) / max(window, 1)
+    cycles, pieces = _GATHERED[old].cost(rows, window)
+    return cycles, cycles, pieces * _PIECE + result.padded
+
+
+def _scatter(one: Instruction, inside: Computation, old: bool) -> _Figures:
+    shapes = [inside.shape(name) for name in one.operands]
+    arrays = (len(shapes) - 1) // 2
+    updated = numbers(one.attribute(_UPDATED))
+    cycles, moved = 0.0, 0
+    for table, updates in zip(shapes[:arrays], shapes[arrays + 1 :], strict=True):
+        if table is not None and updates is not None:
+            window = math.prod(updates.sizes[axis] for axis in updated)
+            rows = math.prod(updates.sizes) / max(window, 1)
+            cycles += _SCATTERED[old].cost(rows, window)[0]
+            moved += 2 * table.padded + updates.padded
+    return cycles, cycles, moved
+
+
+def _sort(one: Instruction, _: Computation, __: bool) -> _Figures:
+    axis, first = one.attribute(_SORTED), one.results[0]
+    length = first.sizes[int(axis)] if axis and first.sizes else 1
+    doublings = math.ceil(math.log2(max(length, 2)))
+    steps = doublings * (doublings + 1) // 2
+    size = sum(shape.padded for shape in one.results)
+    registers = size / _REGISTER * 2**doublings / max(length, 1)
+    cycles = _SORT_CYCLES * steps * registers
+    return cycles / _SORT_ERROR, cycles * _SORT_ERROR, 2 * size
+
+
+_CYCLES = {"gather": _gather, "scatter": _scatter, "sort": _sort}
