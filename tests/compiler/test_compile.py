@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import tensorflow as tf
 from support.compiler_verdicts import CASES
-from support.strategies import strategy_of
+from support.strategies import of_two_cores, strategy_of
 from support.tiers import THOROUGH
 
 from tpunb.compiler.compile import compile  # noqa: A004
@@ -239,13 +239,7 @@ def test_a_model_is_compiled_with_its_global_batch(model: Any, method: str, eigh
 
 
 def test_logical_devices_share_a_replica() -> None:
-    from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
-
-    resolver = VirtualTPUClusterResolver("v3-8")
-    assignment = tf.tpu.experimental.DeviceAssignment.build(
-        virtual_topology(resolver.accelerator), computation_shape=[1, 1, 1, 2], num_replicas=4
-    )
-    strategy = strategy_of(resolver, strict=True, device_assignment=assignment, spmd=True)
+    strategy = of_two_cores("v3-8", [1, 1, 1, 2])
 
     def fn(x: Any) -> Any:
         x = strategy.experimental_split_to_logical_devices(x, [2, 1])
@@ -318,13 +312,9 @@ def test_a_caller_of_the_replicas_is_compiled_as_what_they_run(eight: Any) -> No
     assert any("2 times" in note for note in two.notes)
 
 
-def progressed(messages: list[str]) -> Callable[[str], None]:
-    return messages.append
-
-
 def test_progress_is_told() -> None:
     messages: list[str] = []
-    compile(lambda x: x + 1.0, SQUARE, tpu=["v3-8", "v5e-8"], progress=progressed(messages))
+    compile(lambda x: x + 1.0, SQUARE, tpu=["v3-8", "v5e-8"], progress=messages.append)
     assert messages[-2:] == ["compiling for v3-8", "compiling for v5e-8"]
     assert "tracing" in messages[0]
 

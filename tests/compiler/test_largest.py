@@ -9,14 +9,13 @@ import keras
 import pytest
 import tensorflow as tf
 from support.programs import FITS
-from support.strategies import strategy_of
+from support.strategies import of_two_cores, strategy_of
 
 from tpunb.compiler import libtpu
 from tpunb.compiler.batches import LargestBatch, largest_batch
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.libtpu import Compiled, Refused
 from tpunb.compiler.program import CompileError
-from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
@@ -92,11 +91,7 @@ def test_a_larger_type_has_room_for_replicas_of_several_cores(
     """Not each type of the family has: a v5e-1 is one core."""
     answers = itertools.chain([REFUSED], itertools.repeat(FITTING))
     monkeypatch.setattr(libtpu, "ask", lambda *_, **__: next(answers))
-    resolver = VirtualTPUClusterResolver("v5e-8")
-    assignment = tf.tpu.experimental.DeviceAssignment.build(
-        virtual_topology(resolver.accelerator), computation_shape=[1, 2, 1, 1], num_replicas=4
-    )
-    strategy = strategy_of(resolver, device_assignment=assignment, spmd=True)
+    strategy = of_two_cores("v5e-8", [1, 2, 1, 1])
     program = compile(doubled, tf.TensorSpec([4096, 128]), strategy=strategy)
     fix = program.errors[0].fix
     assert "A batch of 4096 (1024 a replica) fits: 1 GiB a core." in fix

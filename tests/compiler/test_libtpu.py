@@ -122,61 +122,51 @@ def test_one_that_takes_too_long_is_ended(child: ChildProcess) -> None:
     assert process.poll() == -signal.SIGKILL
 
 
-HOLDING = """
+COMPILING = """
 import sys, time
 from pathlib import Path
-from tpunb._util.child_process import ChildProcess
-from tpunb._util.deadline import Deadline
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
-from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import target
-found = libtpu.ask(Path(sys.argv[1]).read_bytes(), target("v5e-8", None), effort="", deadline=Deadline(600))
-print(libtpu._child()._process.pid, type(found).__name__, flush=True)
+for module in [Path(path).read_bytes() for path in sys.argv[1:]]:
+    found = libtpu.ask(module, target("v5e-8", None), effort="", deadline=Deadline(600))
+    print(libtpu._child()._process.pid, type(found).__name__, flush=True)
 time.sleep(600)
 """
 
 
+def compiling(*modules: str) -> subprocess.Popen[str]:
+    """A process that has modules compiled one after another, says so of each, and lives on."""
+    paths = [str(Path(__file__).parent / f"{module}.hlo.pb") for module in modules]
+    return subprocess.Popen(
+        [sys.executable, "-c", COMPILING, *paths],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+
+
+def compiled_by(process: subprocess.Popen[str]) -> int:
+    """Waits for the next module; gives the compiler's process."""
+    assert process.stdout is not None
+    pid, answer = process.stdout.readline().split()
+    assert answer == "Compiled"
+    return int(pid)
+
+
 def test_two_processes_compile_at_once_in_silence_and_leave_no_orphans() -> None:
-    path = str(Path(__file__).parent / "tiny.hlo.pb")
-    command = [sys.executable, "-c", HOLDING, path]
-    both = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-        )
-        for _ in range(2)
-    ]
-    children = []
-    for process in both:
-        assert process.stdout is not None
-        pid, answer = process.stdout.readline().split()
-        assert answer == "Compiled"
-        children.append(int(pid))
+    both = [compiling("tiny") for _ in range(2)]
+    children = [compiled_by(process) for process in both]
     for process in both:
         process.kill()
         assert process.communicate(timeout=PATIENCE)[1] == ""
     wait_until(lambda: not any(map(_runs, children)))
 
 
-IN_THE_MIDST = """
-import sys
-from pathlib import Path
-from tpunb._util.deadline import Deadline
-from tpunb.compiler import libtpu
-from tpunb.compiler.topologies import target
-tiny, sorts = (Path(path).read_bytes() for path in sys.argv[1:])
-libtpu.ask(tiny, target("v5e-8", None), effort="", deadline=Deadline(600))
-print(libtpu._child()._process.pid, flush=True)
-libtpu.ask(sorts, target("v5e-8", None), effort="", deadline=Deadline(600))
-"""
-
-
 def test_the_compiler_ends_with_a_kernel_that_is_killed_in_the_midst_of_compiling() -> None:
-    paths = [str(Path(__file__).parent / f"{name}.hlo.pb") for name in ("tiny", "sorts")]
-    command = [sys.executable, "-c", IN_THE_MIDST, *paths]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as kernel:
-        assert kernel.stdout is not None
-        child = int(kernel.stdout.readline())
+    with compiling("tiny", "sorts") as kernel:
+        child = compiled_by(kernel)
         begin = _processor_seconds(child)
         wait_until(lambda: _processor_seconds(child) > begin + 1)
         at_work = _processor_seconds(child)
@@ -193,20 +183,21 @@ def test_the_compiler_ends_with_a_kernel_that_is_killed_in_the_midst_of_compilin
     assert last - at_work < 20
 
 
-def _processor_seconds(pid: int) -> float:
+def _stat(pid: int) -> list[str]:
+    """What the system says of a process, from its state on; of one that is gone, that it ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except FileNotFoundError:
-        return 0.0
+        return ["Z", *["0"] * 12]
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"  # nobody here reaps the orphans of others
+    return _stat(pid)[0] != "Z"  # nobody here reaps the orphans of others
 
 
 def of_another_python(tmp_path: Path, start: str) -> Path:

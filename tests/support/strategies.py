@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb.virtual import VirtualTPUStrategy
+from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 
 
 def strategy_of(tpu: str | int, **options: Any) -> VirtualTPUStrategy:
@@ -18,6 +19,15 @@ def strategy_of(tpu: str | int, **options: Any) -> VirtualTPUStrategy:
     """
     options.setdefault("strict", {"float64": False})
     return VirtualTPUStrategy(tpu, **options)
+
+
+def of_two_cores(tpu: str, shape: Sequence[int]) -> VirtualTPUStrategy:
+    """A strategy with four replicas of two cores, which XLA partitions."""
+    resolver = VirtualTPUClusterResolver(tpu)
+    assignment = tf.tpu.experimental.DeviceAssignment.build(
+        virtual_topology(resolver.accelerator), computation_shape=shape, num_replicas=4
+    )
+    return VirtualTPUStrategy(resolver, strict=True, device_assignment=assignment, spmd=True)
 
 
 def each(strategy: Any, values: Sequence[Any]) -> Any:

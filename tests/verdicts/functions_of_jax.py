@@ -307,16 +307,8 @@ _LAX: dict[str, tuple[Any, ...]] = {
         IMAGES,
         F(3, 3, 1, 8),
     ),
-    "conv transposed": (
-        lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME"),
-        IMAGES,
-        KERNEL,
-    ),
-    "conv 1d": (
-        lambda x, w: lax.conv(x, w, (1,), "SAME"),
-        F(8, 16, 128),
-        F(32, 16, 3),
-    ),
+    "conv transposed": (lambda x, w: lax.conv_transpose(x, w, (2, 2), "SAME"), IMAGES, KERNEL),
+    "conv 1d": (lambda x, w: lax.conv(x, w, (1,), "SAME"), F(8, 16, 128), F(32, 16, 3)),
     "conv gradient": (jax.grad(lambda w, x: _convolution(x, w).sum()), KERNEL, IMAGES),
     "cumlogsumexp": (lax.cumlogsumexp, V),
     "dynamic slice": (lambda x, i: lax.dynamic_slice(x, (i, 0), (8, 128)), X, I()),
@@ -388,12 +380,7 @@ _NN: dict[str, tuple[Any, ...]] = {
         H(32, 64),
         H(32, 64),
     ),
-    "mlp donated": (
-        jax.jit(_trained(_mlp_loss), donate_argnums=0),
-        MLP,
-        F(32, 64),
-        F(32, 64),
-    ),
+    "mlp donated": (jax.jit(_trained(_mlp_loss), donate_argnums=0), MLP, F(32, 64), F(32, 64)),
     "embedding gradient": (
         jax.grad(lambda table, ids: (table[ids] ** 2).sum()),
         F(1000, 128),
@@ -451,11 +438,7 @@ _SCIPY: dict[str, tuple[Any, ...]] = {
     "zeta": (jax.scipy.special.zeta, V, V),
     "normal density": (jax.scipy.stats.norm.logpdf, X),
     "gamma density": (jax.scipy.stats.gamma.logpdf, V, V),
-    "convolve 2d": (
-        lambda x, y: jax.scipy.signal.convolve2d(x, y, "same"),
-        F(64, 64),
-        F(5, 5),
-    ),
+    "convolve 2d": (lambda x, y: jax.scipy.signal.convolve2d(x, y, "same"), F(64, 64), F(5, 5)),
     "stft": (lambda x: jax.scipy.signal.stft(x, nperseg=128), F(2048)),
     "map coordinates": (
         lambda x, c: jax.scipy.ndimage.map_coordinates(x, list(c), order=1),
@@ -468,11 +451,7 @@ _SCIPY: dict[str, tuple[Any, ...]] = {
         F(8),
     ),
     "image resize": (lambda x: jax.image.resize(x, (8, 32, 32, 8), "bilinear"), IMAGES),
-    "segment sum": (
-        lambda x, i: jax.ops.segment_sum(x, i, num_segments=16),
-        F(256, 128),
-        I(256),
-    ),
+    "segment sum": (lambda x, i: jax.ops.segment_sum(x, i, num_segments=16), F(256, 128), I(256)),
 }
 _RANDOM: dict[str, tuple[Any, ...]] = {
     "normal": (_random(lambda k: jax.random.normal(k, (64, 128))), KEY),
@@ -486,10 +465,7 @@ _RANDOM: dict[str, tuple[Any, ...]] = {
     "choice": (_random(lambda k: jax.random.choice(k, 100, (8,), replace=False)), KEY),
     "split": (_random(lambda k: jax.random.key_data(jax.random.split(k, 8))), KEY),
     "orthogonal": (_random(lambda k: jax.random.orthogonal(k, 16)), KEY),
-    "hardware": (
-        lambda s: jax.random.normal(jax.random.key(s, impl="unsafe_rbg"), (64, 128)),
-        KEY,
-    ),
+    "hardware": (lambda s: jax.random.normal(jax.random.key(s, impl="unsafe_rbg"), (64, 128)), KEY),
 }
 _TRANSFORMS: dict[str, tuple[Any, ...]] = {
     "grad": (jax.grad(lambda x: jnp.tanh(x).sum()), X),
@@ -508,17 +484,10 @@ _TRANSFORMS: dict[str, tuple[Any, ...]] = {
         F(32, 16),
     ),
     "vmap of loop": (jax.vmap(_newton), V),
-    "vmap of cond": (
-        jax.vmap(lambda c, x: lax.cond(c, jnp.sin, jnp.cos, x)),
-        B(64),
-        X,
-    ),
+    "vmap of cond": (jax.vmap(lambda c, x: lax.cond(c, jnp.sin, jnp.cos, x)), B(64), X),
     "custom vjp": (jax.grad(lambda x: _clipped(x).sum()), X),
     "custom jvp": (jax.vmap(jax.grad(_log1pexp)), V),
-    "checkpoint": (
-        jax.grad(lambda x: jax.checkpoint(lambda v: jnp.sin(jnp.sin(v)))(x).sum()),
-        X,
-    ),
+    "checkpoint": (jax.grad(lambda x: jax.checkpoint(lambda v: jnp.sin(jnp.sin(v)))(x).sum()), X),
     "checkpoint policy": (
         jax.grad(
             lambda w, x: jax.checkpoint(
@@ -539,19 +508,12 @@ _TRANSFORMS: dict[str, tuple[Any, ...]] = {
         F(8, 32, 128),
     ),
     "jit in jit": (jax.jit(lambda x: jax.jit(jnp.sin)(x) * 2), X),
-    "static argument": (
-        jax.jit(lambda x, n: sum(x**i for i in range(n)), static_argnums=1),
-        X,
-        3,
-    ),
+    "static argument": (jax.jit(lambda x, n: sum(x**i for i in range(n)), static_argnums=1), X, 3),
     "static name": (functools.partial(jax.jit(lambda x, n: x * n, static_argnames="n"), n=3), X),
     "keyword": (functools.partial(lambda x, *, scale: x * scale, scale=2.0), X),
     "unused argument": (lambda x, y: x + 1, X, W),
     "kept argument": (jax.jit(lambda x, y: x + 1, keep_unused=True), X, W),
-    "pytrees": (
-        lambda tree: jax.tree.map(jnp.sin, tree),
-        {"a": X, "b": [W, (V, None)]},
-    ),
+    "pytrees": (lambda tree: jax.tree.map(jnp.sin, tree), {"a": X, "b": [W, (V, None)]}),
     "named scope": (jax.named_call(lambda x: jnp.sin(x) @ x.T, name="mine"), X),
     "donated": (jax.jit(lambda x: x + 1, donate_argnums=0), F(1024, 1024)),
     "pure callback": (
@@ -582,11 +544,7 @@ _MESHES: dict[str, tuple[Any, ...]] = {
         BATCH,
     ),
     "model parallel": (lambda _: lambda x, w: jax.nn.relu(x @ w), BATCH, WEIGHT),
-    "both": (
-        lambda _: _trained(lambda w, x: jnp.tanh(x @ w).mean()),
-        WEIGHT,
-        BATCH,
-    ),
+    "both": (lambda _: _trained(lambda w, x: jnp.tanh(x @ w).mean()), WEIGHT, BATCH),
     "fully sharded": (
         lambda _: _trained(lambda w, x: jnp.tanh(x @ w).mean()),
         Sharded((512, 512), P("data", "model")),
@@ -627,10 +585,7 @@ _MESHES: dict[str, tuple[Any, ...]] = {
         _shard_mapped(lambda x: lax.all_to_all(x, "data", 1, 0, tiled=True), P("data"), P("data")),
         ROWS,
     ),
-    "axis index": (
-        _shard_mapped(lambda x: x + lax.axis_index("data"), P("data"), P("data")),
-        ROWS,
-    ),
+    "axis index": (_shard_mapped(lambda x: x + lax.axis_index("data"), P("data"), P("data")), ROWS),
     "both axes": (
         _shard_mapped(
             lambda x, w: lax.psum(x @ w, "model"), (P("data", "model"), P("model")), P("data")
@@ -650,10 +605,7 @@ _MESHES: dict[str, tuple[Any, ...]] = {
         Sharded((128, 128), P()),
         ROWS,
     ),
-    "too large": (
-        lambda _: lambda x: jnp.sin(x) @ x,
-        Sharded((2**17, 2**17), P("data", "model")),
-    ),
+    "too large": (lambda _: lambda x: jnp.sin(x) @ x, Sharded((2**17, 2**17), P("data", "model"))),
 }
 FUNCTIONS = {
     f"{group}.{name}": Entry(

@@ -365,27 +365,25 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
     shardings = [one.sharding for one in _leaves(values)]
     meshes = [one.mesh for one in shardings if len(one.device_set) > 1]
     if distribution is not None and meshes:  # else it is over this machine's only device
+        mesh = meshes[0]
 
-        def laid_out(shape: Sequence[int]) -> Any:
-            layout = distribution.get_data_layout(shape)
-            return named(meshes[0], spec(*layout.axes))
+        def axes(shape: Sequence[int]) -> Sequence[Any]:
+            return tuple(distribution.get_data_layout(shape).axes)
 
-        return named(meshes[0], spec()), laid_out
-    if cores == 1:
+    elif cores == 1:
         return None, lambda _: None
-    mesh = jax.sharding.AbstractMesh((cores,), ("batch",))
+    else:
+        mesh = jax.sharding.AbstractMesh((cores,), ("batch",))
 
-    def by_examples(shape: Sequence[int]) -> Any:
-        if not shape:
-            return named(mesh, spec())
-        if shape[0] % cores:
-            raise CompileError(
-                f"A global batch of {shape[0]} cannot be cut over {cores} cores.",
-                fix=f"Take a multiple of {cores}.",
-            )
-        return named(mesh, spec("batch"))
+        def axes(shape: Sequence[int]) -> Sequence[Any]:
+            if shape and shape[0] % cores:
+                raise CompileError(
+                    f"A global batch of {shape[0]} cannot be cut over {cores} cores.",
+                    fix=f"Take a multiple of {cores}.",
+                )
+            return ("batch",) if shape else ()
 
-    return named(mesh, spec()), by_examples
+    return named(mesh, spec()), lambda shape: named(mesh, spec(*axes(shape)))
 
 
 def _batch(args: Sequence[Any], *, may_be_open: bool = False) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb._util.deadline import Deadline
 from tpunb.compiler.libtpu import Parameters, Prepared
 from tpunb.compiler.program import CompileError
 from tpunb.compiler.topologies import cores_of
@@ -39,30 +38,27 @@ _LOWERED_AS_ON_A_CPU: Mapping[str, str] = {
 }
 
 
-def prepare(
-    traced: TracedFunction, choose: Choose, deadline: Deadline, layers: Collection[str] = ()
-) -> Prepared:
+def prepare(traced: TracedFunction, settings: Settings, layers: Collection[str] = ()) -> Prepared:
     """Lowers a replica function.
 
     Args:
         traced: The function.
-        choose: Which of the lines that led to an error is shown.
-        deadline: When it has to be done.
+        settings: How.
         layers: The names of Keras layers.
     """
-    origins = GraphOrigins(traced, choose, layers)
+    origins = GraphOrigins(traced, settings.choose, layers)
     found = statically_found(traced)
     if refused := [one for one in found if one.code in _BEFORE]:
-        return Prepared(origins, _problems(refused, origins, choose))
+        return Prepared(origins, _problems(refused, origins, settings))
     try:
         host = on_host(traced, found)
-        lowered = lower_for_tpu(traced, host, deadline)
+        lowered = lower_for_tpu(traced, host, settings.deadline)
     except Unknown as error:
         return Prepared(origins, unknown=str(error))
     if isinstance(lowered, Problem):
         if lowered.code == "unchecked":
             return Prepared(origins, unknown=lowered.reason)
-        return Prepared(origins, _problems([lowered], origins, choose))
+        return Prepared(origins, _problems([lowered], origins, settings))
     notes = []
     if not lowered.sized:
         notes.append(f"Sizes that are not known were taken as {ANY_SIZE}.")
@@ -70,12 +66,8 @@ def prepare(
         notes.append("What runs on the host (soft device placement) is not part of the program.")
     operations = set(origins.operations.values())
     notes += [note for op, note in _LOWERED_AS_ON_A_CPU.items() if op in operations]
-    return Prepared(
-        origins,
-        module=lowered.module,
-        parameters=_named(traced, lowered),
-        notes=tuple(notes),
-    )
+    parameters = _named(traced, lowered)
+    return Prepared(origins, module=lowered.module, parameters=parameters, notes=tuple(notes))
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:
@@ -112,9 +104,8 @@ def traced_function(
         examples: The global batch.
     """
     settings.progress(LOWERING)
-    replicas, partitions = cores_of(strategy)
-    prepared = tuple(prepare(one, settings.choose, settings.deadline, layers) for one in traced)
-    return Function(prepared, replicas, partitions, examples)
+    prepared = tuple(prepare(one, settings, layers) for one in traced)
+    return Function(prepared, cores_of(strategy)[0], examples)
 
 
 def _examples(traced: Sequence[TracedFunction], replicas: int) -> int | None:
@@ -128,10 +119,10 @@ def _examples(traced: Sequence[TracedFunction], replicas: int) -> int | None:
 
 
 def _problems(
-    found: Sequence[Problem], origins: GraphOrigins, choose: Choose
+    found: Sequence[Problem], origins: GraphOrigins, settings: Settings
 ) -> tuple[Problem, ...]:
     located = [one.at(origins.places(one.node)) if one.node else one for one in found]
-    return tuple(dict.fromkeys(one.shown(choose) for one in once_a_line(located)))
+    return tuple(dict.fromkeys(one.shown(settings.choose) for one in once_a_line(located)))
 
 
 def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:

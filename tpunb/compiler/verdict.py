@@ -67,13 +67,11 @@ class Function:
     Attributes:
         prepared: One for each call of `strategy.run` in it.
         replicas: On how many it was traced.
-        partitions: Cores of a replica.
         examples: The global batch there.
     """
 
     prepared: tuple[Prepared, ...]
     replicas: int
-    partitions: int = 1
     examples: int | None = None
 
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:
@@ -81,8 +79,7 @@ class Function:
         examples = self.examples
         if examples is not None and wanted.replicas != self.replicas:
             examples = -(-examples // self.replicas) * wanted.replicas
-        programs = [program_for(one, wanted, settings, examples) for one in self.prepared]
-        return merged(programs)
+        return merged([program_for(one, wanted, settings, examples) for one in self.prepared])
 
 
 def program_for(

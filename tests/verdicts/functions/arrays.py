@@ -45,10 +45,7 @@ FUNCTIONS = entries(
         IDS,
         X,
     ),
-    variable_slice=(
-        with_state(variable(8, 16), lambda v, x: v[2:4].assign(x)),
-        F(2, 16),
-    ),
+    variable_slice=(with_state(variable(8, 16), lambda v, x: v[2:4].assign(x)), F(2, 16)),
     sort=(tf.sort, X),
     sort_down=(lambda x: tf.sort(x, direction="DESCENDING", axis=0), X),
     argsort=(tf.argsort, X),

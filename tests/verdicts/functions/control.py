@@ -164,10 +164,7 @@ FUNCTIONS = entries(
         gradient_of(lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x * 2.0, lambda: -x)),
         X,
     ),
-    branch_shapes=(
-        lambda x: tf.reduce_sum(tf.cond(x[0, 0] > 0, lambda: x[:2], lambda: x[:3])),
-        X,
-    ),
+    branch_shapes=(lambda x: tf.reduce_sum(tf.cond(x[0, 0] > 0, lambda: x[:2], lambda: x[:3])), X),
     cases=(lambda x, n: tf.switch_case(n, [lambda: x, lambda: -x, lambda: x * 2.0]), X, N),
     returned_early=(returned_early, X),
     listed=(listed, X),

@@ -38,10 +38,7 @@ FUNCTIONS = entries(
     ),
     central_crop=(lambda x: image.central_crop(x, 0.5), IMAGES),
     random_crop=(lambda x: image.random_crop(x, [2, 8, 8, 3]), IMAGES),
-    stateless_crop=(
-        lambda x: image.stateless_random_crop(x, [2, 8, 8, 3], seed=[1, 2]),
-        IMAGES,
-    ),
+    stateless_crop=(lambda x: image.stateless_random_crop(x, [2, 8, 8, 3], seed=[1, 2]), IMAGES),
     flip=(lambda x: (image.flip_left_right(x), image.flip_up_down(x)), IMAGES),
     rotate=(lambda x: image.rot90(x), IMAGES),
     rotate_by_data=(lambda x, k: image.rot90(x, k), IMAGES, I()),

@@ -77,18 +77,11 @@ FUNCTIONS = entries(
     odd_sizes=(lambda x, w: x @ w, F(7, 13), F(13, 3)),
     batched_products=(lambda x, y: tf.matmul(x, y, transpose_b=True), F(3, 5, 7), F(3, 4, 7)),
     half_precision=(lambda x: x @ x, tf.TensorSpec([8, 8], tf.float16)),
-    bytes_product=(
-        lambda x: tf.matmul(x, x, output_type=tf.int32),
-        tf.TensorSpec([8, 8], tf.int8),
-    ),
+    bytes_product=(lambda x: tf.matmul(x, x, output_type=tf.int32), tf.TensorSpec([8, 8], tf.int8)),
     integer_product=(lambda x: x @ x, I(8, 8)),
     convolution=(lambda x, w: nn.conv2d(x, w, 2, "SAME"), IMAGES, FILTERS),
     convolution_gradient=(gradient_of(lambda x, w: nn.conv2d(x, w, 1, "VALID")), IMAGES, FILTERS),
-    convolution_dilated=(
-        lambda x, w: nn.conv2d(x, w, 1, "SAME", dilations=2),
-        IMAGES,
-        FILTERS,
-    ),
+    convolution_dilated=(lambda x, w: nn.conv2d(x, w, 1, "SAME", dilations=2), IMAGES, FILTERS),
     convolution_channels_first=(
         lambda x, w: nn.conv2d(x, w, 1, "SAME", data_format="NCHW"),
         F(2, 3, 16, 16),
@@ -131,10 +124,7 @@ FUNCTIONS = entries(
     attention=(attention, *QKV),
     attention_gradient=(gradient_of(attention), *QKV),
     attention_masked=(attention, *QKV, B(2, 8)),
-    attention_causal=(
-        lambda x: nn.softmax(tf.linalg.band_part(x, -1, 0)),
-        F(2, 4, 8, 8),
-    ),
+    attention_causal=(lambda x: nn.softmax(tf.linalg.band_part(x, -1, 0)), F(2, 4, 8, 8)),
     lstm=(lstm, F(4, 6, 5), F(5, 32), F(8, 32)),
     lstm_gradient=(gradient_of(lstm), F(4, 6, 5), F(5, 32), F(8, 32)),
     gru_with_states=(gru, F(4, 6, 8), F(16, 8)),
@@ -157,10 +147,7 @@ FUNCTIONS = entries(
     ),
     local_response=(gradient_of(nn.local_response_normalization), IMAGES),
     dropout=(lambda x: nn.dropout(x, 0.5), F(8, 16)),
-    stateless_dropout=(
-        lambda x: nn.experimental.stateless_dropout(x, 0.5, seed=[1, 2]),
-        F(8, 16),
-    ),
+    stateless_dropout=(lambda x: nn.experimental.stateless_dropout(x, 0.5, seed=[1, 2]), F(8, 16)),
     embedding=(gradient_of(lambda t: nn.embedding_lookup(t, [1, 2, 1])), F(16, 8)),
     embedding_of_ids=(lambda t, ids: nn.embedding_lookup(t, ids), F(16, 8), I(4, 5)),
     safe_embedding=(
@@ -211,10 +198,7 @@ FUNCTIONS = entries(
         F(4, 8),
     ),
     training_step=(with_state(variable(16, 4), train), F(8, 16)),
-    momentum_step=(
-        with_state(lambda: (variable(16, 4)(), variable(16, 4)()), momentum),
-        F(8, 16),
-    ),
+    momentum_step=(with_state(lambda: (variable(16, 4)(), variable(16, 4)()), momentum), F(8, 16)),
     keras_dense=(keras_layer(lambda k: k.Dense(4, activation="relu")), F(8, 16)),
     keras_convolution=(keras_layer(lambda k: k.Conv2D(4, 3)), IMAGES),
     keras_batch_norm=(keras_layer(lambda k: k.BatchNormalization()), IMAGES),

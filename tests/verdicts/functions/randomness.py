@@ -40,10 +40,7 @@ FUNCTIONS = entries(
     stateless_categorical=(lambda x: random.stateless_categorical(x, 3, [1, 2]), X),
     stateless_gamma=(lambda x: random.stateless_gamma([2, 4], [1, 2], x), F(4)),
     stateless_poisson=(lambda x: random.stateless_poisson([2, 4], [1, 2], x), F(4)),
-    stateless_binomial=(
-        lambda x: random.stateless_binomial([2, 4], [1, 2], 10.0, x),
-        F(4),
-    ),
+    stateless_binomial=(lambda x: random.stateless_binomial([2, 4], [1, 2], 10.0, x), F(4)),
     stateless_threefry=(lambda: random.stateless_normal([8], [1, 2], alg="threefry"),),
     stateless_split=(lambda: random.experimental.stateless_split([1, 2], 4),),
     stateless_shuffle=(lambda x: random.experimental.stateless_shuffle(x, [1, 2]), X),

@@ -43,11 +43,7 @@ FUNCTIONS = entries(
     double_special=(lambda x: (tf.math.erf(x), tf.math.lgamma(x)), DOUBLE),
     double_product=(lambda x: x @ x, DOUBLE),
     double_gradient=(gradient_of(lambda x: tf.nn.softmax(x @ x)), DOUBLE),
-    double_convolution=(
-        lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"),
-        D(1, 8, 8, 2),
-        D(3, 3, 2, 4),
-    ),
+    double_convolution=(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), D(1, 8, 8, 2), D(3, 3, 2, 4)),
     double_convolution_gradient=(
         gradient_of(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME")),
         D(1, 8, 8, 2),
@@ -92,8 +88,5 @@ FUNCTIONS = entries(
     double_floor=(lambda x: (tf.floor(x), tf.round(x), tf.math.is_nan(x)), DOUBLE),
     complex128=(lambda z: z + z, C128),
     complex128_product=(lambda z: z @ z, C128),
-    complex128_inside=(
-        lambda x: tf.cast(tf.abs(tf.cast(x, tf.complex128)), tf.float32),
-        F(8, 8),
-    ),
+    complex128_inside=(lambda x: tf.cast(tf.abs(tf.cast(x, tf.complex128)), tf.float32), F(8, 8)),
 )
