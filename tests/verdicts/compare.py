@@ -16,8 +16,6 @@ import tensorflow as tf
 from verdicts import documented
 from verdicts.specs import Entry
 
-__all__ = ["TPU", "Compiler", "Itself", "Ours", "alone", "difference", "itself", "ours"]
-
 TPU = "v5e-1"
 _TOPOLOGY = "v5e:1x1"
 _TESTS = Path(__file__).parents[1]

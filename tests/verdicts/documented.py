@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["VERDICTS"]
-
 _COMPLEX128 = "TensorFlow's list of types for TPUs has no complex128; libtpu compiles it"
 _GROWING = "libtpu compiles a list that grows to a wrong result"
 _RESIZE = "a TPU has a kernel of its own for the gradient of resizing; XLA for a CPU has none"

@@ -8,7 +8,6 @@ takes minutes.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -26,23 +25,8 @@ from verdicts.printed import say_row
 Built = tuple[Any, tuple[tf.TensorSpec, ...]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A step that was measured.
-
-    Attributes:
-        name: What it was.
-        tpu: On which TPU type.
-        build: Makes the model or function, and the specs of its arguments.
-        seconds: What a step took.
-        note: What else that time includes.
-    """
-
-    name: str
-    tpu: str
-    build: Callable[[], Built]
-    seconds: float
-    note: str = ""
+Row = tuple[str, Callable[[], Built], float]
+"""A TPU type, what makes the model or function that was run there, and the seconds of a step."""
 
 
 def images(
@@ -146,30 +130,22 @@ def sine() -> Built:
     return tf.function(tf.sin), (tf.TensorSpec([8192, 8192]),)
 
 
-HOST = "with the host's dispatch"
-ROWS = {
-    "resnet50 v3": Row("ResNet-50", "v3-8", images("ResNet50", 224, 128, momentum), 0.137),
-    "resnet50 v2": Row("ResNet-50", "v2-8", images("ResNet50", 224, 128, momentum), 0.229),
-    "b7": Row(
-        "EfficientNet-B7, 512², 16 a core, float32",
+ROWS: dict[str, Row] = {
+    "ResNet-50": ("v3-8", images("ResNet50", 224, 128, momentum), 0.137),
+    "ResNet-50 on v2": ("v2-8", images("ResNet50", 224, 128, momentum), 0.229),
+    "EfficientNet-B7, 512², 16 a core, float32": (
         "v3-8",
         images("EfficientNetB7", 512, 16, keras.optimizers.Adam, bf16=False),
         0.915,
     ),
-    "b0": Row(
-        "EfficientNet-B0",
-        "v2-8",
-        images("EfficientNetB0", 224, 128, rmsprop),
-        0.189,
-        "with evaluation",
-    ),
-    "bert 16": Row("BERT-base, 16 of 512 a core", "v3-8", bert(16, 75), 0.302, "with checkpoints"),
-    "bert 32": Row("BERT-base, 32 of 512 a core", "v3-8", bert(32, 80), 0.605, "with checkpoints"),
-    "product v3": Row("8192³, float32", "v3-1", product(8192, tf.float32), 19.3e-3, HOST),
-    "sine v3": Row("sine of 8192²", "v3-1", sine, 9.69e-3, HOST),
-    "product 4096": Row("4096³, bfloat16", "v5e-1", product(4096, tf.bfloat16), 827e-6, HOST),
-    "product 8192": Row("8192³, bfloat16", "v5e-1", product(8192, tf.bfloat16), 6.05e-3, HOST),
-    "product 1024": Row("1024³, bfloat16", "v5e-1", product(1024, tf.bfloat16), 119e-6, HOST),
+    "EfficientNet-B0": ("v2-8", images("EfficientNetB0", 224, 128, rmsprop), 0.189),
+    "BERT-base, 16 of 512 a core": ("v3-8", bert(16, 75), 0.302),
+    "BERT-base, 32 of 512 a core": ("v3-8", bert(32, 80), 0.605),
+    "8192³, float32": ("v3-1", product(8192, tf.float32), 19.3e-3),
+    "sine of 8192²": ("v3-1", sine, 9.69e-3),
+    "4096³, bfloat16": ("v5e-1", product(4096, tf.bfloat16), 827e-6),
+    "8192³, bfloat16": ("v5e-1", product(8192, tf.bfloat16), 6.05e-3),
+    "1024³, bfloat16": ("v5e-1", product(1024, tf.bfloat16), 119e-6),
 }
 
 
@@ -177,15 +153,19 @@ def main() -> None:
     """Prints the rows."""
     strategy = VirtualTPUStrategy("v3-8")
     for name in sys.argv[1:] or ROWS:
-        row = ROWS[name]
-        alone = row.tpu.endswith("-1")
+        tpu, build, seconds = ROWS[name]
+        alone = tpu.endswith("-1")
         with tf.distribute.get_strategy().scope() if alone else strategy.scope():
-            made, specs = row.build()
-        tpu = "v3-8" if row.tpu == "v3-1" else row.tpu
+            made, specs = build()
         program = compile_for(
-            made, *specs, tpu=tpu, strategy=None if alone else strategy, speed=True, timeout=3600
+            made,
+            *specs,
+            tpu="v3-8" if tpu == "v3-1" else tpu,
+            strategy=None if alone else strategy,
+            speed=True,
+            timeout=3600,
         )
-        say_row(row.name, row.tpu, program, row.seconds)
+        say_row(name, tpu, program, seconds)
 
 
 if __name__ == "__main__":

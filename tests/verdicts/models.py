@@ -19,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from verdicts.compare import TPU, Compiler, Itself, alone
+from verdicts.printed import say
 
 BATCH = 64
 Built = tuple[Any, tuple[tf.TensorSpec, ...]]
@@ -139,10 +140,7 @@ def main() -> int:
         own = itself(model, specs, compiler)
         error = memory.peak / own.peak - 1 if memory and own.peak else float("nan")
         off += not (abs(error) <= 0.01 or own.otherwise)  # as with dropout
-        sys.stdout.write(
-            f"{name}: {memory and memory.peak} {own.peak} {error:+.2%} {own.refused}\n"
-        )
-        sys.stdout.flush()
+        say(f"{name}: {memory and memory.peak} {own.peak} {error:+.2%} {own.refused}")
     compiler.close()
     return int(bool(off))
 

@@ -77,7 +77,7 @@ def _other_batches(
     batches: Callable[[], AnyBatch],
     models: Sequence[Any],
 ) -> Iterator[str]:
-    """The sentences that a smaller batch fits, the same on a larger type, or with blocks again."""
+    """The sentences on a smaller batch, a larger type, and a model's blocks computed again."""
     made = batches()
     if made.before is None:
         return
