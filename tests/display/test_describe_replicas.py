@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiers import thorough
 
+from tpunb.display.describe import statistics, tensorflow_values
 from tpunb.display.describe.replicas import (
     MAX_SECTIONS,
     Leaf,
@@ -21,7 +22,6 @@ from tpunb.display.describe.replicas import (
     describe_leaves,
     describe_replica_values,
 )
-from tpunb.display.describe.tensorflow_values import LARGE_BYTES
 from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.replicas_text import nested_values
 from tpunb.display.draw.static_forms import mimebundle
@@ -174,12 +174,10 @@ def test_large_tensors_agree_with_numpy(
     numbers = np.random.default_rng(0).normal(size=(700, 800)).astype(np.float32)
     numbers[3, 4], numbers[5, 6], numbers[7, 8] = np.nan, np.inf, -np.inf
     expected = leaf(numbers[:, ::-1][:, ::-1].T.copy().T)
-    monkeypatch.setattr("tpunb.display.describe.tensorflow_values._CHUNK", 100_000)
-    monkeypatch.setattr("tpunb.display.describe.statistics.PIECE", 100_000)
+    monkeypatch.setattr(tensorflow_values, "_CHUNK", 100_000)
+    monkeypatch.setattr(statistics, "PIECE", 100_000)
     if not here:
-        monkeypatch.setattr(
-            "tpunb.display.describe.tensorflow_values.host_view", lambda tensor: None
-        )
+        monkeypatch.setattr(tensorflow_values, "host_view", lambda tensor: None)
     found = leaf(tf.constant(numbers))
     assert found.statistics is not None
     assert expected.statistics is not None
@@ -203,10 +201,8 @@ def test_large_tensors_are_compared_and_not_pulled(
     tf: Any, strategy: Any, dtype: str, here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not here:
-        monkeypatch.setattr(
-            "tpunb.display.describe.tensorflow_values.host_view", lambda tensor: None
-        )
-    size = LARGE_BYTES // tf.as_dtype(dtype).size + 3
+        monkeypatch.setattr(tensorflow_values, "host_view", lambda tensor: None)
+    size = tensorflow_values.LARGE_BYTES // tf.as_dtype(dtype).size + 3
     numbers = np.arange(size).reshape(1, -1) % 100
 
     def make(replica: int, *, differing: bool) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from support.tiers import thorough
 
 import tpunb
-from tpunb.display.describe import statistics
+from tpunb.display.describe import statistics, tensorflow_values
 from tpunb.display.describe.replicas import Leaf, describe_replica_values, leaves_of
 from tpunb.display.describe.statistics import Tally, array_summary, statistics_of
 from tpunb.display.describe.views import BINS, ReplicaView, ViewRequest, replica_view
@@ -109,9 +109,7 @@ def test_tensors_like_arrays(
     parts = [tf.cast(part * 100, dtype) for part in BIG]
     wide = [part.numpy().astype(np.float64) for part in parts]
     if not here:
-        monkeypatch.setattr(
-            "tpunb.display.describe.tensorflow_values.host_view", lambda tensor: None
-        )
+        monkeypatch.setattr(tensorflow_values, "host_view", lambda tensor: None)
     found = view(*parts, mode=mode, counts=True)
     expected = view(*wide, mode=mode, counts=True)
     for (preview, some), (other, others) in zip(found.values, expected.values, strict=True):

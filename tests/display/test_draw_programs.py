@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from html.parser import HTMLParser
 
 import pytest
 from support import programs as made
+from support.markup import Tags
 from support.patience import calls
 
 from tpunb.compiler.program import TpuProgram, TpuPrograms
@@ -30,29 +30,6 @@ def html_of(program: TpuProgram) -> str:
 
 def lines(program: TpuProgram) -> Table:
     return tables(program)["lines"]
-
-
-class Tags(HTMLParser):
-    """Tags and attributes that a browser would see; and that every tag is closed."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.words: list[str] = []
-        self.feed(html)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
 
 
 FITS = """\
@@ -163,14 +140,12 @@ def test_files_are_named_as_in_any_run() -> None:
 
 def test_every_text_is_escaped() -> None:
     html = html_of(made.hostile())
-    tags = Tags(html).found
-    assert {tag for tag, _ in tags} <= {
+    tags = Tags(html)
+    assert tags.names <= {
         *("div", "span", "table", "thead", "tbody", "tr", "th", "td"),
         *("details", "summary", "b", "wbr"),
     }
-    assert {name for _, given in tags for name in given} <= {
-        *("style", "open", "role", "aria-label", "tabindex"),
-    }
+    assert tags.attributes <= {"style", "open", "role", "aria-label", "tabindex"}
     assert html.count("&lt;img src=x onerror") > 10
     whole = TpuPrograms([made.hostile(), made.hostile()])
     assert "<img" not in whole._repr_html_()

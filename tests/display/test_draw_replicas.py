@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from support.markup import Tags
 
 from tpunb._util.units import number_text
 from tpunb.display.describe.connection import ConnectionDescription
@@ -43,20 +43,6 @@ def on_replicas(*values: Any) -> ReplicaValuesDescription:
         differs=tuple(item != prints[0] for item in prints),
     )
     return ReplicaValuesDescription("PerReplica", len(values), (section,))
-
-
-class Tags(HTMLParser):
-    """Collects the elements of a page."""
-
-    def __init__(self, markup: str) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self.attributes: set[str] = set()
-        self.feed(markup)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-        self.attributes.update(name for name, _ in attrs)
 
 
 def html_of(description: Any) -> str:

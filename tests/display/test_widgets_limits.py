@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import html.parser
 import json
 import math
 import os
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from counterparts.children import WITHOUT_KERAS
+from support.markup import Tags
 from support.patience import PATIENCE
 from support.shell import Notebook
 from support.tiers import THOROUGH, thorough
@@ -41,25 +41,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:Deprecat
 VIEW = "application/vnd.jupyter.widget-view+json"
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "'\"><b>&amp;"]
 MODES = ("values", "difference", "mean", "sum")
-
-
-class Tags(html.parser.HTMLParser):
-    """The elements, attributes and text of a piece of HTML."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self.attributes: set[str] = set()
-        self.text = ""
-        self.feed(source)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.names.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 @pytest.fixture
@@ -175,7 +156,7 @@ def test_text_in_values_is_never_markup(tf: Any, distributed: Any) -> None:
         known = {"table", "thead", "tbody", "tr", "th", "td", "div", "span", "pre", "wbr"}
         assert tags.names <= known
         assert not {name for name in tags.attributes if name.startswith("on")}
-        assert "text/html" not in bundle or tags.text
+        assert "text/html" not in bundle or tags.words
         assert bundle["text/plain"]
 
 
@@ -203,27 +184,10 @@ def test_names_of_topologies_are_text() -> None:
 # -- Odd
 
 DTYPES = [
-    "bool",
-    "int4",
-    "uint4",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "bfloat16",
-    "half",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-    "float8_e5m2",
-    "float8_e4m3fn",
-    "string",
-]
+    "bool", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64",
+    "uint64", "bfloat16", "half", "float32", "float64", "complex64", "complex128", "float8_e5m2",
+    "float8_e4m3fn", "string",
+]  # fmt: skip
 SHAPES = [[3, 4], *thorough([[], [0], [3, 0, 2], [1, 1, 1, 1], [70], [9, 9], [8, 8, 3]])]
 
 

@@ -14,7 +14,12 @@ from support.patience import calls
 from support.topologies import assigned, described
 
 import tpunb
-from tpunb.display.describe.connection import ConnectionDescription, memory_per_core
+from tpunb.display.describe.connection import (
+    ConnectionDescription,
+    cores_by_device,
+    device_of,
+    memory_per_core,
+)
 from tpunb.display.describe.topology_description import UNASSIGNED, group_shades
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.topology import TopologyWidget
@@ -28,14 +33,9 @@ pytestmark = [
 ]
 
 TYPES = {
-    "Uint8Array": "u1",
-    "Uint16Array": "u2",
-    "Uint32Array": "u4",
-    "Int8Array": "i1",
-    "Int16Array": "i2",
-    "Int32Array": "i4",
-    "Float64Array": "f8",
-}
+    "Uint8Array": "u1", "Uint16Array": "u2", "Uint32Array": "u4",
+    "Int8Array": "i1", "Int16Array": "i2", "Int32Array": "i4", "Float64Array": "f8",
+}  # fmt: skip
 
 
 def columns(layout_: dict[str, Any], buffer: Any) -> dict[str, np.ndarray[Any, Any]]:
@@ -70,12 +70,8 @@ def test_what_is_sent_is_the_description(name: str) -> None:
     header, data = widget.header, sent(widget)
     assert header["name"] == topology.name
     assert header["mesh"] == list(topology.mesh)
-    assert (header["hosts"], header["replicas"], header["logical_devices"]) == (
-        topology.num_hosts,
-        0,
-        0,
-    )
-    assert header["memory"] is False
+    assert header["hosts"] == topology.num_hosts
+    assert (header["replicas"], header["logical_devices"], header["memory"]) == (0, 0, False)
     width, height, _ = topology.mesh
     chip, core = np.divmod(data["place"].astype(int), topology.cores_per_chip)
     rest, x = np.divmod(chip, width)
@@ -335,27 +331,16 @@ def test_memory_of_a_model_and_its_optimizer(tf: Any) -> None:
         assert 64 < held_now[0] <= 64 + 32
 
 
-def test_memory_on_hardware() -> None:
+def test_cores_of_hardware() -> None:
     """A real TPU's devices are known by host and ordinal."""
-
-    class Held:
-        device = ""
-
-        def __init__(self, task: int, ordinal: int, elements: int) -> None:
-            self.device = f"/job:worker/replica:0/task:{task}/device:TPU:{ordinal}"
-            self.shape = SimpleNamespace(rank=1, num_elements=lambda: elements)
-            self.dtype = SimpleNamespace(size=4)
-
-    from tpunb.display.describe import connection as memory
-
     topology = described("v3-32")
-    strategy = SimpleNamespace(cluster_resolver=SimpleNamespace())
-    table = memory.cores_by_device(strategy, topology)
+    table = cores_by_device(SimpleNamespace(cluster_resolver=SimpleNamespace()), topology)
     for core, (host, ordinal) in enumerate(zip(topology.hosts, topology.ordinals, strict=True)):
-        assert table[memory.device_of(Held(host, ordinal, 1).device)] == core
-    assert memory.device_of("") is None
-    assert memory.device_of("/job:worker/task:3") is None
-    assert memory.device_of("/device:TPU:2") == (0, "TPU", 2)
+        name = f"/job:worker/replica:0/task:{host}/device:TPU:{ordinal}"
+        assert table[device_of(name)] == core
+    assert device_of("") is None
+    assert device_of("/job:worker/task:3") is None
+    assert device_of("/device:TPU:2") == (0, "TPU", 2)
 
 
 # ---- Colours

@@ -1,0 +1,39 @@
+"""HTML as a browser reads it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+
+class Tags(HTMLParser):
+    """The elements, attributes and text of a piece of HTML, in which every tag is closed."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(markup)
+        self.close()
+        assert not self._open
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the elements."""
+        return {tag for tag, _ in self.found}
+
+    @property
+    def attributes(self) -> set[str]:
+        """The names of their attributes."""
+        return {name for _, given in self.found for name in given}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag != "wbr":
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
