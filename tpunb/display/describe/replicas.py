@@ -42,12 +42,14 @@ class Leaf:
         type_name: The class that holds the replicas' values.
         parts: What each replica holds.
         distributed: Whether there is a part per replica.
+        chosen: The ids of the replicas, if only some were chosen.
     """
 
     path: str
     type_name: str
     parts: tuple[Any, ...]
     distributed: bool
+    chosen: tuple[int, ...] = ()
 
 
 def leaves_of(value: Any) -> tuple[list[Leaf], int]:
@@ -251,18 +253,11 @@ def describe_chosen_replicas(value: Any, targets: Sequence[slice]) -> ReplicaVal
     if count and not all(found):
         raise IndexError(f"There are replicas 0 to {count - 1}.")
     chosen = tuple(dict.fromkeys(replica for some in found for replica in some))
-    kept = [
-        replace(leaf, parts=tuple(leaf.parts[replica] for replica in chosen))
-        if leaf.distributed
-        else leaf
-        for leaf in leaves
-    ]
-    described = describe_leaves(value, kept, omitted)
-    sections = tuple(
-        replace(section, chosen=chosen) if section.distributed else section
-        for section in described.sections
-    )
-    return replace(described, sections=sections)
+    for number, leaf in enumerate(leaves):
+        if leaf.distributed:
+            parts = tuple(leaf.parts[replica] for replica in chosen)
+            leaves[number] = replace(leaf, parts=parts, chosen=chosen)
+    return describe_leaves(value, leaves, omitted)
 
 
 def _class_of(value: Any) -> str:
@@ -290,6 +285,7 @@ def _section(leaf: Leaf) -> Section:
         distributed=leaf.distributed,
         values=values,
         differs=tuple(value.fingerprint != values[0].fingerprint for value in values),
+        chosen=leaf.chosen,
         name=guarded(lambda: tensorflow_values.variable_name(leaf.parts[0]), ""),
     )
 

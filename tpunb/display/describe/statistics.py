@@ -234,25 +234,21 @@ class _Checksum:
 
     def add(self, piece: Array, *, nans: bool) -> None:
         """Adds a sum that depends on the positions of bits; arithmetic wraps around."""
-        words = self._words(piece, nans=nans)
-        mixed, high = self._mixed[: words.size], self._high[: words.size]
-        np.add(words, _keys(PIECE)[: words.size], out=mixed)
-        np.right_shift(mixed, _HALF, out=high)
-        # The halves of a word multiply, as in UMAC's hash: flipped signs cannot cancel out.
-        self.sums.append(int(np.dot(mixed, high)))
-
-    def _words(self, piece: Array, *, nans: bool) -> npt.NDArray[np.uint64]:
-        """The bits of a piece as words, the same for equal elements."""
         if piece.dtype.kind == "f":
             buffer = self._canonical.view(piece.dtype)[: piece.size]
-            # Adding zero turns -0.0 into 0.0, which is equal to it.
+            # Equal elements get the same bits: adding zero turns -0.0 into 0.0.
             piece = np.add(piece, piece.dtype.type(0), out=buffer)
             if nans:
                 piece[np.isnan(piece)] = np.nan
         data: npt.NDArray[np.uint8] = np.ascontiguousarray(piece).view(np.uint8)
         if padding := -data.size % 8:
             data = np.concatenate([data, np.zeros(padding, np.uint8)])
-        return np.asarray(data.view(np.uint64))
+        words = data.view(np.uint64)
+        mixed, high = self._mixed[: words.size], self._high[: words.size]
+        np.add(words, _keys(PIECE)[: words.size], out=mixed)
+        np.right_shift(mixed, _HALF, out=high)
+        # The halves of a word multiply, as in UMAC's hash: flipped signs cannot cancel out.
+        self.sums.append(int(np.dot(mixed, high)))
 
 
 @functools.cache

@@ -17,11 +17,8 @@ from tpunb.display.describe.topology_description import (
 )
 from tpunb.display.draw.canvas import HOST_COLOURS, ON_LIGHT, Canvas, ascii_text, new_canvas
 from tpunb.display.draw.topology_text import (
-    assignment_phrase,
     core_label,
-    links_phrase,
-    program_phrase,
-    topology_facts,
+    topology_phrases,
 )
 
 MAX_DRAWN_CHIPS = 256
@@ -49,13 +46,11 @@ def topology_png(topology: TopologyDescription) -> bytes:
         The PNG file; the same topology gives the same bytes.
     """
     has_dots = topology.num_chips > MAX_DRAWN_CHIPS or max(topology.mesh[:2]) > _MAX_DRAWN_SIDE
-    links = links_phrase(topology)
+    lines = topology_phrases(topology)
     if has_dots:
-        links += " · one dot a chip, hosts by colour"
+        lines[1] += " · one dot a chip, hosts by colour"
     elif topology.mesh[2] > 1:
-        links += " · diagonal links lead to the next planes"
-    facts = [topology_facts(topology), links, assignment_phrase(topology), program_phrase(topology)]
-    lines = list(filter(None, facts))
+        lines[1] += " · diagonal links lead to the next planes"
     page = (_dots_page if has_dots else _chips_page)(topology, _MARGIN + 35 + _LINE * len(lines))
     width = max(2 * _MARGIN + 7 * max(map(len, lines)), page.width)
     shades = group_shades(topology, topology.hosts, len(HOST_COLOURS))

@@ -22,6 +22,12 @@ _V5E_HOST = 8
 """Chips: Google's pages give a v5e slice hosts of 8, and its TPU VMs are workers of 4."""
 
 
+def topology_phrases(topology: TopologyDescription) -> list[str]:
+    """The totals, the mesh and its links; the device assignment and the program if there are."""
+    phrases = (topology_facts, links_phrase, assignment_phrase, program_phrase)
+    return [text for phrase in phrases if (text := phrase(topology))]
+
+
 def topology_facts(topology: TopologyDescription) -> str:
     """The totals: `"8 chips · 8 cores · 1 host · 16 GiB HBM per core"`."""
     cores = counted(topology.num_cores, "core")
@@ -103,12 +109,8 @@ def topology_text(topology: TopologyDescription) -> str:
         topology: What to draw. If it is too large for a drawing of at most 100
             columns, there are the totals only.
     """
-    lines = [
-        " · ".join(part for part in (topology.name, topology_facts(topology)) if part),
-        links_phrase(topology),
-    ]
-    phrases = (assignment_phrase(topology), program_phrase(topology))
-    lines += filter(None, phrases)
+    lines = topology_phrases(topology)
+    lines[0] = " · ".join(filter(None, [topology.name, lines[0]]))
     drawing = _drawing(topology) if topology.num_cores <= MAX_CORES else []
     if drawing and len(drawing) <= _MAX_LINES and max(map(len, drawing)) <= WIDTH:
         lines += ["", *drawing]

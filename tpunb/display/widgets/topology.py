@@ -21,10 +21,7 @@ from tpunb.display.describe.topology_description import (
 from tpunb.display.draw.canvas import HOST_COLOURS
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.draw.topology_text import (
-    assignment_phrase,
-    links_phrase,
-    program_phrase,
-    topology_facts,
+    topology_phrases,
 )
 from tpunb.display.widgets.live_widget import LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack
@@ -166,10 +163,7 @@ def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict
             unless there is a device assignment.
     """
     _check(description)
-    phrases = (topology_facts, links_phrase, assignment_phrase, program_phrase)
-    facts = [
-        line for phrase in phrases if (line := phrase(description))
-    ]  # a replica on every core is said above
+    facts = topology_phrases(description)  # a replica on every core is said above
     if connected and not description.num_replicas:
         cores = range(description.num_cores)
         description = replace(description, replicas=tuple(cores), logical_devices=(0,) * len(cores))
