@@ -8,31 +8,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from support.tiers import THOROUGH
+from support.topologies import assigned, described
 
-from tpunb.display.describe.topology_description import TopologyDescription, describe_accelerator
 from tpunb.display.widgets.topology import TopologyWidget
-from tpunb.tpu.types import accelerator
 
 pytestmark = THOROUGH
 
 ROOT = '[data-testid="tpunb-topology"]'
 HOSTILE = "<img src=x onerror=alert(1)></script>"
-
-
-def described(name: str) -> TopologyDescription:
-    return describe_accelerator(accelerator(name))
-
-
-def assigned(name: str, parts: int, idle: int = 0) -> TopologyDescription:
-    topology = described(name)
-    used = topology.num_cores - idle
-    return replace(
-        topology,
-        replicas=tuple(core // parts if core < used else -1 for core in range(topology.num_cores)),
-        logical_devices=tuple(
-            core % parts if core < used else -1 for core in range(topology.num_cores)
-        ),
-    )
 
 
 def drawn(page: Any, number: int = 0) -> Any:
@@ -160,10 +143,9 @@ COUNTING = """() => {
 }"""
 
 
-def test_the_largest_is_drawn_and_answers_at_once(host: Any, page: Any) -> None:
-    host(lambda: TopologyWidget("v5p-17920"))
-    root = drawn(page)
-    measured = page.evaluate(
+def drawing_calls(page: Any) -> int:
+    """How often the canvas is called while the first widget is drawn anew."""
+    measured: int = page.evaluate(
         f"""async () => {{
           const calls = ({COUNTING})();
           await show("w0");
@@ -171,7 +153,13 @@ def test_the_largest_is_drawn_and_answers_at_once(host: Any, page: Any) -> None:
           return calls();
         }}"""
     )
-    assert measured < 30_000  # 9000 for 8960 chips
+    return measured
+
+
+def test_the_largest_is_drawn_and_answers_at_once(host: Any, page: Any) -> None:
+    host(lambda: TopologyWidget("v5p-17920"))
+    root = drawn(page)
+    assert drawing_calls(page) < 30_000  # 9000 for 8960 chips
     hovering = page.evaluate(
         f"""(root) => {{
           const canvas = root.querySelector("canvas");
@@ -382,15 +370,7 @@ def test_cores_of_a_chip_in_space(host: Any, page: Any) -> None:
 def test_the_largest_in_space(host: Any, page: Any, screenshot: Any) -> None:
     host(lambda: TopologyWidget("v5p-17920", mode="3d"))
     root = drawn(page)
-    measured = page.evaluate(
-        f"""async () => {{
-          const calls = ({COUNTING})();
-          await show("w0");
-          while (!document.querySelector("[data-level]")) await new Promise(requestAnimationFrame);
-          return calls();
-        }}"""
-    )
-    assert measured < 100_000  # 30,000
+    assert drawing_calls(page) < 100_000  # 30,000
     root = drawn(page)
     assert len(places(page, root, 7)) > 800  # three faces: 1328 chips
     screenshot(root)
@@ -412,11 +392,8 @@ def test_walking_through_z(host: Any, page: Any) -> None:
     h.deliver()
     assert h.widget.plane == 2
     page.evaluate(FRAME)
-    seen = {
-        describe_accelerator(accelerator("v4-128")).coordinates[core][2]
-        for core in places(page, root)
-    }
-    assert seen == {2}
+    coordinates = described("v4-128").coordinates
+    assert {coordinates[core][2] for core in places(page, root)} == {2}
     root.locator("canvas").press("Home")  # a core of another plane brings its plane
     expect(root).to_have_attribute("data-plane", "0")
     expect(root).to_have_attribute("data-hover", "0")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tpunb.display.describe.topology_description import TopologyDescription, describe_accelerator
+from tpunb.display.describe.topology_description import (
+    UNASSIGNED,
+    TopologyDescription,
+    describe_accelerator,
+)
 from tpunb.tpu.types import accelerator
 
 
@@ -13,12 +17,13 @@ def described(name: str) -> TopologyDescription:
     return describe_accelerator(accelerator(name))
 
 
-def assigned(name: str, parts: int) -> TopologyDescription:
-    """A TPU type with replicas of so many consecutive cores each."""
+def assigned(name: str, parts: int, idle: int = 0) -> TopologyDescription:
+    """A TPU type with replicas of so many consecutive cores each; so many last ones have none."""
     topology = described(name)
-    cores = range(topology.num_cores)
+    used = range(topology.num_cores - idle)
+    unassigned = (UNASSIGNED,) * idle
     return replace(
         topology,
-        replicas=tuple(core // parts for core in cores),
-        logical_devices=tuple(core % parts for core in cores),
+        replicas=(*(core // parts for core in used), *unassigned),
+        logical_devices=(*(core % parts for core in used), *unassigned),
     )
