@@ -70,8 +70,6 @@ _NOTE_CHARACTERS = 130
 _FAINT = 0.22
 _BAND = 0.26
 """Between the opacities that the live curves have on light pages and on dark ones."""
-# More rows are averaged in groups first: a group is far narrower than the smoothing.
-_SMOOTHED_ROWS = 20_000
 
 
 def curves_png(
@@ -149,28 +147,14 @@ def smoothed(steps: npt.NDArray[Any], values: Floats, weight: float) -> Floats:
     if not kept.size:
         return result
     unit = max(float(steps[-1] - steps[0]), 1.0) / 200
-    places, values = steps[kept].astype(np.float64), values[kept]
-    if kept.size <= _SMOOTHED_ROWS:
-        result[kept] = _averages(places / unit, values, weight)
-        return result
-    begins = np.linspace(0, kept.size, _SMOOTHED_ROWS, endpoint=False).astype(np.int64)
-    counts = np.diff(begins, append=kept.size)
-    middles = np.add.reduceat(places, begins) / counts
-    means = np.add.reduceat(values / counts.max(), begins) / counts * counts.max()
-    # The average starts from the first value, also here.
-    middles, means = np.append(places[:1], middles), np.append(values[:1], means)
-    result[kept] = np.interp(places, middles, _averages(middles / unit, means, weight))
-    return result
-
-
-def _averages(places: Floats, values: Floats, weight: float) -> list[float]:
-    weights = np.power(weight, np.diff(places), dtype=np.float64)
-    average = float(values[0])
+    weights = np.power(weight, np.diff(steps[kept]) / unit)
+    average = float(values[kept[0]])
     averages = [average]
-    for keep, value in zip(weights.tolist(), values[1:].tolist(), strict=True):
+    for keep, value in zip(weights.tolist(), values[kept[1:]].tolist(), strict=True):
         average = keep * average + (1 - keep) * value
         averages.append(average)
-    return averages
+    result[kept] = averages
+    return result
 
 
 def thinned(
