@@ -27,7 +27,6 @@ from .nests import is_composite, leaves
 from .source import KERAS_LOOPS, PROVIDED, StepSource, keras_loop
 
 _MISSING = object()
-_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 _ALIASES = {
     "jnp": "jax.numpy",
     "np": "numpy",
@@ -105,7 +104,7 @@ class Capturer:
         self._kinds: dict[type, CaptureKind] = dict.fromkeys(PLAIN, CaptureKind.PLAIN)
 
     def capture(
-        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
+        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
     ) -> Captured:
         """Looks up what a cell reads; `bound` hides the notebook's names.
 
@@ -142,10 +141,7 @@ class Capturer:
         return Shortcut(tuple(closed.items()), arguments, captured.signature)
 
     def again(
-        self,
-        shortcut: Shortcut,
-        namespace: dict[str, Any],
-        bound: Mapping[str, Any] = _NOTHING,
+        self, shortcut: Shortcut, namespace: dict[str, Any], bound: Mapping[str, Any]
     ) -> Captured | None:
         """The arguments of another run; None if anything else differs from the last."""
         get = {**namespace, **bound}.get if bound else namespace.get

@@ -67,7 +67,7 @@ def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
     error.tpunb_replicas = sorted(replicas)  # type: ignore[attr-defined]
     if numbers and hasattr(error, "add_note"):
         number = numbers[-1]
-        error.add_note(f"line {number} of the cell: {cell.line(number)}")
+        error.add_note(f"line {number} of the cell: {cell.lines[number - 1].strip()}")
 
 
 def mark_step(error: BaseException, done: int, batch: str) -> None:

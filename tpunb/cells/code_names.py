@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from tpunb._util.user_code import is_users_module
-
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 # Only what is read: to retrace because of what the code itself stores would never end.
 _ATTRIBUTES = frozenset(
@@ -154,12 +152,6 @@ def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
         if constant and instruction.opname not in {"CACHE", "RESUME", "EXTENDED_ARG"}:
             constant[-1] = False
     return False
-
-
-def users_modules() -> Iterator[tuple[str, ModuleType]]:
-    """All modules of the user's that are loaded, by name."""
-    loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, ModuleType)]
-    return ((name, module) for name, module in loaded if is_users_module(module))
 
 
 def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:

@@ -26,7 +26,7 @@ from tpunb._util.attributes import attribute, has_attributes
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
 from tpunb.virtual.keras_internals import layers_of
 
-from .code_names import Mentions, closed_over, imported, mentions, users_modules, wrapped
+from .code_names import Mentions, closed_over, imported, mentions, wrapped
 from .guards import (
     MISSING,
     ArrayGuard,
@@ -138,7 +138,7 @@ class _Walk:
             else:
                 self._waiting.append((path, value))
         found, namespace = mentions(code), self._namespace
-        self._globals("the cell", found.by_string + _any_global(found, namespace), namespace)
+        self._globals("the cell", _by_string(found, namespace), namespace)
         self._add_imports(found, namespace)
         while self._waiting and len(self._seen) < _MOST:
             path, value = self._waiting.popleft()  # what the cell names itself comes first
@@ -201,9 +201,7 @@ class _Walk:
         self.attributes |= found.attributes
         self.any_name |= found.any_attribute
         namespace = function.__globals__
-        self._globals(
-            f"`{name}`", found.globals + found.by_string + _any_global(found, namespace), namespace
-        )
+        self._globals(f"`{name}`", found.globals + _by_string(found, namespace), namespace)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         self._waiting += [(f"{path}()", each) for each in defaults]
         self._add_imports(found, namespace)
@@ -224,7 +222,8 @@ class _Walk:
         self._waiting += imported(found, namespace)
         if found.any_module and not self._has_all_modules:
             self._has_all_modules = True
-            self._waiting += users_modules()
+            loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, types.ModuleType)]
+            self._waiting += [(name, module) for name, module in loaded if is_users_module(module)]
         if {"environ", "getenv"} & {*found.attributes, *found.globals}:
             self._guard(
                 os.environ,
@@ -313,12 +312,12 @@ class _Walk:
             self.guards.append(NamesGuard(owner, read, describe, names, wanted, any_name=any_name))
 
 
-def _any_global(found: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
-    """The globals that code may read if it computes their names; not IPython's, nor its results."""
+def _by_string(found: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
+    """The globals that code reads by strings: if it makes these, all but IPython's own."""
     if not found.any_global:
-        return ()
+        return found.by_string
     names = {name for name in namespace if not name.startswith("_")}
-    return tuple(sorted(names - {"In", "Out"} - found.stored))
+    return found.by_string + tuple(sorted(names - {"In", "Out"} - found.stored))
 
 
 def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:

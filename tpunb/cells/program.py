@@ -143,11 +143,6 @@ class Program:
             self._fresh = None
             self._restore(before)
 
-    def graph(self, captured: Captured) -> Any:
-        """The replica function's graph for these arguments, if it has been traced."""
-        record = self.records.get(tuple(captured.signature))
-        return record.graph if record else None
-
     def _step(self) -> Callable[..., Any]:
         """The function that is traced: the code one would write by hand."""
         unconverted = tf.autograph.experimental.do_not_convert

@@ -125,7 +125,7 @@ class CellRunner:
         outputs = checked_outputs(cell, settings)
         self.calls.begin()
         with explaining_interrupts(lambda: interrupted(self.calls)):
-            program, captured, reason = self.programs.find(cell, outputs, namespace)
+            program, captured, reason = self.programs.find(cell, outputs, namespace, bound={})
             tensors, record, traced = self.programs.execute(program, captured)
         ended = time.perf_counter()
         trace = program.traced_at - started if traced else None
@@ -148,7 +148,7 @@ class CellRunner:
         strategy is not a virtual TPU's.
         """
         if options.get("data") is None:
-            return self.programs.check(self.parsed(source), namespace)
+            return self.programs.check(self.parsed(source), namespace, bound={})
         return self.steps(source, namespace, **options).check()
 
     def steps(
@@ -171,7 +171,7 @@ class CellRunner:
             CellError: The settings contradict each other, the cell or the data.
         """
         settings = dataclasses.replace(settings or RunSettings(), **options)
-        return Steps(self.programs, self.parsed(source), namespace, settings)
+        return Steps(self.programs, self.parsed(source), namespace, settings, bound={})
 
     def compile(
         self,

@@ -89,11 +89,6 @@ class StepSource:
         found = [node for node in self.nodes if isinstance(node, (ast.NamedExpr, ast.Match))]
         return min(found, key=lambda node: node.lineno, default=None)
 
-    def line(self, number: int) -> str:
-        """A line's text without its indentation; empty outside of the cell."""
-        inside = 1 < number <= len(self.lines)
-        return self.lines[number - 1].strip() if inside else ""
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CellSource(StepSource):

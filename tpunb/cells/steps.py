@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -60,8 +59,6 @@ class Watcher(Protocol):
         """Reports the steps made so far, and the examples of each."""
 
 
-_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
-
 _READING = 2e-3
 """Seconds that reading a single batch may take without having waited for it."""
 
@@ -96,7 +93,7 @@ class Steps:
         cell: StepSource,
         namespace: dict[str, Any],
         settings: RunSettings,
-        bound: Mapping[str, Any] = _NOTHING,
+        bound: Mapping[str, Any],
     ) -> None:
         refuse_counts(settings.steps, settings.steps_per_loop)
         self.programs, self.cell, self.namespace = programs, cell, namespace

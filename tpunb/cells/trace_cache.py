@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import reprlib
-import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import CodeType
 from typing import Any, NoReturn, TypeVar
@@ -35,7 +34,6 @@ from .source import CellSource, StepSource, above
 _log = logger("cells")
 
 _MOST_PROGRAMS = 64
-_NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 _T = TypeVar("_T")
 
 
@@ -82,7 +80,7 @@ class Programs:
         cell: StepSource,
         options: OutputOptions,
         namespace: dict[str, Any],
-        bound: Mapping[str, Any] = _NOTHING,
+        bound: Mapping[str, Any],
         checked: Program | None = None,
     ) -> tuple[Program, Captured, str]:
         """The program that fits, what to run it with, and why it would have to trace.
@@ -147,12 +145,13 @@ class Programs:
             with self.calls:
                 return call()
         except Exception as error:
-            self._raise(error, program, program.graph(captured))
+            record = program.records.get(tuple(captured.signature))
+            self._raise(error, program, record.graph if record else None)
         finally:
             self._printer.show()
 
     def check(
-        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any] = _NOTHING
+        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
     ) -> CheckReport:
         """Checks whether a cell would compile for a TPU, and run well; runs nothing.
 
@@ -180,7 +179,7 @@ class Programs:
         self,
         cell: StepSource,
         namespace: dict[str, Any],
-        bound: Mapping[str, Any] = _NOTHING,
+        bound: Mapping[str, Any],
         arguments: Callable[[Captured], list[Any]] | None = None,
     ) -> TracedCell:
         """A cell traced as for its first run, for a compiler; runs nothing.
