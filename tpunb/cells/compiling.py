@@ -20,6 +20,7 @@ from tpunb.compiler.verdict import Function, Settings, deadline_for
 from tpunb.compiler.would_fit import with_what_fits
 from tpunb.tpu.compiled_program import Buffer, CodeLine
 from tpunb.virtual.check import refuse_other_strategies
+from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.keras_internals import layer_names, models_in
 
 from ..errors.code_problems import SourceLine
@@ -27,8 +28,8 @@ from .capture import Captured
 from .cell_errors import line_in
 from .nests import leaves
 from .settings import CompileSettings
+from .source import StepSource
 from .steps import Steps
-from .trace_cache import TracedCell
 
 _MUCH = 0.1
 
@@ -56,19 +57,19 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     kinds = targets(list(settings.tpus) or None, strategy)
     settings.say("tracing the cell")
     batch = steps.bind_first_batch()
-    traced = steps.programs.traced(steps.cell, steps.namespace, steps.bound)
-    taken = (*traced.captured.read.values(), *traced.captured.closed.values())
+    captured, functions = steps.programs.traced(steps.cell, steps.namespace, steps.bound)
+    taken = (*captured.read.values(), *captured.closed.values())
     used = [leaf for value in taken for leaf in leaves(value)]
     layers = {name for leaf in used for name in layer_names(leaf)}
     models = [model for leaf in used for model in models_in(leaf)]
     how = Settings(
-        functools.partial(line_in, traced.cell),
+        functools.partial(line_in, steps.cell),
         deadline_for(kinds, settings.timeout),
         settings.speed,
         progress=settings.say,
     )
     function = traced_function(
-        traced.functions,
+        functions,
         how,
         strategy,
         layers=frozenset(layers),
@@ -82,7 +83,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
                 programs[place] = _with_largest(program, kind, batches, settings, how)
             else:
                 programs[place] = with_what_fits(program, kind, how, lambda: batches, models)
-    shown = [_of_cell(program, traced) for program in programs]
+    shown = [_of_cell(program, steps.cell, captured, functions) for program in programs]
     return shown[0] if len(shown) == 1 else TpuPrograms(shown)
 
 
@@ -91,15 +92,14 @@ def _any_batch(steps: Steps, first: int) -> AnyBatch:
     strategy = steps.programs.strategy
 
     def lowered(sizes: Sequence[int], how: Settings) -> Function:
-        traced = steps.programs.traced(
+        _, functions = steps.programs.traced(
             steps.cell,
             steps.namespace,
             steps.bound,
             lambda captured: _resized(captured, steps.names, sizes[0]),
         )
-        how = dataclasses.replace(how, choose=functools.partial(line_in, traced.cell))
         examples = sizes[0] * strategy.num_replicas_in_sync
-        return traced_function(traced.functions, how, strategy, examples=examples)
+        return traced_function(functions, how, strategy, examples=examples)
 
     return AnyBatch(lowered, lambda size: [size], first, 1)
 
@@ -137,10 +137,15 @@ def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:
     ]
 
 
-def _of_cell(program: TpuProgram, traced: TracedCell) -> TpuProgram:
+def _of_cell(
+    program: TpuProgram,
+    cell: StepSource,
+    captured: Captured,
+    functions: Sequence[TracedFunction],
+) -> TpuProgram:
     """The program in the cell's terms: its lines, and the notebook's names."""
     # All lines of the cell, not only those that have a share of the program.
-    text = "\n".join(traced.cell.lines[1:]).rstrip().splitlines()
+    text = "\n".join(cell.lines[1:]).rstrip().splitlines()
     code = [CodeLine(SourceLine("", number), line) for number, line in enumerate(text, start=2)]
     others = (line for line in program.lines if line.place.file)
     program = dataclasses.replace(program, lines=(*code, *others))
@@ -149,8 +154,8 @@ def _of_cell(program: TpuProgram, traced: TracedCell) -> TpuProgram:
         return program
     # The notebook's names of the replica function's arguments, by what TensorFlow calls them.
     names: dict[str, str] = {}
-    owners = ["replica_id", *traced.captured.owners]
-    for function in traced.functions:
+    owners = ["replica_id", *captured.owners]
+    for function in functions:
         inputs = [tensor for tensor in function.graph.inputs if tensor.dtype.name != "resource"]
         if len(inputs) == len(owners):  # else composite tensors are among them
             names |= zip((tensor.name.partition(":")[0] for tensor in inputs), owners, strict=True)

@@ -37,21 +37,6 @@ _MOST_PROGRAMS = 64
 _T = TypeVar("_T")
 
 
-@dataclasses.dataclass(frozen=True)
-class TracedCell:
-    """A cell that was traced, and has not run.
-
-    Attributes:
-        cell: The cell.
-        captured: What it took from the notebook.
-        functions: Its replica functions.
-    """
-
-    cell: StepSource
-    captured: Captured
-    functions: tuple[TracedFunction, ...]
-
-
 class Programs:
     """Finds, traces and remembers the programs of one strategy's cells.
 
@@ -181,8 +166,10 @@ class Programs:
         namespace: dict[str, Any],
         bound: Mapping[str, Any],
         arguments: Callable[[Captured], list[Any]] | None = None,
-    ) -> TracedCell:
-        """A cell traced as for its first run, for a compiler; runs nothing.
+    ) -> tuple[Captured, list[TracedFunction]]:
+        """What a cell takes, and its replica functions, for a compiler; runs nothing.
+
+        The cell is traced as for its first run.
 
         Args:
             cell: The cell.
@@ -195,7 +182,7 @@ class Programs:
         found: list[TracedFunction] = []
         with observing(found.append), traced_anew():
             captured = self._trace_only(cell, namespace, bound, arguments)
-        return TracedCell(cell, captured, tuple(found))
+        return captured, found
 
     def _trace_only(
         self,

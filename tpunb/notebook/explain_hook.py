@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -123,6 +124,7 @@ class Explaining:
         return addition
 
 
+@dataclasses.dataclass
 class _Addition:
     """The text under an error.
 
@@ -132,10 +134,9 @@ class _Addition:
         shown: Whether it has been shown with the error's traceback.
     """
 
-    def __init__(self, text: str, explanation: Explanation | None) -> None:
-        self.text = text
-        self.explanation = explanation
-        self.shown = False
+    text: str
+    explanation: Explanation | None
+    shown: bool = False
 
 
 def _render_with(error: Any, addition: _Addition, shell: Any) -> None:
