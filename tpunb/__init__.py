@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tpunb.connection.connection import Connection
     from tpunb.connection.doctor import DoctorReport, doctor
     from tpunb.errors import TpunbError
-    from tpunb.errors.explain import Explanation, explain
+    from tpunb.errors.catalogue import Explanation
+    from tpunb.errors.explain import explain
     from tpunb.notebook.displays import show
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
@@ -89,7 +90,7 @@ _HOMES = {
     "Connection": "connection.connection",
     "CurvesWidget": "display.widgets",
     "DoctorReport": "connection.doctor",
-    "Explanation": "errors.explain",
+    "Explanation": "errors.catalogue",
     "History": "training.history",
     "LargestBatch": "compiler.batches",
     "LiveCurves": "keras",

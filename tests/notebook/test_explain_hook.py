@@ -16,13 +16,13 @@ from support.shell import Notebook
 
 import tpunb
 from tpunb import cli
-from tpunb.errors.explain import explanation
+from tpunb.errors.catalogue import ENTRIES
 
 pytestmark = pytest.mark.oldest
 
 KNOWN = 'raise KeyError("COLAB_TPU_ADDR")'
-TEXT = str(explanation("2"))
-HEAD = explanation("2").headline
+TEXT = str(ENTRIES["2"])
+HEAD = ENTRIES["2"].headline
 
 UNKNOWN = [
     'raise KeyError("loss")',
@@ -82,7 +82,7 @@ def test_other_errors_look_as_before(book: Notebook, source: str) -> None:
 def test_the_session_keeps_the_last(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     book.run(KNOWN)
-    assert book.session.last_explanation == explanation("2")
+    assert book.session.last_explanation == ENTRIES["2"]
     assert book.session.last_error is None
 
 
@@ -233,7 +233,7 @@ def test_an_error_that_takes_no_attributes(book: Notebook) -> None:
     before = shown(book, CLOSED)
     book.good("%load_ext tpunb")
     after = shown(book, CLOSED)
-    assert sorted(after.split()) == sorted([*before.split(), *str(explanation("1")).split()])
+    assert sorted(after.split()) == sorted([*before.split(), *str(ENTRIES["1"]).split()])
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.11 brought groups")
@@ -249,14 +249,14 @@ def test_an_error_that_renders_itself(book: Notebook) -> None:
     rendering = "class E(KeyError):\n    def _render_traceback_(self): return ['short']\n"
     assert shown(book, f"{rendering}raise E('a')").strip() == "short"
     text = shown(book, f"{rendering}raise E('Please provide a TPU Name to connect to')")
-    assert text.split() == ["short", *str(explanation("1")).split()]
+    assert text.split() == ["short", *str(ENTRIES["1"]).split()]
 
 
 def test_an_error_whose_traceback_is_no_list(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     source = "class E(KeyError):\n    def _render_traceback_(self): return 'short'\n"
     text = shown(book, f"{source}raise E('Please provide a TPU Name to connect to')")
-    assert text.rstrip().endswith(str(explanation("1")))
+    assert text.rstrip().endswith(str(ENTRIES["1"]))
     assert text.count("Known error 1") == 1
 
 
@@ -264,7 +264,7 @@ def test_waiting_for_a_tpu_in_vain(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     source = "def experimental_connect_to_cluster():\n    raise KeyboardInterrupt\n"
     text = shown(book, f"{source}experimental_connect_to_cluster()")
-    assert text.rstrip().endswith(str(explanation("6")))
+    assert text.rstrip().endswith(str(ENTRIES["6"]))
 
 
 def test_errors_that_name_their_fix(book: Notebook) -> None:
@@ -280,13 +280,13 @@ def test_in_a_cell_on_the_replicas(book: Notebook) -> None:
     book.good("%tpu_connect --simulate 2\nimport tensorflow as tf")
     text = shown(book, "%%tpu_run\nv = tf.Variable(1.0)\nv + 1.0")
     assert text.startswith("In the cell, line 2:")
-    assert text.count(explanation("35").headline) == 1
-    assert text.rstrip().endswith(str(explanation("35")))
+    assert text.count(ENTRIES["35"].headline) == 1
+    assert text.rstrip().endswith(str(ENTRIES["35"]))
     text = shown(book, "%%tpu_run\ntf.ones([2]) + tf.ones([3])")
     assert "Known error" not in text
     text = shown(book, "strategy.run(lambda: 1)")
-    assert text.rstrip().endswith(str(explanation("32")))
-    assert book.session.last_explanation == explanation("32")
+    assert text.rstrip().endswith(str(ENTRIES["32"]))
+    assert book.session.last_explanation == ENTRIES["32"]
 
 
 def test_in_a_kernel(
@@ -311,5 +311,5 @@ def test_tpunb_run_explains_without_the_extension(
     for name, cell, expected in (("a", deep, "34"), ("b", "assert False", None)):
         source = notebook_file(tmp_path / f"{name}.ipynb", cell)
         assert cli.main(["run", str(source), "--timeout", "60"]) == 1
-        told = f"\n{explanation(expected)}" if expected else ""
+        told = f"\n{ENTRIES[expected]}" if expected else ""
         assert capsys.readouterr().err == f"Cell 1 of 1 failed: AssertionError{told}\n"

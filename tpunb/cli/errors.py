@@ -7,7 +7,7 @@ import sys
 from typing import Any, TextIO
 
 from tpunb.cli.command import Failed, add_command
-from tpunb.errors.catalogue import CHAPTERS, Clue, Entry, link
+from tpunb.errors.catalogue import CHAPTERS, Clue, Explanation, link
 
 _EPILOG = """\
 examples:
@@ -89,7 +89,7 @@ def errors_page() -> str:
     return "\n".join(parts)
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: Explanation) -> str:
     lines = [f"### {entry.code}. {entry.title}", "", entry.cause, "", f"**Fix:** {entry.fix}", ""]
     if entry.clues:
         clues = "\n".join(_clue(clue) for clue in entry.clues)

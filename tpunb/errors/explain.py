@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any
 
-from tpunb._util.plain_text import hanging
-from tpunb._util.tables import PLAIN, Markup, escaped, scrolled, table
-from tpunb.errors.catalogue import ENTRIES, Clue, Entry, link
+from tpunb.errors.catalogue import ENTRIES, Clue, Explanation
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -19,75 +15,6 @@ _REACH = 20_000  # characters before a message in which its traceback is looked 
 _TRIES = 32  # matches of a clue whose traceback is looked at
 _MOST_ERRORS = 64
 _MOST_FRAMES = 300
-_WIDTH = 88
-_INDENT = "  "
-
-
-@dataclasses.dataclass(frozen=True)
-class Explanation:
-    """The explanation of a known error; displays itself in a notebook and a terminal.
-
-    Attributes:
-        code: Its code in the catalogue: `"1"` to `"58"`, or `"P1"` to `"P10"`
-            for a performance trap.
-        title: What it is, in a few words.
-        cause: Why it happens.
-        fix: What to do about it.
-        sources: Where that is said: issues, web addresses, parts of TensorFlow.
-    """
-
-    code: str
-    title: str
-    cause: str
-    fix: str
-    sources: tuple[str, ...]
-
-    @property
-    def number(self) -> int | None:
-        """The number of an error in the catalogue; None for a performance trap."""
-        return ENTRIES[self.code].number
-
-    @property
-    def source(self) -> str:
-        """The sources in a line."""
-        return ", ".join(self.sources)
-
-    @property
-    def links(self) -> tuple[str, ...]:
-        """The web addresses of those sources that have one."""
-        return tuple(address for address in map(link, self.sources) if address)
-
-    @property
-    def headline(self) -> str:
-        """The title, with the kind and the code."""
-        kind = "Known error" if self.number is not None else "Performance trap"
-        return f"{kind} {self.code}: {self.title}"
-
-    def __str__(self) -> str:
-        rows = [("Cause", self.cause), ("Fix", self.fix), ("Source", self.source)]
-        lines = [hanging(f"{_INDENT}{name + ':':<8}", text, _WIDTH) for name, text in rows]
-        return "\n".join([self.headline, *lines])
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text("Explanation(...)" if cycle else str(self))
-
-    def _repr_html_(self) -> str:
-        rows = [("Cause", _code(self.cause)), ("Fix", _code(self.fix))]
-        rows.append(("Source", Markup(", ".join(map(_anchor, self.sources)))))
-        return (
-            f'<div><div style="font-weight:600">{escaped(self.headline)}</div>'
-            f"{scrolled(table(rows, named=True, style=PLAIN))}</div>"
-        )
-
-
-def explanation(code: str) -> Explanation:
-    """The explanation with a code of the catalogue, such as `"34"` or `"P5"`.
-
-    Raises:
-        KeyError: There is none.
-    """
-    entry = ENTRIES[code]
-    return Explanation(entry.code, entry.title, entry.cause, entry.fix, entry.sources)
 
 
 def explain(error_or_text: object) -> Explanation | None:
@@ -104,13 +31,12 @@ def explain(error_or_text: object) -> Explanation | None:
         the text.
     """
     try:
-        entry = _find(error_or_text)
+        return _find(error_or_text)
     except Exception:  # an exception of someone else's may raise when it is looked at
         return None
-    return None if entry is None else explanation(entry.code)
 
 
-def _find(error_or_text: object) -> Entry | None:
+def _find(error_or_text: object) -> Explanation | None:
     reports: Iterator[tuple[str, str | None]]
     if isinstance(error_or_text, BaseException):
         reports = map(_report, _related(error_or_text))
@@ -127,7 +53,7 @@ def _find(error_or_text: object) -> Entry | None:
     return min(found, key=lambda entry: entry.rank, default=None)
 
 
-def _match(message: str, trace: str | None) -> Entry | None:
+def _match(message: str, trace: str | None) -> Explanation | None:
     """The entry for a message; of several equal ones, that which stands first."""
     places = [
         (entry.rank, place, entry.code)
@@ -157,7 +83,7 @@ def _place(
 
 
 @functools.cache
-def _clues() -> tuple[tuple[Entry, re.Pattern[str], re.Pattern[str] | None], ...]:
+def _clues() -> tuple[tuple[Explanation, re.Pattern[str], re.Pattern[str] | None], ...]:
     """All clues, compiled when the first error is explained."""
     return tuple(
         (entry, re.compile(clue.message), re.compile(clue.where) if clue.where else None)
@@ -203,14 +129,3 @@ def _report(error: BaseException) -> tuple[str, str]:
         frames.append(f'File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}')
         traceback = traceback.tb_next
     return _COLOURS.sub("", message), "\n".join(frames)
-
-
-def _code(text: str) -> Markup:
-    """Text with what stands between backticks as code."""
-    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", escaped(text)))
-
-
-def _anchor(source: str) -> str:
-    address = link(source)
-    text = escaped(source).replace("/", "/<wbr>")  # a narrow page breaks it there
-    return f'<a href="{escaped(address)}">{text}</a>' if address else text

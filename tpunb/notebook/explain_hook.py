@@ -18,7 +18,7 @@ from tpunb.notebook.interrupts import shorten
 from tpunb.training.stop_button import Stopped
 
 if TYPE_CHECKING:
-    from tpunb.errors.explain import Explanation
+    from tpunb.errors.catalogue import Explanation
 
 _MARK = "_tpunb_explained"
 _RUNNING = "run_code"  # IPython's function that executes cells, in all its versions

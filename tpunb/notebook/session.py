@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpunb.cells.settings import CompileSettings, RunSettings
     from tpunb.cells.steps import Steps
     from tpunb.compiler.program import TpuProgram, TpuPrograms
-    from tpunb.errors.explain import Explanation
+    from tpunb.errors.catalogue import Explanation
     from tpunb.virtual.check import CheckReport
     from tpunb.virtual.stoppable import StoppableCalls
 

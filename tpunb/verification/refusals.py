@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb.errors import TpuWarning
-from tpunb.errors.explain import explanation
+from tpunb.errors.catalogue import ENTRIES
 from tpunb.machine.detect import find_tpu
 from tpunb.verification.suite import (
     NotRunError,
@@ -44,7 +44,7 @@ def refused_by_a_tpu(code: str | None = None) -> Callable[[Callable[[Any], Any]]
                 raise NotRunError(unchecked[0])
             return outcome
 
-        program.__doc__ = f"Known error {code}: {explanation(code).title}." if code else ""
+        program.__doc__ = f"Known error {code}: {ENTRIES[code].title}." if code else ""
         return program
 
     return decorate

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from tpunb.errors.catalogue.compiling import COMPILING
 from tpunb.errors.catalogue.connecting import CONNECTING
-from tpunb.errors.catalogue.entry import Clue, Entry, link
+from tpunb.errors.catalogue.entry import Clue, Explanation, link
 from tpunb.errors.catalogue.keras_2 import KERAS_2
 from tpunb.errors.catalogue.performance import PERFORMANCE
 from tpunb.errors.catalogue.strategy import STRATEGY
 from tpunb.errors.catalogue.workers import WORKERS
 
-__all__ = ["CHAPTERS", "ENTRIES", "Clue", "Entry", "link"]
+__all__ = ["CHAPTERS", "ENTRIES", "Clue", "Explanation", "link"]
 
-CHAPTERS: dict[str, tuple[Entry, ...]] = {
+CHAPTERS: dict[str, tuple[Explanation, ...]] = {
     "Connecting": CONNECTING,
     "Workers, files and datasets": WORKERS,
     "Compiling, shapes and memory": COMPILING,
@@ -25,7 +25,7 @@ CHAPTERS: dict[str, tuple[Entry, ...]] = {
 }
 """The entries by what the user was doing."""
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: dict[str, Explanation] = {
     entry.code: entry for entries in CHAPTERS.values() for entry in entries
 }
 """Every entry by its code."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tpunb.errors.catalogue.entry import Entry
+from tpunb.errors.catalogue.entry import Explanation
 
 _OF_DATA_SIZE = r"No registered '(?:Unique\w{0,12}|ListDiff|DynamicPartition|NonMaxSuppressionV\d)'"
 _KNOWN_ISSUES = "https://www.tensorflow.org/xla/known_issues"
 
 COMPILING = (
-    Entry(
+    Explanation(
         "22",
         "An operation that a TPU cannot run",
         (
@@ -22,7 +22,7 @@ COMPILING = (
         ("tensorflow/tpu#176",),
         rank=1,
     ),
-    Entry(
+    Explanation(
         "23",
         "Printing or a summary on the TPU",
         (r"No registered '(?:StringFormat|PrintV2|Write\w{0,20}Summary)' OpKernel",),
@@ -31,7 +31,7 @@ COMPILING = (
         "`tf.config.set_soft_device_placement(True)` before.",
         ("tensorflow/tensorflow#43705", "tensorflow/tensorflow#37568"),
     ),
-    Entry(
+    Explanation(
         "24",
         "A string tensor on the TPU",
         (
@@ -44,7 +44,7 @@ COMPILING = (
         "yields.",
         ("tensorflow/tensorflow#60092",),
     ),
-    Entry(
+    Explanation(
         "25",
         "A type that a TPU does not have",
         (
@@ -57,7 +57,7 @@ COMPILING = (
         "Cast in the input pipeline: `dataset.map(lambda x: tf.cast(x, tf.float32))`.",
         ("tensorflow/tensorflow#37426",),
     ),
-    Entry(
+    Explanation(
         "26",
         "tf.where with one argument",
         (r"No registered 'Where' OpKernel",),
@@ -66,7 +66,7 @@ COMPILING = (
         "Keep the shape: `tf.where(condition, x, 0.0)`, or multiply by a mask.",
         ("tensorflow/tpu#236", "tensorflow/tensorflow#47211"),
     ),
-    Entry(
+    Explanation(
         "27",
         "A size that depends on data",
         (
@@ -78,7 +78,7 @@ COMPILING = (
         "Use static sizes: a Python number, `x.shape[0]`, `tf.sequence_mask(lengths, maxlen=64)`.",
         ("tensorflow/tensorflow#51693",),
     ),
-    Entry(
+    Explanation(
         "28",
         "A dimension that is not known",
         (
@@ -93,7 +93,7 @@ COMPILING = (
         "shape.",
         ("tensorflow/tensorflow#45175", "tensorflow/tensorflow#32868"),
     ),
-    Entry(
+    Explanation(
         "29",
         "A loop or a TensorArray without a bound",
         (
@@ -107,7 +107,7 @@ COMPILING = (
         "outermost function, gradient included.",
         (_KNOWN_ISSUES, "tensorflow/tensorflow#39162"),
     ),
-    Entry(
+    Explanation(
         "30",
         "The program does not fit into the TPU's memory",
         (
@@ -121,7 +121,7 @@ COMPILING = (
         "(`tf.recompute_grad`); `%tpu_topology` shows the memory of each type.",
         ("tensorflow/tpu#385", "https://openxla.org/xla/errors/error_1000"),
     ),
-    Entry(
+    Explanation(
         "31",
         "No memory is left on the TPU",
         (r"Attempting to reserve [^\n]{0,80} at the bottom of memory",),
@@ -130,7 +130,7 @@ COMPILING = (
         "Delete old models and results, or connect again; make the batch smaller.",
         ("pytorch/xla#1735",),
     ),
-    Entry(
+    Explanation(
         "50",
         "A persistent tape's gradient of a branch, where a size is unknown",
         (r"/AddN\S{0,99} of type AddN must have the same size and shape\. {1,2}Input 0: \[0\b",),

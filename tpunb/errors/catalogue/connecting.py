@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpunb.errors.catalogue.entry import Clue, Entry
+from tpunb.errors.catalogue.entry import Clue, Explanation
 
 # Cloud TPUs name their workers so. Elsewhere a missing operation is a package's that
 # has not been imported.
@@ -10,7 +10,7 @@ _WORKER = r"(?:t1v-)?n-[0-9a-f]{1,20}-w-\d+"
 _CONNECTING_FRAMES = r"experimental_connect_to_cluster|connect_to_cluster|initialize_tpu_system"
 
 CONNECTING = (
-    Entry(
+    Explanation(
         "1",
         "No TPU was named",
         (r"Please provide a TPU Name to connect to",),
@@ -20,7 +20,7 @@ CONNECTING = (
         "`%tpu_connect --simulate v5e-8`.",
         ("googlecolab/colabtools#5194", "googlecolab/colabtools#4699"),
     ),
-    Entry(
+    Explanation(
         "2",
         "COLAB_TPU_ADDR is not set",
         (r"KeyError: ['\"]COLAB_TPU_ADDR['\"]",),
@@ -29,7 +29,7 @@ CONNECTING = (
         "Connect with `%tpu_connect local`, or TPUClusterResolver(tpu='local').",
         ("googlecolab/colabtools#4481",),
     ),
-    Entry(
+    Explanation(
         "3",
         "This TensorFlow has no TPU support",
         (
@@ -51,7 +51,7 @@ CONNECTING = (
             "tensorflow/tensorflow#96203",
         ),
     ),
-    Entry(
+    Explanation(
         "4",
         "TensorFlow is not installed, or not for TPUs",
         (
@@ -65,7 +65,7 @@ CONNECTING = (
         'of TensorFlow\'s installation guide. Without a TPU: `pip install "tpunb[cpu]"`.',
         ("googlecolab/colabtools#5185", "googlecolab/colabtools#5164"),
     ),
-    Entry(
+    Explanation(
         "5",
         "TPUStrategy found no TPU",
         (
@@ -80,7 +80,7 @@ CONNECTING = (
         "`%tpu_connect --simulate v5e-8`.",
         ("tensorflow: tpu_strategy.py",),
     ),
-    Entry(
+    Explanation(
         "6",
         "Connecting hung",
         (
@@ -93,7 +93,7 @@ CONNECTING = (
         "Check the address, and that the TPU is READY.",
         ("tensorflow/tensorflow#34564",),
     ),
-    Entry(
+    Explanation(
         "7",
         "The TPU's name cannot be looked up",
         (
@@ -115,7 +115,7 @@ CONNECTING = (
         "and `--project`.",
         ("tensorflow: tpu/client/client.py",),
     ),
-    Entry(
+    Explanation(
         "8",
         "The TPU worker is not ready",
         (
@@ -131,7 +131,7 @@ CONNECTING = (
         "then connect again.",
         ("https://cloud.google.com/tpu/docs/troubleshooting/trouble-tf",),
     ),
-    Entry(
+    Explanation(
         "9",
         "The TPU is in use",
         (
@@ -145,7 +145,7 @@ CONNECTING = (
         "holds the TPU, remove `/tmp/libtpu_lockfile`.",
         ("jax-ml/jax#10192", "tensorflow/tensorflow#61293"),
     ),
-    Entry(
+    Explanation(
         "10",
         "The TPU runs another version of TensorFlow",
         (
@@ -159,7 +159,7 @@ CONNECTING = (
         "with the runtime of yours.",
         ("tensorflow/tensorflow#40622", "tensorflow/tensorflow#34391"),
     ),
-    Entry(
+    Explanation(
         "11",
         "The TPU system was initialised again",
         (r"TPU system [^\n]{0,200} has already been initialized",),
@@ -170,7 +170,7 @@ CONNECTING = (
         ("tensorflow/tensorflow#36996", "tensorflow/tpu#766"),
         rank=2,
     ),
-    Entry(
+    Explanation(
         "47",
         "libtpu is too new for this TensorFlow",
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpunb.errors.catalogue.entry import Entry
+from tpunb.errors.catalogue.entry import Explanation
 
 KERAS_2_RUNS_IT = "`%tpu_connect --keras 2` in a new kernel, or `tpunb run --keras 2`"
 """How Keras 2 is chosen, for a sentence."""
@@ -15,7 +15,7 @@ _OPTIMIZERS = (
 )
 
 KERAS_2 = (
-    Entry(
+    Explanation(
         "51",
         "reset_states in Keras 3",
         (r"AttributeError: '\w+' object has no attribute 'reset_states'",),
@@ -24,7 +24,7 @@ KERAS_2 = (
         f"recurrent layer of a model. {_AS_IT_IS}",
         (_GUIDE,),
     ),
-    Entry(
+    Explanation(
         "52",
         "save_format in Keras 3",
         (
@@ -38,7 +38,7 @@ KERAS_2 = (
         f"serving. {_AS_IT_IS}",
         (_GUIDE,),
     ),
-    Entry(
+    Explanation(
         "53",
         "A file name that Keras 3 does not take",
         (
@@ -55,7 +55,7 @@ KERAS_2 = (
         f"TensorFlow's checkpoints. {_AS_IT_IS}",
         (_GUIDE,),
     ),
-    Entry(
+    Explanation(
         "54",
         "optimizer.lr in Keras 3",
         (
@@ -68,7 +68,7 @@ KERAS_2 = (
         f"{_AS_IT_IS}",
         (_GUIDE,),
     ),
-    Entry(
+    Explanation(
         "55",
         "tf.keras.experimental in Keras 3",
         (
@@ -83,7 +83,7 @@ KERAS_2 = (
         f"`experimental.set_policy` in Keras 2 too. {_AS_IT_IS}",
         (_GUIDE,),
     ),
-    Entry(
+    Explanation(
         "56",
         "A function that tf.keras.backend has lost",
         (
@@ -97,7 +97,7 @@ KERAS_2 = (
         f"{_AS_IT_IS} Sessions are in TensorFlow 1 alone.",
         (_GUIDE,),
     ),
-    Entry(
+    Explanation(
         "57",
         "Positional arguments of Layer.__init__",
         (r"Layer\.__init__\(\) takes 1 positional argument but \d+ were given",),
@@ -107,7 +107,7 @@ KERAS_2 = (
         f"{_AS_IT_IS}",
         (_GUIDE,),
     ),
-    Entry(
+    Explanation(
         "58",
         "Keras 2 is not installed",
         (r"No module named 'tf_keras'",),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tpunb.errors.catalogue.entry import Entry
+from tpunb.errors.catalogue.entry import Explanation
 
 _GUIDE = "https://cloud.google.com/tpu/docs/performance-guide"
 
 PERFORMANCE = (
-    Entry(
+    Explanation(
         "P1",
         "The TPU waits for its input",
         (),
@@ -17,7 +17,7 @@ PERFORMANCE = (
         "`prefetch(tf.data.AUTOTUNE)`.",
         ("tensorflow/tensorflow#30162",),
     ),
-    Entry(
+    Explanation(
         "P2",
         "A batch that is too small",
         (),
@@ -26,7 +26,7 @@ PERFORMANCE = (
         "Make the batch of each core as large as fits: a multiple of 8, better 128.",
         (_GUIDE,),
     ),
-    Entry(
+    Explanation(
         "P3",
         "Padding",
         (),
@@ -36,7 +36,7 @@ PERFORMANCE = (
         "around.",
         (_GUIDE,),
     ),
-    Entry(
+    Explanation(
         "P4",
         "Every step is started from Python",
         (),
@@ -45,7 +45,7 @@ PERFORMANCE = (
         "`steps_per_execution`.",
         ("https://www.tensorflow.org/guide/tpu",),
     ),
-    Entry(
+    Explanation(
         "P5",
         "The odd last batch is compiled again",
         (),
@@ -53,7 +53,7 @@ PERFORMANCE = (
         "`dataset.batch(n, drop_remainder=True)`.",
         ("tensorflow/tensorflow#29825",),
     ),
-    Entry(
+    Explanation(
         "P6",
         "A function is traced again and again",
         (r"\d+ out of the last \d+ calls to [^\n]{0,500} triggered tf\.function retracing",),
@@ -64,7 +64,7 @@ PERFORMANCE = (
         ("tensorflow/tensorflow#34025",),
         rank=2,
     ),
-    Entry(
+    Explanation(
         "P7",
         "The first step seems to hang",
         (),
@@ -72,7 +72,7 @@ PERFORMANCE = (
         "Wait; the steps after it are quick. `%%tpu_run --time` shows both times.",
         ("https://cloud.google.com/tpu/docs/troubleshooting/trouble-tf",),
     ),
-    Entry(
+    Explanation(
         "P8",
         "dataset.cache() on large data",
         (),
@@ -80,7 +80,7 @@ PERFORMANCE = (
         "Leave `cache()` out, or give it a file.",
         ("tensorflow/tpu#609",),
     ),
-    Entry(
+    Explanation(
         "P9",
         "jit_compile=True",
         (),
@@ -88,7 +88,7 @@ PERFORMANCE = (
         "Leave it out for TPUs.",
         ("keras-team/keras-hub#443",),
     ),
-    Entry(
+    Explanation(
         "P10",
         "float32 everywhere",
         (),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tpunb.errors.catalogue.entry import Clue, Entry
+from tpunb.errors.catalogue.entry import Clue, Explanation
 from tpunb.errors.catalogue.keras_2 import KERAS_2_RUNS_IT
 
 _TPU_STRATEGY = "tensorflow: tpu_strategy.py"
 _DISTRIBUTE_LIB = "tensorflow: distribute_lib.py"
 
 STRATEGY = (
-    Entry(
+    Explanation(
         "32",
         "strategy.run outside a tf.function",
         (r"TPUStrategy\.run\(fn, \.\.\.\) does not support pure eager execution",),
@@ -18,7 +18,7 @@ STRATEGY = (
         "the body into a `%%tpu_run` cell.",
         ("tensorflow/tensorflow#41074",),
     ),
-    Entry(
+    Explanation(
         "33",
         "A per-replica value used as a tensor",
         (
@@ -40,7 +40,7 @@ STRATEGY = (
         "them all, in a cell `%%tpu_run -r NAME=mean` and `-g NAME`.",
         ("tensorflow/tensorflow#44973",),
     ),
-    Entry(
+    Explanation(
         "34",
         "Made outside strategy.scope()",
         (
@@ -66,7 +66,7 @@ STRATEGY = (
         f"lets `compile` stand outside: {KERAS_2_RUNS_IT}.",
         ("tensorflow/tensorflow#55713", "tensorflow/tensorflow#37054"),
     ),
-    Entry(
+    Explanation(
         "35",
         "Variables made inside a tf.function",
         (
@@ -79,7 +79,7 @@ STRATEGY = (
         "`strategy.scope()`.",
         ("tensorflow/tensorflow#27120",),
     ),
-    Entry(
+    Explanation(
         "36",
         "A synchronisation inside a nested function",
         (r"`merge_call` called while defining a new graph",),
@@ -89,7 +89,7 @@ STRATEGY = (
         "condition.",
         ("keras-team/keras-cv#1752",),
     ),
-    Entry(
+    Explanation(
         "37",
         "A Keras 2 loss with automatic reduction",
         (r"Please use `tf\.keras\.losses\.Reduction\.SUM` or",),
@@ -99,7 +99,7 @@ STRATEGY = (
         "global batch size (`tf.nn.compute_average_loss`).",
         ("OpenNMT/OpenNMT-tf#526",),
     ),
-    Entry(
+    Explanation(
         "38",
         "A global batch that does not divide",
         (r"The `global_batch_size` [^\n]{0,40} is not divisible by",),
@@ -108,7 +108,7 @@ STRATEGY = (
         "Choose a multiple of `strategy.num_replicas_in_sync`.",
         (_DISTRIBUTE_LIB,),
     ),
-    Entry(
+    Explanation(
         "39",
         "strategy.reduce over an axis that is not there",
         (
@@ -123,7 +123,7 @@ STRATEGY = (
         "`drop_remainder=True` on the dataset.",
         ("tensorflow/tensorflow#61231", "tensorflow/tensorflow#41657"),
     ),
-    Entry(
+    Explanation(
         "40",
         "Replicas with values of unequal shapes",
         (
@@ -142,7 +142,7 @@ STRATEGY = (
         "dataset if a last batch is smaller.",
         (_DISTRIBUTE_LIB,),
     ),
-    Entry(
+    Explanation(
         "41",
         "A logical device that does not exist",
         (
@@ -156,7 +156,7 @@ STRATEGY = (
         "`--spmd` to assign tensors.",
         (_TPU_STRATEGY,),
     ),
-    Entry(
+    Explanation(
         "42",
         "A computation shape that does not fit",
         (
@@ -169,7 +169,7 @@ STRATEGY = (
         "replicas fits it.",
         ("tensorflow: device_assignment.py",),
     ),
-    Entry(
+    Explanation(
         "43",
         "Keras compiles for the CPU of a TPU machine",
         (r"could not find registered transfer manager for platform Host",),
@@ -179,7 +179,7 @@ STRATEGY = (
         "`jit_compile=False`.",
         ("keras-team/keras#19448", "tensorflow/tensorflow#61976"),
     ),
-    Entry(
+    Explanation(
         "44",
         "Augmentation layers in bfloat16",
         (r"Value for attr 'dtype' of bfloat16 is not in the list of allowed values",),
@@ -188,7 +188,7 @@ STRATEGY = (
         'Make these layers with `dtype="float32"`, or augment in the input pipeline.',
         ("keras-team/keras#17508",),
     ),
-    Entry(
+    Explanation(
         "45",
         "TPUEmbedding",
         (
@@ -200,7 +200,7 @@ STRATEGY = (
         "that is made outside the TPU's scope.",
         ("tensorflow: tpu_embedding_v2.py",),
     ),
-    Entry(
+    Explanation(
         "48",
         "Embedding tables without a TPU",
         (
@@ -215,7 +215,7 @@ STRATEGY = (
         "TPU.",
         ("tensorflow: tpu_embedding_v2.py", "tensorflow: tpu_embedding_v1.py"),
     ),
-    Entry(
+    Explanation(
         "49",
         "A collective outside of a replica function",
         (r"device for node: \{\{node (?:AllToAll|CollectivePermute|CrossReplicaSum)\}\}",),
@@ -225,7 +225,7 @@ STRATEGY = (
         "these there is `strategy.reduce`.",
         ("tensorflow: tpu_ops.py",),
     ),
-    Entry(
+    Explanation(
         "46",
         "TensorFlow started before the virtual TPU",
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpunb.errors.catalogue.entry import Clue, Entry
+from tpunb.errors.catalogue.entry import Clue, Explanation
 
 _REMOTE = r"Additional GRPC error information|root error\(s\) found|\[Op:"
 _UNAVAILABLE = r"\b(?:UnavailableError|Unavailable|UNAVAILABLE|INTERNAL): "
@@ -11,7 +11,7 @@ _TARGET = r"\nAdditional GRPC error information from remote target /job:worker"
 _NO_ANSWER = r"failed to connect to all addresses(?![^\n]{0,300}" + _TARGET + ")"
 
 WORKERS = (
-    Entry(
+    Explanation(
         "12",
         "A dataset from before connecting",
         (
@@ -25,7 +25,7 @@ WORKERS = (
         "functions after it.",
         ("tensorflow/tensorflow#39913", "tensorflow/tensorflow#34932"),
     ),
-    Entry(
+    Explanation(
         "13",
         "strategy.run in a second thread",
         (
@@ -36,7 +36,7 @@ WORKERS = (
         'In that thread, call strategy.run within `with tf.device("/job:worker"):`.',
         ("tensorflow/tensorflow#44487",),
     ),
-    Entry(
+    Explanation(
         "14",
         "The TPU's worker died or was restarted",
         (
@@ -60,7 +60,7 @@ WORKERS = (
         "and lessen shuffle buffers and the batch.",
         ("tensorflow/tpu#609", "tensorflow/tensorflow#36136", "tensorflow/tensorflow#47460"),
     ),
-    Entry(
+    Explanation(
         "15",
         "A remote worker cannot call back",
         (
@@ -73,7 +73,7 @@ WORKERS = (
         "operations only; use equal versions.",
         ("tensorflow/tensorflow#63832", "tensorflow/tensorflow#39719"),
     ),
-    Entry(
+    Explanation(
         "16",
         "A checkpoint that was cut short",
         (
@@ -88,7 +88,7 @@ WORKERS = (
         "max_to_keep=3)`).",
         ("tensorflow/tensorflow#61552",),
     ),
-    Entry(
+    Explanation(
         "17",
         "A TPU Node cannot see this disk",
         (r"File system scheme '\[local\]' not implemented",),
@@ -98,7 +98,7 @@ WORKERS = (
         'with `tf.train.CheckpointOptions(experimental_io_device="/job:localhost")`.',
         ("tensorflow/tensorflow#36447", "tensorflow/tensorflow#49177"),
     ),
-    Entry(
+    Explanation(
         "18",
         "Python on a TPU's worker",
         (
@@ -111,7 +111,7 @@ WORKERS = (
         "is not supported there.",
         ("tensorflow/tensorflow#24099", "tensorflow/tensorflow#32712"),
     ),
-    Entry(
+    Explanation(
         "19",
         "A constant that is too large to send",
         (r"(?<!\d: )Unable to parse tensor proto",),
@@ -120,7 +120,7 @@ WORKERS = (
         "Write the data as TFRecord files and read them with `tf.data.TFRecordDataset`.",
         ("tensorflow/tensorflow#33747",),
     ),
-    Entry(
+    Explanation(
         "20",
         "A dataset is sharded by its elements",
         (r"AUTO sharding policy will apply DATA sharding policy",),
@@ -132,7 +132,7 @@ WORKERS = (
         ("tensorflow/tensorflow#45157",),
         rank=2,
     ),
-    Entry(
+    Explanation(
         "21",
         "Sparse or ragged input is prefetched to the TPU",
         (r"does not support distributed datasets with device prefetch when using sparse",),
