@@ -210,7 +210,19 @@ def summary(name: str, value: Any) -> tuple[float, float, float, bool]:
         ValueError: If it is empty or has more axes.
     """
     parts = getattr(value, "values", None)
-    numbers = _array(name, parts if isinstance(parts, tuple) else value)
+    several = parts if isinstance(parts, tuple) else value
+    try:
+        if isinstance(several, (list, tuple)):
+            several = [_array_of(item) for item in several]
+        numbers = _array_of(several)
+        # bfloat16 has its own dtype kind, and converts to float.
+        if numbers.dtype.kind in "OUSMmc":
+            raise TypeError(numbers.dtype)
+        numbers = np.asarray(numbers, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name!r} is a number, or one per replica, not {type(value).__name__}"
+        ) from error
     if numbers.ndim > 1:
         raise ValueError(
             f"{name!r} is one number, or one per replica; this has the shape "
@@ -224,21 +236,6 @@ def summary(name: str, value: Any) -> tuple[float, float, float, bool]:
     mean = float(mean_of(numbers))
     low, high = float(numbers.min()), float(numbers.max())
     return mean, (math.nan if math.isnan(low) else low), high, True
-
-
-def _array(name: str, value: Any) -> npt.NDArray[np.float64]:
-    try:
-        if isinstance(value, (list, tuple)):
-            value = [_array_of(item) for item in value]
-        numbers = _array_of(value)
-        # bfloat16 has its own dtype kind, and converts to float.
-        if numbers.dtype.kind in "OUSMmc":
-            raise TypeError(numbers.dtype)
-        return np.asarray(numbers, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"{name!r} is a number, or one per replica, not {type(value).__name__}"
-        ) from error
 
 
 def _array_of(value: Any) -> Any:
