@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
+from support.notebooks import notebook, outputs
 from support.patience import PATIENCE
 from support.tiers import thorough
 
@@ -78,33 +78,16 @@ def test_terminals_of_few_characters(
     assert b"\\u" not in run.stdout.replace(b"\\ud", b"")
 
 
-@pytest.mark.parametrize("command", OWN, ids=" ".join)
-def test_a_full_disk(command: list[str], tmp_path: Path, environment: dict[str, str]) -> None:
-    with Path("/dev/full").open("w") as full:
-        run = subprocess.run(
-            completed(command, tmp_path),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=PATIENCE,
-            env=environment,
-        )
-    if command == ["kernel", "list"]:  # there are none, which it says elsewhere
-        assert run.returncode == 0
-        return
-    assert run.returncode == 2, run.stderr
-    assert "tpunb: Cannot write the output: No space left on device." in run.stderr
-    assert "Traceback" not in run.stderr
-    assert "Exception ignored" not in run.stderr
-
-
-@pytest.mark.parametrize("command", OWN, ids=" ".join)
-def test_nobody_reads(command: list[str], tmp_path: Path, environment: dict[str, str]) -> None:
-    read, write = os.pipe()
-    os.close(read)
+def ended(command: list[str], reader: str, environment: dict[str, str]) -> Any:
+    """A command that writes to a full disk, or to a pipe that nobody reads."""
+    if reader == "full":
+        write = os.open("/dev/full", os.O_WRONLY)
+    else:
+        read, write = os.pipe()
+        os.close(read)
     try:
-        run = subprocess.run(
-            completed(command, tmp_path),
+        return subprocess.run(
+            command,
             stdout=write,
             stderr=subprocess.PIPE,
             text=True,
@@ -113,15 +96,22 @@ def test_nobody_reads(command: list[str], tmp_path: Path, environment: dict[str,
         )
     finally:
         os.close(write)
-    assert run.returncode == (0 if command == ["kernel", "list"] else 141)
-    assert "BrokenPipe" not in run.stderr
-    assert "Traceback" not in run.stderr
 
 
-def notebook(path: Path, *sources: str) -> Path:
-    cells = [nbformat.v4.new_code_cell(source) for source in sources]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
-    return path
+@pytest.mark.parametrize(("reader", "code"), [("full", 2), ("gone", 141)])
+@pytest.mark.parametrize("command", OWN, ids=" ".join)
+def test_an_output_that_takes_nothing(
+    command: list[str], reader: str, code: int, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    run = ended(completed(command, tmp_path), reader, environment)
+    if command == ["kernel", "list"]:  # there are none, which it says elsewhere
+        assert run.returncode == 0
+        return
+    assert run.returncode == code, run.stderr
+    full = "tpunb: Cannot write the output: No space left on device." in run.stderr
+    assert full is (reader == "full")
+    for words in ("Traceback", "Exception ignored", "BrokenPipe"):
+        assert words not in run.stderr
 
 
 @pytest.mark.parametrize(("reader", "code"), [("gone", 0), *thorough([("full", 2)])])
@@ -129,23 +119,11 @@ def test_a_notebook_is_executed_whoever_reads(
     reader: str, code: int, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     source = notebook(tmp_path / "nb.ipynb", "1", "2", "40 + 2")
-    if reader == "gone":
-        read, write = os.pipe()
-        os.close(read)
-    else:
-        write = os.open("/dev/full", os.O_WRONLY)
-    try:
-        run = subprocess.run(
-            [*MAIN, "run", str(source)], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE,
-            env=environment,
-        )  # fmt: skip
-    finally:
-        os.close(write)
+    run = ended([*MAIN, "run", str(source)], reader, environment)
     assert run.returncode == code, run.stderr
     assert ("Cannot write the output" in run.stderr) == (code == 2)
     assert "Traceback" not in run.stderr
-    executed = nbformat.read(tmp_path / "nb.executed.ipynb", 4)
-    assert executed.cells[2].outputs[0].data["text/plain"] == "42"
+    assert outputs(tmp_path / "nb.executed.ipynb")[2][0]["data"]["text/plain"] == "42"
 
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eabc"

@@ -204,11 +204,11 @@ def test_a_worker_of_a_slice(
             "hardware",
             "connect to my-tpu, and simulate a v5e-8 if it cannot be used",
         ),
-        ({"TPUNB_REQUIRE_TPU": "1"}, "error", "fail: There is no TPU here"),
+        ({"TPUNB_REQUIRE_TPU": "1"}, "error", "There is no TPU here"),
         (
             {"TPUNB_TPU": "v3-8", "TPUNB_REQUIRE_TPU": "1"},
             "error",
-            "fail: TPUNB_TPU asks for a virtual TPU",
+            "TPUNB_TPU asks for a virtual TPU",
         ),
     ],
     ids=["type", "address", "name", "required", "contradiction"],
@@ -226,6 +226,7 @@ def test_what_connecting_would_do(
     assert report.prospect.kind == kind
     assert says in report.prospect.says
     assert report.ok is (kind != "error")
+    assert ("would fail: " in str(report)) is (kind == "error")
     if kind == "error":
         assert report.problems[0].fix
         assert not report.problems[0].message.startswith("fail")

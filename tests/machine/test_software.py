@@ -1,4 +1,4 @@
-"""tensorflow-tpu with the libtpu that is beside it: what fits, and what would end the process."""
+"""Installed software: what fits, what does not, and what would end the process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import os
 import re
 import subprocess
 import sys
+import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from counterparts.machines import accel
@@ -19,7 +20,8 @@ from support.patience import PATIENCE
 from support.tiers import THOROUGH, thorough
 
 from tpunb.errors import ConnectError
-from tpunb.machine import software
+from tpunb.machine import chips, software
+from tpunb.machine.problems import Problem
 from tpunb.machine.software import (
     LIBTPU,
     Software,
@@ -75,40 +77,40 @@ def test_of_other_releases_nothing_is_claimed(tensorflow: str) -> None:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The versions of what is installed, on a machine without TPUs."""
     versions: dict[str, str] = {}
+    monkeypatch.setattr(chips, "ROOT", tmp_path)
     monkeypatch.setattr(software, "find_software", lambda environment: Software("3.11.7", versions))
     return versions
 
 
-def test_without_a_tpu_libtpu_is_not_loaded(installed: dict[str, str], tmp_path: Path) -> None:
+def test_without_a_tpu_libtpu_is_not_loaded(installed: dict[str, str]) -> None:
     installed.update(pair("0.0.52"))  # which then does no harm
     environment: dict[str, str] = {}
-    prepare_tpu_library(environment, tmp_path)
+    prepare_tpu_library(environment)
     assert environment == {"TPU_LOAD_LIBRARY": "0", "TPU_SKIP_MDS_QUERY": "1"}
-    prepare_tpu_library(environment, tmp_path)  # nor does a second time
+    prepare_tpu_library(environment)  # nor does a second time
 
 
-def test_another_tensorflow_needs_nothing(installed: dict[str, str], tmp_path: Path) -> None:
+def test_another_tensorflow_needs_nothing(installed: dict[str, str]) -> None:
     installed.update({"tensorflow": "2.20.0", "libtpu": "0.0.52"})
     environment: dict[str, str] = {}
-    prepare_tpu_library(environment, tmp_path)
+    prepare_tpu_library(environment)
     assert environment == {}
 
 
-def test_what_the_user_has_set_stays(installed: dict[str, str], tmp_path: Path) -> None:
+def test_what_the_user_has_set_stays(installed: dict[str, str]) -> None:
     installed.update(pair("0.0.31"))
     environment = {"TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "0"}
-    prepare_tpu_library(environment, tmp_path)
+    prepare_tpu_library(environment)
     assert environment == {"TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "0"}
 
 
-def test_the_metadata_server_of_google_cloud_is_there(
-    installed: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_metadata_server_of_google_cloud_is_there(installed: dict[str, str]) -> None:
     installed.update(pair("0.0.31"))
     environment = {"GCE_METADATA_HOST": "127.0.0.1:1"}
-    prepare_tpu_library(environment, tmp_path)
+    prepare_tpu_library(environment)
     assert environment == {"GCE_METADATA_HOST": "127.0.0.1:1", "TPU_LOAD_LIBRARY": "0"}
 
 
@@ -120,10 +122,10 @@ def test_with_a_tpu_it_is_refused_before_it_is_loaded(
     accel(tmp_path, 1)
     environment: dict[str, str] = {}
     if libtpu in FINE:
-        prepare_tpu_library(environment, tmp_path)
+        prepare_tpu_library(environment)
     else:
         with pytest.raises(ConnectError, match="ends the process") as raised:
-            prepare_tpu_library(environment, tmp_path)
+            prepare_tpu_library(environment)
         assert 'pip install "libtpu>=0.0.14,<0.0.32", then restart' in raised.value.fix
     assert environment == {}
 
@@ -182,6 +184,221 @@ def test_jax_has_a_libtpu_of_its_own(libtpu: str, fits: bool, site: Path) -> Non
     for problem in found:
         assert not problem.stops
         assert "jax 0.7.2 wants libtpu==0.0.23, and 0.0.22 is installed" in problem.message
+
+
+def of(python: str = "3.12.1", **versions: str) -> dict[str, Any]:
+    """A Software's arguments; `_` stands for `-` in TensorFlow's names."""
+    named = {(n.replace("_", "-") if n.startswith("tensor") else n): v for n, v in versions.items()}
+    return {"python": python, "versions": named}
+
+
+def problems(local_tpu: bool = False, **software: Any) -> list[Problem]:
+    return list(Software(**software).problems(local_tpu=local_tpu))
+
+
+GOOD: list[tuple[dict[str, Any], bool]] = [
+    (of(tensorflow_cpu="2.21.0", keras="3.15.1", tf_keras="2.21.0"), False),
+    (of(tensorflow_tpu="2.20.0", keras="3.12.0"), True),
+    (of(tensorflow="2.20.0", tensorflow_tpu="2.20.0"), True),
+    (of(tensorflow="2.18.1", keras="3.10.0"), False),
+    ({**of(tensorflow="2.21.0", keras="3.15.0"), "pythons": ("3.10", "3.13")}, False),
+    ({**of(tensorflow="2.21.0"), "imported": "2.21.0", "jax": True}, False),
+    ({**of(tensorflow="2.21.0", keras="3.5.0", tf_keras="2.21.0"), "keras": "tf_keras"}, False),
+    ({**of(tensorflow="unknown version"), "imported": "2.19.0"}, False),
+]
+GOOD[4][0]["pythons"] = ("3.10", "3.11", "3.12", "3.13")
+
+BAD: list[tuple[dict[str, Any], bool, bool, str, str]] = [
+    (of(), False, True, "not installed", 'pip install "tpunb[cpu]"'),
+    (of(), True, True, "not installed", 'pip install "tpunb[tpu]"'),
+    (of("3.14.0"), False, True, "no wheel for Python 3.14.0", "python3.13 -m venv .venv"),
+    (
+        of(tensorflow="2.20.0", tensorflow_tpu="2.19.0"),
+        True,
+        True,
+        "Several TensorFlows",
+        "tensorflow-tpu==2.19.0",
+    ),
+    (
+        of(tensorflow="2.20.0", tensorflow_cpu="2.21.0"),
+        False,
+        True,
+        "Several TensorFlows",
+        "uninstall -y tensorflow-cpu",
+    ),
+    (
+        of(tensorflow_cpu="2.21.0"),
+        True,
+        True,
+        "no support for TPUs",
+        'pip uninstall -y tensorflow-cpu && pip install "tpunb[tpu]"',
+    ),
+    (
+        {**of(tensorflow="2.18.0"), "libtpu": "/lib/libtpu.so"},
+        True,
+        False,
+        "unless it came with this machine",
+        "tpunb[tpu]",
+    ),
+    (
+        {**of(tensorflow_tpu="2.20.0"), "needs": ("it wants libtpu",)},
+        True,
+        True,
+        "it wants libtpu.",
+        "tensorflow-tpu==2.20.0",
+    ),
+    (
+        of(tensorflow_cpu="2.17.1"),
+        False,
+        True,
+        "too old",
+        'pip install "tensorflow-cpu>=2.18,<2.22"',
+    ),
+    (
+        {**of("3.14.0", tensorflow="2.21.0"), "pythons": ("3.10", "3.13")},
+        False,
+        False,
+        "Python 3.10 to 3.13",
+        "",
+    ),
+    (
+        of(tensorflow="2.21.0", keras="3.9.2"),
+        False,
+        False,
+        "wrong loss",
+        'pip install "keras>=3.10"',
+    ),
+    (
+        of(tensorflow="2.21.0", tf_keras="2.19.0"),
+        False,
+        False,
+        "made for TensorFlow 2.19",
+        'pip install --no-deps "tf_keras==2.21.*"',
+    ),
+    (
+        {**of(tensorflow="2.21.0", tf_keras="2.19.0"), "keras": "tf_keras"},
+        False,
+        True,
+        "made for TensorFlow 2.19",
+        "2.21",
+    ),
+    (
+        {**of(tensorflow="2.21.0"), "keras": "tf_keras"},
+        False,
+        True,
+        "tf_keras is not installed",
+        'pip install --no-deps "tf_keras==2.21.*"',
+    ),
+    (
+        {**of(tensorflow="2.21.0", keras="3.15.0"), "backend": "jax"},
+        False,
+        False,
+        "KERAS_BACKEND=jax",
+        "",
+    ),
+    (
+        {**of(tensorflow="2.20.0"), "imported": "2.19.0"},
+        False,
+        True,
+        "has imported TensorFlow 2.19.0",
+        "",
+    ),
+    ({**of(tensorflow_tpu="2.20.0"), "jax": True}, True, False, "used JAX", ""),
+]
+
+
+@pytest.mark.parametrize(("software", "local_tpu"), GOOD, ids=range(len(GOOD)))
+def test_software_that_fits(software: dict[str, Any], local_tpu: bool) -> None:
+    assert problems(local_tpu, **software) == []
+
+
+@pytest.mark.parametrize(
+    ("software", "local_tpu", "stops", "message", "command"), BAD, ids=[row[3] for row in BAD]
+)
+def test_software_that_does_not_fit(
+    software: dict[str, Any], local_tpu: bool, stops: bool, message: str, command: str
+) -> None:
+    (found,) = problems(local_tpu, **software)
+    assert message in found.message
+    assert found.message.endswith(".")
+    assert found.fix
+    assert command in found.command
+    assert found.stops is stops
+
+
+def test_a_remote_tpu_needs_no_tensorflow_for_tpus() -> None:
+    assert problems(local_tpu=False, **of(tensorflow_cpu="2.21.0")) == []
+
+
+@pytest.mark.parametrize("version", ["", "unknown version", "nightly", "2", "3.x", "9" * 50])
+def test_versions_that_nobody_would_write(version: str) -> None:
+    for name in ("tensorflow", "keras", "tf_keras"):
+        for local_tpu in (False, True):
+            problems(local_tpu, **of(**{"tensorflow": "2.21.0", name: version}))
+
+
+@pytest.mark.parametrize(
+    ("libtpu", "message"),
+    [
+        (None, "tensorflow-tpu 2.20.0 wants libtpu~=0.0.14, which is not installed"),
+        ("0.0.13", "tensorflow-tpu 2.20.0 wants libtpu~=0.0.14, and 0.0.13 is installed"),
+        ("0.1.0", "and 0.1.0 is installed"),
+        ("0.0.17", None),
+    ],
+)
+def test_the_libtpu_that_is_wanted(site: Path, libtpu: str | None, message: str | None) -> None:
+    install(
+        site,
+        "tensorflow-tpu",
+        "2.20.0",
+        "Requires-Dist: libtpu~=0.0.14",
+        'Requires-Dist: libtpu-nightly==5; extra == "nightly"',
+        "Requires-Dist: numpy>=1.26",
+        "Classifier: Programming Language :: Python :: 3.9",
+        "Classifier: Programming Language :: Python :: 3.13",
+        "Classifier: Programming Language :: Python :: 3",
+    )
+    if libtpu is not None:
+        install(site, "libtpu", libtpu)
+    found = find_software({})
+    assert found.tensorflow == "2.20.0"
+    assert found.pythons == ("3.9", "3.13")
+    assert [need for need in found.needs if message is None or message not in need] == []
+    assert bool(found.needs) is (message is not None)
+
+
+def test_metadata_that_cannot_be_read(site: Path) -> None:
+    install(site, "tensorflow-tpu", "2.20.0", "Requires-Dist: ???", "Classifier: \x00")
+    (site / "libtpu-1.dist-info").mkdir()
+    install(site, "keras", "<script>")
+    found = find_software({})
+    assert found.tensorflow == "2.20.0"
+    assert found.needs == ()
+    assert "keras" not in found.versions
+
+
+def test_nothing_installed(site: Path) -> None:
+    found = find_software({})
+    assert found.tensorflow is None
+    (site / "tensorflow").mkdir()
+    (site / "tensorflow" / "__init__.py").write_text("raise SystemExit('it is imported')")
+    importlib.invalidate_caches()
+    assert find_software({}).tensorflow == "unknown version"
+
+
+def test_the_environment_chooses_keras() -> None:
+    assert find_software({"TF_USE_LEGACY_KERAS": "1"}).keras == "tf_keras"
+    assert find_software({"KERAS_BACKEND": " JAX "}).backend == "jax"
+
+
+@pytest.mark.parametrize(("backends", "used"), [({}, False), ({"cpu": object()}, True)])
+def test_jax_counts_once_it_is_used(
+    backends: dict[str, object], used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridge = types.ModuleType("jax._src.xla_bridge")
+    bridge._backends = backends  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
+    assert find_software({}).jax is used
 
 
 def resolved(python: str, *arguments: str, folder: Path) -> dict[str, str] | None:

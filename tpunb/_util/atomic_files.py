@@ -38,10 +38,16 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
-        if is_stream(path):
-            _write_stream(path, data)
+        if (number := own_stream(path)) is not None:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()  # what was printed before comes before
+            with os.fdopen(os.dup(number), "wb") as file:
+                file.write(data)
+        elif is_stream(path):
+            Path(path).write_bytes(data)
         else:
-            _replace(_target(path), data)
+            _replace(Path(os.path.realpath(path)), data)
     except OSError as error:
         # The name of the file beside it, or none, says nothing to whoever gave this one.
         raise _about(error, path) from error
@@ -59,7 +65,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     if is_stream(path):
         return
     try:
-        target = _target(path)
+        target = Path(os.path.realpath(path))
         if _permissions(target) is None and not os.access(target.parent, os.W_OK | os.X_OK):
             target.parent.stat()  # says so if it is not there
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -102,24 +108,6 @@ def _about(error: OSError, path: str | os.PathLike[str]) -> OSError:
     return OSError(number, error.strerror or os.strerror(number), os.fspath(path))
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
-    """The file itself, where the path is a symbolic link."""
-    return Path(os.path.realpath(path))
-
-
-def _write_stream(path: str | os.PathLike[str], data: bytes) -> None:
-    number = own_stream(path)
-    if number is None:
-        with Path(path).open("wb") as file:
-            file.write(data)
-        return
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()  # what was printed before comes before
-    with os.fdopen(os.dup(number), "wb") as file:
-        file.write(data)
-
-
 def _permissions(path: Path) -> os.stat_result | None:
     """The status of an existing file that may be written; None if it does not exist.
 
@@ -144,20 +132,13 @@ def _replace(path: Path, data: bytes) -> None:
     try:
         _write_beside(beside, data, before)
         beside.replace(path)
-    except OSError as error:
-        _remove(beside)
-        if before is None or error.errno not in _NO_ROOM_BESIDE:
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        no_room = isinstance(error, OSError) and error.errno in _NO_ROOM_BESIDE
+        if before is None or not no_room:
             raise
         _write_in_place(path, data, before.st_size)
-    except BaseException:
-        _remove(beside)
-        raise
-
-
-def _remove(path: Path) -> None:
-    """Deletes a file that was written beside another, if it is there."""
-    with contextlib.suppress(OSError):
-        path.unlink()
 
 
 def _write_beside(path: Path, data: bytes, like: os.stat_result | None) -> None:

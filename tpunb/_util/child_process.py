@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,10 @@ class ChildProcess:
             ChildLostError: The process ended, or took too long.
         """
         deadline = deadline or Deadline(self._seconds)
-        with self._held(deadline):
+        too_slow = ChildLostError(f"took longer than {deadline.seconds:.0f} seconds")
+        if not self._lock.acquire(timeout=deadline.left):  # others ask it too
+            raise too_slow
+        try:
             process = self._running()
             memory, kills = _Memory(process.pid), _kills()
             answered = False
@@ -103,7 +106,7 @@ class ChildProcess:
                 answer = bounded(lambda: _exchange(process, request), deadline.end, memory.look)
                 answered = True
             except TimeoutError:
-                raise _too_slow(deadline) from None
+                raise too_slow from None
             except (EOFError, OSError, pickle.UnpicklingError):
                 raise _lost(process, memory, kills) from None
             finally:
@@ -111,14 +114,6 @@ class ChildProcess:
                 if not answered:
                     self._drop()
             return answer
-
-    @contextlib.contextmanager
-    def _held(self, deadline: Deadline) -> Iterator[None]:
-        """Holds the lock, for which others that ask may have to be waited for."""
-        if not self._lock.acquire(timeout=deadline.left):
-            raise _too_slow(deadline)
-        try:
-            yield
         finally:
             self._lock.release()
 
@@ -164,10 +159,6 @@ def _exchange(process: subprocess.Popen[bytes], request: Any) -> Any:
     pickle.dump(request, process.stdin)
     process.stdin.flush()
     return pickle.load(process.stdout)
-
-
-def _too_slow(deadline: Deadline) -> ChildLostError:
-    return ChildLostError(f"took longer than {deadline.seconds:.0f} seconds")
 
 
 class _Memory:

@@ -61,15 +61,16 @@ class Running(Generic[_Value]):
         self._values: list[_Value] = []
         self._errors: list[BaseException] = []
         self._done = threading.Event()  # an interrupted `Thread.join` marks the thread as ended
-        threading.Thread(target=self._run, args=(call,), name="tpunb", daemon=True).start()
 
-    def _run(self, call: Callable[[], _Value]) -> None:
-        try:
-            self._values.append(call())
-        except BaseException as error:
-            self._errors.append(error)
-        finally:
-            self._done.set()
+        def run() -> None:
+            try:
+                self._values.append(call())
+            except BaseException as error:
+                self._errors.append(error)
+            finally:
+                self._done.set()
+
+        threading.Thread(target=run, name="tpunb", daemon=True).start()
 
     def wait(self, deadline: float, look: Callable[[], object] = lambda: None) -> bool:
         """Waits until the call ends or the deadline passes; returns whether it has ended.

@@ -81,16 +81,17 @@ def drawable(text: str, encoding: str) -> str:
         text: The text.
         encoding: A name such as `"ascii"`.
     """
+
+    def drawn(character: str) -> str:
+        try:
+            character.encode(encoding)
+        except UnicodeEncodeError:
+            escape = character.encode("ascii", "backslashreplace").decode()
+            return _SIMPLER.get(character) or escape
+        return character
+
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return "".join(_character(character, encoding) for character in text)
+        return "".join(map(drawn, text))
     return text
-
-
-def _character(character: str, encoding: str) -> str:
-    try:
-        character.encode(encoding)
-    except UnicodeEncodeError:
-        return _SIMPLER.get(character) or character.encode("ascii", "backslashreplace").decode()
-    return character

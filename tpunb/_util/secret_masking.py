@@ -67,7 +67,10 @@ def mask(text: str, secrets: Iterable[str] | None = None) -> str:
     if "@" in text:
         text = re.sub(r"\S+", lambda word: _without_user(word[0]), text)
     text = _BASE64.sub(lambda run: HIDDEN if _kinds(run[0]) == 3 else run[0], text)
-    text = _RUN.sub(lambda run: HIDDEN if _looks_random(run[0]) else run[0], text)
+    # A long run of letters and digits, or one of several kinds, is more likely a key than a word.
+    text = _RUN.sub(
+        lambda run: HIDDEN if len(run[0]) >= _LONG or _kinds(run[0]) >= 2 else run[0], text
+    )
     # A variable may hold any bytes: what is not text cannot be printed or sent.
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -100,11 +103,6 @@ def _without_user(word: str) -> str:
         return word
     scheme, colon, _ = before.partition("://")
     return f"{scheme}{colon}{HIDDEN}@{host}" if colon else f"{HIDDEN}@{host}"
-
-
-def _looks_random(word: str) -> bool:
-    """Returns whether a run of letters and digits is more likely a key than a word."""
-    return len(word) >= _LONG or _kinds(word) >= 2
 
 
 def _kinds(word: str) -> int:

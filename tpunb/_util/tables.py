@@ -85,8 +85,9 @@ def table(
     """
     rows = list(rows)
     columns = max((len(row) for row in rows if not isinstance(row, str)), default=1)
+    title = f'<tr><th colspan="{columns}" style="{style.title}">'
     body = "".join(
-        _title(row, columns, style) if isinstance(row, str) else _row(row, int(named), style)
+        f"{title}{escaped(row)}</th></tr>" if isinstance(row, str) else _row(row, int(named), style)
         for row in rows
     )
     names = f"<thead>{_row(head, len(head), style)}</thead>" if head else ""
@@ -94,20 +95,11 @@ def table(
     return Markup(f"{opening}{names}<tbody>{body}</tbody></table>")
 
 
-def _title(text: str, columns: int, style: TableStyle) -> str:
-    return f'<tr><th colspan="{columns}" style="{style.title}">{escaped(text)}</th></tr>'
-
-
 def _row(cells: Sequence[str], headings: int, style: TableStyle) -> str:
     """A row whose first cells are headings."""
-    return "".join(
-        [
-            "<tr>",
-            *(_cell("th", style.heading, cell) for cell in cells[:headings]),
-            *(_cell("td", style.cell, cell) for cell in cells[headings:]),
-            "</tr>",
-        ]
-    )
+    names = "".join(_cell("th", style.heading, cell) for cell in cells[:headings])
+    values = "".join(_cell("td", style.cell, cell) for cell in cells[headings:])
+    return f"<tr>{names}{values}</tr>"
 
 
 _FIGURE = re.compile(r"\d.{0,15} .{0,15}")

@@ -40,9 +40,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a cell failed, a claim differs or an error is unknown, 2 the
         command failed, 130 it was interrupted, 141 the reader of its output is gone.
     """
+    parser = argparse.ArgumentParser(
+        prog="tpunb",
+        description="TPUs in a notebook, with or without a TPU.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tpunb {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for command in _COMMANDS:
+        command.add_to(commands)
     with safe_streams():
         try:
-            return _carry_out(argv)
+            return _carry_out(parser, argv)
         except ReaderGone:
             return _READER_GONE
         except OutputError as error:
@@ -51,9 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
 
 
-def _carry_out(argv: Sequence[str] | None) -> int:
+def _carry_out(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     try:
-        args = _parser().parse_args(argv)
+        args = parser.parse_args(argv)
         args.command(args)
     except OutputError:
         raise
@@ -71,17 +81,3 @@ def _carry_out(argv: Sequence[str] | None) -> int:
             if stream is not None:  # as in a process without a console
                 stream.flush()
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tpunb",
-        description="TPUs in a notebook, with or without a TPU.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"tpunb {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
-    for command in _COMMANDS:
-        command.add_to(commands)
-    return parser

@@ -42,6 +42,28 @@ def add_command(
     return parser
 
 
+def whole_number(what: str, least: int, most: int | None = None) -> Callable[[str], int]:
+    """A type for argparse: a whole number within limits.
+
+    Args:
+        what: What it is, in the message of an error.
+        least: The smallest.
+        most: The largest; None for any.
+    """
+    limits = f"of {least} or more" if most is None else f"from {least} to {most}"
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} {limits}")
+        return number
+
+    return read
+
+
 class Failed(Exception):
     """The command ran and the result is negative; the message says why. Exit code 1."""
 
@@ -178,15 +200,11 @@ def _said(stream: TextIO) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _drop(stream)
+        # The rest goes nowhere: Python writes what is left when the process ends.
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
         if isinstance(error, BrokenPipeError):
             raise ReaderGone("Nobody reads the output any more.") from error
         raise OutputError(f"Cannot write the output: {error.strerror}.") from error
-
-
-def _drop(stream: TextIO) -> None:
-    """Lets the rest go nowhere: Python writes what is left when the process ends."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)

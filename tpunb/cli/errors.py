@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from tpunb.cli.command import Failed, add_command
-from tpunb.errors.catalogue import CHAPTERS, Clue, Explanation, link
+from tpunb.errors.catalogue import CHAPTERS, Clue, link
 
 _EPILOG = """\
 examples:
@@ -46,27 +46,21 @@ def _explain(args: argparse.Namespace) -> None:
     from tpunb.errors.explain import explain
 
     if args.all:
-        from tpunb.cli.errors import errors_page
-
         print(errors_page(), end="")
         return
     text = " ".join(args.text)
     if text in ("", "-"):
         if sys.stdin.isatty():
             print("Paste the error, then press Ctrl-D on a line of its own.", file=sys.stderr)
-        text = _pasted(sys.stdin)
+        # Logs may contain bytes that are not text.
+        buffer = getattr(sys.stdin, "buffer", None)
+        text = sys.stdin.read() if buffer is None else buffer.read().decode(errors="replace")
     found = explain(text)
     if found is None:
         raise Failed("This is not an error that tpunb knows.")
     print(found)
     for address in found.links:
         print(f"  {address}")
-
-
-def _pasted(stream: TextIO) -> str:
-    """Reads a stream; logs may contain bytes that are not text."""
-    buffer = getattr(stream, "buffer", None)
-    return stream.read() if buffer is None else buffer.read().decode("utf-8", errors="replace")
 
 
 _HEAD = """\
@@ -82,19 +76,16 @@ This page is what `tpunb explain --all` prints.
 
 def errors_page() -> str:
     """The page: all entries by chapter, with the messages that identify them."""
-    parts = [_HEAD]
+    lines = [_HEAD]
     for chapter, entries in CHAPTERS.items():
-        parts.append(f"## {chapter}\n")
-        parts += map(_section, entries)
-    return "\n".join(parts)
-
-
-def _section(entry: Explanation) -> str:
-    lines = [f"### {entry.code}. {entry.title}", "", entry.cause, "", f"**Fix:** {entry.fix}", ""]
-    if entry.clues:
-        clues = "\n".join(_clue(clue) for clue in entry.clues)
-        lines += ["Known by:", "", clues, ""]
-    return "\n".join([*lines, f"Source: {', '.join(map(_source, entry.sources))}", ""])
+        lines += [f"## {chapter}", ""]
+        for entry in entries:
+            lines += [f"### {entry.code}. {entry.title}", "", entry.cause, ""]
+            lines += [f"**Fix:** {entry.fix}", ""]
+            if entry.clues:
+                lines += ["Known by:", "", *map(_clue, entry.clues), ""]
+            lines += [f"Source: {', '.join(map(_source, entry.sources))}", ""]
+    return "\n".join(lines)
 
 
 def _clue(clue: Clue | str) -> str:

@@ -27,6 +27,7 @@ from tpunb.cli.command import (
     Stopped,
     StopSignals,
     add_command,
+    whole_number,
 )
 from tpunb.machine.software import choose_keras_2
 from tpunb.notebook.files import NotebookError, read_notebook, write_notebook
@@ -69,7 +70,7 @@ def add_to(commands: Any) -> None:
     run.add_argument(
         "--timeout",
         metavar="S",
-        type=_seconds,
+        type=whole_number("a number of seconds", 0),
         default=_TIMEOUT,
         help="the longest that one cell may take, in seconds; 0 for no limit (default: "
         "%(default)s)",
@@ -93,10 +94,6 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="print no lines about cells that pass, only failures",
     )
-    _add_kernel(run)
-
-
-def _add_kernel(run: argparse.ArgumentParser) -> None:
     kernel = run.add_mutually_exclusive_group()
     kernel.add_argument(
         "--tpu",
@@ -109,17 +106,12 @@ def _add_kernel(run: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(text: str) -> int:
-    seconds = int(text)
-    if seconds < 0:
-        raise ValueError(text)
-    return seconds
-
-
 def _run(args: argparse.Namespace) -> None:
     path: Path = args.notebook
     output: Path = args.output or path.with_suffix(".executed.ipynb")
     _require_packages()
+    from tpunb.notebook.kernels.specs import temporary_kernel
+
     notebook = read_notebook(path)
     _prepare(output)
     # Where the notebook goes to standard output, nothing else does.
@@ -127,8 +119,11 @@ def _run(args: argparse.Namespace) -> None:
     if args.keras is not None and not args.quiet:
         print("tf.keras is Keras 2.", file=stream)
     progress = Progress(notebook.cells, None if args.quiet else stream, args.timeout)
+    starting: contextlib.AbstractContextManager[str | None] = contextlib.nullcontext(args.kernel)
+    if args.tpu is not None:
+        starting = temporary_kernel(args.tpu, keras=args.keras)
     begin = time.monotonic()
-    with StopSignals() as signals, _kernel(args) as kernel:
+    with StopSignals() as signals, starting as kernel:
         try:
             _execute(notebook, path, progress, kernel=kernel, args=args)
         finally:
@@ -155,14 +150,6 @@ def _prepare(output: Path) -> None:
         raise NotebookError(
             f"Cannot write {output}: {error.strerror}.", fix="Choose another file with -o."
         ) from error
-
-
-def _kernel(args: argparse.Namespace) -> contextlib.AbstractContextManager[str | None]:
-    if args.tpu is None:
-        return contextlib.nullcontext(args.kernel)
-    from tpunb.notebook.kernels.specs import temporary_kernel
-
-    return temporary_kernel(args.tpu, keras=args.keras)
 
 
 def _require_packages() -> None:
@@ -213,8 +200,17 @@ def _execute(
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     client = _client(notebook, path, progress, kernel, args)
+    environment = {
+        # A widget cannot be saved; and the command may itself be run in a notebook.
+        "TPUNB_WIDGETS": "never",
+        **os.environ,
+        # debugpy's warning about modules that CPython has frozen is of no use here.
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+    if args.keras is not None:
+        choose_keras_2(environment)
     try:
-        _run_in_thread(client, _environment(args.keras))
+        _run_in_thread(client, environment)
     except KeyboardInterrupt as stop:
         word, code = (str(stop), stop.code) if isinstance(stop, Stopped) else ("Interrupted", 130)
         raise Interrupted(f"{word} in {progress.where()}", code) from None
@@ -291,20 +287,6 @@ async def _end(manager: Any) -> None:
             os.killpg(group, signal.SIGKILL)
 
 
-def _environment(keras: int | None) -> dict[str, str]:
-    """The environment of the notebook's kernel."""
-    environment = {
-        # A widget cannot be saved; and the command may itself be run in a notebook.
-        "TPUNB_WIDGETS": "never",
-        **os.environ,
-        # debugpy's warning about modules that CPython has frozen is of no use here.
-        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-    }
-    if keras is not None:
-        choose_keras_2(environment)
-    return environment
-
-
 _WIDTH = 60
 _ERROR_LINES = 4
 _AGAIN = "\r\x1b[K"  # to the line's start, and clear it
@@ -359,7 +341,9 @@ class Progress:
         """A cell begins."""
         self._number = self._numbers[cell_index]
         number = f"{self._number:{len(str(self.total))}}/{self.total}"
-        self._label = f"[{number}] {_first_line(cell.source):{_WIDTH}}"
+        line = cell.source.strip().partition("\n")[0].rstrip()
+        line = line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
+        self._label = f"[{number}] {line:{_WIDTH}}"
         self._begin = time.monotonic()
         if self._live:
             self._write(f"{self._label}     ...")
@@ -373,7 +357,11 @@ class Progress:
         may_fail = "raises-exception" in cell.metadata.get("tags", [])
         failed = content.get("status") == "error" and not may_fail
         if failed:
-            self.failed.append(FailedCell(self._number, self._why(content, seconds)))
+            why = f"it took longer than {self._timeout} s"
+            interrupted = content["ename"] in ("KeyboardInterrupt", "CancelledError")
+            if not (interrupted and self._timeout and seconds >= self._timeout):
+                why = explained(content["ename"], content["evalue"], content.get("traceback", ()))
+            self.failed.append(FailedCell(self._number, why))
         # The kernel may have written to the terminal meanwhile: the line is written again.
         mark = f"  {content['ename']}" if failed else ""
         if self._live:
@@ -432,12 +420,6 @@ class Progress:
         numbers = ", ".join(str(cell.number) for cell in self.failed)
         return f"{cells}, {len(self.failed)} failed: {numbers}"
 
-    def _why(self, content: Any, seconds: float) -> str:
-        interrupted = content["ename"] in ("KeyboardInterrupt", "CancelledError")
-        if interrupted and self._timeout and seconds >= self._timeout:
-            return f"it took longer than {self._timeout} s"
-        return explained(content["ename"], content["evalue"], content.get("traceback", ()))
-
     def _end_line(self) -> None:
         if self._open:
             self._write("\n")
@@ -469,23 +451,14 @@ def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:
     from tpunb.errors import base as errors
     from tpunb.errors.explain import explain
 
-    text = _shortly(name, message)
+    shown = [line for line in f"{name}: {message}".rstrip(": \n").splitlines() if line.strip()]
+    if len(shown) > _ERROR_LINES + 1:
+        # The message of an error in a tf.function is at its end, below the source lines.
+        half = _ERROR_LINES // 2
+        shown = [*shown[:half], "...", *shown[-half:]]
+    text = "\n".join(shown)
     if hasattr(errors, name):  # it names its fix
         return text
     lines = traceback if isinstance(traceback, str) else "\n".join(traceback)
     found = explain(f"{lines}\n{name}: {message}")
     return f"{text}\n{found}" if found else text
-
-
-def _shortly(name: str, message: str) -> str:
-    lines = [line for line in f"{name}: {message}".rstrip(": \n").splitlines() if line.strip()]
-    if len(lines) > _ERROR_LINES + 1:
-        # The message of an error in a tf.function is at its end, below the source lines.
-        half = _ERROR_LINES // 2
-        lines = [*lines[:half], "...", *lines[-half:]]
-    return "\n".join(lines)
-
-
-def _first_line(source: str) -> str:
-    line = source.strip().partition("\n")[0].rstrip()
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."

@@ -9,7 +9,7 @@ import socket
 import sys
 from typing import Any
 
-from tpunb.cli.command import OutputError, add_command
+from tpunb.cli.command import OutputError, add_command, whole_number
 from tpunb.connection.cluster.worker import MOST_CORES, serve
 from tpunb.tpu.defaults import WORKER_PORT
 
@@ -52,11 +52,15 @@ def add_to(commands: Any) -> None:
         epilog=_EPILOG,
     )
     worker.add_argument(
-        "--cores", type=_cores, default=8, metavar="N", help="how many virtual cores (default: 8)"
+        "--cores",
+        type=whole_number("a number of cores", 1, MOST_CORES),
+        default=8,
+        metavar="N",
+        help="how many virtual cores (default: 8)",
     )
     worker.add_argument(
         "--port",
-        type=_port,
+        type=whole_number("a port", 0, 65535),
         default=WORKER_PORT,
         metavar="P",
         help=f"the port to listen on, 0 for any free one (default: {WORKER_PORT})",
@@ -64,46 +68,29 @@ def add_to(commands: Any) -> None:
 
 
 def _worker(args: argparse.Namespace) -> None:
-    serve(args.cores, args.port, ready=lambda port: _announce(args.cores, port))
+    host = socket.gethostname()
+    many = "1 virtual TPU core" if args.cores == 1 else f"{args.cores} virtual TPU cores"
+
+    def announce(port: int) -> None:
+        text = (
+            f"A worker with {many} listens on port {port}.\n\n"
+            f"  In the notebook:  %tpu_connect --workers {host}:{port}\n\n"
+            "The port is open to the network, on all interfaces, without a password: whoever "
+            "reaches\nit can run TensorFlow as you, and read and write your files with it. "
+            "Restrict it, unless\nyou trust the network; `tpunb worker --help` says how.\n\n"
+            "Ctrl-C stops it."
+        )
+        try:
+            print(text, flush=True)
+        except OutputError as error:
+            # Whoever connects to it needs none of this, and a server has no end of its own.
+            text = f"tpunb: {error} The worker runs, on port {port}."
+            with contextlib.suppress(OutputError):
+                print(text, file=sys.stderr, flush=True)
+
+    serve(args.cores, args.port, ready=announce)
     with contextlib.suppress(OutputError):  # the reader may be gone
         print("The worker has stopped.", flush=True)
     # TensorFlow's server cannot be stopped.
     sys.stderr.flush()
     os._exit(0)
-
-
-def _announce(cores: int, port: int) -> None:
-    host = socket.gethostname()
-    many = "1 virtual TPU core" if cores == 1 else f"{cores} virtual TPU cores"
-    text = (
-        f"A worker with {many} listens on port {port}.\n\n"
-        f"  In the notebook:  %tpu_connect --workers {host}:{port}\n\n"
-        "The port is open to the network, on all interfaces, without a password: whoever reaches\n"
-        "it can run TensorFlow as you, and read and write your files with it. Restrict it, unless\n"
-        "you trust the network; `tpunb worker --help` says how.\n\n"
-        "Ctrl-C stops it."
-    )
-    try:
-        print(text, flush=True)
-    except OutputError as error:
-        # Whoever connects to it needs none of this, and a server has no end of its own.
-        with contextlib.suppress(OutputError):
-            print(f"tpunb: {error} The worker runs, on port {port}.", file=sys.stderr, flush=True)
-
-
-def _cores(text: str) -> int:
-    return _whole(text, 1, MOST_CORES, "a number of cores")
-
-
-def _port(text: str) -> int:
-    return _whole(text, 0, 65535, "a port")
-
-
-def _whole(text: str, least: int, most: int, what: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what} from {least} to {most}")
-    return number

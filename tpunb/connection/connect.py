@@ -82,28 +82,24 @@ def make_connection(plan: Plan, say: Callable[[str], None] | None = None) -> Con
     """
     begin = time.perf_counter()
     _log.debug("asked for %s", plan.request)
-    connection = _connected(plan, say)
-    _log.debug("%r: %.3f s", connection, time.perf_counter() - begin)
-    return connection
-
-
-def _connected(plan: Plan, say: Callable[[str], None] | None) -> Connection:
     _log.debug("connect to %s TPU %s", "virtual" if plan.kind == "virtual" else "the", plan.tpu)
     require_tensorflow()
     warn_if_newer(tensorflow_version())
     if plan.request.keras is not None:
         choose_keras_2()
     if plan.kind == "virtual":
-        return _virtual(plan, say)
-    from tpunb.connection import hardware
+        connection = _virtual(plan, say)
+    else:
+        from tpunb.connection import hardware
 
-    try:
-        strategy, resolver, topology, assignment = hardware.connect(plan, say)
-    except ConnectError as error:
-        if not plan.fallback:
-            raise
-        return _stand_in(plan, error)
-    return Connection(plan, strategy, resolver, topology, assignment)
+        try:
+            connection = Connection(plan, *hardware.connect(plan, say))
+        except ConnectError as error:
+            if not plan.fallback:
+                raise
+            connection = _stand_in(plan, error)
+    _log.debug("%r: %.3f s", connection, time.perf_counter() - begin)
+    return connection
 
 
 def _stand_in(plan: Plan, error: ConnectError) -> Connection:
@@ -115,7 +111,7 @@ def _stand_in(plan: Plan, error: ConnectError) -> Connection:
     fix = error.fix.replace(SIMULATE, "").strip()  # that is what happens
     notes = (note, *((f"To use the TPU: {fix}",) if fix else ()))
     # The summary says so too, but neither a script nor `c = %tpu_connect` shows it.
-    warnings.warn(" ".join(notes), stacklevel=5)
+    warnings.warn(" ".join(notes), stacklevel=4)
     return _virtual(
         dataclasses.replace(plan, kind="virtual", tpu=DEFAULT_TPU, fallback=False, notes=notes)
     )

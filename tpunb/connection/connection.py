@@ -18,7 +18,7 @@ from tpunb.virtual.patch.install import give_back
 
 if TYPE_CHECKING:
     from tpunb.cells.runner import CellResult, CellRunner
-    from tpunb.cells.steps import LoopTimings, Steps
+    from tpunb.cells.steps import LoopTimings
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.cluster.pod import Pod
     from tpunb.display.describe.connection import ConnectionDescription
@@ -219,6 +219,8 @@ class Connection:
             Exception: What the function or the data raises; what was done is kept.
         """
         from tpunb.cells.settings import RunSettings
+        from tpunb.cells.steps import raise_if_ended_early
+        from tpunb.training.history import remember_history
 
         settings = RunSettings(
             data=data,
@@ -228,13 +230,7 @@ class Connection:
             reduce=reduce,
             gather=gather,
         )
-        return self._finish(self.cells.steps_of_function(fn, settings))
-
-    def _finish(self, run: Steps) -> RunResult:
-        """Makes a run's steps."""
-        from tpunb.cells.steps import raise_if_ended_early
-        from tpunb.training.history import remember_history
-
+        run = self.cells.steps_of_function(fn, settings)
         try:
             run.go()
         finally:

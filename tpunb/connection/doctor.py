@@ -21,7 +21,6 @@ from tpunb.version import __version__
 
 _WIDTH = 96
 _INDENT = "  "
-_FAIL = "fail: "
 
 Rows = list[tuple[str, str]]
 
@@ -33,7 +32,7 @@ class Prospect:
     Attributes:
         kind: What it connects to; `"error"` if it fails.
         tpu: A TPU type to simulate, `"local"`, a name or addresses; empty for an error.
-        says: The action in words, as `"simulate a v5e-8"`.
+        says: The action in words, as `"simulate a v5e-8"`; for an error its message.
         fix: How to fix an error.
     """
 
@@ -65,8 +64,7 @@ class DoctorReport:
         """Problems, blocking ones first."""
         found = list(self.machine.problems)
         if self.prospect.kind == "error" and not any(problem.stops for problem in found):
-            message = self.prospect.says.removeprefix(_FAIL)
-            found.insert(0, Problem("%tpu_connect", message, self.prospect.fix))
+            found.insert(0, Problem("%tpu_connect", self.prospect.says, self.prospect.fix))
         return tuple(found)
 
     @property
@@ -115,18 +113,39 @@ class DoctorReport:
             "problems": [dataclasses.asdict(problem) for problem in self.problems],
             "next": self.next_step,
         }
-        hidden: dict[str, Any] = self._hidden(found)
+        hidden: dict[str, Any] = _hidden(found, self.hide)
         return hidden
 
     def sections(self) -> list[tuple[str, Rows]]:
         """The sections to display, each with rows of a name and a value."""
+        machine, memory = self.machine, self.machine.memory
+        platform = machine.search.platform
+        signs = "; ".join(sign for sign in (platform.sign, platform.tpu_sign) if sign)
+        where = [
+            ("platform", f"{platform.name} ({signs})" if signs else platform.name),
+            ("system", machine.system),
+        ]
+        software = [("Python", machine.software.python), *machine.software.versions.items()]
+        if machine.software.libtpu:
+            software.append(("libtpu", machine.software.libtpu))
+        sizes = []
+        if memory.total is not None:
+            left = "" if memory.available is None else f", {byte_count(memory.available)} available"
+            sizes.append(("memory", f"{byte_count(memory.total)}{left}"))
+        if memory.shared is not None:
+            sizes.append(("/dev/shm", byte_count(memory.shared)))
+        would = "fail: " if self.prospect.kind == "error" else ""
+        connecting = [("action", f"would {would}{self.prospect.says}")]
+        if self.connected:
+            lost = "another TPU would end it, and models would have to be made again"
+            connecting.insert(0, ("connected", f"{self.connected}; connecting to {lost}"))
         found = [
-            ("Where", list(self._where())),
+            ("Where", where),
             ("TPU", list(self._tpu())),
-            ("Software", list(self._software())),
-            ("Environment", list(self.machine.variables.items())),
-            ("Memory", list(self._memory())),
-            ("%tpu_connect", self._connecting()),
+            ("Software", software),
+            ("Environment", list(machine.variables.items())),
+            ("Memory", sizes),
+            ("%tpu_connect", connecting),
             ("Fix first", _lines(self.problems, stops=True)),
             ("Worth knowing", _lines(self.problems, stops=False)),
         ]
@@ -155,19 +174,10 @@ class DoctorReport:
 
     __repr__ = __str__
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text("DoctorReport(...)" if cycle else str(self))
-
     def _repr_html_(self) -> str:
         from tpunb.display.draw.doctor_html import doctor_html
 
         return doctor_html(self.headline, self.sections(), (self._next, self.next_step), ok=self.ok)
-
-    def _where(self) -> Iterator[tuple[str, str]]:
-        platform = self.machine.search.platform
-        signs = "; ".join(sign for sign in (platform.sign, platform.tpu_sign) if sign)
-        yield "platform", f"{platform.name} ({signs})" if signs else platform.name
-        yield "system", self.machine.system
 
     def _tpu(self) -> Iterator[tuple[str, str]]:
         search, holding = self.machine.search, self.machine.holding
@@ -191,36 +201,16 @@ class DoctorReport:
             command = f"sudo lsof -w {' '.join(holding.devices)}".strip()
             yield "not visible", f"processes of other users; {command} shows them"
 
-    def _software(self) -> Iterator[tuple[str, str]]:
-        yield "Python", self.machine.software.python
-        yield from self.machine.software.versions.items()
-        if self.machine.software.libtpu:
-            yield "libtpu", self.machine.software.libtpu
 
-    def _connecting(self) -> Rows:
-        rows = [("action", f"would {self.prospect.says}")]
-        if not self.connected:
-            return rows
-        lost = "another TPU would end it, and models would have to be made again"
-        return [("connected", f"{self.connected}; connecting to {lost}"), *rows]
-
-    def _memory(self) -> Iterator[tuple[str, str]]:
-        memory = self.machine.memory
-        if memory.total is not None:
-            left = "" if memory.available is None else f", {byte_count(memory.available)} available"
-            yield "memory", f"{byte_count(memory.total)}{left}"
-        if memory.shared is not None:
-            yield "/dev/shm", byte_count(memory.shared)
-
-    def _hidden(self, value: Any) -> Any:
-        """A value with secrets masked in all its strings."""
-        if isinstance(value, str):
-            return self.hide(value)
-        if isinstance(value, Mapping):
-            return {key: self._hidden(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._hidden(item) for item in value]
-        return value
+def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
+    """A value with secrets masked in all its strings."""
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, Mapping):
+        return {key: _hidden(item, hide) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hidden(item, hide) for item in value]
+    return value
 
 
 def doctor() -> DoctorReport:
@@ -239,13 +229,10 @@ def doctor() -> DoctorReport:
         return mask(text, secrets)
 
     machine = look()
-    prospect = _prospect(machine)
-    shown = dataclasses.replace(
-        prospect, tpu=hide(prospect.tpu), says=hide(prospect.says), fix=hide(prospect.fix)
-    )
+    prospect = Prospect(**_hidden(dataclasses.asdict(_prospect(machine)), hide))
     connection = latest_connection()
     connected = "" if connection is None else hide(connection.phrase)
-    return DoctorReport(machine, shown, connected, hide)
+    return DoctorReport(machine, prospect, connected, hide)
 
 
 def _prospect(machine: Machine) -> Prospect:
@@ -253,12 +240,11 @@ def _prospect(machine: Machine) -> Prospect:
     try:
         plan = resolve(Request(), machine.search)
     except TpunbError as error:
-        message = str(error).split("\n")[0]
-        return Prospect("error", "", f"{_FAIL}{message}", error.fix)
+        return Prospect("error", "", str(error).split("\n")[0], error.fix)
     stops = next((problem for problem in machine.problems if problem.stops), None)
     named = ", which TPUNB_TPU names" if "TPUNB_TPU" in machine.variables else ""
     if machine.software.tensorflow is None:
-        return Prospect("error", "", f"{_FAIL}TensorFlow is not installed", "Install TensorFlow.")
+        return Prospect("error", "", "TensorFlow is not installed", "Install TensorFlow.")
     if plan.kind == "virtual":
         why = named or (", because no TPU was found" if machine.search.tpu is None else "")
         return Prospect("virtual", plan.tpu, f"simulate a {plan.tpu}{why}")

@@ -60,34 +60,30 @@ def resolve(request: Request, found: Search | None = None) -> Plan:
 
 
 def _resolved(request: Request, found: Search | None) -> Plan:
-    from tpunb.machine.detect import default_tpu, requires_tpu
+    from tpunb.machine.detect import default_tpu, find_tpu, requires_tpu
 
     required = request.require_tpu or requires_tpu()
     tpu = (request.tpu or "").strip()
-    if (simulated := _simulated(request)) is not None:
+    simulate = DEFAULT_TPU if request.simulate is True else request.simulate
+    simulate = None if simulate is False else simulate
+    if simulate is not None or request.is_pod:
+        # The workers of a Pod without a type decide what they make up.
+        whatever = DEFAULT_TPU if request.started == 0 else ""
+        name = whatever if simulate is None else accelerator(simulate).name
         _refuse_contradiction(tpu, required)
-        return Plan(request, "virtual", simulated)
+        return Plan(request, "virtual", name)
     if tpu:
-        _refuse_type_as_name(tpu)
+        if (meant := type_meant(tpu)) is not None:
+            raise ConnectError(
+                f"{tpu!r} is a TPU type, not a TPU.",
+                fix=f"Simulate one: %tpu_connect --simulate {meant.name}, or "
+                f'tpunb.connect(simulate="{meant.name}"). For this machine\'s TPU: local.',
+            )
         return _installed(request, required) or Plan(request, "hardware", _normalised(tpu))
     if (default := default_tpu()) is not None:
         return _from_variable(request, default, required)
-    return _installed(request, required) or _searched(request, found, required)
-
-
-def _simulated(request: Request) -> str | None:
-    """The type to simulate; None to connect to a TPU, empty for whatever workers make up."""
-    if request.simulate is not None and request.simulate is not False:
-        return accelerator(DEFAULT_TPU if request.simulate is True else request.simulate).name
-    if not request.is_pod:
-        return None
-    return DEFAULT_TPU if request.started == 0 else ""
-
-
-def _searched(request: Request, found: Search | None, required: bool) -> Plan:
-    """Plans the TPU that is found here, or else a virtual one."""
-    from tpunb.machine.detect import find_tpu
-
+    if (installed := _installed(request, required)) is not None:
+        return installed
     found = find_tpu() if found is None else found
     if found.tpu is not None:
         return Plan(request, "hardware", found.tpu, not required, found.notes)
@@ -130,17 +126,6 @@ def _refuse_contradiction(tpu: str, required: bool) -> None:
             fix="Leave out --simulate, --workers and --local-workers; or leave out --require-tpu "
             "and unset TPUNB_REQUIRE_TPU.",
         )
-
-
-def _refuse_type_as_name(tpu: str) -> None:
-    found = type_meant(tpu)
-    if found is None:
-        return
-    raise ConnectError(
-        f"{tpu!r} is a TPU type, not a TPU.",
-        fix=f"Simulate one: %tpu_connect --simulate {found.name}, or "
-        f'tpunb.connect(simulate="{found.name}"). For this machine\'s TPU: local.',
-    )
 
 
 def type_meant(text: str) -> Accelerator | None:

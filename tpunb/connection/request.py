@@ -86,11 +86,6 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"numbers such as 1,1,1,2 wanted, not {text!r}") from None
 
 
-def _lenient(text: str) -> dict[str, bool]:
-    """Reads `float64,scope` as rules that do not hold."""
-    return dict.fromkeys(text.split(","), False)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
     """The options of a connection as the user gives them; the fields' help explains each.
@@ -150,7 +145,7 @@ class Request:
         help="allow what a TPU refuses: by these rules (a,b), or by all",
         nargs="?",
         const=False,
-        type=_lenient,
+        type=lambda text: dict.fromkeys(text.split(","), False),
         metavar="RULE",
     )
     arithmetic: str | None = _option(
@@ -246,11 +241,17 @@ class Request:
         Raises:
             TypeError: There is no such option; it names the nearest.
         """
-        known = [field.name for field in options()]
-        for name in values:
-            if name not in known:
-                raise TypeError(f"connect() has no option {name!r}: {_hint(name, known)}")
-        return cls(*args, **values)
+        lines = {field.name: field.metadata["line"] for field in options()}
+        unknown = next((name for name in values if name not in lines), None)
+        if unknown is None:
+            return cls(*args, **values)
+        meant = [
+            *(name for name, line in lines.items() if line.get("flag") == f"--{unknown}"),
+            *(name for name in lines if unknown in name),
+            *nearest(unknown, list(lines), most=1),
+        ]
+        hint = f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(lines)}"
+        raise TypeError(f"connect() has no option {unknown!r}: {hint}")
 
     @property
     def is_pod(self) -> bool:
@@ -277,13 +278,6 @@ def argument_of(option: dataclasses.Field[Any]) -> tuple[str, dict[str, Any]]:
     return flag, settings
 
 
-def _hint(name: str, known: Sequence[str]) -> str:
-    """Suggests an option for a name that is not one."""
-    flags = [field.name for field in options() if field.metadata["line"].get("flag") == f"--{name}"]
-    meant = [*flags, *(other for other in known if name in other), *nearest(name, known, most=1)]
-    return f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(known)}"
-
-
 def takes(
     request: Callable[_Parameters, Request],
 ) -> Callable[[Callable[..., _Result]], Callable[_Parameters, _Result]]:
@@ -299,22 +293,18 @@ def takes(
         signature = inspect.signature(function)
         parameters = inspect.signature(request).parameters.values()
         function.__signature__ = signature.replace(parameters=list(parameters))  # type: ignore[attr-defined]
-        function.__doc__ = _documented(function.__doc__ or "")
+        before, returns, after = inspect.cleandoc(function.__doc__ or "").partition("Returns:")
+        lines = [f"{before}Args:"]
+        for field in options():
+            text = field.metadata["help"]
+            row = f"{field.name}: {text[0].upper()}{text[1:]}."
+            lines.append(
+                textwrap.fill(row, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
+            )
+        function.__doc__ = "\n".join([*lines, "", f"{returns}{after}"]).rstrip()
         return function
 
     return decorate
-
-
-def _documented(text: str) -> str:
-    """A docstring with the options inserted before `Returns:`."""
-    before, returns, after = inspect.cleandoc(text).partition("Returns:")
-    helps = [(field.name, field.metadata["help"]) for field in options()]
-    rows = [f"{name}: {text[0].upper()}{text[1:]}." for name, text in helps]
-    wrapped = [
-        textwrap.fill(row, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
-        for row in rows
-    ]
-    return "\n".join([f"{before}Args:", *wrapped, "", f"{returns}{after}"]).rstrip()
 
 
 def _started(local_workers: int | bool) -> int | None:

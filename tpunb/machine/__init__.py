@@ -6,7 +6,6 @@ import dataclasses
 import os
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 
 from tpunb.machine.detect import Search, find_tpu
 from tpunb.machine.problems import Problem
@@ -58,21 +57,20 @@ class Machine:
         return tuple(sorted(found, key=lambda problem: not problem.stops))
 
 
-def look(environment: Mapping[str, str] | None = None, root: Path | None = None) -> Machine:
+def look(environment: Mapping[str, str] | None = None) -> Machine:
     """Inspects this machine without importing TensorFlow or connecting to a TPU.
 
     Args:
         environment: Environment variables; by default the process's own.
-        root: The directory with `dev`, `sys`, `proc` and `tmp`; by default `/`.
     """
     environment = os.environ if environment is None else environment
-    search = find_tpu(environment, root)
+    search = find_tpu(environment)
     devices = (*search.chips.files, *search.chips.unknown)
     return Machine(
         system=f"{platform.system()} {platform.machine()}".strip(),
         search=search,
         software=find_software(environment),
-        holding=find_holders(devices, environment, root),
+        holding=find_holders(devices, environment),
         variables=shown_variables(environment),
-        memory=measure(root),
+        memory=measure(),
     )

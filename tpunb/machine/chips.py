@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path("/")
-"""The directory with `dev`, `sys` and `proc`."""
+"""The directory with `dev`, `sys`, `proc` and `tmp`."""
 
 _GOOGLE = "0x1ae0"
 # Google makes other PCI devices too (such as gVNIC, a network card): only these are TPUs.
@@ -62,16 +62,12 @@ class Chips:
         return f"{many} on the PCI bus"
 
 
-def find_chips(root: Path | None = None) -> Chips:
-    """Looks for TPU chips.
-
-    Args:
-        root: The directory with `dev` and `sys`; by default `/`.
-    """
-    root = ROOT if root is None else root
+def find_chips() -> Chips:
+    """Looks for TPU chips in `/dev` and `/sys`."""
     kinds: dict[bool | None, list[str]] = {True: [], False: [], None: []}
-    on_bus = _on_bus(root)
-    for path, is_tpu in (*_accel_files(root), *_vfio_files(root)):
+    pci = ROOT / "sys" / "bus" / "pci" / "devices"
+    on_bus = [family for name in _names(pci) if (family := _family(pci / name))]
+    for path, is_tpu in (*_accel_files(), *_vfio_files()):
         # If a group lists no devices, the bus shows whether there is any TPU.
         kinds[True if is_tpu is None and on_bus else is_tpu].append(path)
     families = Counter(on_bus)
@@ -84,27 +80,21 @@ def find_chips(root: Path | None = None) -> Chips:
     )
 
 
-def _accel_files(root: Path) -> Iterator[tuple[str, bool | None]]:
+def _accel_files() -> Iterator[tuple[str, bool | None]]:
     """Device files of the TPU's own driver; other accelerators may have such a name."""
-    for number in _numbers(_names(root / "dev"), _ACCEL):
-        vendor = _word(root / "sys" / "class" / "accel" / f"accel{number}" / "device" / "vendor")
+    for number in _numbers(_names(ROOT / "dev"), _ACCEL):
+        vendor = _word(ROOT / "sys" / "class" / "accel" / f"accel{number}" / "device" / "vendor")
         # A driver without a vendor file is the TPU's: others are in /dev/accel/.
         yield f"/dev/accel{number}", vendor in ("", _GOOGLE)
 
 
-def _vfio_files(root: Path) -> Iterator[tuple[str, bool | None]]:
+def _vfio_files() -> Iterator[tuple[str, bool | None]]:
     """Files of devices that are passed through, most of which may not be TPUs."""
-    for number in _numbers(_names(root / "dev" / "vfio"), _GROUP):
-        devices = root / "sys" / "kernel" / "iommu_groups" / str(number) / "devices"
+    for number in _numbers(_names(ROOT / "dev" / "vfio"), _GROUP):
+        devices = ROOT / "sys" / "kernel" / "iommu_groups" / str(number) / "devices"
         members = [_family(devices / name) for name in _names(devices)]
         is_tpu = any(members) if members else None
         yield f"/dev/vfio/{number}", is_tpu
-
-
-def _on_bus(root: Path) -> list[str]:
-    """The family of each TPU chip on the PCI bus."""
-    devices = root / "sys" / "bus" / "pci" / "devices"
-    return [family for name in _names(devices) if (family := _family(devices / name))]
 
 
 def _family(device: Path) -> str:

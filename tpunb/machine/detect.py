@@ -91,14 +91,13 @@ class Platform:
         return _NAMES[self.kind]
 
 
-def detect_platform(environment: Mapping[str, str], root: Path | None = None) -> Platform:
+def detect_platform(environment: Mapping[str, str]) -> Platform:
     """Detects the platform, without a request to any server.
 
     Args:
         environment: Environment variables.
-        root: The directory with `sys`; by default `/`.
     """
-    board = text_of((device_files.ROOT if root is None else root) / _BOARD)
+    board = text_of(device_files.ROOT / _BOARD)
     on_board = (board or "").strip() in _BOARDS
     for kind, variables in _SIGNS:
         found = next((name for name in variables if environment.get(name, "").strip()), None)
@@ -106,20 +105,16 @@ def detect_platform(environment: Mapping[str, str], root: Path | None = None) ->
             continue
         # Colab and Kaggle replace the metadata server by one without TPU data.
         on_cloud = kind == "compute-engine" or (kind == "kubernetes" and on_board)
-        return Platform(kind, f"{found} is set", _tpu_sign(kind, environment), on_cloud)
+        # Elsewhere the variables of a TPU may be left over.
+        signs = _TPU_SIGNS if kind in ("kaggle", "kubernetes") else ()
+        name = next((name for name in signs if environment.get(name, "").strip()), None)
+        tpu_sign = f"{name} is set" if name else ""
+        if kind == "colab" and environment.get("COLAB_TPU_1VM", "").strip() == "1":
+            tpu_sign = "COLAB_TPU_1VM is 1"
+        return Platform(kind, f"{found} is set", tpu_sign, on_cloud)
     if on_board:
         return Platform("compute-engine", "its board says so", "", on_cloud=True)
     return Platform()
-
-
-def _tpu_sign(kind: PlatformKind, environment: Mapping[str, str]) -> str:
-    """Names what indicates a TPU on a platform; elsewhere the variables may be left over."""
-    if kind == "compute-engine":
-        return ""
-    if kind == "colab":
-        return "COLAB_TPU_1VM is 1" if environment.get("COLAB_TPU_1VM", "").strip() == "1" else ""
-    found = next((name for name in _TPU_SIGNS if environment.get(name, "").strip()), None)
-    return f"{found} is set" if found else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -319,20 +314,19 @@ class Search:
         return mask(f"Search({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})")
 
 
-def find_tpu(environment: Mapping[str, str] | None = None, root: Path | None = None) -> Search:
+def find_tpu(environment: Mapping[str, str] | None = None) -> Search:
     """Looks for a TPU in /dev, in the environment and in metadata.
 
     Args:
         environment: Environment variables; by default the process's own.
-        root: The directory with `dev` and `sys`; by default `/`.
 
     Returns:
         What to connect to, and what was tried. It takes milliseconds; on Google Cloud a
         second at most.
     """
     environment = os.environ if environment is None else environment
-    platform = detect_platform(environment, root)
-    chips = find_chips(root)
+    platform = detect_platform(environment)
+    chips = find_chips()
     name, part, naming = _named(environment)
     known, queried = _slice(environment, platform)
     part = part.filled_from(known)
@@ -416,7 +410,11 @@ def _named(environment: Mapping[str, str]) -> tuple[str | None, Slice, list[str]
         return part.name, part, [f"TPU_CONFIG names {mask(part.name)!r}"]
     tried = [f"{variable} is set to {mask(value, secrets_in(environment))!r}"]
     if variable in _ADDRESSES or "://" in value or "@" in value:
-        value = _addresses(value)
+        # Each with `grpc://` and a port, without user names, which gRPC lacks.
+        parts = (part.strip().rpartition("://")[2].rpartition("@")[2] for part in value.split(","))
+        hosts = [part.rstrip("/") for part in parts if part]
+        ports = ("" if re.search(r":\d+$", host) else f":{WORKER_PORT}" for host in hosts)
+        value = ",".join(f"grpc://{host}{port}" for host, port in zip(hosts, ports, strict=True))
     return value, Slice(), tried
 
 
@@ -432,14 +430,6 @@ def _configured(text: str) -> Slice:
     texts = (value if isinstance(value := config.get(key), str) else "" for key in keys)
     name, project, zone = (text.strip() or None for text in texts)
     return Slice(name=name, project=project, zone=zone) if name else Slice()
-
-
-def _addresses(text: str) -> str:
-    """Addresses, each with `grpc://` and a port, without user names, which gRPC lacks."""
-    parts = (part.strip().rpartition("://")[2].rpartition("@")[2] for part in text.split(","))
-    hosts = [part.rstrip("/") for part in parts if part]
-    with_ports = (host if re.search(r":\d+$", host) else f"{host}:{WORKER_PORT}" for host in hosts)
-    return ",".join(f"grpc://{address}" for address in with_ports)
 
 
 def _slice(environment: Mapping[str, str], platform: Platform) -> tuple[Slice, list[str]]:

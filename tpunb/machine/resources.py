@@ -9,7 +9,6 @@ import dataclasses
 import os
 import re
 import shutil
-from pathlib import Path
 
 from tpunb._util.units import byte_count
 from tpunb.machine import chips
@@ -50,32 +49,27 @@ class Memory:
         ]
 
 
-def measure(root: Path | None = None) -> Memory:
-    """Measures the memory.
-
-    Args:
-        root: The directory with `proc`, `sys` and `dev`; by default `/`.
-    """
-    root = chips.ROOT if root is None else root
-    text = text_of(root / "proc" / "meminfo") or ""
+def measure() -> Memory:
+    """Measures the memory."""
+    text = text_of(chips.ROOT / "proc" / "meminfo") or ""
     known = {name: int(size) * 1024 for name, size in _MEMINFO.findall(text)}
     total, available = known.get("MemTotal"), known.get("MemAvailable")
-    limit = _first_number(root, _LIMITS)
+    limit = _first_number(_LIMITS)
     if limit is not None and (total is None or limit < total):
         total = limit
-        used = _first_number(root, _USES)
+        used = _first_number(_USES)
         if used is not None:
             left = max(0, limit - used)
             available = left if available is None else min(available, left)
     try:
-        shared = shutil.disk_usage(root / "dev" / "shm").total
+        shared = shutil.disk_usage(chips.ROOT / "dev" / "shm").total
     except OSError:  # not there
         shared = None
     return Memory(total, available, shared)
 
 
-def _first_number(root: Path, paths: tuple[str, ...]) -> int | None:
-    texts = ((text_of(root / path) or "").strip() for path in paths)
+def _first_number(paths: tuple[str, ...]) -> int | None:
+    texts = ((text_of(chips.ROOT / path) or "").strip() for path in paths)
     return next((int(text) for text in texts if text.isdecimal()), None)
 
 

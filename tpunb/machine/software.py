@@ -169,21 +169,9 @@ TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "
 """Distributions that install the same files."""
 
 _PACKAGES = (
-    "tpunb",
-    *TENSORFLOWS,
-    "libtpu",
-    "libtpu-nightly",
-    "keras",
-    "tf_keras",
-    "jax",
-    "jaxlib",
-    "grpcio",
-    "numpy",
-    "ipython",
-    "ipykernel",
-    "ipywidgets",
-    "anywidget",
-)
+    "tpunb", *TENSORFLOWS, "libtpu", "libtpu-nightly", "keras", "tf_keras", "jax", "jaxlib",
+    "grpcio", "numpy", "ipython", "ipykernel", "ipywidgets", "anywidget",
+)  # fmt: skip
 # Cloud TPU's machine images install libtpu outside of Python.
 _SYSTEM_LIBTPU = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
 _NEWEST_PYTHON = (3, 13)  # with a wheel of TensorFlow 2.21
@@ -532,7 +520,7 @@ def _minor(version: str | None) -> str:
 
 
 def prepare_tpu_library(
-    environment: MutableMapping[str, str] | None = None, root: Path | None = None
+    environment: MutableMapping[str, str] | None = None,
 ) -> None:
     """Keeps a tensorflow-tpu from loading libtpu where there is no TPU.
 
@@ -542,7 +530,6 @@ def prepare_tpu_library(
 
     Args:
         environment: Environment variables, which are completed; by default the process's own.
-        root: The directory with `dev` and `sys`; by default `/`.
 
     Raises:
         ConnectError: TensorFlow would load a libtpu that ends the process.
@@ -551,7 +538,7 @@ def prepare_tpu_library(
     versions = find_software(environment).versions
     if not any(name in versions for name in FOR_TPU):
         return
-    chips, platform = find_chips(root), detect_platform(environment, root)
+    chips, platform = find_chips(), detect_platform(environment)
     if not (chips.there or platform.tpu_sign):
         missing = {"TPU_LOAD_LIBRARY": "0"}
         if not platform.on_cloud:

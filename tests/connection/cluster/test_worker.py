@@ -103,9 +103,9 @@ def test_connections_are_watched(tf: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = server.getsockname()
         with socket.create_connection(place) as mine, socket.create_connection(place) as other:
-            assert set_keepalive({("127.0.0.1", place[1] + 1)}) == 0
+            set_keepalive({("127.0.0.1", place[1] + 1)})
             assert not mine.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert set_keepalive({place}) == 2
+            set_keepalive({place})
             for connection in (mine, other):
                 assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             if hasattr(socket, "TCP_USER_TIMEOUT"):

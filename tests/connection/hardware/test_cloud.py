@@ -64,7 +64,6 @@ def test_a_node_of_v2() -> None:
         version="tpu-vm-tf-2.18.0-pod",
         health="HEALTHY",
         symptoms=symptoms,
-        schedulingConfig={"spot": True},
     )
     with CloudAPI({"my-tpu": described}) as api:
         found = look_up(api)
@@ -79,7 +78,6 @@ def test_a_node_of_v2() -> None:
         accelerator_type="v3-8",
         endpoints=("10.0.0.2:8471", "10.0.0.3:8470"),
         symptoms=("HBM_OUT_OF_MEMORY", "OUT_OF_MEMORY"),
-        spot=True,
     )
     assert str(found) == "TPU my-tpu is READY (v3-8, tpu-vm-tf-2.18.0-pod, healthy)"
     assert api.requests == [f"/v2/{PARENT}/my-tpu"]
@@ -370,22 +368,3 @@ def test_no_token() -> None:
         assert asking.token("https://tpu.googleapis.com/") is None
     assert tried[0].startswith("a token from the metadata server: ")
     assert tried[1].startswith("google.auth")
-
-
-def test_tensorflow_resolves_by_name(tf: Any) -> None:
-    """TensorFlow's own resolver, without the packages that it asks for."""
-    described = node(workers=("10.0.0.2", "10.0.0.3:8471"), version="2.18")
-    with CloudAPI({"my-tpu": described}) as api:
-        found = look_up(api)
-    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-        "my-tpu", **WHERE, service=cloud.service(found)
-    )
-    workers = ["10.0.0.2:8470", "10.0.0.3:8471"]
-    assert resolver.cluster_spec().as_dict() == {"worker": workers}
-    assert resolver.master() == "grpc://10.0.0.2:8470"
-    client = resolver._cloud_tpu_client
-    assert (client.state(), client.health(), client.runtime_version()) == (
-        "READY",
-        "HEALTHY",
-        "2.18",
-    )

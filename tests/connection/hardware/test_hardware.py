@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from counterparts.cloud import CloudAPI, node
+from counterparts.machines import accel, pci
 from counterparts.metadata import MetadataServer
 from counterparts.ports import Proxy, dropping, mute, refusing, web
 from counterparts.workers import Served, tensorflow_server, tpu_worker
@@ -292,32 +293,29 @@ def test_versions_in_names(runtime: str, version: tuple[int, int] | None) -> Non
     assert version_in(runtime) == version
 
 
-def chip(root: Path) -> None:
-    """A TPU chip with its device file."""
-    device = root / "sys" / "bus" / "pci" / "devices" / "0000:00:04.0"
-    device.mkdir(parents=True)
-    (device / "vendor").write_text("0x1ae0\n")
-    (device / "device").write_text("0x0063\n")
-    (root / "dev").mkdir()
-    (root / "dev" / "accel0").touch()
-
-
 def test_no_tpu_here() -> None:
     error = refused("local", None)
     assert "nothing else indicates one" in str(error)
     assert error.tried[-1] == "TensorFlow lists 0 TPU devices"
 
 
-def test_a_tpu_that_this_tensorflow_cannot_use(nowhere: Path) -> None:
-    chip(nowhere)
+@pytest.fixture
+def chip(nowhere: Path) -> None:
+    """A TPU chip with its device file."""
+    accel(nowhere, 1)
+    pci(nowhere, "0x0063")
+
+
+@pytest.mark.usefixtures("chip")
+def test_a_tpu_that_this_tensorflow_cannot_use() -> None:
     error = refused("local", None)
     assert "sees no TPU here" in str(error)
     assert "tensorflow-tpu" in error.fix or "tpunb[tpu]" in error.fix
     assert any("accel0" in line for line in error.tried)
 
 
-def test_the_fix_says_what_to_type(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chip(nowhere)
+@pytest.mark.usefixtures("chip")
+def test_the_fix_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "_version", {"tensorflow-cpu": "2.21.0"}.get)
     monkeypatch.setattr(software, "_imported", lambda module: None)
     error = refused("local", None)
@@ -325,10 +323,8 @@ def test_the_fix_says_what_to_type(nowhere: Path, monkeypatch: pytest.MonkeyPatc
     assert error.fix.endswith(f"then restart the kernel: {command}")
 
 
-def test_the_client_of_a_pod_wants_its_own_tpu(
-    nowhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chip(nowhere)
+@pytest.mark.usefixtures("chip")
+def test_the_client_of_a_pod_wants_its_own_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "_version", {"tensorflow-tpu": "2.20.0"}.get)
     monkeypatch.setattr(software, "unmet", lambda *_, **__: ())
     monkeypatch.setattr(software, "_imported", lambda module: None)
@@ -339,8 +335,8 @@ def test_the_client_of_a_pod_wants_its_own_tpu(
     assert "%tpu_connect NAME" in error.fix
 
 
-def test_a_tpu_that_jax_holds(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chip(nowhere)
+@pytest.mark.usefixtures("chip")
+def test_a_tpu_that_jax_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     bridge = types.ModuleType("jax._src.xla_bridge")
     bridge._backends = {"tpu": object()}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)

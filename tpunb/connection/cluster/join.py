@@ -137,7 +137,16 @@ class Joined:
         os.environ.setdefault(_FAIL_FAST, "true")
         if not coordinated:
             os.environ.setdefault(_STREAMING, "false")
-        _start(coordinated=coordinated)
+        running = context.context()
+        if not has_started():
+            prepare()
+            if coordinated:
+                # TensorFlow sets this when it connects, which is too late once it has started.
+                leader = f"/job:{WORKER_JOB}/task:0"
+                running.configure_coordination_service(
+                    "standalone", leader, enable_health_check=False
+                )
+            running.ensure_initialized()  # so that it connects now and not at its next use
         if context.get_server_def() is not None:
             _update(self.addresses)
             return
@@ -204,19 +213,6 @@ def _without_hint() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(wanted)
-
-
-def _start(*, coordinated: bool) -> None:
-    """Initialises the context, so that TensorFlow connects now and not at its next use."""
-    running = context.context()
-    if has_started():
-        return
-    prepare()
-    if coordinated:
-        # TensorFlow sets this when it connects, which is too late once it has started.
-        leader = f"/job:{WORKER_JOB}/task:0"
-        running.configure_coordination_service("standalone", leader, enable_health_check=False)
-    running.ensure_initialized()
 
 
 def _update(addresses: Sequence[str]) -> None:

@@ -105,9 +105,14 @@ class LocalWorkers:
     def _ready(self, deadline: Deadline) -> tuple[str, ...]:
         """Reads the port that each worker prints once it is ready."""
         ports: queue.Queue[tuple[int, bytes]] = queue.Queue()
+
+        def read(number: int, process: Any) -> None:
+            with process.stdout as pipe:
+                ports.put((number, pipe.readline()))
+
         for number, process in enumerate(self._processes):
             # Pipes that are read with a time limit on every platform.
-            threading.Thread(target=_read, args=(number, process, ports), daemon=True).start()
+            threading.Thread(target=read, args=(number, process), daemon=True).start()
         found: dict[int, str] = {}
         while len(found) < len(self._processes):
             try:
@@ -184,26 +189,14 @@ def _start(cores: int, log: IO[bytes], output: int) -> subprocess.Popen[bytes]:
         options["start_new_session"] = True
         options["pass_fds"] = (output,)
         command.append(str(output))
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    # Where this process has found the package.
+    environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
-        env=_environment(),
+        env=environment,
         **options,
     )
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, changed so that TensorFlow uses no GPU and logs little."""
-    environment = dict(os.environ)
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    environment["CUDA_VISIBLE_DEVICES"] = "-1"
-    path = os.pathsep.join(part for part in sys.path if part)
-    environment["PYTHONPATH"] = path  # where this process has found the package
-    return environment
-
-
-def _read(number: int, process: Any, ports: queue.Queue[tuple[int, bytes]]) -> None:
-    with process.stdout as pipe:
-        ports.put((number, pipe.readline()))

@@ -191,7 +191,16 @@ def open_pod(plan: Plan, say: Callable[[str], None] | None = None) -> Pod:
 def _connected(
     plan: Plan, addresses: Sequence[str], local: LocalWorkers | None, deadline: Deadline
 ) -> Pod:
-    workers, tried = _answers(plan, addresses, deadline)
+    answers = check_all(addresses, timeout=max(_AT_LEAST, deadline.left))
+    tried = [
+        f"{answer.address}: {answer}"
+        if isinstance(answer, Unreachable)
+        else f"{answer.address} answers with {counted(len(answer.devices) - 1, 'core')}"
+        for answer in answers
+    ]
+    workers = [answer for answer in answers if isinstance(answer, Worker)]
+    if failed := [answer for answer in answers if isinstance(answer, Unreachable)]:
+        raise _unreachable(failed, plan, tried)
     with deadline.paused():
         import_tensorflow()
     import tensorflow as tf
@@ -219,43 +228,26 @@ def _joined(workers: Sequence[Worker], deadline: Deadline, tried: list[str]) -> 
     from tpunb.connection.cluster.time_limit import StillWaitingError
 
     begin = time.monotonic()
+    cause: Exception
     try:
         return join(workers, max(_AT_LEAST, deadline.left))
     except StillWaitingError as error:
+        cause, spent = error, time.monotonic() - begin
         why = (
-            "one of them did not answer TensorFlow within "
-            f"{time.monotonic() - begin:.1f} s, the rest of the time limit"
+            f"one of them did not answer TensorFlow within {spent:.1f} s, the rest of the time "
+            "limit"
         )
         fix = "Give a longer --timeout, or restart the workers and connect again"
         last = f"connecting TensorFlow: {why}"
-        cause: Exception = error
     except tf.errors.OpError as error:
-        why = mask(str(error))
+        cause, why = error, mask(str(error))
         fix = "Restart the workers and connect again"
         last = f"{type(error).__name__}: {why}"
-        cause = error
     raise ConnectError(
         f"The workers answered, but TensorFlow could not connect to them: {why}",
         fix=f"{fix}; if that fails too, restart the kernel.",
         tried=(*tried, last),
     ) from cause
-
-
-def _answers(
-    plan: Plan, addresses: Sequence[str], deadline: Deadline
-) -> tuple[list[Worker], list[str]]:
-    """The workers and what was tried; all of them have to answer."""
-    answers = check_all(addresses, timeout=max(_AT_LEAST, deadline.left))
-    tried = [
-        f"{answer.address}: {answer}"
-        if isinstance(answer, Unreachable)
-        else f"{answer.address} answers with {counted(len(answer.devices) - 1, 'core')}"
-        for answer in answers
-    ]
-    failed = [answer for answer in answers if isinstance(answer, Unreachable)]
-    if failed:
-        raise _unreachable(failed, plan, tried)
-    return [answer for answer in answers if isinstance(answer, Worker)], tried
 
 
 def _unreachable(failed: Sequence[Unreachable], plan: Plan, tried: list[str]) -> ConnectError:

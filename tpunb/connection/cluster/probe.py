@@ -131,10 +131,13 @@ def check(address: str, *, timeout: float) -> Worker:
     _knock(address, _resolved(address, host, port, deadline), deadline)
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with grpc.insecure_channel(target) as channel:
+        ask = functools.partial(
+            channel.unary_unary, request_serializer=None, response_deserializer=None
+        )
         try:
-            answer = _call(channel, _STATUS, deadline)
+            answer = ask(_STATUS)(b"", timeout=deadline.left)
             try:
-                _call(channel, _EAGER, deadline)
+                ask(_EAGER)(b"", timeout=deadline.left)
             except grpc.RpcError as error:
                 # The service that runs operations may hang while the other answers.
                 if error.code() in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
@@ -207,12 +210,6 @@ def _knock(address: str, found: Sequence[Any], deadline: Deadline) -> None:
             except OSError as error:
                 last = Unreachable(address, "filtered", error.strerror or str(error))
     raise last
-
-
-def _call(channel: Any, method: str, deadline: Deadline) -> bytes:
-    call = channel.unary_unary(method, request_serializer=None, response_deserializer=None)
-    answer: bytes = call(b"", timeout=deadline.left)
-    return answer
 
 
 def _unreachable(address: str, error: Any, timeout: float) -> Unreachable:

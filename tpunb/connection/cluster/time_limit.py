@@ -90,16 +90,21 @@ def _end(running: Running[Any], peers: Collection[tuple[str, int]]) -> None:
         running.wait(time.monotonic() + 0.1)
 
 
-def cut(peers: Collection[tuple[str, int]]) -> int:
+def cut(peers: Collection[tuple[str, int]]) -> set[int]:
     """Shuts down this process's own sockets to other machines.
 
     Args:
         peers: Their IP addresses and ports.
 
     Returns:
-        How many sockets there were.
+        The sockets' inodes.
     """
-    return _for_each(peers, lambda connection: connection.shutdown(socket.SHUT_RDWR))
+    inodes = set()
+    for connection in _sockets_to(peers):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            connection.shutdown(socket.SHUT_RDWR)
+            inodes.add(os.fstat(connection.fileno()).st_ino)
+    return inodes
 
 
 def cut_off(peers: Collection[tuple[str, int]]) -> None:
@@ -111,27 +116,13 @@ def cut_off(peers: Collection[tuple[str, int]]) -> None:
     Args:
         peers: Their IP addresses and ports.
     """
-    shut: set[int] = set()
-
-    def shut_down(connection: socket.socket) -> None:
-        connection.shutdown(socket.SHUT_RDWR)
-        shut.add(os.fstat(connection.fileno()).st_ino)
-
-    _for_each(peers, shut_down)
+    shut = cut(peers)
     deadline = time.monotonic() + _CLOSING
     while shut & _open_inodes() and time.monotonic() < deadline:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _open_inodes() -> set[int]:
-    found = set()
-    for name in _open_files():
-        with contextlib.suppress(OSError):
-            found.add(os.fstat(int(name)).st_ino)
-    return found
-
-
-def set_keepalive(peers: Collection[tuple[str, int]]) -> int:
+def set_keepalive(peers: Collection[tuple[str, int]]) -> None:
     """Sets TCP keepalive, which ends connections to machines that vanish in half a minute.
 
     Otherwise TensorFlow waits a quarter of an hour for a machine that is switched off or
@@ -139,50 +130,43 @@ def set_keepalive(peers: Collection[tuple[str, int]]) -> int:
 
     Args:
         peers: Their IP addresses and ports.
-
-    Returns:
-        How many sockets there are.
     """
-    return _for_each(peers, _keep_alive)
+    for connection in _sockets_to(peers):
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE.items():
+                if hasattr(socket, name):
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _keep_alive(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        option = getattr(socket, name, None)
-        if option is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+def _sockets_to(peers: Collection[tuple[str, int]]) -> Iterator[socket.socket]:
+    """The sockets of this process that are connected to one of the machines."""
+    for number in _open_files():
+        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            # A duplicate, since TensorFlow closes the original itself.
+            with socket.socket(fileno=os.dup(number)) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                host, port = connection.getpeername()[:2]
+                if (host.removeprefix("::ffff:"), port) in peers:
+                    yield connection
 
 
-def _for_each(peers: Collection[tuple[str, int]], act: Callable[[socket.socket], None]) -> int:
-    return sum(_if_to(int(name), peers, act) for name in _open_files())
+def _open_inodes() -> set[int]:
+    found = set()
+    for number in _open_files():
+        with contextlib.suppress(OSError):
+            found.add(os.fstat(number).st_ino)
+    return found
 
 
-def _open_files() -> list[str]:
+def _open_files() -> list[int]:
     for directory in _DIRECTORIES:
         with contextlib.suppress(OSError):
-            return [path.name for path in Path(directory).iterdir()]
+            return [int(path.name) for path in Path(directory).iterdir()]
     return []
-
-
-def _if_to(
-    file: int, peers: Collection[tuple[str, int]], act: Callable[[socket.socket], None]
-) -> bool:
-    """Applies a function to an open file if it is a socket to one of the machines."""
-    try:
-        if not stat.S_ISSOCK(os.fstat(file).st_mode):
-            return False
-        # A duplicate, since TensorFlow closes the original itself.
-        with socket.socket(fileno=os.dup(file)) as connection:
-            if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                return False
-            host, port = connection.getpeername()[:2]
-            if (host.removeprefix("::ffff:"), port) not in peers:
-                return False
-            act(connection)
-    except OSError:  # closed meanwhile, or not connected
-        return False
-    return True
 
 
 _NAMES = ("TFE_ContextSetServerDef", "TFE_ContextUpdateServerDef", "TFE_ContextClearCaches")

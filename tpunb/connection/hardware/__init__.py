@@ -58,14 +58,37 @@ def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[
     """
     attempt = Attempt(plan.tpu, plan.request.timeout, progress)
     attempt.note(f"tensorflow {tensorflow_version() or 'of an unknown version'}")
-    resolver, joined = _reached(plan, attempt)
+    # Before TensorFlow is imported, which takes longer than a worker to answer.
+    found = None if plan.tpu == "local" else _found(plan, attempt)
+    with attempt.deadline.paused():
+        import_tensorflow()
+    import tensorflow as tf
+
+    from tpunb.connection.cluster.time_limit import within
+    from tpunb.virtual.devices import prepare
+
+    with attempt.explained():
+        prepare()  # so that a virtual TPU works after a failure
+    if found is None:
+        require_local_tpu(tf, attempt)
+    joined = None if found is None else _joined_to(*found, attempt)
     try:
-        topology = _initialised(resolver, joined, attempt)
+        with attempt.explained():
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+                "local"
+                if joined is None
+                else ",".join(f"grpc://{address}" for address in joined.addresses)
+            )
+        attempt.say("initialising the TPU system: this can take a minute")
+        peers = joined.peers if joined is not None else ()
+        with _in_time(attempt, _INITIALISING):
+            topology = within(
+                attempt.timeout, lambda: tf.tpu.experimental.initialize_tpu_system(resolver), peers
+            )
+        attempt.note("the TPU system is initialised", say=True)
         assignment = device_assignment(
             topology, plan.request.computation_shape, plan.request.replicas, f"the TPU {plan.tpu}"
         )
-        import tensorflow as tf
-
         with attempt.explained():
             strategy = tf.distribute.TPUStrategy(
                 resolver,
@@ -79,25 +102,6 @@ def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[
     if joined is not None:
         _joined[resolver] = joined
     return strategy, resolver, topology, assignment
-
-
-def _reached(plan: Plan, attempt: Attempt) -> tuple[Any, Joined | None]:
-    """The resolver and, for a TPU on other machines, TensorFlow's connection to its workers."""
-    # Before TensorFlow is imported, which takes longer than a worker to answer.
-    found = None if plan.tpu == "local" else _found(plan, attempt)
-    with attempt.deadline.paused():
-        import_tensorflow()
-    import tensorflow as tf
-
-    from tpunb.virtual.devices import prepare
-
-    with attempt.explained():
-        prepare()  # so that a virtual TPU works after a failure
-    if found is not None:
-        return _remote(*found, attempt)
-    require_local_tpu(tf, attempt)
-    with attempt.explained():
-        return tf.distribute.cluster_resolver.TPUClusterResolver("local"), None
 
 
 def lost(resolver: Any, *, timeout: float = 2.0) -> tuple[str, ...]:
@@ -139,8 +143,8 @@ def disconnect(resolver: Any) -> None:
             joined.leave(alive=alive)
 
 
-def _found(plan: Plan, attempt: Attempt) -> tuple[cloud.Node | None, tuple[str, ...], list[Worker]]:
-    """The Cloud TPU, if it is given by name, its addresses and its workers."""
+def _found(plan: Plan, attempt: Attempt) -> tuple[cloud.Node | None, list[Worker]]:
+    """The Cloud TPU, if it is given by name, and its workers."""
     node = None
     if not plan.tpu.startswith("grpc://"):
         attempt.say(f"looking up the TPU {plan.tpu}")
@@ -156,47 +160,21 @@ def _found(plan: Plan, attempt: Attempt) -> tuple[cloud.Node | None, tuple[str, 
     addresses = node.endpoints if node is not None else addresses_of(plan.tpu, attempt)
     workers = answering(addresses, attempt, node)
     require_tpu_devices(workers, attempt)
-    return node, addresses, workers
+    return node, workers
 
 
-def _remote(
-    node: cloud.Node | None, addresses: tuple[str, ...], workers: list[Worker], attempt: Attempt
-) -> tuple[Any, Joined]:
+def _joined_to(node: cloud.Node | None, workers: list[Worker], attempt: Attempt) -> Joined:
     """Connects TensorFlow to the workers of a TPU on other machines."""
     import tensorflow as tf
 
     from tpunb.connection.cluster.join import join
 
-    require_same_version(tf.__version__, addresses, attempt, node)
-    make = tf.distribute.cluster_resolver.TPUClusterResolver
-    with attempt.explained():
-        if node is None:
-            resolver = make(",".join(f"grpc://{address}" for address in addresses))
-        else:
-            resolver = make(
-                node.name, zone=node.zone, project=node.project, service=cloud.service(node)
-            )
+    require_same_version(tf.__version__, workers[0].address, attempt, node)
     attempt.say("connecting TensorFlow to the TPU")
     with _in_time(attempt, "connecting TensorFlow to it"):
         joined = join(workers, attempt.deadline.left, tpu=True)
     attempt.note("TensorFlow is connected")
-    return resolver, joined
-
-
-def _initialised(resolver: Any, joined: Joined | None, attempt: Attempt) -> Any:
-    """Initialises the TPU system; returns the topology."""
-    import tensorflow as tf
-
-    from tpunb.connection.cluster.time_limit import within
-
-    attempt.say("initialising the TPU system: this can take a minute")
-    peers = joined.peers if joined is not None else ()
-    with _in_time(attempt, _INITIALISING):
-        topology = within(
-            attempt.timeout, lambda: tf.tpu.experimental.initialize_tpu_system(resolver), peers
-        )
-    attempt.note("the TPU system is initialised", say=True)
-    return topology
+    return joined
 
 
 @contextlib.contextmanager

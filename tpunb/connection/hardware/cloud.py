@@ -1,7 +1,7 @@
 """Looks up a TPU by name in the Cloud TPU API, with a deadline.
 
 TensorFlow's own lookup needs packages that it does not depend on (googleapiclient and
-oauth2client) and has no timeout. `service` replaces them.
+oauth2client) and has no timeout.
 """
 
 from __future__ import annotations
@@ -147,31 +147,34 @@ class Node:
         accelerator_type: As `"v3-8"`.
         endpoints: The addresses of its workers, as `host:port`.
         symptoms: Past events, the latest last, as `"OUT_OF_MEMORY"`.
-        spot: Whether it may be preempted.
     """
 
     name: str
     zone: str
     project: str
     api: str
-    state: str
+    state: str = "UNKNOWN"
     health: str = ""
     health_description: str = ""
     version: str = ""
     accelerator_type: str = ""
     endpoints: tuple[str, ...] = ()
     symptoms: tuple[str, ...] = ()
-    spot: bool = False
 
     @property
     def is_healthy(self) -> bool:
         """True if its health is good or unknown."""
         return self.health in _HEALTHY
 
+    @property
+    def where(self) -> str:
+        """The options by which gcloud finds it."""
+        return f"--zone={self.zone} --project={self.project}"
+
     def command(self, verb: str) -> str:
         """The gcloud command for a verb, as `"start"`."""
         kind = "tpus tpu-vm" if self.api == "v2" else "tpus"
-        return f"gcloud compute {kind} {verb} {self.name} {where(self.zone, self.project)}"
+        return f"gcloud compute {kind} {verb} {self.name} {self.where}"
 
     def __str__(self) -> str:
         facts = [self.accelerator_type, self.version, self.health.lower().replace("_", " ")]
@@ -179,100 +182,42 @@ class Node:
         return f"TPU {self.name} is {self.state}" + (f" ({more})" if more else "")
 
 
-def service(node: Node) -> Any:
-    """A `service` for TensorFlow's TPUClusterResolver that knows one TPU.
-
-    Args:
-        node: The TPU; the service returns its description without a request.
-    """
-    return _Service(
-        {
-            "name": f"projects/{node.project}/locations/{node.zone}/nodes/{node.name}",
-            "state": node.state,
-            "health": node.health or "HEALTHY",
-            "tensorflowVersion": node.version,
-            "acceleratorType": node.accelerator_type,
-            "networkEndpoints": [
-                dict(zip(("ipAddress", "port"), endpoint.rsplit(":", 1), strict=True))
-                for endpoint in node.endpoints
-            ],
-        }
-    )
-
-
-class _Service:
-    """The part of googleapiclient's service that TensorFlow calls."""
-
-    def __init__(self, answer: dict[str, Any]) -> None:
-        self._answer = answer
-
-    def projects(self) -> _Service:
-        return self
-
-    locations = nodes = projects
-
-    def get(self, name: str) -> _Service:
-        return self
-
-    def execute(self) -> dict[str, Any]:
-        return dict(self._answer)
-
-
-def node_of(answer: Mapping[str, Any], name: str, zone: str, project: str, api: str) -> Node:
-    """Parses the API's description of a TPU, of either version."""
+def described(node: Node, answer: Mapping[str, Any]) -> Node:
+    """A TPU with what the API says of it, in either version."""
 
     def text(key: str) -> str:
         value = answer.get(key)
         return mask(value)[:200] if isinstance(value, str) else ""
 
-    scheduling = answer.get("schedulingConfig")
-    scheduling = scheduling if isinstance(scheduling, dict) else {}
-    symptoms = answer.get("symptoms")
-    symptoms = symptoms if isinstance(symptoms, list) else []
-    symptoms = sorted(
-        (one for one in symptoms if isinstance(one, dict)),
-        key=lambda one: str(one.get("createTime")),
-    )
-    return Node(
-        name=name,
-        zone=zone,
-        project=project,
-        api=api,
+    listed = answer.get("symptoms")
+    symptoms = [
+        one for one in (listed if isinstance(listed, list) else []) if isinstance(one, dict)
+    ]
+    symptoms.sort(key=lambda one: str(one.get("createTime")))
+    listed = answer.get("networkEndpoints")
+    endpoints = [
+        f"{one['ipAddress']}:{one.get('port') or WORKER_PORT}"
+        for one in (listed if isinstance(listed, list) and listed else [answer])
+        if isinstance(one, Mapping) and isinstance(one.get("ipAddress"), str)
+    ]
+    return dataclasses.replace(
+        node,
         state=text("state") or "UNKNOWN",
         health=text("health"),
         health_description=text("healthDescription"),
         version=text("runtimeVersion") or text("tensorflowVersion"),
         accelerator_type=text("acceleratorType"),
-        endpoints=tuple(_endpoints(answer)),
+        endpoints=tuple(endpoint for endpoint in endpoints if _ENDPOINT.fullmatch(endpoint)),
         symptoms=tuple(str(one.get("symptomType", ""))[:80] for one in symptoms),
-        spot=any(scheduling.get(kind) is True for kind in ("preemptible", "spot")),
     )
-
-
-def _endpoints(answer: Mapping[str, Any]) -> list[str]:
-    listed = answer.get("networkEndpoints")
-    found = listed if isinstance(listed, list) and listed else [answer]
-    endpoints = [
-        f"{one['ipAddress']}:{one.get('port') or WORKER_PORT}"
-        for one in found
-        if isinstance(one, dict) and isinstance(one.get("ipAddress"), str)
-    ]
-    return [endpoint for endpoint in endpoints if _ENDPOINT.fullmatch(endpoint)]
-
-
-def where(zone: str, project: str) -> str:
-    """The options by which gcloud finds a TPU."""
-    return f"--zone={zone} --project={project}"
 
 
 _SHOWN = 5
 
 
-def explain_refusal(
-    answer: Answer, name: str, zone: str, project: str, tried: list[str]
-) -> ConnectError:
+def explain_refusal(answer: Answer, node: Node, tried: list[str]) -> ConnectError:
     """The error for a request that the API refuses or does not answer."""
-    describe = f"gcloud compute tpus tpu-vm describe {name} {where(zone, project)}"
+    name, project, describe = node.name, node.project, node.command("describe")
     said = f" ({answer.reason})" if answer.reason else ""
     if answer.is_disabled:
         message = f"The Cloud TPU API is not enabled in the project {project}."
@@ -312,18 +257,14 @@ def explain_refusal(
     return ConnectError(message, fix=fix, tried=tried)
 
 
-def not_found(
-    name: str,
-    zone: str,
-    project: str,
-    others: Sequence[str] | None,
-    tried: list[str],
-) -> ConnectError:
-    """The error if no TPU has that name."""
-    message = f"There is no TPU {name!r} in the zone {zone} of the project {project}."
-    fix = f"List the TPUs: gcloud compute tpus tpu-vm list {where(zone, project)}"
+def not_found(node: Node, others: Sequence[str] | None, tried: list[str]) -> ConnectError:
+    """The error if no TPU has that name, but others have these; None if that is unknown."""
+    message = (
+        f"There is no TPU {node.name!r} in the zone {node.zone} of the project {node.project}."
+    )
+    fix = f"List the TPUs: gcloud compute tpus tpu-vm list {node.where}"
     if others:
-        near = nearest(name, others, most=_SHOWN)
+        near = nearest(node.name, others, most=_SHOWN)
         near += [other for other in sorted(others) if other not in near]
         shown = ", ".join(near[:_SHOWN])
         more = f" and {len(near) - _SHOWN} more" if len(near) > _SHOWN else ""
@@ -331,16 +272,42 @@ def not_found(
     elif others is not None:
         fix = f"Give the TPU's --zone and --project: this zone has no TPU. {SIMULATE}"
     if others is not None:
-        tried.append(f"the zone {zone} has {counted(len(others), 'TPU')}")
+        tried.append(f"the zone {node.zone} has {counted(len(others), 'TPU')}")
     return ConnectError(message, fix=fix, tried=tried)
 
 
-_WAIT = ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "STOPPING", "UNHIDING")
-_GONE = ("PREEMPTED", "TERMINATED")
-_AGAIN = (
+_MADE_AGAIN = (
     "create it again, as a queued resource (gcloud compute tpus queued-resources create) to wait "
     "for one, with --spot if it may be taken back again."
 )
+_STATES = {
+    **dict.fromkeys(
+        ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "STOPPING", "UNHIDING"),
+        (
+            ": it cannot be connected to yet",
+            "Wait until it is READY, then connect again; check with: {describe}",
+        ),
+    ),
+    "STOPPED": ("", "Start it: {start}"),
+    "PREEMPTED": (
+        ": Google Cloud took it back, with all that was on it",
+        f"Delete it with `{{delete}}` and {_MADE_AGAIN}",
+    ),
+    "TERMINATED": (
+        ": it is gone, with all that was on it",
+        f"Delete it with `{{delete}}` and {_MADE_AGAIN}",
+    ),
+    "DELETING": (
+        ": it is gone, with all that was on it",
+        f"Check with `{{describe}}` that it is gone, then {_MADE_AGAIN}",
+    ),
+    "REPAIRING": (
+        ": Google Cloud is repairing it",
+        "Wait until it is READY; check with: {describe}",
+    ),
+    "READY": (" but has no network address", "Check its state: {describe}"),
+}
+"""What a TPU's state means, and what to do."""
 
 
 def refuse_unusable(node: Node, tried: list[str]) -> None:
@@ -349,51 +316,27 @@ def refuse_unusable(node: Node, tried: list[str]) -> None:
     Raises:
         ConnectError: It is not READY, is unhealthy or has no address.
     """
-    state = node.state
-    if state == "READY" and node.is_healthy and node.endpoints:
+    if node.state == "READY" and node.is_healthy and node.endpoints:
         return
-    message = f"The TPU {node.name} is {state}."
-    if state in _WAIT:
-        message = f"The TPU {node.name} is {state}: it cannot be connected to yet."
-        fix = f"Wait until it is READY, then connect again; check with: {node.command('describe')}"
-    elif state == "STOPPED":
-        fix = f"Start it: {node.command('start')}"
-    elif state in _GONE:
-        taken = "Google Cloud took it back" if state == "PREEMPTED" else "it is gone"
-        message = f"The TPU {node.name} is {state}: {taken}, with all that was on it."
-        fix = f"Delete it with `{node.command('delete')}` and {_AGAIN}"
-    elif state == "DELETING":
-        message = f"The TPU {node.name} is DELETING: it is gone, with all that was on it."
-        fix = f"Check with `{node.command('describe')}` that it is gone, then {_AGAIN}"
-    elif state == "REPAIRING":
-        message = f"The TPU {node.name} is REPAIRING: Google Cloud is repairing it."
-        fix = f"Wait until it is READY; check with: {node.command('describe')}"
-    elif state != "READY":
-        fix = f"Check its state: {node.command('describe')}"
-    elif not node.is_healthy:
-        message, fix = _unhealthy(node)
-    else:
-        message = f"The TPU {node.name} is READY but has no network address."
-        fix = f"Check its state: {node.command('describe')}"
-    raise ConnectError(message, fix=fix, tried=tried)
-
-
-def _unhealthy(node: Node) -> tuple[str, str]:
-    why = f": {node.health_description}" if node.health_description else ""
-    last = f" Its last symptom is {node.symptoms[-1]}." if node.symptoms else ""
-    message = f"The TPU {node.name} is READY and not healthy: {node.health}{why}.{last}"
-    if node.health == "UNHEALTHY_MAINTENANCE":
-        return message, f"Wait for the end of the maintenance: {node.command('describe')}"
-    again = f"Stop it and start it again: {node.command('stop')} && {node.command('start')}"
-    if node.symptoms and "MEMORY" in node.symptoms[-1]:
-        again += (
-            ". Its memory ran out: drop dataset.cache(), and reduce buffers and the batch size."
-        )
-    return message, again
+    means, fix = _STATES.get(node.state, ("", "Check its state: {describe}"))
+    if node.state == "READY" and not node.is_healthy:
+        why = f": {node.health_description}" if node.health_description else ""
+        last = f". Its last symptom is {node.symptoms[-1]}" if node.symptoms else ""
+        means = f" and not healthy: {node.health}{why}{last}"
+        fix = "Stop it and start it again: {stop} && {start}"
+        if node.health == "UNHEALTHY_MAINTENANCE":
+            fix = "Wait for the end of the maintenance: {describe}"
+        elif node.symptoms and "MEMORY" in node.symptoms[-1]:
+            fix += (
+                ". Its memory ran out: drop dataset.cache(), and reduce buffers and the batch size."
+            )
+    commands = {verb: node.command(verb) for verb in ("start", "stop", "delete", "describe")}
+    raise ConnectError(
+        f"The TPU {node.name} is {node.state}{means}.", fix=fix.format(**commands), tried=tried
+    )
 
 
 _ROOT = "https://tpu.googleapis.com"
-_METHOD = ("projects", "resources", "locations", "resources", "nodes", "methods", "get")
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _METADATA = 2.0  # seconds at most for each request to the metadata server
 _CREDENTIALS = 5.0  # google.auth queries it too, with retries
@@ -472,10 +415,6 @@ class Asking:
             return access_token(timeout=left, environment=self.environment)
         except MetadataError as error:
             self.tried.append(f"a token from the metadata server: {error.reason}")
-        return self._default_token()
-
-    def _default_token(self) -> str | None:
-        """A token from google.auth's default credentials, if it is installed."""
         try:
             auth = importlib.import_module("google.auth")
             transport = importlib.import_module("google.auth.transport.requests")
@@ -494,13 +433,13 @@ class Asking:
             self.tried.append(f"google.auth: {type(error).__name__}")
             return None
 
-    def urls(self, name: str, zone: str, project: str) -> list[tuple[str, str]]:
+    def urls(self, node: Node) -> list[tuple[str, str]]:
         """The versions of the API to ask, with their URLs."""
-        path = f"projects/{project}/locations/{zone}/nodes/{name}"
+        path = f"projects/{node.project}/locations/{node.zone}/nodes/{node.name}"
         template = self._address("TPU_API_DISCOVERY_URL")
         if template:
             return [
-                (version, f"{self._described(template, version)}{path}") for version in ("v1", "v2")
+                (version, f"{self._api_root(template, version)}{path}") for version in ("v1", "v2")
             ]
         root = self._address("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU") or _ROOT
         return [(version, f"{root.rstrip('/')}/{version}/{path}") for version in ("v2", "v1")]
@@ -517,21 +456,17 @@ class Asking:
             )
         return value
 
-    def _described(self, template: str, version: str) -> str:
-        """The URL before `projects/`, from a discovery document or from its own URL."""
+    def _api_root(self, template: str, version: str) -> str:
+        """The URL before `projects/`, from a discovery document or from its own URL.
+
+        The template has been checked to begin with https:// or http://.
+        """
         url = template.replace("{apiVersion}", version).replace("{api}", "tpu")
         document = ask(url, lambda _: None, self.deadline).json or {}
-        base = document.get("baseUrl")
-        if not isinstance(base, str):
-            base = f"{document.get('rootUrl', '')}{document.get('servicePath', '')}"
-        if not base.startswith(("https://", "http://")):
-            base = "/".join(url.split("/")[:3])
-        # The part before the name in the path of the method that gets a node.
-        path: Any = document
-        for step in ("resources", *_METHOD, "path"):
-            path = path.get(step) if isinstance(path, dict) else None
-        match = re.fullmatch(r"([\w/.-]{0,80})\{\+name\}", path) if isinstance(path, str) else None
-        return f"{base.rstrip('/')}/{match[1] if match else f'{version}/'}"
+        base = f"{document.get('rootUrl', '')}{document.get('servicePath', '')}"
+        bases = (str(document.get("baseUrl")), base, "/".join(url.split("/")[:3]))
+        base = next(base for base in bases if base.startswith(("https://", "http://")))
+        return f"{base.rstrip('/')}/{version}/"
 
     def names(self, urls: Sequence[tuple[str, str]]) -> list[str] | None:
         """The names of the zone's TPUs, from all API versions; None if they cannot be listed."""
@@ -586,17 +521,13 @@ def look_up(
         if _ADDRESS.fullmatch(name):
             fix = f"Write an address with grpc:// before it: %tpu_connect grpc://{shown}."
         raise ConnectError(f"{shown!r} is not the name of a TPU.", fix=fix, tried=tried)
-    zone = asking.location("zone", zone)
-    project = asking.location("project", project)
-    urls = asking.urls(name, zone, project)
+    node = Node(name, asking.location("zone", zone), asking.location("project", project), "v2")
+    urls = asking.urls(node)
     for version, url in urls:
         answer = ask(url, asking.token, asking.deadline)
         tried.append(f"{answer.host}, {version}: {answer}")
         if answer.status == 200 and answer.json is not None:
-            return node_of(answer.json, name, zone, project, version)
+            return described(dataclasses.replace(node, api=version), answer.json)
         if answer.status != 404 or answer.is_disabled:
-            break
-    if answer.status != 404:
-        raise explain_refusal(answer, name, zone, project, tried)
-    others = asking.names(urls)
-    raise not_found(name, zone, project, others, tried)
+            raise explain_refusal(answer, node, tried)
+    raise not_found(node, asking.names(urls), tried)

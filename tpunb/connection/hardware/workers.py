@@ -59,20 +59,17 @@ def addresses_of(tpu: str, attempt: Attempt) -> tuple[str, ...]:
         try:
             host, port = host_and_port(address)
         except Unreachable as error:
-            said = mask(str(error))
-            raise _error(attempt, Unreachable(mask(address), error.reason, said), 1, None) from None
+            raise attempt.error(f"{mask(str(error))}.", _FIXES["address"]) from None
         if ":" in host:
             raise attempt.error(
                 f"TensorFlow's TPUClusterResolver does not accept IPv6 addresses ({host}).",
                 "Give an IPv4 address or a host name.",
             )
         found.append(f"{host}:{port}")
-    for address in found:
-        if found.count(address) > 1:
-            raise attempt.error(
-                f"The worker {mask(address)} is given twice.",
-                "Give each worker of the TPU once.",
-            )
+    if twice := next((address for address in found if found.count(address) > 1), None):
+        raise attempt.error(
+            f"The worker {mask(twice)} is given twice.", "Give each worker of the TPU once."
+        )
     return tuple(found)
 
 
@@ -94,7 +91,7 @@ def answering(addresses: Sequence[str], attempt: Attempt, node: Node | None = No
             devices = counted(len(answer.devices), "device")
             attempt.note(mask(f"{address} answers with {devices}"), say=True)
     if failed:
-        raise _error(attempt, failed[0], len(failed), node)
+        raise _error(failed, attempt, node)
     return [answer for answer in answers if isinstance(answer, Worker)]
 
 
@@ -120,25 +117,19 @@ def require_tpu_devices(workers: Sequence[Worker], attempt: Attempt) -> None:
     )
 
 
-def _error(attempt: Attempt, failed: Unreachable, count: int, node: Node | None) -> ConnectError:
-    more = f" (and {count - 1} more)" if count > 1 else ""
-    fix = _FIXES[failed.reason]
-    values = {
-        "longer": 2 * attempt.timeout,
-        "port": failed.address.rpartition(":")[2],
-        "stop": "",
-        "start": "",
-    }
-    if node is not None and failed.reason in _OF_NODE:
-        fix = _OF_NODE[failed.reason]
-        values |= {"stop": node.command("stop"), "start": node.command("start")}
-    if failed.reason == "address":
-        return attempt.error(f"{failed}.", fix)
-    said = mask(str(failed)).removeprefix("no answer: ")
+def _error(failed: Sequence[Unreachable], attempt: Attempt, node: Node | None) -> ConnectError:
+    first = failed[0]
+    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+    said = mask(str(first)).removeprefix("no answer: ")
     # Something else may answer there, and the sentence says what.
-    verdict = "does not answer" + " as one" * (failed.reason == "not_tensorflow")
+    verdict = "does not answer" + " as one" * (first.reason == "not_tensorflow")
+    fix = _FIXES[first.reason]
+    values = {"longer": 2 * attempt.timeout, "port": first.address.rpartition(":")[2]}
+    if node is not None and first.reason in _OF_NODE:
+        fix = _OF_NODE[first.reason]
+        values |= {"stop": node.command("stop"), "start": node.command("start")}
     return attempt.error(
-        f"The TPU worker at {mask(failed.address)}{more} {verdict}: {said}.",
+        f"The TPU worker at {mask(first.address)}{more} {verdict}: {said}.",
         f"{fix.format(**values)} {SIMULATE}",
     )
 
@@ -161,36 +152,31 @@ def version_in(runtime: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def require_same_version(
-    here: str, addresses: tuple[str, ...], attempt: Attempt, node: Node | None
-) -> None:
+def require_same_version(here: str, address: str, attempt: Attempt, node: Node | None) -> None:
     """Raises if the TPU runs another version of TensorFlow.
 
     It does not raise if the TPU's version is unknown.
 
     Args:
         here: The version of this TensorFlow.
-        addresses: The TPU's workers.
+        address: The TPU's first worker.
         attempt: Records what was tried.
         node: The TPU's description from the Cloud TPU API, if it was requested.
 
     Raises:
         ConnectError: The versions differ.
     """
-    runtime = (node.version if node is not None else "") or _reported(addresses[0], attempt)
+    runtime = (node.version if node is not None else "") or _reported(address, attempt)
     mine, theirs = version_in(here), version_in(runtime)
     if mine is None or theirs is None or mine == theirs:
         return
-    wanted = ".".join(map(str, theirs))
-    mine_in_short = ".".join(map(str, mine))
-    remake = f"create the TPU with a runtime version tpu-vm-tf-{mine_in_short}.x"
+    remake = f"create the TPU with a runtime version tpu-vm-tf-{mine[0]}.{mine[1]}.x"
     if node is not None:
         remake += f" ({node.command('delete')}, then create)"
     raise attempt.error(
         f"This is TensorFlow {here}, and the TPU runs {runtime}: the versions have to be equal.",
-        f'Install the TPU\'s version, %pip install "tensorflow=={wanted}.*", and restart the '
-        f"kernel; "
-        f"or {remake}.",
+        f'Install the TPU\'s version, %pip install "tensorflow=={theirs[0]}.{theirs[1]}.*", and '
+        f"restart the kernel; or {remake}.",
     )
 
 
