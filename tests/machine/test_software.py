@@ -202,7 +202,7 @@ GOOD: list[tuple[dict[str, Any], bool]] = [
     (of(tensorflow="2.20.0", tensorflow_tpu="2.20.0"), True),
     (of(tensorflow="2.18.1", keras="3.10.0"), False),
     ({**of(tensorflow="2.21.0", keras="3.15.0"), "pythons": ("3.10", "3.13")}, False),
-    ({**of(tensorflow="2.21.0"), "imported": "2.21.0", "jax": True}, False),
+    ({**of(tensorflow="2.21.0"), "imported": "2.21.0", "jax": ("tpu",)}, False),
     ({**of(tensorflow="2.21.0", keras="3.5.0", tf_keras="2.21.0"), "keras": "tf_keras"}, False),
     ({**of(tensorflow="unknown version"), "imported": "2.19.0"}, False),
 ]
@@ -303,7 +303,8 @@ BAD: list[tuple[dict[str, Any], bool, bool, str, str]] = [
         "has imported TensorFlow 2.19.0",
         "",
     ),
-    ({**of(tensorflow_tpu="2.20.0"), "jax": True}, True, False, "used JAX", ""),
+    ({**of(tensorflow_tpu="2.20.0"), "jax": ("cpu",)}, True, False, "used JAX", ""),
+    ({**of(tensorflow_tpu="2.20.0"), "jax": ("cpu", "tpu")}, True, True, "takes the TPU", ""),
 ]
 
 
@@ -391,14 +392,14 @@ def test_the_environment_chooses_keras() -> None:
     assert find_software({"KERAS_BACKEND": " JAX "}).backend == "jax"
 
 
-@pytest.mark.parametrize(("backends", "used"), [({}, False), ({"cpu": object()}, True)])
+@pytest.mark.parametrize("backends", [{}, {"cpu": object(), "tpu": object()}])
 def test_jax_counts_once_it_is_used(
-    backends: dict[str, object], used: bool, monkeypatch: pytest.MonkeyPatch
+    backends: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bridge = types.ModuleType("jax._src.xla_bridge")
     bridge._backends = backends  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
-    assert find_software({}).jax is used
+    assert find_software({}).jax == tuple(backends)
 
 
 def resolved(python: str, *arguments: str, folder: Path) -> dict[str, str] | None:

@@ -48,7 +48,7 @@ class Machine:
             local_tpu: Whether this machine's TPU is to be used.
         """
         found = [
-            *self.search.problems(),
+            *self.search.problems(local_tpu=local_tpu),
             *self.software.problems(local_tpu=local_tpu),
             # The client of a Pod leaves its host's chips to the worker, which uses them.
             *(self.holding.problems() if local_tpu else ()),

@@ -219,7 +219,7 @@ class Search:
         platform: The platform.
         chips: The chips in /dev and on the PCI bus.
         slice: The TPU's type, its workers and which of them this is.
-        without_library: Whether `TPU_LOAD_LIBRARY` keeps TensorFlow from this machine's TPU.
+        without_library: Whether `TPU_LOAD_LIBRARY` keeps TensorFlow from a TPU of this machine.
     """
 
     tpu: str | None
@@ -271,15 +271,19 @@ class Search:
             if self.platform.kind == "kubernetes":
                 note += " Kubernetes starts no such workers: choose a node pool of one host."
             found.append(note)
-        elif self.without_library:
+        elif self.without_library and self.tpu == "local":
             found.append(f"{_WITHOUT_LIBRARY}: unset it before TensorFlow is imported.")
         if self.tpu == "local" and not self.chips.there:
             sign = self.platform.tpu_sign or "TPU_NAME is local"
             found.append(f"{sign}, but /dev has no device file for it.")
         return tuple(found)
 
-    def problems(self) -> Iterator[Problem]:
-        """Problems: devices that are missing, and variables that lead nowhere."""
+    def problems(self, *, local_tpu: bool) -> Iterator[Problem]:
+        """Problems: devices that are missing, and variables that lead nowhere.
+
+        Args:
+            local_tpu: Whether this machine's TPU is to be used.
+        """
         kind = self.platform.kind
         if self.lacks_devices:
             yield Problem(
@@ -301,11 +305,12 @@ class Search:
                 "TPU_NAME is local, but nothing else says that this machine has a TPU.",
                 "Unset TPU_NAME to simulate a TPU, or run this on the TPU's own machine.",
             )
-        if self.without_library and len(self.slice.workers) < 2:
+        if self.without_library and local_tpu:
             yield Problem(
                 "TPU_LOAD_LIBRARY",
-                f"{_WITHOUT_LIBRARY}: unset it before TensorFlow is imported.",
-                "Unset it, then restart the kernel.",
+                f"{_WITHOUT_LIBRARY}.",
+                "Unset it, then restart the kernel; or, on a slice of several hosts, connect to "
+                "the TPU by its name: %tpu_connect NAME.",
             )
 
     def __repr__(self) -> str:
@@ -337,17 +342,19 @@ def find_tpu(environment: Mapping[str, str] | None = None) -> Search:
         tried.append(f"this is {platform.name}: {platform.tpu_sign or platform.sign}")
     for line in tried:
         _log.debug("%s", line)
-    without = environment.get("TPU_LOAD_LIBRARY", "").strip() == "0"
+    without_library = environment.get("TPU_LOAD_LIBRARY", "").strip() == "0"
     tpu = name
     if len(part.workers) > 1:
         tpu = name or ",".join(f"grpc://{host}:{WORKER_PORT}" for host in part.workers)
-    elif not (name and without):  # the client of a Pod leaves its own host's chips to the worker
+    elif not (
+        name and without_library
+    ):  # the client of a Pod leaves its own host's chips to the worker
         signs = platform.tpu_sign or (platform.kind == "tpu-vm" and part.accelerator_type)
         if chips.files or (chips.unknown and signs):
             tpu = "local"
         elif platform.tpu_sign:
             tpu = name or "local"
-    return Search(tpu, tuple(tried), platform, chips, part, without and tpu == "local")
+    return Search(tpu, tuple(tried), platform, chips, part, without_library)
 
 
 def default_tpu(environment: Mapping[str, str] | None = None) -> str | None:

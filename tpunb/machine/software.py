@@ -196,7 +196,7 @@ class Software:
             they are its own.
         jax_needs: The libtpu that JAX wants, as a sentence; empty if it is there.
         imported: The version of TensorFlow that this process has imported; empty if none.
-        jax: Whether this process has computed with JAX.
+        jax: The backends that JAX has started in this process, such as `"tpu"`.
     """
 
     python: str
@@ -209,7 +209,7 @@ class Software:
     overwritten_by: str = ""
     jax_needs: str = ""
     imported: str = ""
-    jax: bool = False
+    jax: tuple[str, ...] = ()
 
     @property
     def tensorflow(self) -> str | None:
@@ -222,6 +222,13 @@ class Software:
         Args:
             local_tpu: Whether this machine's TPU is to be used.
         """
+        if self.jax and local_tpu:
+            yield Problem(
+                "jax",
+                "This process has used JAX, which takes the TPU for itself.",
+                "Restart the kernel, and use JAX and TensorFlow in different ones.",
+                stops="tpu" in self.jax,
+            )
         pair = (self.versions.get("jax"), self.versions.get("libtpu"))
         if pair == ("0.7.2", "0.0.21.1"):  # Colab's, in 2026
             yield Problem(
@@ -378,13 +385,6 @@ class Software:
                 "Use JAX and TensorFlow in environments of their own: each wants its own libtpu.",
                 stops=False,
             )
-        if self.jax and local_tpu:
-            yield Problem(
-                "jax",
-                "This process has used JAX, which takes the TPU for itself.",
-                "Restart the kernel, and use JAX and TensorFlow in different ones.",
-                stops=False,
-            )
 
 
 def tensorflow_version() -> str | None:
@@ -419,7 +419,7 @@ def find_software(environment: Mapping[str, str]) -> Software:
         jax_needs=next(unmet("jax", versions, extra="tpu"), "") if "libtpu" in versions else "",
         imported=_imported("tensorflow"),
         # TensorFlow may import JAX without starting its devices.
-        jax=bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)),
+        jax=tuple(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None) or ()),
     )
 
 

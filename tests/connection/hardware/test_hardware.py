@@ -340,7 +340,7 @@ def test_a_tpu_that_jax_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     bridge = types.ModuleType("jax._src.xla_bridge")
     bridge._backends = {"tpu": object()}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
-    assert "JAX uses the TPU in this process" in str(refused("local", None))
+    assert "JAX, which takes the TPU for itself" in str(refused("local", None))
 
 
 REAL = [

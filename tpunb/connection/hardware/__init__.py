@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,7 @@ from tpunb.connection.hardware.workers import (
     require_tpu_devices,
 )
 from tpunb.errors import ConnectError
-from tpunb.machine import Machine, look
-from tpunb.machine.problems import Problem
+from tpunb.machine import look
 from tpunb.machine.software import tensorflow_version
 from tpunb.virtual.import_tensorflow import import_tensorflow
 
@@ -205,7 +203,6 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
     Raises:
         ConnectError: It sees none.
     """
-    held = _used_by_jax()
     attempt.say("looking for a TPU on this machine")
     with attempt.explained():
         found = tf.config.list_physical_devices("TPU")
@@ -221,8 +218,7 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
             "else indicates one.",
             f"{SIMULATE} With a TPU, run this on its own machine.",
         )
-    # If JAX in this process uses the TPU, no other process can be the cause.
-    problems = [held] if held is not None else _blocking(machine)
+    problems = [problem for problem in machine.problems_for(local_tpu=True) if problem.stops]
     if problems:
         first = problems[0]
         for problem in problems:
@@ -235,33 +231,4 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
         f"TensorFlow {tf.__version__} sees no TPU, though there is one on this machine.",
         "Restart the kernel and connect before anything else uses the TPU; `%tpu_doctor` shows "
         "the installed versions and the process that holds the TPU.",
-    )
-
-
-def _blocking(machine: Machine) -> list[Problem]:
-    """The problems that keep TensorFlow from this machine's TPU."""
-    found = [problem for problem in machine.problems_for(local_tpu=True) if problem.stops]
-    if os.environ.get("TPU_LOAD_LIBRARY", "").strip() == "0" and not found:
-        found.append(
-            Problem(
-                "TPU_LOAD_LIBRARY",
-                "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU.",
-                "Unset it and restart the kernel; or, on a slice of several hosts, connect to the "
-                "TPU by its name: %tpu_connect NAME.",
-            )
-        )
-    return found
-
-
-def _used_by_jax() -> Problem | None:
-    """A problem if JAX uses the TPU in this process; does not initialise JAX."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    backends = getattr(bridge, "_backends", None)
-    if not isinstance(backends, dict) or "tpu" not in backends:
-        return None
-    return Problem(
-        "jax",
-        "JAX uses the TPU in this process.",
-        "Restart the kernel and connect before JAX is used: only one library at a time can use a "
-        "TPU.",
     )
