@@ -396,16 +396,22 @@ def test_the_process_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert requires_tpu()
 
 
-@pytest.mark.parametrize(("value", "tpu"), [("", None), ("  ", None), ("v5e-8", "v5e-8")])
-def test_default(value: str, tpu: str | None) -> None:
-    assert default_tpu({"TPUNB_TPU": value}) == tpu
-    assert default_tpu({}) is None
+@pytest.mark.parametrize(
+    ("value", "tpu"), [(None, None), ("", None), ("  ", None), ("v5e-8", "v5e-8")]
+)
+def test_default(value: str | None, tpu: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPUNB_TPU", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TPUNB_TPU", value)
+    assert default_tpu() == tpu
 
 
 @pytest.mark.parametrize(
     ("value", "required"),
-    [("1", True), ("true", True), (" YES ", True), ("on", True), ("ja", True), ("0", False), ("", False), (" No ", False), ("off", False)],
+    [("1", True), ("true", True), (" YES ", True), ("on", True), ("ja", True), ("0", False), ("", False), (" No ", False), ("off", False), (None, False)],
 )  # fmt: skip
-def test_required(value: str, required: bool) -> None:
-    assert requires_tpu({"TPUNB_REQUIRE_TPU": value}) is required
-    assert not requires_tpu({})
+def test_required(value: str | None, required: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPUNB_REQUIRE_TPU", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TPUNB_REQUIRE_TPU", value)
+    assert requires_tpu() is required

@@ -343,33 +343,29 @@ def find_tpu(environment: Mapping[str, str] | None = None) -> Search:
     for line in tried:
         _log.debug("%s", line)
     without_library = environment.get("TPU_LOAD_LIBRARY", "").strip() == "0"
+    # The client of a Pod leaves the chips of its own host to the worker.
+    leaves_chips = bool(name) and without_library
+    signs = platform.tpu_sign or (platform.kind == "tpu-vm" and part.accelerator_type)
+    is_here = chips.files or (chips.unknown and signs)
     tpu = name
     if len(part.workers) > 1:
         tpu = name or ",".join(f"grpc://{host}:{WORKER_PORT}" for host in part.workers)
-    elif not (
-        name and without_library
-    ):  # the client of a Pod leaves its own host's chips to the worker
-        signs = platform.tpu_sign or (platform.kind == "tpu-vm" and part.accelerator_type)
-        if chips.files or (chips.unknown and signs):
-            tpu = "local"
-        elif platform.tpu_sign:
-            tpu = name or "local"
+    elif (is_here and not leaves_chips) or (name is None and platform.tpu_sign):
+        tpu = "local"
     return Search(tpu, tuple(tried), platform, chips, part, without_library)
 
 
-def default_tpu(environment: Mapping[str, str] | None = None) -> str | None:
+def default_tpu() -> str | None:
     """The value of `TPUNB_TPU`: a TPU type to simulate, or a TPU."""
-    environment = os.environ if environment is None else environment
-    return environment.get("TPUNB_TPU", "").strip() or None
+    return os.environ.get("TPUNB_TPU", "").strip() or None
 
 
-def requires_tpu(environment: Mapping[str, str] | None = None) -> bool:
+def requires_tpu() -> bool:
     """Returns whether `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
 
     Any value but a clear no does, so that a typo never silently allows a virtual TPU.
     """
-    environment = os.environ if environment is None else environment
-    return environment.get("TPUNB_REQUIRE_TPU", "").strip().lower() not in _NO
+    return os.environ.get("TPUNB_REQUIRE_TPU", "").strip().lower() not in _NO
 
 
 def refuse_simulation() -> None:

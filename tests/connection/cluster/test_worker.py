@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,17 +17,10 @@ from counterparts.children import environment
 from support.patience import PATIENCE, wait_until
 
 from tpunb._util.deadline import Running, bounded
-from tpunb.connection.cluster.worker import _Signals, _Stopped
+from tpunb.connection.cluster.local_workers import LocalWorkers
+from tpunb.errors import ConnectError
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-
-
-def test_the_first_signal_is_raised_and_noted() -> None:
-    told = _Signals()
-    with pytest.raises(_Stopped):
-        told(signal.SIGINT, None)
-    assert told.received
-    told(signal.SIGTERM, None)  # says nothing new
 
 
 @needs_proc
@@ -77,6 +71,15 @@ def test_a_worker_that_starts_ends_with_its_parent() -> None:
     finally:
         process.kill()
     assert (said, process.returncode) == (b"", 0), "it did not start to the end"
+
+
+def test_local_workers_that_are_late_or_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConnectError, match=r"2 of 2 local workers were not ready after 0\.1 s"):
+        LocalWorkers(2, 1, timeout=0.1)
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with pytest.raises(ConnectError, match="could not be started: it printed nothing") as raised:
+        LocalWorkers(2, 1, timeout=PATIENCE)
+    assert "tpunb worker --port 0" in raised.value.fix
 
 
 def test_calls_with_a_time_limit() -> None:

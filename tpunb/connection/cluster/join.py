@@ -40,6 +40,7 @@ _PATIENCE = 5.0
 _PAUSE = 0.1
 _LEAVING = 3.0  # seconds
 _AT_ONCE = 0.2
+_ANSWERING = 2.0
 
 _current: Joined | None = None
 """TensorFlow is connected to one cluster at a time."""
@@ -84,13 +85,9 @@ class Joined:
         """True if this is TensorFlow's current connection."""
         return _current is self and context.get_server_def() is not None
 
-    def lost(self, *, timeout: float = 2.0) -> tuple[str, ...]:
-        """The addresses of workers that are gone or were restarted.
-
-        Args:
-            timeout: Seconds to wait for an answer.
-        """
-        answers = check_all(self.addresses, timeout=timeout)
+    def lost(self) -> tuple[str, ...]:
+        """The addresses of workers that are gone or were restarted."""
+        answers = check_all(self.addresses, timeout=_ANSWERING)
         return tuple(
             worker.address
             for worker, answer in zip(self.workers, answers, strict=True)

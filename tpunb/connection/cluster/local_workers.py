@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
-import queue
 import subprocess
 import sys
 import tempfile
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import IO, Any
 
-from tpunb._util.deadline import Deadline
+from tpunb._util.deadline import Deadline, Running
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.errors import ConnectError
@@ -22,8 +22,6 @@ _log = logger("connection")
 
 _GRACE = 5.0
 _LAST_LINES = 2
-# A signal that another thread gets interrupts no wait: it is seen between two.
-_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class LocalWorkers:
@@ -104,32 +102,30 @@ class LocalWorkers:
 
     def _ready(self, deadline: Deadline) -> tuple[str, ...]:
         """Reads the port that each worker prints once it is ready."""
-        ports: queue.Queue[tuple[int, bytes]] = queue.Queue()
 
-        def read(number: int, process: Any) -> None:
+        def first_line(process: subprocess.Popen[bytes]) -> bytes:
+            assert process.stdout is not None
             with process.stdout as pipe:
-                ports.put((number, pipe.readline()))
+                return pipe.readline()
 
-        for number, process in enumerate(self._processes):
-            # Pipes that are read with a time limit on every platform.
-            threading.Thread(target=read, args=(number, process), daemon=True).start()
-        found: dict[int, str] = {}
-        while len(found) < len(self._processes):
-            try:
-                number, line = ports.get(timeout=min(_SECONDS_BETWEEN_LOOKS, deadline.left))
-            except queue.Empty:
-                if not deadline.has_passed:
-                    continue
-                raise ConnectError(
-                    f"{len(self._processes) - len(found)} of {len(self._processes)} local workers "
-                    f"were not ready after {deadline.seconds:g} s.",
-                    fix="Give a longer --timeout, or start fewer workers.",
-                    tried=(f"{len(found)} of {len(self._processes)} workers were ready",),
-                ) from None
-            if not line.strip().isdigit():
+        def refuse_failed() -> None:
+            if any(line.wait(0) and not line.result(0).strip().isdigit() for line in lines):
                 raise self._failure()
-            found[number] = f"localhost:{int(line)}"
-        return tuple(found[number] for number in range(len(self._processes)))
+
+        # Pipes that are read with a time limit on every platform.
+        lines = [Running(functools.partial(first_line, process)) for process in self._processes]
+        for line in lines:
+            line.wait(deadline.end, refuse_failed)
+        refuse_failed()
+        count, ready = len(lines), sum(line.wait(0) for line in lines)
+        if ready < count:
+            raise ConnectError(
+                f"{count - ready} of {count} local workers were not ready after "
+                f"{deadline.seconds:g} s.",
+                fix="Give a longer --timeout, or start fewer workers.",
+                tried=(f"{ready} of {count} workers were ready",),
+            )
+        return tuple(f"localhost:{int(line.result(0))}" for line in lines)
 
     def _failure(self) -> ConnectError:
         """Explains why a worker has ended, by the last lines of its output."""

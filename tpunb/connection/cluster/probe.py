@@ -164,14 +164,13 @@ def responds(address: str, *, timeout: float = 1.0) -> bool:
         return False
 
 
-def peers_of(addresses: Sequence[str], *, timeout: float = 1.0) -> set[tuple[str, int]]:
+def peers_of(addresses: Sequence[str]) -> set[tuple[str, int]]:
     """Workers' IP addresses and ports, which identify this process's connections to them.
 
     Args:
-        addresses: The workers; those that do not resolve are left out.
-        timeout: Seconds for all of them.
+        addresses: The workers; those that do not resolve in a second are left out.
     """
-    deadline = Deadline(timeout)
+    deadline = Deadline(1.0)
     found = set()
     for address in addresses:
         with contextlib.suppress(Unreachable):

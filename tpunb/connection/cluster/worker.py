@@ -69,40 +69,31 @@ def serve(
     """
     if with_parent:
         threading.Thread(target=_end_with, args=(os.getppid(),), name="tpunb", daemon=True).start()
-    signals = _Signals()
+    # Not an event, whose lock the interrupted code may hold.
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        """Raises at the first signal, even while TensorFlow is being imported, and notes it.
+
+        Python drops exceptions in some places. Later signals are ignored.
+        """
+        del frame
+        if not received:
+            received.append(number)
+            raise _Stopped(number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signals)
+        signal.signal(number, stop)
     with contextlib.suppress(_Stopped):
         server = _server(cores, port)
         ready(int(server.target.rpartition(":")[2]))
-        while not signals.received:
+        while not received:
             # A signal that one of TensorFlow's threads gets does not interrupt a long sleep.
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 class _Stopped(BaseException):
     """A signal has arrived."""
-
-
-class _Signals:
-    """Handles the signals that stop a worker.
-
-    The first one raises at once, even while TensorFlow is being imported. It also sets a flag,
-    since Python drops exceptions in some places; not an `Event`, whose lock the interrupted
-    code may hold. Later signals are ignored.
-
-    Attributes:
-        received: Whether a signal has arrived.
-    """
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if not self.received:
-            self.received = True
-            raise _Stopped(number)
 
 
 def _server(cores: int, port: int) -> Any:

@@ -67,16 +67,15 @@ def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[
 
     with attempt.explained():
         prepare()  # so that a virtual TPU works after a failure
+    address, joined = "local", None
     if found is None:
         require_local_tpu(tf, attempt)
-    joined = None if found is None else _joined_to(*found, attempt)
+    else:
+        joined = _joined_to(*found, attempt)
+        address = ",".join(f"grpc://{address}" for address in joined.addresses)
     try:
         with attempt.explained():
-            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-                "local"
-                if joined is None
-                else ",".join(f"grpc://{address}" for address in joined.addresses)
-            )
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address)
         attempt.say("initialising the TPU system: this can take a minute")
         peers = joined.peers if joined is not None else ()
         with _in_time(attempt, _INITIALISING):
@@ -102,15 +101,14 @@ def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[
     return strategy, resolver, topology, assignment
 
 
-def lost(resolver: Any, *, timeout: float = 2.0) -> tuple[str, ...]:
+def lost(resolver: Any) -> tuple[str, ...]:
     """The addresses of workers that are gone or were restarted since connecting.
 
     Args:
         resolver: From `connect`.
-        timeout: Seconds to wait for an answer.
     """
     joined = _joined.get(resolver)
-    return () if joined is None else joined.lost(timeout=timeout)
+    return () if joined is None else joined.lost()
 
 
 def disconnect(resolver: Any) -> None:

@@ -59,7 +59,7 @@ class Attempt:
         return ConnectError(message, fix=fix, tried=self.tried)
 
     @contextlib.contextmanager
-    def explained(self, fix: str = SIMULATE) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
         """Turns any TensorFlow error into a ConnectError with its first line."""
         try:
             yield
@@ -69,6 +69,5 @@ class Attempt:
             lines = str(error).strip().split("\n")
             first = mask(lines[0])[:300] or type(error).__name__
             self.note(f"{type(error).__name__}: {first}")
-            raise self.error(
-                f"Connecting to the TPU {mask(self.tpu)!r} failed: {first}", fix
-            ) from error
+            message = f"Connecting to the TPU {mask(self.tpu)!r} failed: {first}"
+            raise self.error(message, SIMULATE) from error
