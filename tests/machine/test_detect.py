@@ -103,7 +103,7 @@ def test_variables(variables: dict[str, str], tpu: str | None) -> None:
 
 def test_a_local_tpu_that_is_only_named(tmp_path: Path) -> None:
     found = find_tpu({"TPU_NAME": "local"})
-    assert found.notes == ("TPU_NAME is local, but /dev has no device file for it.",)
+    assert [problem.about for problem in found.problems(local_tpu=True)] == ["TPU_NAME"]
     assert found.tpu_only_from_env
     accel(tmp_path)
     assert not find_tpu({"TPU_NAME": "local"}).tpu_only_from_env
@@ -205,7 +205,11 @@ def test_a_tpu_without_a_device_file(tmp_path: Path) -> None:
     found = find_tpu({})
     assert found.tpu is None
     assert found.tried[0] == "8 TPU v5e chips on the PCI bus, but no device file in /dev"
-    assert "without its devices" in found.notes[0]
+    (problem,) = found.problems(local_tpu=True)
+    assert problem.message.startswith(
+        "This machine has 8 TPU v5e chips on the PCI bus, but /dev has no"
+    )
+    assert "with its devices" in problem.fix
 
 
 def test_other_devices_of_googles_are_no_tpu(tmp_path: Path) -> None:
@@ -275,7 +279,8 @@ def test_a_container_on_a_tpu_vm_without_its_devices() -> None:
     with MetadataServer(tpu_vm("v3-8")) as server:
         found = find_tpu({"GCE_METADATA_HOST": server.host})
     assert (found.tpu, found.platform.kind, found.lacks_devices) == (None, "tpu-vm", True)
-    assert found.notes[0].startswith("This is a Cloud TPU VM, but /dev has no TPU")
+    (problem,) = found.problems(local_tpu=True)
+    assert problem.message.startswith("This is a Cloud TPU VM, but /dev has no device file")
 
 
 def test_a_worker_of_a_slice(tmp_path: Path) -> None:
@@ -300,7 +305,7 @@ def test_the_client_of_a_pod_leaves_its_own_chips(tmp_path: Path) -> None:
     assert find_tpu(environment).tpu == "my-pod"
     alone = find_tpu({"TPU_LOAD_LIBRARY": "0"})
     assert alone.tpu == "local"
-    assert "TPU_LOAD_LIBRARY=0 keeps" in alone.notes[0]
+    assert [problem.about for problem in alone.problems(local_tpu=True)] == ["TPU_LOAD_LIBRARY"]
 
 
 def test_compute_engine_without_a_tpu(tmp_path: Path) -> None:

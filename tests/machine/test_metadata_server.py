@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from counterparts.metadata import TOKEN, MetadataServer, Mode
+from counterparts.ports import dropping, mute, refusing
 from support.patience import PATIENCE, wait_until
 
 from tpunb.errors import ConnectError
@@ -104,29 +106,17 @@ def test_a_slow_answer_in_time() -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    error = failed({"GCE_METADATA_HOST": f"127.0.0.1:{port}"})
+    with refusing() as address:
+        error = failed({"GCE_METADATA_HOST": address})
     assert "refused" in error.reason.lower()
 
 
-def test_a_port_that_drops_packets() -> None:
-    """A listener whose queue is full answers no connection."""
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        address = full.getsockname()
-        waiting = [socket.socket() for _ in range(4)]
-        try:
-            for client in waiting:
-                client.setblocking(False)
-                client.connect_ex(address)
-            error = failed({"GCE_METADATA_HOST": f"127.0.0.1:{address[1]}"}, SHORT)
-            assert "does not answer" in error.reason
-        finally:
-            for client in waiting:
-                client.close()
+@pytest.mark.parametrize("port", [mute, dropping])
+def test_a_port_that_does_not_answer(
+    port: Callable[[], contextlib.AbstractContextManager[str]],
+) -> None:
+    with port() as address:
+        assert "does not answer" in failed({"GCE_METADATA_HOST": address}, SHORT).reason
 
 
 def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,9 @@ def _resolved(request: Request, found: Search | None) -> Plan:
         return installed
     found = find_tpu() if found is None else found
     if found.tpu is not None:
-        return Plan(request, "hardware", found.tpu, not required, found.notes)
+        problems = found.problems(local_tpu=found.tpu == "local")
+        notes = (*found.notes, *(f"{problem.message} {problem.fix}" for problem in problems))
+        return Plan(request, "hardware", found.tpu, not required, notes)
     if required:
         raise ConnectError(
             f"There is no TPU here ({'; '.join(found.tried)}), and one is required.",

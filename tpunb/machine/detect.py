@@ -57,7 +57,6 @@ _OTHER_RUNTIME = {
 }
 _NO = frozenset({"", "0", "false", "no", "off"})
 _SKIPS = frozenset({"1", "true"})
-_WITHOUT_LIBRARY = "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU"
 _PATIENCE = 1.0  # seconds for the metadata server
 
 _TYPE = re.compile(r"[A-Za-z0-9_-]{2,40}")
@@ -243,17 +242,10 @@ class Search:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences to show to the user."""
-        found = []
-        if self.lacks_devices:
-            there = f"There is {self.chips.on_bus_in_words}"
-            found.append(
-                f"{there if self.chips.on_bus else f'This is {self.platform.name}'}, but /dev has "
-                "no TPU: its driver is not loaded, or this container was started without its "
-                "devices."
-            )
+        """Sentences about the TPU to show to the user, beside its problems."""
         if self.tpu is None:
-            return tuple(found)
+            return ()
+        found = []
         kind, workers = self.slice.accelerator_type or "", len(self.slice.workers)
         if _ONE_CORE.fullmatch(kind.lower()) and self.tpu == "local":
             found.append(
@@ -271,11 +263,8 @@ class Search:
             if self.platform.kind == "kubernetes":
                 note += " Kubernetes starts no such workers: choose a node pool of one host."
             found.append(note)
-        elif self.without_library and self.tpu == "local":
-            found.append(f"{_WITHOUT_LIBRARY}: unset it before TensorFlow is imported.")
-        if self.tpu == "local" and not self.chips.there:
-            sign = self.platform.tpu_sign or "TPU_NAME is local"
-            found.append(f"{sign}, but /dev has no device file for it.")
+        if self.tpu == "local" and self.platform.tpu_sign and not self.chips.there:
+            found.append(f"{self.platform.tpu_sign}, but /dev has no device file for it.")
         return tuple(found)
 
     def problems(self, *, local_tpu: bool) -> Iterator[Problem]:
@@ -286,9 +275,11 @@ class Search:
         """
         kind = self.platform.kind
         if self.lacks_devices:
+            there = f"This machine has {self.chips.on_bus_in_words}"
             yield Problem(
                 "device",
-                "This machine has a TPU, but /dev has no device file for it.",
+                f"{there if self.chips.on_bus else f'This is {self.platform.name}'}, but /dev has "
+                "no device file for a TPU.",
                 "Start the container with its devices (docker run --privileged), or load the "
                 "driver.",
             )
@@ -308,7 +299,7 @@ class Search:
         if self.without_library and local_tpu:
             yield Problem(
                 "TPU_LOAD_LIBRARY",
-                f"{_WITHOUT_LIBRARY}.",
+                "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU.",
                 "Unset it, then restart the kernel; or, on a slice of several hosts, connect to "
                 "the TPU by its name: %tpu_connect NAME.",
             )
