@@ -7,7 +7,6 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
@@ -292,19 +291,6 @@ _ERROR_LINES = 4
 _AGAIN = "\r\x1b[K"  # to the line's start, and clear it
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FailedCell:
-    """A cell that failed.
-
-    Attributes:
-        number: Which one, from 1, among the cells with code.
-        why: The error, and its explanation if it is a known one.
-    """
-
-    number: int
-    why: str
-
-
 class Progress:
     """Shows which cell runs and how long each took, and keeps those that failed.
 
@@ -318,7 +304,8 @@ class Progress:
 
     Attributes:
         total: How many cells there are to execute.
-        failed: Those that failed so far.
+        failed: Why those failed that failed so far, by their numbers from 1 among the cells with
+            code; 0 is what came before the first.
         lost: Why nothing is written any more; None while lines can be written.
     """
 
@@ -326,7 +313,7 @@ class Progress:
         code = [i for i, cell in enumerate(cells) if cell.cell_type == "code"]
         to_run = [i for i in code if cells[i].source.strip()]
         self.total = len(to_run)
-        self.failed: list[FailedCell] = []
+        self.failed: dict[int, str] = {}
         self.lost: OutputError | None = None
         self._numbers = {index: number for number, index in enumerate(to_run, 1)}
         self._stream = stream
@@ -361,7 +348,7 @@ class Progress:
             interrupted = content["ename"] in ("KeyboardInterrupt", "CancelledError")
             if not (interrupted and self._timeout and seconds >= self._timeout):
                 why = explained(content["ename"], content["evalue"], content.get("traceback", ()))
-            self.failed.append(FailedCell(self._number, why))
+            self.failed[self._number] = why
         # The kernel may have written to the terminal meanwhile: the line is written again.
         mark = f"  {content['ename']}" if failed else ""
         if self._live:
@@ -382,16 +369,15 @@ class Progress:
     def stop(self, why: str) -> None:
         """Execution ends within the cell that runs."""
         self._end_line()
-        if not self.failed or self.failed[-1].number != self._number:
-            self.failed.append(FailedCell(self._number, why))
+        self.failed.setdefault(self._number, why)
 
     def failures(self) -> str:
         """The cells that failed and why, a paragraph each."""
         return "\n\n".join(
-            f"Cell {cell.number} of {self.total} failed: {cell.why}"
-            if cell.number
-            else f"The notebook failed before its first cell: {cell.why}"
-            for cell in self.failed
+            f"Cell {number} of {self.total} failed: {why}"
+            if number
+            else f"The notebook failed before its first cell: {why}"
+            for number, why in self.failed.items()
         )
 
     def end(self, text: str, stream: TextIO | None = None) -> None:
@@ -417,8 +403,7 @@ class Progress:
             cells = f"{self._number} of {cells}"
         if not self.failed:
             return cells
-        numbers = ", ".join(str(cell.number) for cell in self.failed)
-        return f"{cells}, {len(self.failed)} failed: {numbers}"
+        return f"{cells}, {len(self.failed)} failed: {', '.join(map(str, self.failed))}"
 
     def _end_line(self) -> None:
         if self._open:

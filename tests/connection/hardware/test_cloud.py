@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import PATIENCE
 
-from tpunb._util.deadline import Deadline
 from tpunb.connection.hardware import cloud
+from tpunb.connection.hardware.attempt import Attempt
 from tpunb.connection.hardware.cloud import Asking
 from tpunb.errors import ConnectError
 from tpunb.errors.explain import explain
@@ -43,7 +43,7 @@ def at(api: CloudAPI, **more: str) -> dict[str, str]:
 def look_up(
     api: CloudAPI, name: str = "my-tpu", timeout: float = PATIENCE, **more: Any
 ) -> cloud.Node:
-    return cloud.look_up(name, **{**WHERE, **more}, timeout=timeout, environment=at(api))
+    return cloud.look_up(Attempt(name, timeout), **{**WHERE, **more}, environment=at(api))
 
 
 def refused(api: CloudAPI, name: str = "my-tpu", **more: Any) -> ConnectError:
@@ -122,7 +122,7 @@ def test_a_discovery_url(document: dict[str, Any] | None, path: str) -> None:
             api.document = {"resources": {"projects": {"resources": resources}}} | filled
         url = f"{api.root}/discovery/{{api}}/{{apiVersion}}"
         environment = at(api, TPU_API_DISCOVERY_URL=url)
-        found = cloud.look_up("my-tpu", **WHERE, timeout=PATIENCE, environment=environment)
+        found = cloud.look_up(Attempt("my-tpu", PATIENCE), **WHERE, environment=environment)
     assert found.state == "READY"
     assert api.requests[0] == "/discovery/tpu/v1"
     assert f"{path}{PARENT}/my-tpu" in api.requests
@@ -137,11 +137,10 @@ def test_where_and_whose_it_is() -> None:
             {"TPU_CONFIG": "no json", "GCE_METADATA_HOST": server.host},
             {"TPU_CONFIG": "[1]", "GCE_METADATA_HOST": server.host},
         ):
-            tried: list[str] = []
-            environment = at(api, **more)
-            cloud.look_up("my-tpu", timeout=PATIENCE, tried=tried, environment=environment)
-            assert tried[0].startswith("zone us-central1-b, from ")
-            assert tried[1].startswith("project my-project, from ")
+            attempt = Attempt("my-tpu", PATIENCE)
+            cloud.look_up(attempt, environment=at(api, **more))
+            assert attempt.tried[0].startswith("zone us-central1-b, from ")
+            assert attempt.tried[1].startswith("project my-project, from ")
 
 
 def test_not_on_google_cloud() -> None:
@@ -200,10 +199,9 @@ def test_no_names(name: str) -> None:
 def test_any_name_and_zone(name: str, zone: str) -> None:
     with pytest.raises(ConnectError):
         cloud.look_up(
-            name,
+            Attempt(name, PATIENCE),
             zone=zone or None,
             project="p",
-            timeout=PATIENCE,
             environment={
                 "GCE_METADATA_HOST": "127.0.0.1:1",
                 "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": "http://127.0.0.1:1",
@@ -266,7 +264,7 @@ def test_odd_answers(mode: Any) -> None:
 @pytest.mark.parametrize("value", ["file:///etc/hostname", "hunter2"])
 def test_an_address_that_is_none(variable: str, value: str) -> None:
     with pytest.raises(ConnectError, match=f"{variable} is not an address") as caught:
-        cloud.look_up("my-tpu", **WHERE, timeout=PATIENCE, environment={variable: value})
+        cloud.look_up(Attempt("my-tpu", PATIENCE), **WHERE, environment={variable: value})
     assert value not in str(caught.value)
 
 
@@ -275,7 +273,7 @@ def test_nobody_there() -> None:
     with pytest.raises(
         ConnectError, match=r"cannot be reached: 127\.0\.0\.1:1: Connection refused"
     ):
-        cloud.look_up("my-tpu", **WHERE, timeout=PATIENCE, environment=environment)
+        cloud.look_up(Attempt("my-tpu", PATIENCE), **WHERE, environment=environment)
 
 
 @pytest.mark.parametrize(
@@ -322,8 +320,10 @@ def test_nobody_there() -> None:
 def test_states(described: dict[str, Any], message: str, fix: str) -> None:
     with CloudAPI({"my-tpu": {**node(), **described}}) as api:
         found = look_up(api)
+    attempt = Attempt("my-tpu", PATIENCE)
+    attempt.note("asked")
     with pytest.raises(ConnectError) as caught:
-        cloud.refuse_unusable(found, ["asked"])
+        cloud.refuse_unusable(found, attempt)
     assert message in str(caught.value)
     assert fix in caught.value.fix
     assert SHORT in caught.value.fix
@@ -336,13 +336,13 @@ def test_states(described: dict[str, Any], message: str, fix: str) -> None:
 
 def test_a_good_one_is_not_refused() -> None:
     with CloudAPI({"my-tpu": node(health="HEALTHY")}) as api:
-        cloud.refuse_unusable(look_up(api), [])
+        cloud.refuse_unusable(look_up(api), Attempt("my-tpu", PATIENCE))
 
 
 def test_the_token_goes_to_google_alone() -> None:
     with MetadataServer() as server:
         environment = {"GCE_METADATA_HOST": server.host}
-        token = Asking(Deadline(PATIENCE), [], environment).token
+        token = Asking(Attempt("my-tpu", PATIENCE), environment).token
         for other in (
             "http://tpu.googleapis.com/v2/x",
             "https://tpu.googleapis.com.evil.example/v2/x",
@@ -359,12 +359,12 @@ def test_the_token_goes_to_google_alone() -> None:
 
 
 def test_no_token() -> None:
-    tried: list[str] = []
-    asking = Asking(Deadline(PATIENCE), tried, {"GCE_METADATA_HOST": "127.0.0.1:1"})
+    attempt = Attempt("my-tpu", PATIENCE)
+    asking = Asking(attempt, {"GCE_METADATA_HOST": "127.0.0.1:1"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
         patch.setenv("GCE_METADATA_IP", "127.0.0.1:1")
         patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
         assert asking.token("https://tpu.googleapis.com/") is None
-    assert tried[0].startswith("a token from the metadata server: ")
-    assert tried[1].startswith("google.auth")
+    assert attempt.tried[0].startswith("a token from the metadata server: ")
+    assert attempt.tried[1].startswith("google.auth")

@@ -144,15 +144,9 @@ def _found(plan: Plan, attempt: Attempt) -> tuple[cloud.Node | None, list[Worker
     node = None
     if not plan.tpu.startswith("grpc://"):
         attempt.say(f"looking up the TPU {plan.tpu}")
-        node = cloud.look_up(
-            plan.tpu,
-            zone=plan.request.zone,
-            project=plan.request.project,
-            timeout=attempt.deadline.left,
-            tried=attempt.tried,
-        )
+        node = cloud.look_up(attempt, zone=plan.request.zone, project=plan.request.project)
         attempt.note(str(node), say=True)
-        cloud.refuse_unusable(node, attempt.tried)
+        cloud.refuse_unusable(node, attempt)
     addresses = node.endpoints if node is not None else addresses_of(plan.tpu, attempt)
     workers = answering(addresses, attempt, node)
     require_tpu_devices(workers, attempt)

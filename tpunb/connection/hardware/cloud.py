@@ -19,7 +19,7 @@ from tpunb._util.deadline import Deadline, bounded
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask
 from tpunb._util.units import counted
-from tpunb.connection.hardware.attempt import SIMULATE
+from tpunb.connection.hardware.attempt import SIMULATE, Attempt
 from tpunb.errors import ConnectError, nearest
 from tpunb.machine.metadata_server import MetadataError, access_token, metadata
 from tpunb.tpu.defaults import WORKER_PORT
@@ -215,7 +215,7 @@ def described(node: Node, answer: Mapping[str, Any]) -> Node:
 _SHOWN = 5
 
 
-def explain_refusal(answer: Answer, node: Node, tried: list[str]) -> ConnectError:
+def explain_refusal(answer: Answer, node: Node, attempt: Attempt) -> ConnectError:
     """The error for a request that the API refuses or does not answer."""
     name, project, describe = node.name, node.project, node.command("describe")
     said = f" ({answer.reason})" if answer.reason else ""
@@ -254,10 +254,10 @@ def explain_refusal(answer: Answer, node: Node, tried: list[str]) -> ConnectErro
             "%tpu_connect grpc://HOST:8470. "
             f"{SIMULATE}"
         )
-    return ConnectError(message, fix=fix, tried=tried)
+    return attempt.error(message, fix)
 
 
-def not_found(node: Node, others: Sequence[str] | None, tried: list[str]) -> ConnectError:
+def not_found(node: Node, others: Sequence[str] | None, attempt: Attempt) -> ConnectError:
     """The error if no TPU has that name, but others have these; None if that is unknown."""
     message = (
         f"There is no TPU {node.name!r} in the zone {node.zone} of the project {node.project}."
@@ -272,8 +272,8 @@ def not_found(node: Node, others: Sequence[str] | None, tried: list[str]) -> Con
     elif others is not None:
         fix = f"Give the TPU's --zone and --project: this zone has no TPU. {SIMULATE}"
     if others is not None:
-        tried.append(f"the zone {node.zone} has {counted(len(others), 'TPU')}")
-    return ConnectError(message, fix=fix, tried=tried)
+        attempt.note(f"the zone {node.zone} has {counted(len(others), 'TPU')}")
+    return attempt.error(message, fix)
 
 
 _MADE_AGAIN = (
@@ -310,7 +310,7 @@ _STATES = {
 """What a TPU's state means, and what to do."""
 
 
-def refuse_unusable(node: Node, tried: list[str]) -> None:
+def refuse_unusable(node: Node, attempt: Attempt) -> None:
     """Raises if a TPU cannot be used.
 
     Raises:
@@ -331,9 +331,7 @@ def refuse_unusable(node: Node, tried: list[str]) -> None:
                 ". Its memory ran out: drop dataset.cache(), and reduce buffers and the batch size."
             )
     commands = {verb: node.command(verb) for verb in ("start", "stop", "delete", "describe")}
-    raise ConnectError(
-        f"The TPU {node.name} is {node.state}{means}.", fix=fix.format(**commands), tried=tried
-    )
+    raise attempt.error(f"The TPU {node.name} is {node.state}{means}.", fix.format(**commands))
 
 
 _ROOT = "https://tpu.googleapis.com"
@@ -343,13 +341,10 @@ _CREDENTIALS = 5.0  # google.auth queries it too, with retries
 
 
 class Asking:
-    """A lookup's deadline, environment and record of what was tried."""
+    """A lookup, of which an attempt to connect has the deadline and the record."""
 
-    def __init__(
-        self, deadline: Deadline, tried: list[str], environment: Mapping[str, str]
-    ) -> None:
-        self.deadline = deadline
-        self.tried = tried
+    def __init__(self, attempt: Attempt, environment: Mapping[str, str]) -> None:
+        self.attempt = attempt
         self.environment = environment
 
     def location(self, what: str, given: str | None) -> str:
@@ -359,31 +354,29 @@ class Asking:
                 continue
             if not _PART.fullmatch(found):
                 source = f"{source[0].upper()}{source[1:]}"
-                raise ConnectError(
+                raise self.attempt.error(
                     f"{source} is not a {what} of Google Cloud: {mask(found)[:80]!r}.",
-                    fix=f"Give it with --{what}.",
-                    tried=self.tried,
+                    f"Give it with --{what}.",
                 )
             if given is None:
-                self.tried.append(f"{what} {found}, from {source}")
+                self.attempt.note(f"{what} {found}, from {source}")
             return found
         try:
             path = "instance/zone" if what == "zone" else "project/project-id"
-            left = min(_METADATA, self.deadline.left)
+            left = min(_METADATA, self.attempt.deadline.left)
             known = metadata(path, timeout=left, environment=self.environment)
             found = (known or "").rpartition("/")[2]
             if not _PART.fullmatch(found):
                 raise MetadataError(f"it knows no {what}")
         except MetadataError as error:
-            self.tried.append(f"the {what} from the metadata server: {error.reason}")
-            raise ConnectError(
+            self.attempt.note(f"the {what} from the metadata server: {error.reason}")
+            raise self.attempt.error(
                 f"The {what} of the TPU is not known: this does not seem to be a machine of "
                 f"Google Cloud ({error.reason}).",
-                fix=f"Give it with --{what}, as %tpu_connect NAME --zone ZONE --project PROJECT, "
+                f"Give it with --{what}, as %tpu_connect NAME --zone ZONE --project PROJECT, "
                 f"or give an address: %tpu_connect grpc://HOST:8470. {SIMULATE}",
-                tried=self.tried,
             ) from None
-        self.tried.append(f"{what} {found}, from the metadata server")
+        self.attempt.note(f"{what} {found}, from the metadata server")
         return found
 
     def _locations(self, what: str) -> list[tuple[str, str]]:
@@ -410,16 +403,16 @@ class Asking:
     @functools.cached_property
     def _token(self) -> str | None:
         """The token of the machine's service account, else of google.auth's credentials."""
-        left = min(_METADATA, self.deadline.left)
+        left = min(_METADATA, self.attempt.deadline.left)
         try:
             return access_token(timeout=left, environment=self.environment)
         except MetadataError as error:
-            self.tried.append(f"a token from the metadata server: {error.reason}")
+            self.attempt.note(f"a token from the metadata server: {error.reason}")
         try:
             auth = importlib.import_module("google.auth")
             transport = importlib.import_module("google.auth.transport.requests")
         except ImportError:
-            self.tried.append("google.auth is not installed")
+            self.attempt.note("google.auth is not installed")
             return None
 
         def refresh() -> str | None:
@@ -428,9 +421,9 @@ class Asking:
             return found.token if isinstance(found.token, str) else None
 
         try:
-            return bounded(refresh, Deadline(min(_CREDENTIALS, self.deadline.left)).end)
+            return bounded(refresh, Deadline(min(_CREDENTIALS, self.attempt.deadline.left)).end)
         except Exception as error:  # google.auth's errors and its transports'
-            self.tried.append(f"google.auth: {type(error).__name__}")
+            self.attempt.note(f"google.auth: {type(error).__name__}")
             return None
 
     def urls(self, node: Node) -> list[tuple[str, str]]:
@@ -449,10 +442,9 @@ class Asking:
         value = self.environment.get(variable, "").strip()
         # urllib also reads file: URLs.
         if value and not value.startswith(("https://", "http://")):
-            raise ConnectError(
+            raise self.attempt.error(
                 f"{variable} is not an address of the form https://HOST.",
-                fix="Unset it, for Google's own.",
-                tried=self.tried,
+                "Unset it, for Google's own.",
             )
         return value
 
@@ -462,7 +454,7 @@ class Asking:
         The template has been checked to begin with https:// or http://.
         """
         url = template.replace("{apiVersion}", version).replace("{api}", "tpu")
-        document = ask(url, lambda _: None, self.deadline).json or {}
+        document = ask(url, lambda _: None, self.attempt.deadline).json or {}
         base = f"{document.get('rootUrl', '')}{document.get('servicePath', '')}"
         bases = (str(document.get("baseUrl")), base, "/".join(url.split("/")[:3]))
         base = next(base for base in bases if base.startswith(("https://", "http://")))
@@ -472,7 +464,7 @@ class Asking:
         """The names of the zone's TPUs, from all API versions; None if they cannot be listed."""
         found: set[str] | None = None
         for _, url in urls:
-            answer = ask(url.rpartition("/")[0], self.token, self.deadline)
+            answer = ask(url.rpartition("/")[0], self.token, self.attempt.deadline)
             nodes = (answer.json or {}).get("nodes", [])
             if answer.status == 200 and isinstance(nodes, list):
                 found = found or set()
@@ -486,22 +478,19 @@ _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
 
 
 def look_up(
-    name: str,
+    attempt: Attempt,
     *,
     zone: str | None = None,
     project: str | None = None,
-    timeout: float,
-    tried: list[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Node:
     """Gets a TPU's description from the Cloud TPU API.
 
     Args:
-        name: Its name, or the full one, `projects/P/locations/Z/nodes/N`.
+        attempt: The attempt to connect to it, which has the time limit and records requests and
+            answers. The TPU is a name, or the full one, `projects/P/locations/Z/nodes/N`.
         zone: Its zone; by default from the environment or the metadata server.
         project: Its project; by default from the same.
-        timeout: Seconds in total.
-        tried: Requests and answers are appended to it.
         environment: Environment variables; by default the process's own.
 
     Returns:
@@ -510,9 +499,8 @@ def look_up(
     Raises:
         ConnectError: There is no TPU of this name, or the API cannot be reached.
     """
-    tried = [] if tried is None else tried
-    environment = os.environ if environment is None else environment
-    asking = Asking(Deadline(timeout), tried, environment)
+    asking = Asking(attempt, os.environ if environment is None else environment)
+    name = attempt.tpu
     if full := _FULL_NAME.fullmatch(name.strip()):
         project, zone, name = full.groups()
     if not _NAME.fullmatch(name) or _ADDRESS.fullmatch(name):
@@ -520,14 +508,14 @@ def look_up(
         fix = "Give a TPU's name, local, or an address: %tpu_connect grpc://HOST:8470."
         if _ADDRESS.fullmatch(name):
             fix = f"Write an address with grpc:// before it: %tpu_connect grpc://{shown}."
-        raise ConnectError(f"{shown!r} is not the name of a TPU.", fix=fix, tried=tried)
+        raise attempt.error(f"{shown!r} is not the name of a TPU.", fix)
     node = Node(name, asking.location("zone", zone), asking.location("project", project), "v2")
     urls = asking.urls(node)
     for version, url in urls:
-        answer = ask(url, asking.token, asking.deadline)
-        tried.append(f"{answer.host}, {version}: {answer}")
+        answer = ask(url, asking.token, attempt.deadline)
+        attempt.note(f"{answer.host}, {version}: {answer}")
         if answer.status == 200 and answer.json is not None:
             return described(dataclasses.replace(node, api=version), answer.json)
         if answer.status != 404 or answer.is_disabled:
-            raise explain_refusal(answer, node, tried)
-    raise not_found(node, asking.names(urls), tried)
+            raise explain_refusal(answer, node, attempt)
+    raise not_found(node, asking.names(urls), attempt)
