@@ -201,110 +201,94 @@ GOOD: list[tuple[dict[str, Any], bool]] = [
     (of(tensorflow_tpu="2.20.0", keras="3.12.0"), True),
     (of(tensorflow="2.20.0", tensorflow_tpu="2.20.0"), True),
     (of(tensorflow="2.18.1", keras="3.10.0"), False),
-    ({**of(tensorflow="2.21.0", keras="3.15.0"), "pythons": ("3.10", "3.13")}, False),
+    ({**of(tensorflow="2.21.0", keras="3.15.0"), "pythons": PYTHONS}, False),
     ({**of(tensorflow="2.21.0"), "imported": "2.21.0", "jax": ("tpu",)}, False),
     ({**of(tensorflow="2.21.0", keras="3.5.0", tf_keras="2.21.0"), "keras": "tf_keras"}, False),
     ({**of(tensorflow="unknown version"), "imported": "2.19.0"}, False),
 ]
-GOOD[4][0]["pythons"] = ("3.10", "3.11", "3.12", "3.13")
 
-BAD: list[tuple[dict[str, Any], bool, bool, str, str]] = [
-    (of(), False, True, "not installed", 'pip install "tpunb[cpu]"'),
-    (of(), True, True, "not installed", 'pip install "tpunb[tpu]"'),
-    (of("3.14.0"), False, True, "no wheel for Python 3.14.0", "python3.13 -m venv .venv"),
-    (
+
+def bad(
+    software: dict[str, Any],
+    message: str,
+    command: str = "",
+    *,
+    local_tpu: bool = False,
+    stops: bool = True,
+) -> Any:
+    return pytest.param(software, message, command, local_tpu, stops, id=message)
+
+
+BAD = [
+    bad(of(), "not installed", 'pip install "tpunb[cpu]"'),
+    bad(of(), "not installed", 'pip install "tpunb[tpu]"', local_tpu=True),
+    bad(of("3.14.0"), "no wheel for Python 3.14.0", "python3.13 -m venv .venv"),
+    bad(
         of(tensorflow="2.20.0", tensorflow_tpu="2.19.0"),
-        True,
-        True,
         "Several TensorFlows",
         "tensorflow-tpu==2.19.0",
+        local_tpu=True,
     ),
-    (
+    bad(
         of(tensorflow="2.20.0", tensorflow_cpu="2.21.0"),
-        False,
-        True,
         "Several TensorFlows",
         "uninstall -y tensorflow-cpu",
     ),
-    (
+    bad(
         of(tensorflow_cpu="2.21.0"),
-        True,
-        True,
         "no support for TPUs",
         'pip uninstall -y tensorflow-cpu && pip install "tpunb[tpu]"',
+        local_tpu=True,
     ),
-    (
+    bad(
         {**of(tensorflow="2.18.0"), "libtpu": "/lib/libtpu.so"},
-        True,
-        False,
         "unless it came with this machine",
         "tpunb[tpu]",
+        local_tpu=True,
+        stops=False,
     ),
-    (
+    bad(
         {**of(tensorflow_tpu="2.20.0"), "needs": ("it wants libtpu",)},
-        True,
-        True,
         "it wants libtpu.",
         "tensorflow-tpu==2.20.0",
+        local_tpu=True,
     ),
-    (
-        of(tensorflow_cpu="2.17.1"),
-        False,
-        True,
-        "too old",
-        'pip install "tensorflow-cpu>=2.18,<2.22"',
-    ),
-    (
+    bad(of(tensorflow_cpu="2.17.1"), "too old", 'pip install "tensorflow-cpu>=2.18,<2.22"'),
+    bad(
         {**of("3.14.0", tensorflow="2.21.0"), "pythons": ("3.10", "3.13")},
-        False,
-        False,
         "Python 3.10 to 3.13",
-        "",
+        stops=False,
     ),
-    (
+    bad(
         of(tensorflow="2.21.0", keras="3.9.2"),
-        False,
-        False,
         "wrong loss",
         'pip install "keras>=3.10"',
+        stops=False,
     ),
-    (
+    bad(
         of(tensorflow="2.21.0", tf_keras="2.19.0"),
-        False,
-        False,
         "made for TensorFlow 2.19",
         'pip install --no-deps "tf_keras==2.21.*"',
+        stops=False,
     ),
-    (
+    bad(
         {**of(tensorflow="2.21.0", tf_keras="2.19.0"), "keras": "tf_keras"},
-        False,
-        True,
         "made for TensorFlow 2.19",
         "2.21",
     ),
-    (
+    bad(
         {**of(tensorflow="2.21.0"), "keras": "tf_keras"},
-        False,
-        True,
         "tf_keras is not installed",
         'pip install --no-deps "tf_keras==2.21.*"',
     ),
-    (
+    bad(
         {**of(tensorflow="2.21.0", keras="3.15.0"), "backend": "jax"},
-        False,
-        False,
         "KERAS_BACKEND=jax",
-        "",
+        stops=False,
     ),
-    (
-        {**of(tensorflow="2.20.0"), "imported": "2.19.0"},
-        False,
-        True,
-        "has imported TensorFlow 2.19.0",
-        "",
-    ),
-    ({**of(tensorflow_tpu="2.20.0"), "jax": ("cpu",)}, True, False, "used JAX", ""),
-    ({**of(tensorflow_tpu="2.20.0"), "jax": ("cpu", "tpu")}, True, True, "takes the TPU", ""),
+    bad({**of(tensorflow="2.20.0"), "imported": "2.19.0"}, "has imported TensorFlow 2.19.0"),
+    bad({**of(tensorflow_tpu="2.20.0"), "jax": ("cpu",)}, "used JAX", local_tpu=True, stops=False),
+    bad({**of(tensorflow_tpu="2.20.0"), "jax": ("cpu", "tpu")}, "takes the TPU", local_tpu=True),
 ]
 
 
@@ -313,11 +297,9 @@ def test_software_that_fits(software: dict[str, Any], local_tpu: bool) -> None:
     assert problems(local_tpu, **software) == []
 
 
-@pytest.mark.parametrize(
-    ("software", "local_tpu", "stops", "message", "command"), BAD, ids=[row[3] for row in BAD]
-)
+@pytest.mark.parametrize(("software", "message", "command", "local_tpu", "stops"), BAD)
 def test_software_that_does_not_fit(
-    software: dict[str, Any], local_tpu: bool, stops: bool, message: str, command: str
+    software: dict[str, Any], message: str, command: str, local_tpu: bool, stops: bool
 ) -> None:
     (found,) = problems(local_tpu, **software)
     assert message in found.message
