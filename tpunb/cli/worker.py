@@ -38,6 +38,16 @@ and be reached by ssh from the notebook's machine:
 
 exit codes: 0 stopped; 2 the port is not available
 """
+_ANNOUNCEMENT = """\
+A worker with {cores} listens on port {port}.
+
+  In the notebook:  %tpu_connect --workers {host}:{port}
+
+The port is open to the network, on all interfaces, without a password: whoever reaches
+it can run TensorFlow as you, and read and write your files with it. Restrict it, unless
+you trust the network; `tpunb worker --help` says how.
+
+Ctrl-C stops it."""
 
 
 def add_to(commands: Any) -> None:
@@ -68,18 +78,10 @@ def add_to(commands: Any) -> None:
 
 
 def _worker(args: argparse.Namespace) -> None:
-    host = socket.gethostname()
     many = "1 virtual TPU core" if args.cores == 1 else f"{args.cores} virtual TPU cores"
 
     def announce(port: int) -> None:
-        text = (
-            f"A worker with {many} listens on port {port}.\n\n"
-            f"  In the notebook:  %tpu_connect --workers {host}:{port}\n\n"
-            "The port is open to the network, on all interfaces, without a password: whoever "
-            "reaches\nit can run TensorFlow as you, and read and write your files with it. "
-            "Restrict it, unless\nyou trust the network; `tpunb worker --help` says how.\n\n"
-            "Ctrl-C stops it."
-        )
+        text = _ANNOUNCEMENT.format(cores=many, host=socket.gethostname(), port=port)
         try:
             print(text, flush=True)
         except OutputError as error:

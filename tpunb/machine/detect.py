@@ -296,7 +296,7 @@ class Search:
                 "TPU_NAME is local, but nothing else says that this machine has a TPU.",
                 "Unset TPU_NAME to simulate a TPU, or run this on the TPU's own machine.",
             )
-        if self.without_library and local_tpu:
+        if self.without_library and local_tpu and not self.lacks_devices:
             yield Problem(
                 "TPU_LOAD_LIBRARY",
                 "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU.",
