@@ -19,7 +19,7 @@ from support.recorded_errors import NO_TPU_IN_COLAB, ORDINARY, RECORDED, number
 
 import tpunb
 from tpunb import cli
-from tpunb.cli.errors import errors_page
+from tpunb.cli.explain import errors_page
 from tpunb.errors.catalogue import CHAPTERS, ENTRIES, Clue, Explanation, link
 from tpunb.errors.explain import explain
 

@@ -7,13 +7,13 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from tpunb.cli import compiler, doctor, errors, kernel, run, topology, verify, worker
+from tpunb.cli import compiler, doctor, explain, kernel, run, topology, verify, worker
 from tpunb.cli.command import Failed, Interrupted, OutputError, ReaderGone, safe_streams
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
 _READER_GONE = 141  # 128 + SIGPIPE, as shells have it
-_COMMANDS = (run, kernel, topology, worker, compiler, doctor, verify, errors)
+_COMMANDS = (run, kernel, topology, worker, compiler, doctor, verify, explain)
 _EPILOG = """\
 examples:
   tpunb run notebook.ipynb --tpu v3-8    execute a notebook on a virtual TPU
