@@ -53,13 +53,11 @@ class _Handler(Handler):
         if owner.mode == "hangs":
             owner.stopped.wait()
         elif owner.mode == "trickles":
-            self._trickle()
+            self.trickle()
         elif owner.mode == "no json":
-            self._send(200, "<html>Please log in</html>")
+            self.send(200, "<html>Please log in</html>")
         elif owner.mode == "redirects":
-            self.send_response(302)
-            self.send_header("Location", "http://127.0.0.1:9/")
-            self.end_headers()
+            self.send(302, "", {"Location": "http://127.0.0.1:9/"})
         elif owner.error is not None:
             self._fail(*owner.error)
         else:
@@ -72,15 +70,15 @@ class _Handler(Handler):
             if owner.document is None:
                 self._fail(404, "NOT_FOUND", "no such document")
             else:
-                self._send(200, json.dumps(owner.document))
+                self.send(200, json.dumps(owner.document))
             return
         version, _, rest = path.partition("/")
         if version not in owner.apis:
             self._fail(404, "NOT_FOUND", "not found in this version")
         elif rest == PARENT:
-            self._send(200, json.dumps({"nodes": list(owner.nodes.values())}))
+            self.send(200, json.dumps({"nodes": list(owner.nodes.values())}))
         elif rest.startswith(f"{PARENT}/") and (name := rest.rpartition("/")[2]) in owner.nodes:
-            self._send(200, json.dumps(owner.nodes[name]))
+            self.send(200, json.dumps(owner.nodes[name]))
         else:
             self._fail(404, "NOT_FOUND", f"Resource '{rest}' was not found")
 
@@ -88,21 +86,7 @@ class _Handler(Handler):
         error: dict[str, Any] = {"code": status, "status": code, "message": message}
         if code == "SERVICE_DISABLED":
             error |= {"status": "PERMISSION_DENIED", "details": [{"reason": code}]}
-        self._send(status, json.dumps({"error": error}))
-
-    def _send(self, status: int, text: str) -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _trickle(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "1000000")
-        self.end_headers()
-        while not self.server.owner.stopped.wait(0.1):
-            self.wfile.write(b" ")
+        self.send(status, json.dumps({"error": error}))
 
 
 class CloudAPI(HTTPCounterpart):

@@ -28,6 +28,7 @@ captive portal; with 302; it answers after `delay`; it sends a byte every tenth 
 
 TOKEN = "ya29.c.b0AaekmTestTokenThatMustNeverBeShown1234567890"
 _PREFIX = "/computeMetadata/v1/"
+_GOOGLE = {"Metadata-Flavor": "Google"}
 
 
 def tpu_vm(
@@ -70,13 +71,13 @@ class _Handler(Handler):
         if owner.mode == "hangs":
             owner.stopped.wait()
         elif owner.mode == "portal":
-            self._send(200, "<html>Please accept our terms</html>", google=False)
+            self.send(200, "<html>Please accept our terms</html>")
         elif owner.mode == "redirects":
-            self._send(302, "", location="http://127.0.0.1:9/login")
+            self.send(302, "", {**_GOOGLE, "Location": "http://127.0.0.1:9/login"})
         elif owner.mode == "broken":
-            self._send(500, "internal error")
+            self.send(500, "internal error", _GOOGLE)
         elif owner.mode == "trickles":
-            self._trickle()
+            self.trickle(_GOOGLE)
         else:
             if owner.mode == "slow":
                 owner.stopped.wait(owner.delay)
@@ -86,33 +87,11 @@ class _Handler(Handler):
     def _answer(self) -> None:
         value = self.server.owner.values.get(self.path.removeprefix(_PREFIX))
         if self.headers.get("Metadata-Flavor") != "Google":
-            self._send(403, "Missing Metadata-Flavor:Google header.")
+            self.send(403, "Missing Metadata-Flavor:Google header.", _GOOGLE)
         elif value is None or not self.path.startswith(_PREFIX):
-            self._send(404, "not found")
+            self.send(404, "not found", _GOOGLE)
         else:
-            self._send(200, value)
-
-    def _send(self, status: int, text: str, *, google: bool = True, location: str = "") -> None:
-        body = text.encode()
-        self.send_response(status)
-        if google:
-            self.send_header("Metadata-Flavor", "Google")
-        if location:
-            self.send_header("Location", location)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _trickle(self) -> None:
-        self.send_response(200)
-        self.send_header("Metadata-Flavor", "Google")
-        self.send_header("Content-Length", "1000000")
-        self.end_headers()
-        while not self.server.owner.stopped.wait(0.1):
-            try:
-                self.wfile.write(b"x")
-            except OSError:
-                return
+            self.send(200, value, _GOOGLE)
 
 
 class MetadataServer(HTTPCounterpart):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,25 @@ class Handler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         with contextlib.suppress(ConnectionError, TimeoutError):  # of those who wait no longer
             super().handle()
+
+    def send(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        """Sends a whole answer."""
+        body = text.encode()
+        self._begin(status, len(body), headers)
+        self.wfile.write(body)
+
+    def trickle(self, headers: Mapping[str, str] | None = None) -> None:
+        """Sends a byte every tenth of a second."""
+        self._begin(200, 1_000_000, headers)
+        while not self.server.owner.stopped.wait(0.1):
+            self.wfile.write(b" ")
+
+    def _begin(self, status: int, length: int, headers: Mapping[str, str] | None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
 
     def log_message(self, *args: object) -> None:
         """Says nothing on the terminal."""
