@@ -18,9 +18,8 @@ from support.shell import Notebook
 import tpunb
 from tpunb import cli
 from tpunb.connection import connection
-from tpunb.machine import chips, software
+from tpunb.machine import SHOWN, chips, software
 from tpunb.machine import metadata_server as metadata
-from tpunb.machine.variables import SHOWN
 
 SECRETS = {
     "GOOGLE_API_KEY": "AIzaSyD-planted1234567890abcdefghijklmn",

@@ -7,12 +7,39 @@ import os
 import platform
 from collections.abc import Mapping
 
+from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.machine.detect import Search, find_tpu
 from tpunb.machine.problems import Problem
 from tpunb.machine.processes_using_tpu import Holding, find_holders
 from tpunb.machine.resources import Memory, measure
 from tpunb.machine.software import Software, find_software
-from tpunb.machine.variables import shown_variables
+
+# fmt: off
+SHOWN = (
+    "TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPUNB_WIDGETS", "TPUNB_LOG",
+    # Which TPU: TensorFlow's own resolver
+    "TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_API_DISCOVERY_URL",
+    "GCE_METADATA_HOST", "GCE_METADATA_IP",
+    # The platforms
+    "COLAB_RELEASE_TAG", "COLAB_BACKEND_VERSION", "COLAB_TPU_1VM", "COLAB_TPU_ADDR", "COLAB_GPU",
+    "KAGGLE_KERNEL_RUN_TYPE", "KUBERNETES_SERVICE_HOST",
+    # The slice, and what of it a process takes: libtpu
+    "TPU_ACCELERATOR_TYPE", "TPU_TOPOLOGY", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES",
+    "TPU_HOST_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_PROCESS_BOUNDS",
+    "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_ADDRESSES", "TPU_PROCESS_PORT",
+    "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_SKIP_MDS_QUERY", "TPU_LOAD_LIBRARY",
+    "TPU_LIBRARY_PATH", "ALLOW_MULTIPLE_LIBTPU_LOAD", "LIBTPU_INIT_ARGS", "XRT_TPU_CONFIG",
+    "PJRT_DEVICE", "JAX_PLATFORMS",
+    # TensorFlow, XLA and Keras
+    "KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS",
+    "TF_XLA_FLAGS", "XLA_FLAGS", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH",
+    "NEXT_PLUGGABLE_DEVICE_USE_C_API",
+    # gRPC goes through a proxy that these name
+    "grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy",
+)
+# fmt: on
+"""Environment variables that matter; others are never shown, not even by name."""
+_LONGEST = 200  # characters of a variable's value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +91,8 @@ def look(environment: Mapping[str, str] | None = None) -> Machine:
         environment: Environment variables; by default the process's own.
     """
     environment = os.environ if environment is None else environment
+    secrets = secrets_in(environment)
+    shown = {name: mask(environment[name], secrets) for name in SHOWN if environment.get(name)}
     search = find_tpu(environment)
     devices = (*search.chips.files, *search.chips.unknown)
     return Machine(
@@ -71,6 +100,9 @@ def look(environment: Mapping[str, str] | None = None) -> Machine:
         search=search,
         software=find_software(environment),
         holding=find_holders(devices, environment),
-        variables=shown_variables(environment),
+        variables={
+            name: value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
+            for name, value in shown.items()
+        },
         memory=measure(),
     )

@@ -52,23 +52,17 @@ def version_of(device: str) -> str | None:
     return found[1] if found else None
 
 
-def serve(
-    cores: int, port: int, *, ready: Callable[[int], None], with_parent: bool = False
-) -> None:
+def serve(cores: int, port: int, *, ready: Callable[[int], None]) -> None:
     """Runs a worker until a signal stops it; then the process has to exit.
 
     Args:
         cores: How many virtual cores it has.
         port: The port to listen on; 0 for a free one.
         ready: Called with the port once the worker answers.
-        with_parent: Whether the process exits when standard input closes or its parent
-            process ends.
 
     Raises:
         WorkerError: The port cannot be had.
     """
-    if with_parent:
-        threading.Thread(target=_end_with, args=(os.getppid(),), name="tpunb", daemon=True).start()
     # Not an event, whose lock the interrupted code may hold.
     received: list[int] = []
 
@@ -145,7 +139,8 @@ def _serve_parent(cores: int, output: int | None = None) -> None:
         if output is not None:
             os.dup2(output, sys.stdout.fileno())
 
-    serve(cores, 0, ready=report, with_parent=True)
+    threading.Thread(target=_end_with, args=(os.getppid(),), name="tpunb", daemon=True).start()
+    serve(cores, 0, ready=report)
     os._exit(0)  # TensorFlow's server cannot be stopped
 
 
