@@ -14,7 +14,7 @@ from support.strategies import of_two_cores, strategy_of
 from tpunb.compiler import libtpu
 from tpunb.compiler.batches import LargestBatch, largest_batch
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.libtpu import Compiled, Refused
+from tpunb.compiler.libtpu import Compiled, Prepared, Refused
 from tpunb.compiler.program import CompileError
 
 pytestmark = pytest.mark.usefixtures("libtpu")
@@ -110,8 +110,8 @@ class Block(keras.layers.Layer):
 def test_a_models_blocks_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     sines: list[int] = []
 
-    def ask(module: bytes, *_: Any, **__: Any) -> Compiled | Refused:
-        sines.append(module.count(b"sine"))
+    def ask(prepared: Prepared, *_: Any, **__: Any) -> Compiled | Refused:
+        sines.append(prepared.module.count(b"sine"))
         if sines[-1] > sines[0]:
             return FITTING
         return REFUSED

@@ -19,7 +19,7 @@ from tpunb._util import child_process
 from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
-from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Refused
+from tpunb.compiler.libtpu import Compiled, Prepared, Refused
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import target
 
@@ -30,9 +30,17 @@ TINY = (Path(__file__).parent / "tiny.hlo.pb").read_bytes()
 a million numbers, over which the compiler sits for a minute."""
 
 
-def asked(tpu: str = "v5e-8", **options: Any) -> Compiled | Refused:
-    settings = {"effort": LOW_EFFORT, "deadline": Deadline(PATIENCE), **options}
-    return libtpu.ask(TINY, target(tpu, None), **settings)
+def asked(
+    tpu: str = "v5e-8", module: bytes = TINY, deadline: Deadline | None = None
+) -> Compiled | Refused:
+    nowhere: Any = None  # where it comes from is not asked
+    return libtpu.ask(
+        Prepared(nowhere, module=module),
+        target(tpu, None),
+        deadline=deadline or Deadline(PATIENCE),
+        low_effort=True,
+        text=False,
+    )
 
 
 @pytest.fixture
@@ -48,16 +56,13 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildProcess]:
     "tpu", ["v2-8", "v3-8", "v3-32", "v4-8", "v5e-1", "v5e-4", "v5e-256", "v5p-8", "v6e-8"]
 )
 def test_every_family_is_known(tpu: str) -> None:
-    found = asked(tpu, text=False)
+    found = asked(tpu)
     assert isinstance(found, Compiled)
     assert found.peak > 2 * 64 * 64 * 4
 
 
 def test_what_is_no_program_is_refused_and_harms_nobody() -> None:
-    with_garbage = libtpu.ask(
-        b"no module", target("v5e-8", None), effort="", deadline=Deadline(PATIENCE)
-    )
-    assert isinstance(with_garbage, Refused)
+    assert isinstance(asked(module=b"no module"), Refused)
     assert isinstance(asked(), Compiled)
 
 
@@ -129,7 +134,8 @@ from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.topologies import target
 for module in [Path(path).read_bytes() for path in sys.argv[1:]]:
-    found = libtpu.ask(module, target("v5e-8", None), effort="", deadline=Deadline(600))
+    prepared, eight = libtpu.Prepared(None, module=module), target("v5e-8", None)
+    found = libtpu.ask(prepared, eight, deadline=Deadline(600), low_effort=False, text=True)
     print(libtpu._child()._process.pid, type(found).__name__, flush=True)
 time.sleep(600)
 """

@@ -12,7 +12,7 @@ from support.shell import Notebook
 
 from tpunb._util.child_process import ChildLostError
 from tpunb.compiler import libtpu
-from tpunb.compiler.libtpu import Compiled, Refused
+from tpunb.compiler.libtpu import Compiled, Prepared, Refused
 from tpunb.compiler.program import CompilerUnavailableError, TpuProgram, TpuPrograms
 from tpunb.training.stop_button import Stopped
 
@@ -43,8 +43,8 @@ class FakeLibtpu:
         self.answer: Callable[[Any], Compiled | Refused] = lambda _: compiled(GIB)
         self.asked: list[str] = []
 
-    def ask(self, module: bytes, target: Any, **_: Any) -> Compiled | Refused:
-        assert module
+    def ask(self, prepared: Prepared, target: Any, **_: Any) -> Compiled | Refused:
+        assert prepared.module
         self.asked.append(target.tpu.name)
         return self.answer(target)
 

@@ -13,7 +13,7 @@ from tpunb.compiler.prepare import prepare
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, merged
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, program_for, told
-from tpunb.errors.code_problems import Choose, Problem
+from tpunb.errors.code_problems import Choose
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.check import CheckReport, examined
 from tpunb.virtual.keras_internals import chooser
@@ -89,13 +89,10 @@ def with_verdict(
     except (CompilerUnavailableError, CompileError) as error:
         return dataclasses.replace(found, compiler=_not_asked(error.message))
     if program.unknown:
-        found = dataclasses.replace(found, compiler=_not_asked(program.unknown))
-        if not program.crashed:
-            return found
         # It most likely crashed on these.
-        warnings = [one for one in found.warnings if one.code not in _FRAGILE]
-        fragile = [one for one in found.warnings if one.code in _FRAGILE]
-        return _ordered(found, [*found.errors, *fragile], warnings)
+        fragile = [one for one in found.warnings if one.code in _FRAGILE and program.crashed]
+        warnings = tuple(one for one in found.warnings if one not in fragile)
+        return CheckReport((*found.errors, *fragile), warnings, _not_asked(program.unknown))
     kept = [one for one in found.errors if one.code not in _BETTER_KNOWN]
     known = {(one.code, one.line) for one in kept}
     # Of a refusal the rule may know the better place.
@@ -106,22 +103,10 @@ def with_verdict(
         if (one.code, one.line) not in known
     ]
     refused = any(one.code in _FRAGILE for one in added)
-    warnings = [one for one in found.warnings if not (refused and one.code in _FRAGILE)]
-    found = dataclasses.replace(found, compiler=f"The TPU's own compiler: {program.headline}")
-    return _ordered(found, [*kept, *added], warnings)
+    warnings = tuple(one for one in found.warnings if not (refused and one.code in _FRAGILE))
+    said = f"The TPU's own compiler: {program.headline}"
+    return CheckReport((*kept, *added), warnings, said)
 
 
 def _not_asked(reason: str) -> str:
     return f"The TPU's own compiler was not asked, or gave no answer: {reason}"
-
-
-def _ordered(
-    found: CheckReport, errors: Sequence[Problem], warnings: Sequence[Problem]
-) -> CheckReport:
-    """A report with other findings, in the order of the lines."""
-    errors, warnings = sorted(errors, key=_order), sorted(warnings, key=_order)
-    return dataclasses.replace(found, errors=tuple(errors), warnings=tuple(warnings))
-
-
-def _order(problem: Problem) -> tuple[str, float]:
-    return problem.file, float("inf") if problem.line is None else problem.line

@@ -30,7 +30,7 @@ from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.machine import resources
 
-LOW_EFFORT = "EFFORT_O0"
+_LOW_EFFORT = "EFFORT_O0"
 """libtpu's name of a compilation that takes a tenth of the time: the verdict is the same, the
 peak of memory within some percent, and its cycles say nothing."""
 
@@ -234,37 +234,30 @@ def start() -> None:
 
 @timed("compiler", "compile with libtpu")
 def ask(
-    module: bytes,
-    target: Target,
-    *,
-    effort: str,
-    deadline: Deadline,
-    text: bool = True,
-    jax: bool = False,
+    prepared: Prepared, target: Target, *, deadline: Deadline, low_effort: bool, text: bool
 ) -> Compiled | Refused:
-    """Compiles a module.
+    """Compiles a function.
 
     Args:
-        module: A serialized `HloModuleProto`, or what `read_exported` has made.
+        prepared: The function; one of JAX is partitioned over all cores.
         target: What to compile for.
-        effort: `LOW_EFFORT`, or an empty string for all of it.
         deadline: When the answer has to be there.
+        low_effort: Whether the figures may differ by some percent, in a tenth of the time.
         text: Whether the program is wanted.
-        jax: Whether it is a module of JAX's, partitioned over all cores.
 
     Raises:
         ChildLostError: The compiler crashed or took too long; the message is a sentence.
         CompilerUnavailableError: It cannot be started.
     """
     request = {
-        "module": module,
+        "module": prepared.module,
         "topology": target.topology,
         "chip": target.chip,
         "replicas": target.replicas,
         "partitions": target.partitions,
-        "effort": effort,
+        "effort": _LOW_EFFORT if low_effort else "",
         "text": text,
-        "jax": jax,
+        "jax": prepared.jax,
     }
     answer = _answered(request, deadline)
     if "error" in answer:
@@ -293,21 +286,20 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
     try:
         answer: Mapping[str, Any] = _child().ask(request, deadline)
     except ChildLostError as error:
-        text = f"the compiler {error}."
+        more = ""
         if error.crashed:
-            with tempfile.NamedTemporaryFile(
-                "wb", prefix="tpunb-", suffix=".hlo.pb", delete=False
-            ) as file:
+            descriptor, path = tempfile.mkstemp(prefix="tpunb-", suffix=".hlo.pb")
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(request["module"])
-            text = f"the compiler {error}; the program that it crashed on is in {file.name}."
-        if error.out_of_memory:
+            more = f"; the program that it crashed on is in {path}"
+        elif error.out_of_memory:
             total = resources.measure().total
             of = f" of this machine's {byte_count(total)}" if total else ""
-            text = (
-                f"the compiler {error}{of}. Compile for one TPU type at a time, without `speed`, "
-                "beside fewer programs, or on a machine with more memory."
+            more = (
+                f"{of}. Compile for one TPU type at a time, without `speed`, beside fewer "
+                "programs, or on a machine with more memory"
             )
-        raise ChildLostError(text, crashed=error.crashed) from None
+        raise ChildLostError(f"the compiler {error}{more}.", crashed=error.crashed) from None
     if "missing" in answer:
         raise CompilerUnavailableError(
             f"The TPU's compiler cannot be imported: {answer['missing']}.",

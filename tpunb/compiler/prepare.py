@@ -149,6 +149,13 @@ _KERNEL = re.compile(r"Grad(?=V\d|$)|Backprop\w*")
 """What an operation's gradient has in its name, beside the operation's own."""
 
 
+def _around(node: str) -> Iterator[str]:
+    """The name of a node, and those of the scopes around it, the innermost first."""
+    while node:
+        yield node
+        node = node.rpartition("/")[0]
+
+
 class GraphOrigins:
     """The places that the instructions of a traced function's program come from.
 
@@ -168,12 +175,17 @@ class GraphOrigins:
 
     def places(self, node: str) -> tuple[SourceLine, ...]:
         """The lines of the user's code that led to a node, innermost first."""
-        for candidate in self._candidates(node):
-            name = candidate
-            while name:
+        # Of a gradient first those of what it is the gradient of.
+        candidates = [self._forward.get(node, "")]
+        parts = node.split("/")
+        for place, part in enumerate(parts):
+            if part in _TAPES:
+                forward = [re.sub(r"_grad$", "", one) for one in parts[place + 1 :]]
+                candidates.append("/".join([*parts[:place], *forward]))
+        for candidate in [*candidates, node]:
+            for name in _around(candidate):
                 if self._places.knows(name) and (found := self._places.own(name)):
                     return tuple(found)
-                name = name.rpartition("/")[0]
         return tuple(self._places.own(node))
 
     def _line(self, node: str) -> SourceLine | None:
@@ -191,23 +203,8 @@ class GraphOrigins:
 
     def operation(self, node: str) -> str:
         """TensorFlow's operation of a node; empty where it is not known."""
-        name = node
-        while name:
-            if name in self.operations:
-                return self.operations[name]
-            name = name.rpartition("/")[0]
-        return ""
-
-    def _candidates(self, node: str) -> Iterator[str]:
-        """Names by which to look for a node: of a gradient first what it is the gradient of."""
-        if found := self._forward.get(node):
-            yield found
-        parts = node.split("/")
-        for place, part in enumerate(parts):
-            if part in _TAPES:
-                forward = [re.sub(r"_grad$", "", one) for one in parts[place + 1 :]]
-                yield "/".join([*parts[:place], *forward])
-        yield node
+        known = (self.operations[name] for name in _around(node) if name in self.operations)
+        return next(known, "")
 
     @functools.cached_property
     def _forward(self) -> Mapping[str, str]:

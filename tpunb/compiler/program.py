@@ -24,9 +24,6 @@ class CompilerUnavailableError(TpunbError, RuntimeError):
 class _Shown:
     """Text and HTML of one program or several."""
 
-    def _programs_shown(self) -> Sequence[TpuProgram]:
-        raise NotImplementedError
-
     def __str__(self) -> str:
         return str(self._repr_mimebundle_()["text/plain"])
 
@@ -34,7 +31,8 @@ class _Shown:
         from tpunb.display.draw.programs_html import programs_bundle
 
         del include, exclude
-        return programs_bundle(self._programs_shown())
+        programs: Any = [self] if isinstance(self, TpuProgram) else self
+        return programs_bundle(programs)
 
     def _repr_html_(self) -> str:
         return str(self._repr_mimebundle_()["text/html"])
@@ -85,9 +83,6 @@ class TpuProgram(_Shown, Program):
             "ok": self.ok,
             "examples_per_second_per_core": self.examples_per_second_per_core,
         }
-
-    def _programs_shown(self) -> Sequence[TpuProgram]:
-        return [self]
 
     def __repr__(self) -> str:
         return f"<TpuProgram {plain(self.headline)}>"
@@ -200,9 +195,6 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
         pd = importlib.import_module("pandas")
         frame = pd.DataFrame([dataclasses.asdict(row) for row in self.rows()])
         return frame.set_index("tpu")
-
-    def _programs_shown(self) -> Sequence[TpuProgram]:
-        return self
 
     def __repr__(self) -> str:
         return f"TpuPrograms({', '.join(program.tpu for program in self)})"

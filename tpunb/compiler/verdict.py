@@ -13,7 +13,7 @@ from tpunb._util.deadline import Deadline
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.hlo import parse
-from tpunb.compiler.libtpu import LOW_EFFORT, Compiled, Prepared, Refused, unmarked
+from tpunb.compiler.libtpu import Compiled, Prepared, Refused, unmarked
 from tpunb.compiler.memory import described, line_name
 from tpunb.compiler.program import TpuProgram, merged
 from tpunb.compiler.step_time import step_time
@@ -107,14 +107,14 @@ def program_for(
     available = wanted.hardware.usable_bytes
     settings.progress(f"compiling for {wanted.tpu.name}")
     try:
-        answer = _ask(prepared, wanted, settings, low=low)
+        answer = _ask(prepared, wanted, settings, low)
         needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.message)
         if low and needed and abs(needed - available) < _CLOSE * available:
             settings.progress(
                 f"compiling for {wanted.tpu.name} again, at full effort: it is close to the limit"
             )
             low = False
-            answer = _ask(prepared, wanted, settings, low=low)
+            answer = _ask(prepared, wanted, settings, low)
         if isinstance(answer, Refused):
             program = _refused(program, answer.message, prepared, wanted, settings)
         else:
@@ -126,17 +126,9 @@ def program_for(
     return dataclasses.replace(program, compile_seconds=time.monotonic() - begin)
 
 
-def _ask(
-    prepared: Prepared, wanted: Target, settings: Settings, *, low: bool
-) -> Compiled | Refused:
-    return libtpu.ask(
-        prepared.module,
-        wanted,
-        effort=LOW_EFFORT if low else "",
-        deadline=settings.deadline,
-        text=settings.details or settings.speed,
-        jax=prepared.jax,
-    )
+def _ask(prepared: Prepared, wanted: Target, settings: Settings, low: bool) -> Compiled | Refused:
+    text = settings.details or settings.speed
+    return libtpu.ask(prepared, wanted, deadline=settings.deadline, low_effort=low, text=text)
 
 
 def _accepted(
@@ -214,7 +206,7 @@ def _in_a_larger_memory(
         return None
     settings.progress("finding the tensors that take the memory")
     try:
-        answer = _ask(prepared, roomy, settings, low=True)
+        answer = _ask(prepared, roomy, settings, True)
     except ChildLostError:
         return None
     if isinstance(answer, Refused) or not answer.text:
@@ -260,16 +252,12 @@ def refusal(message: str) -> Problem:
     if known := refusal_of(message, LIBTPU):
         kind = _OF_X64.search(message)
         types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
-        reason = known.reason.format(types=types)
-        return Problem(known.code, reason, known.fix, message=message, node=node)
-    first = unmarked(message).splitlines()[0].rstrip(".") if message else "it gives no reason"
-    return Problem(
-        "compile",
-        f"The TPU's compiler refuses it: {first}.",
-        "Write it with other operations, or report it with this message.",
-        message=message,
-        node=node,
-    )
+        code, reason, fix = known.code, known.reason.format(types=types), known.fix
+    else:
+        first = unmarked(message).splitlines()[0].rstrip(".") if message else "it gives no reason"
+        code, reason = "compile", f"The TPU's compiler refuses it: {first}."
+        fix = "Write it with other operations, or report it with this message."
+    return Problem(code, reason, fix, message=message, node=node)
 
 
 TRACING = "tracing the function"

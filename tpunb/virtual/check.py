@@ -75,6 +75,10 @@ class CheckReport:
     warnings: tuple[Problem, ...] = ()
     compiler: str = dataclasses.field(default="", compare=False)
 
+    def __post_init__(self) -> None:
+        for name in ("errors", "warnings"):
+            object.__setattr__(self, name, tuple(sorted(getattr(self, name), key=_order)))
+
     @property
     def ok(self) -> bool:
         """Whether it compiles for a TPU."""
@@ -211,7 +215,7 @@ def report(
             kept[problem.shown(choose)] = None
         for problem in advice(examination):
             warnings[problem.shown(choose)] = None
-    return CheckReport(tuple(sorted(errors, key=_order)), tuple(sorted(warnings, key=_order)))
+    return CheckReport(tuple(errors), tuple(warnings))
 
 
 def _order(problem: Problem) -> tuple[str, float]:
