@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.interrupts import When
+from support.interrupts import When, press
 from support.patience import wait_until
 from support.strategies import strategy_of
 from support.tiers import THOROUGH, thorough
@@ -126,10 +126,6 @@ def at_batch(keras: Any, number: int, action: Callable[[], None]) -> Any:
             action()
 
     return keras.callbacks.LambdaCallback(on_train_batch_end=end)
-
-
-def press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize(("replicas", "size"), [(2, 1), *thorough([(2, 4), (None, 4)])])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.interrupts import press
 from support.patience import PATIENCE, calls, wait_until
 from support.shell import Notebook
 
@@ -32,10 +32,6 @@ class Destroyed:
     def __del__(self):
         self.function()
 """
-
-
-def press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def library(name: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from counterparts.children import WITHOUT_KERAS, environment
 from jupyter_client.manager import KernelManager
-from support.interrupts import When, counts
+from support.interrupts import When, counts, press
 from support.kernels import Client
 from support.shell import Notebook
 
@@ -61,10 +60,6 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], str
     return found
 
 
-def press(*_: Any) -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 def test_a_slow_cell_shows_that_it_is_running(
     book: Notebook, published: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +95,7 @@ def test_a_quick_cell_shows_nothing(book: Notebook, published: Any) -> None:
 
 def test_nobody_watches(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(frontend.VARIABLE, raising=False)
-    monkeypatch.setattr(progress._LiveLine, "_tick", press)  # nothing ticks
+    monkeypatch.setattr(progress._LiveLine, "_tick", lambda _: press())  # nothing ticks
     book.good(SHORT)
 
 

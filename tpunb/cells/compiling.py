@@ -26,7 +26,7 @@ from tpunb.virtual.keras_internals import layer_names, models_in
 from ..errors.code_problems import SourceLine
 from .capture import Captured
 from .cell_errors import line_in
-from .nests import leaves
+from .nests import leaves, parts_of
 from .settings import CompileSettings
 from .source import StepSource
 from .steps import Steps
@@ -128,7 +128,7 @@ def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:
     """The arguments, those of the batch as shapes of another size."""
 
     def resized(argument: Any) -> Any:
-        part = getattr(argument, "values", (argument,))[0]
+        part = parts_of(argument)[0]
         return tf.TensorSpec([size, *part.shape[1:]], part.dtype) if part.shape.rank else argument
 
     return [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+from support.interrupts import press
 from support.patience import PATIENCE
 
 from tpunb.training import stop_button
@@ -22,10 +22,6 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def press_and_wait(times: int = 1) -> None:
