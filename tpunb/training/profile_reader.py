@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import re
 from collections import defaultdict
@@ -160,7 +161,19 @@ def read_profile(space: Any, seconds: float) -> Profile:
     device = _device_times(cores, host)
     # The host only sends steps to a TPU: the TPU knows how long they take.
     steps, kind = (_in_sequence(device_steps), "step") if device_steps else host.steps()
-    spent = _Spent(Spans(device.busy), host.waits(), Spans(device.collectives))
+    busy = Spans(device.busy)
+    or_wait = busy | host.waits()
+    any_of_them = or_wait | Spans(device.collectives)
+
+    def divided(name: str, start: int, end: int) -> StepTimes:
+        """A time divided among the device, input wait, collectives and the host."""
+        unions = (busy, or_wait, any_of_them)
+        on_device, wait, all_three = (spans.within(start, end) for spans in unions)
+        parts = (end - start, wait - on_device, on_device, all_three - wait)
+        return StepTimes(name, *(part * _PS for part in parts))
+
+    ends = [end for span in any_of_them for end in span] or [0]
+    whole = dataclasses.replace(divided("whole", ends[0], ends[-1]), seconds=seconds)
     traced = host.tracing() * _PS
     notes = {
         _NOTE_CPU: not cores,
@@ -169,36 +182,13 @@ def read_profile(space: Any, seconds: float) -> Profile:
         _NOTE_MOST: is_cut,
     }
     return Profile(
-        spent.whole(seconds),
-        tuple(spent.step(*step) for step in steps),
+        whole,
+        tuple(divided(*step) for step in steps),
         device.listed(),
         "TPU" if cores else "CPU",
         kind,
         tuple(note for note, holds in notes.items() if holds),
     )
-
-
-class _Spent:
-    """Divides times among the device, input wait, collectives and the host."""
-
-    def __init__(self, device: Spans, waits: Spans, collectives: Spans) -> None:
-        self._device = device
-        self._or_wait = device | waits
-        self._or_collective = self._or_wait | collectives
-
-    def step(self, name: str, start: int, end: int) -> StepTimes:
-        device, wait, all_three = (
-            spans.within(start, end) for spans in (self._device, self._or_wait, self._or_collective)
-        )
-        parts = (end - start, wait - device, device, all_three - wait)
-        return StepTimes(name, *(part * _PS for part in parts))
-
-    def whole(self, seconds: float) -> StepTimes:
-        """The times of the whole recording, which took so long by the clock."""
-        starts, ends = self._or_collective.starts, self._or_collective.ends
-        first, last = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
-        found = self.step("whole", first, last)
-        return StepTimes("whole", seconds, found.input_wait, found.device, found.collectives)
 
 
 class _Host:
