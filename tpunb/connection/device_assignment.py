@@ -36,7 +36,19 @@ def device_assignment(
 
     shape = (1, 1, 1, 1) if computation_shape is None else tuple(computation_shape)
     mesh = [int(size) for size in topology.mesh_shape]
-    _check_shape(shape, mesh, name)
+    fix = (
+        f"Choose each of the four numbers between 1 and the mesh of {name}, {_times(mesh)} "
+        "(x, y, z, cores in a chip)."
+    )
+    if len(shape) != len(mesh) or not all(map(is_whole, shape)) or min(shape) < 1:
+        raise ComputationShapeError(
+            f"A computation shape is four positive whole numbers, not {reprlib.repr(list(shape))}.",
+            fix=fix,
+        )
+    if any(size > most for size, most in zip(shape, mesh, strict=True)):
+        raise ComputationShapeError(
+            f"The computation shape {_times(shape)} does not fit on {name}.", fix=fix
+        )
     fits = math.prod(most // size for size, most in zip(shape, mesh, strict=True))
     replicas = replicas or fits
     if replicas > fits:
@@ -48,23 +60,6 @@ def device_assignment(
     return tf.tpu.experimental.DeviceAssignment.build(
         topology, computation_shape=list(shape), num_replicas=replicas
     )
-
-
-def _check_shape(shape: Sequence[int], mesh: Sequence[int], name: str) -> None:
-    fix = (
-        f"Choose each of the four numbers between 1 and the mesh of {name}, {_times(mesh)} "
-        "(x, y, z, cores in a chip)."
-    )
-    whole = all(map(is_whole, shape))
-    if len(shape) != len(mesh) or not whole or min(shape) < 1:
-        raise ComputationShapeError(
-            f"A computation shape is four positive whole numbers, not {reprlib.repr(list(shape))}.",
-            fix=fix,
-        )
-    if any(size > most for size, most in zip(shape, mesh, strict=True)):
-        raise ComputationShapeError(
-            f"The computation shape {_times(shape)} does not fit on {name}.", fix=fix
-        )
 
 
 def _times(sizes: Sequence[int]) -> str:
