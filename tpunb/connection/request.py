@@ -21,40 +21,6 @@ from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strictness import Strictness
 
-
-def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
-    """The addresses of workers, without what `grpc://` adds.
-
-    Args:
-        workers: A list, or a string of addresses that commas separate.
-
-    Raises:
-        ConnectError: An address is malformed or given twice.
-    """
-    if workers is None:
-        return ()
-    from tpunb.connection.cluster.probe import Unreachable, host_and_port
-
-    if isinstance(workers, str):
-        workers = [part for part in workers.split(",") if part.strip()]
-    if not isinstance(workers, Iterable) or not all(isinstance(one, str) for one in workers):
-        raise ConnectError(
-            f"Workers are addresses such as 'host:8470', not {reprlib.repr(workers)}.",
-            fix="Give a list of them.",
-        )
-    addresses = tuple(one.strip().removeprefix("grpc://").strip("/") for one in workers)
-    try:
-        read = [host_and_port(address) for address in addresses]
-    except Unreachable as error:
-        raise ConnectError(f"{error}.", fix="Write workers as host:port.") from None
-    twice = {address for address, pair in zip(addresses, read, strict=True) if read.count(pair) > 1}
-    if twice:
-        raise ConnectError(
-            f"{mask(min(twice))} is given twice.", fix="Give another worker for each host."
-        )
-    return addresses
-
-
 _DAY = 24 * 60 * 60
 _MOST_WORKERS = 64
 _WIDTH = 88
@@ -305,6 +271,39 @@ def takes(
         return function
 
     return decorate
+
+
+def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The addresses of workers, without what `grpc://` adds.
+
+    Args:
+        workers: A list, or a string of addresses that commas separate.
+
+    Raises:
+        ConnectError: An address is malformed or given twice.
+    """
+    if workers is None:
+        return ()
+    from tpunb.connection.cluster.probe import Unreachable, host_and_port
+
+    if isinstance(workers, str):
+        workers = [part for part in workers.split(",") if part.strip()]
+    if not isinstance(workers, Iterable) or not all(isinstance(one, str) for one in workers):
+        raise ConnectError(
+            f"Workers are addresses such as 'host:8470', not {reprlib.repr(workers)}.",
+            fix="Give a list of them.",
+        )
+    addresses = tuple(one.strip().removeprefix("grpc://").strip("/") for one in workers)
+    try:
+        read = [host_and_port(address) for address in addresses]
+    except Unreachable as error:
+        raise ConnectError(f"{error}.", fix="Write workers as host:port.") from None
+    twice = {address for address, pair in zip(addresses, read, strict=True) if read.count(pair) > 1}
+    if twice:
+        raise ConnectError(
+            f"{mask(min(twice))} is given twice.", fix="Give another worker for each host."
+        )
+    return addresses
 
 
 def _started(local_workers: int | bool) -> int | None:
