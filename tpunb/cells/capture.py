@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..errors import CellError, nearest
+from ..errors import CellError, did_you_mean
 from .code_names import globals_read
 from .guards import PLAIN
 from .names import bound_in
@@ -291,8 +291,7 @@ def _undefined(
         hint = ""
     shown = [word for word in namespace if not word.startswith("_")]
     known = {*shown, *cell.names.assigned, *PROVIDED} - {name}
-    near = nearest(name, sorted(known))
-    meant = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
+    meant = did_you_mean(name, sorted(known))
     return CellNameError(message, fix=" ".join(filter(None, (hint, meant))))
 
 

@@ -36,21 +36,7 @@ _MUCH = 0.1
 
 @giving_back()
 def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPrograms:
-    """Compiles a step of a cell with the TPU's own compiler; no TPU is needed.
-
-    Args:
-        steps: The cell, and its data, of which the first batch is read.
-        settings: How.
-
-    Returns:
-        The program; for several types a table of programs.
-
-    Raises:
-        CompilerUnavailableError: The compiler is not installed, or not for this machine.
-        CompileError: The TPU type is not known.
-        CheckError: The strategy is not a virtual TPU's.
-        Exception: What the cell raises when it is traced.
-    """
+    """Compiles a step of a cell, whose data's first batch is read: see `CellRunner.compile`."""
     strategy = steps.programs.strategy
     libtpu.start()
     refuse_other_strategies(strategy)

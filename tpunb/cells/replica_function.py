@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..errors import CellError, nearest
+from ..errors import CellError, did_you_mean
 from .code_names import function_of
 from .names import Names, bound_in
 from .settings import RunSettings
@@ -209,11 +209,9 @@ class FunctionSource(StepSource):
         returned = result if isinstance(result, Mapping) else {}
         for name in self.results:
             if name not in returned:
-                near = nearest(name, [key for key in returned if isinstance(key, str)])
-                meant = " or ".join(f"`{word}`" for word in near)
                 raise CellError(
                     f"The function returns no `{name}`.",
-                    fix=f"Did you mean {meant}?" if near else "Return a dict that has it.",
+                    fix=did_you_mean(name, returned, "Return a dict that has it."),
                 )
         return {name: returned[name] for name in self.results}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpunb._util.integers import is_whole
 
-from ..errors import CellError, nearest
+from ..errors import CellError, did_you_mean
 
 if TYPE_CHECKING:
     from .batches import Batches
@@ -150,10 +150,9 @@ def checked_outputs(cell: StepSource, settings: RunSettings) -> OutputOptions:
             raise CellError(
                 "The cell's last line is not an expression.", fix="Name what to combine."
             )
-        near = " or ".join(f"`{word}`" for word in nearest(name, cell.names.assigned))
         raise CellError(
             f"The cell does not assign `{name}`.",
-            fix=f"Did you mean {near}?" if near else "Name one that it assigns.",
+            fix=did_you_mean(name, cell.names.assigned, "Name one that it assigns."),
         )
     for name, operation in options.reduce:
         if operation not in _REDUCTIONS:

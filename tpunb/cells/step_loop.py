@@ -17,7 +17,7 @@ import tensorflow as tf
 from tpunb.training.history import History
 from tpunb.training.metrics import mean_of
 
-from ..errors import CellError, nearest
+from ..errors import CellError, did_you_mean
 from .capture import Captured
 from .cell_errors import replicas_text
 from .nests import leaves, parts_of
@@ -263,11 +263,9 @@ def plotted_slot(record: OutputRecord, name: str) -> int:
     if type(found) is Slot:
         return found.index
     if found is None:
-        near = nearest(name, [word for word in record.nests if word])
-        fix = f"Did you mean {' or '.join(f'`{word}`' for word in near)}?" if near else ""
         raise CellError(
             f"`{name}` cannot be plotted: the cell does not assign it in every step.",
-            fix=fix or "Name a number that each step assigns.",
+            fix=did_you_mean(name, record.nests, "Name a number that each step assigns."),
         )
     raise CellError(f"`{name}` cannot be plotted: it is not one number.", fix="Plot its parts.")
 

@@ -13,6 +13,7 @@ from tpunb.errors.base import (
     TpuWarning,
     VirtualDevicesError,
     WorkerError,
+    did_you_mean,
     nearest,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "TpunbError",
     "VirtualDevicesError",
     "WorkerError",
+    "did_you_mean",
     "nearest",
 ]

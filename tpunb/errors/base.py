@@ -98,3 +98,10 @@ def hint(fix: str) -> str:
 def nearest(word: str, choices: Iterable[str], *, most: int = 3) -> list[str]:
     """The choices that look most like a word, the likeliest first."""
     return difflib.get_close_matches(word, list(choices), n=most, cutoff=0.5)
+
+
+def did_you_mean(word: str, choices: Iterable[object], otherwise: str = "") -> str:
+    """A fix that names the choices which look like a word; `otherwise` where none does."""
+    names = [choice for choice in choices if isinstance(choice, str)]
+    near = " or ".join(f"`{name}`" for name in nearest(word, names))
+    return f"Did you mean {near}?" if near else otherwise
