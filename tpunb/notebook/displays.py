@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,17 +20,17 @@ Forms = Bundle | tuple[Bundle, Bundle]
 """Forms by MIME type, alone or with their metadata."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Described:
     """Shows a description.
 
-    Args:
+    Attributes:
         description: One of those in `tpunb.display.describe`.
         connection: The connection that it is of, if any.
     """
 
-    def __init__(self, description: Any, connection: Connection | None = None) -> None:
-        self.description = description
-        self.connection = connection
+    description: Any
+    connection: Connection | None = None
 
     def __repr__(self) -> str:
         return str(_static(self.description)["text/plain"])
@@ -37,24 +38,6 @@ class Described:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         del include, exclude
         return _static(self.description)
-
-
-class Introduction:
-    """Introduces a connection in a line: the kind of TPU comes first."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def __repr__(self) -> str:
-        from tpunb.display.draw.connection_text import introduction_text
-
-        return introduction_text(self._connection)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        from tpunb.display.draw.connection_text import introduction_html
-
-        del include, exclude
-        return {"text/plain": repr(self), "text/html": introduction_html(self._connection)}
 
 
 def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
@@ -86,37 +69,33 @@ def show(value: Any) -> LiveWidget | None:
         Where widgets cannot run, the static form is shown at once. None for a model,
         whose layers fold without one.
     """
-    from tpunb.connection.connection import latest_connection
-    from tpunb.display.describe.model_description import is_model
-    from tpunb.display.widgets.live_widget import LiveWidget
-
-    if is_model(value):
-        display(Described(_described_model(value, latest_connection())))
-        return None
-
-    widget = value if isinstance(value, LiveWidget) else _widget(value)
-    widget.show_once()
-    return widget
-
-
-def _widget(value: Any) -> LiveWidget:
-    """The widget that suits a value."""
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.connection import Connection, latest_connection
     from tpunb.display import widgets
+    from tpunb.display.describe.model_description import is_model
+    from tpunb.display.widgets.live_widget import LiveWidget
     from tpunb.training.history import History
 
     connection = value if isinstance(value, Connection) else latest_connection()
     link = connection.link if connection is not None else ""
     several = value if isinstance(value, list | tuple) and value else [value]
-    if all(isinstance(item, History) for item in several):
-        return widgets.CurvesWidget(value, link=link)
-    if isinstance(value, TpuProgram | TpuPrograms):
-        return widgets.ProgramsWidget(value, link=link)
-    if _is_topology(value):
+    widget: LiveWidget
+    if is_model(value):
+        display(Described(_described_model(value, connection)))
+        return None
+    if isinstance(value, LiveWidget):
+        widget = value
+    elif all(isinstance(item, History) for item in several):
+        widget = widgets.CurvesWidget(value, link=link)
+    elif isinstance(value, TpuProgram | TpuPrograms):
+        widget = widgets.ProgramsWidget(value, link=link)
+    elif _is_topology(value):
         memory = connection.memory_per_core if connection is value else None
-        return widgets.TopologyWidget(value, link=link, memory=memory)
-    return widgets.ReplicasWidget(value, link=link)
+        widget = widgets.TopologyWidget(value, link=link, memory=memory)
+    else:
+        widget = widgets.ReplicasWidget(value, link=link)
+    widget.show_once()
+    return widget
 
 
 def _is_topology(value: Any) -> bool:
@@ -147,9 +126,15 @@ class Displays:
         self._automatic: AutoDisplays | None = None
 
     def introduce(self, connection: Connection, shell: Any) -> None:
-        """Shows a new connection; the cell's result does not show it again."""
+        """Shows a new connection, of which the kind of TPU comes first.
+
+        The cell's result does not show it again.
+        """
+        from tpunb.display.draw.connection_text import introduction_html, introduction_text
+
         described = connection.describe()
-        display(Introduction(described))
+        text, html = introduction_text(described), introduction_html(described)
+        display({"text/plain": text, "text/html": html}, raw=True)
         display(Described(described.topology, connection))
         printers = shell.display_formatter.ipython_display_formatter.type_printers
         printers[type(connection)] = lambda _: None
