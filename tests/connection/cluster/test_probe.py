@@ -36,6 +36,13 @@ def server() -> Iterator[Served]:
         yield worker
 
 
+def refused(address: str, limit: float = PATIENCE) -> Unreachable:
+    """Why an address is not a worker's."""
+    with pytest.raises(Unreachable) as caught:
+        check(address, timeout=limit)
+    return caught.value
+
+
 def test_a_worker(server: Served) -> None:
     found = check(server.address, timeout=PATIENCE)
     assert found.address == server.address
@@ -63,21 +70,17 @@ def test_a_worker_with_a_tpu() -> None:
 def test_out_of_reach(port: object, limit: float, reason: str) -> None:
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(port())  # type: ignore[operator]
-        with pytest.raises(Unreachable) as caught:
-            check(address, timeout=limit)
-    assert caught.value.reason == reason
-    assert caught.value.address == address
-    assert "0.9" not in str(caught.value), "the limit is said as it was given"
+        error = refused(address, limit)
+    assert (error.reason, error.address) == (reason, address)
+    assert "0.9" not in str(error), "the limit is said as it was given"
 
 
 def test_a_frozen_worker(server: Served) -> None:
     server.freeze()
     try:
-        with pytest.raises(Unreachable) as caught:
-            check(server.address, timeout=1)
+        assert refused(server.address, 1).reason == "timeout"
     finally:
         server.go_on()
-    assert caught.value.reason == "timeout"
     assert check(server.address, timeout=PATIENCE)
 
 
@@ -99,15 +102,12 @@ def test_a_late_worker(server: Served) -> None:
 
 
 def test_a_worker_whose_operations_hang(server: Served) -> None:
-    def refused(limit: float) -> str:
-        with pytest.raises(Unreachable) as caught:
-            check(proxy.address, timeout=limit)
-        return caught.value.reason
-
     with Proxy(server.address, stop_at=b"eager.EagerService") as proxy:
-        reason = at_last(refused, lambda _: proxy.silent.is_set())
+        error = at_last(
+            lambda limit: refused(proxy.address, limit), lambda _: proxy.silent.is_set()
+        )
         assert proxy.silent.is_set()
-    assert reason == "timeout"
+    assert error.reason == "timeout"
 
 
 def test_all_at_once(server: Served) -> None:
@@ -186,9 +186,8 @@ def answering(answer: bytes) -> Iterator[str]:
     [b"\xff\xfe", b"\x10\x01", b"\x0a\x02\x0a", b"\x0a\x02\x10\x01", bytes(range(200, 240))],
 )
 def test_an_answer_that_is_no_worker_s(answer: bytes) -> None:
-    with answering(answer) as address, pytest.raises(Unreachable) as caught:
-        check(address, timeout=PATIENCE)
-    assert caught.value.reason == "not_tensorflow"
+    with answering(answer) as address:
+        assert refused(address).reason == "not_tensorflow"
 
 
 def test_a_proxy_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,19 +196,18 @@ def test_a_proxy_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("http_proxy", f"http://user:secret@{proxy}")
         for name in ("grpc_proxy", "https_proxy", "no_grpc_proxy", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
-        with pytest.raises(Unreachable) as caught:
-            check(address, timeout=PATIENCE)
-    assert "http_proxy" in str(caught.value)
-    assert "no_proxy" in str(caught.value)
-    assert "secret" not in str(caught.value)
+        said = str(refused(address))
+    assert "http_proxy" in said
+    assert "no_proxy" in said
+    assert "secret" not in said
 
 
 def test_what_a_server_says_shows_no_secret() -> None:
-    with answering(b"") as address, pytest.raises(Unreachable) as caught:
-        check(address, timeout=PATIENCE)
-    assert caught.value.reason == "broken"
-    assert "PERMISSION_DENIED" in str(caught.value)
-    assert "abcdefgh" not in str(caught.value)
+    with answering(b"") as address:
+        error = refused(address)
+    assert error.reason == "broken"
+    assert "PERMISSION_DENIED" in str(error)
+    assert "abcdefgh" not in str(error)
 
 
 @THOROUGH
@@ -245,6 +243,4 @@ def test_any_address(text: str) -> None:
 
 
 def test_an_unknown_host() -> None:
-    with pytest.raises(Unreachable) as caught:
-        check("no.such.host.invalid:8470", timeout=PATIENCE)
-    assert caught.value.reason == "name"
+    assert refused("no.such.host.invalid:8470").reason == "name"
