@@ -17,7 +17,7 @@ from support.patience import PATIENCE, wait_until
 
 from tpunb._util import child_process
 from tpunb._util.child_process import ChildLostError, ChildProcess
-from tpunb._util.deadline import Deadline
+from tpunb._util.deadline import Deadline, Running
 from tpunb.compiler import libtpu
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused
 from tpunb.compiler.program import CompilerUnavailableError
@@ -68,11 +68,10 @@ def test_what_is_no_program_is_refused_and_harms_nobody() -> None:
 
 def killing(pid: int) -> Callable[..., Any]:
     """Waits for a process, which is killed meanwhile."""
-    bounded = child_process.bounded
 
-    def killed(call: Callable[[], Any], *options: Any) -> Any:
+    def killed(call: Callable[[], Any]) -> Running[Any]:
         os.kill(pid, signal.SIGKILL)
-        return bounded(call, *options)
+        return Running(call)
 
     return killed
 
@@ -82,7 +81,7 @@ def test_one_that_is_killed_in_the_midst_is_replaced(
 ) -> None:
     process = child._running()
     with monkeypatch.context() as patched:
-        patched.setattr(child_process, "bounded", killing(process.pid))
+        patched.setattr(child_process, "Running", killing(process.pid))
         patched.setattr(child_process, "_kills", lambda: [0])
         with pytest.raises(
             ChildLostError, match=r"crashed \(SIGKILL\); the program .* is in "
@@ -100,7 +99,7 @@ def test_one_that_the_system_ends_for_lack_of_memory_says_so(
 ) -> None:
     counts = iter([[3, 0], [4, 0]] if counted else [[], []])
     monkeypatch.setattr(child_process, "_kills", lambda: next(counts))
-    monkeypatch.setattr(child_process, "bounded", killing(child._running().pid))
+    monkeypatch.setattr(child_process, "Running", killing(child._running().pid))
     likely = "" if counted else "most likely "
     with pytest.raises(ChildLostError) as lost:
         asked()

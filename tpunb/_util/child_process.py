@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tpunb._util.deadline import Deadline, bounded
+from tpunb._util.deadline import Deadline, Running
 from tpunb._util.units import byte_count
 
 _COUNTS_OF_KILLS = (
@@ -103,7 +103,8 @@ class ChildProcess:
             memory, kills = _Memory(process.pid), _kills()
             answered = False
             try:
-                answer = bounded(lambda: _exchange(process, request), deadline.end, memory.look)
+                running = Running(lambda: _exchange(process, request))
+                answer = running.result(deadline.end, memory.look)
                 answered = True
             except TimeoutError:
                 raise too_slow from None

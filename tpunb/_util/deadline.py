@@ -53,6 +53,8 @@ class Deadline:
 class Running(Generic[_Value]):
     """A call in its own daemon thread: nothing waits for it, not even the exit of the process.
 
+    `Running(call).result(deadline)` is a call that is abandoned if the deadline passes.
+
     Args:
         call: What to call.
     """
@@ -102,20 +104,3 @@ class Running(Generic[_Value]):
         if not self._values:
             raise TimeoutError("it does not answer in time")
         return self._values[0]
-
-
-def bounded(
-    call: Callable[[], _Value], deadline: float, look: Callable[[], object] = lambda: None
-) -> _Value:
-    """Runs a call in a thread, which is abandoned if the deadline passes.
-
-    Args:
-        call: What to call.
-        deadline: By `time.monotonic`.
-        look: Is called now and then while it runs.
-
-    Raises:
-        TimeoutError: The deadline has passed.
-        BaseException: What the call raises.
-    """
-    return Running(call).result(deadline, look)

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from tpunb._util.deadline import bounded
+from tpunb._util.deadline import Running
 from tpunb._util.logs import logger
 from tpunb.errors import ConnectError
 
@@ -149,7 +149,7 @@ def _asked(host: str, path: str, timeout: float) -> str | None:
             return body.decode("utf-8", errors="replace").strip()
 
     try:
-        return bounded(get, end)
+        return Running(get).result(end)
     except TimeoutError:
         raise MetadataError(f"{host} does not answer within {round(timeout, 1):g} s") from None
     except (OSError, HTTPException, ValueError) as error:

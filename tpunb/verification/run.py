@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tpunb._util.deadline import bounded
+from tpunb._util.deadline import Running
 from tpunb._util.logs import logger
 from tpunb._util.units import duration
 from tpunb.connection.connect import make_connection
@@ -174,7 +174,7 @@ class Trial:
             with _silence():
                 if suite.on_main_thread:
                     return attempt()
-                return bounded(attempt, time.monotonic() + self.limit)
+                return Running(attempt).result(time.monotonic() + self.limit)
         except NotRunError as reason:
             return Outcome(status="not run", found=str(reason))
         except KeyboardInterrupt:

@@ -16,7 +16,7 @@ import pytest
 from counterparts.children import environment
 from support.patience import PATIENCE, wait_until
 
-from tpunb._util.deadline import Running, bounded
+from tpunb._util.deadline import Running
 from tpunb.connection.cluster.local_workers import LocalWorkers
 from tpunb.errors import ConnectError
 
@@ -83,9 +83,9 @@ def test_local_workers_that_are_late_or_do_not_start(monkeypatch: pytest.MonkeyP
 
 
 def test_calls_with_a_time_limit() -> None:
-    assert bounded(lambda: 3, time.monotonic() + PATIENCE) == 3
+    assert Running(lambda: 3).result(time.monotonic() + PATIENCE) == 3
     with pytest.raises(ZeroDivisionError):
-        bounded(lambda: 1 // 0, time.monotonic() + PATIENCE)
+        Running(lambda: 1 // 0).result(time.monotonic() + PATIENCE)
     began = time.monotonic()
     released = threading.Event()
     late = Running(released.wait)

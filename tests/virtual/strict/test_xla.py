@@ -111,7 +111,7 @@ def test_an_interrupt_leaves_no_answer_for_the_next(
 ) -> None:
     first = ours._running()
     with monkeypatch.context() as patched:
-        patched.setattr(child_process, "bounded", _interrupted)
+        patched.setattr(child_process, "Running", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             ours.ask(identity())
     assert first.returncode is not None

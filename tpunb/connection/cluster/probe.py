@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tpunb._util.deadline import Deadline, Running, bounded
+from tpunb._util.deadline import Deadline, Running
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask
 
@@ -184,7 +184,7 @@ def _resolved(address: str, host: str, port: int, deadline: Deadline) -> list[An
     """Resolves a host with a deadline, which `getaddrinfo` does not have."""
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
-        return bounded(look_up, deadline.end)
+        return Running(look_up).result(deadline.end)
     except TimeoutError:
         why = "the name service does not answer"
     except (OSError, UnicodeError) as error:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpunb._util.deadline import Deadline, bounded
+from tpunb._util.deadline import Deadline, Running
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask
 from tpunb._util.units import counted
@@ -68,7 +68,7 @@ def ask(url: str, token: Callable[[str], str | None], deadline: Deadline) -> Ans
     try:
         # Outside of the thread, so that `tried` stays in order.
         secret = token(url)
-        answer = bounded(lambda: _get(url, host, secret, deadline), deadline.end)
+        answer = Running(lambda: _get(url, host, secret, deadline)).result(deadline.end)
     except TimeoutError:
         answer = Answer(host, 0, reason="no answer in time")
     except Exception as error:  # urllib, http, ssl and sockets each have their own
@@ -421,7 +421,8 @@ class Asking:
             return found.token if isinstance(found.token, str) else None
 
         try:
-            return bounded(refresh, Deadline(min(_CREDENTIALS, self.attempt.deadline.left)).end)
+            limit = Deadline(min(_CREDENTIALS, self.attempt.deadline.left))
+            return Running(refresh).result(limit.end)
         except Exception as error:  # google.auth's errors and its transports'
             self.attempt.note(f"google.auth: {type(error).__name__}")
             return None
