@@ -13,7 +13,6 @@ from typing import Any
 
 from tpunb.compiler import jax_functions
 from tpunb.compiler.compile import compile as compile_for_tpu
-from tpunb.compiler.compile import with_named
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_of_this_package
@@ -116,4 +115,4 @@ def _last_call(cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, Sequen
     exec(compile(module, cell.filename, "exec"), scope)
 
     fn, arguments, named = called
-    return with_named(fn, arguments, named) if named else fn, arguments
+    return jax_functions.with_named(fn, arguments, named) if named else fn, arguments

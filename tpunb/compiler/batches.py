@@ -13,7 +13,7 @@ from tpunb._util.units import grouped
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target, cores_of, targets
-from tpunb.compiler.verdict import Settings, told
+from tpunb.compiler.verdict import Settings, reporting
 from tpunb.virtual.import_tensorflow import needing_tensorflow
 from tpunb.virtual.keras_internals import chooser, model_of
 
@@ -262,7 +262,7 @@ def largest_batch(
     """
     libtpu.start()
     _, replicated = lowering(fn, specs, strategy)
-    with told(progress) as say:
+    with reporting(progress) as say:
         found = [
             _largest(
                 with_any_batch(fn, specs, strategy, kind),
@@ -283,7 +283,7 @@ def _largest(
     settings: Callable[[], Settings],
     progress: Callable[[str], None],
 ) -> LargestBatch:
-    """The largest batch on a TPU type; settings are made for each one tried, as its time begins."""
+    """The largest batch on a TPU type; `settings` gives each try its own, with time of its own."""
     if batches.replicas:
         kind = dataclasses.replace(kind, replicas=batches.replicas)
     programs: dict[int, TpuProgram] = {}

@@ -12,7 +12,7 @@ from tpunb.compiler import libtpu
 from tpunb.compiler.prepare import prepare
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, merged
 from tpunb.compiler.topologies import targets
-from tpunb.compiler.verdict import Settings, program_for, told
+from tpunb.compiler.verdict import Settings, program_for, reporting
 from tpunb.errors.code_problems import Choose
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.check import CheckReport, examined
@@ -57,7 +57,7 @@ def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckRepo
         Exception: What the function raises when it is traced.
     """
     strategy = strategy or current()
-    with untouched(fn, args), told(None) as say:
+    with untouched(fn, args), reporting(None) as say:
         found, examinations = examined(fn, args, strategy)
         return with_verdict(found, examinations, strategy, chooser(fn), say)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.batches import lowering, with_any_batch
-from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
+from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import targets
-from tpunb.compiler.verdict import Settings, deadline_for, told
+from tpunb.compiler.verdict import Settings, deadline_for, reporting
 from tpunb.compiler.would_fit import with_what_fits
-from tpunb.virtual.keras_internals import chooser, model_of, models_in
+from tpunb.virtual.keras_internals import chooser, models_in
 
 
 @overload
@@ -88,10 +88,10 @@ def compile(
     """
     libtpu.start()
     if named:
-        fn = with_named(fn, args, named)
+        fn = jax_functions.with_named(fn, args, named)
     lower, strategy = lowering(fn, args, strategy)
     kinds = targets(tpu, strategy)
-    with told(progress) as say:
+    with reporting(progress) as say:
         settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
         function = lower(fn, args, strategy, settings)
         programs = [function.on(kind, settings) for kind in kinds]
@@ -101,17 +101,3 @@ def compile(
             batches = functools.partial(with_any_batch, fn, args, strategy, kind)
             programs[place] = with_what_fits(program, kind, settings, batches, models, jax_call)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
-
-
-def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """A function with arguments that are given by name.
-
-    Raises:
-        CompileError: It is a model, whose step takes none.
-    """
-    if model_of(fn) is None:
-        return jax_functions.with_named(fn, args, named)
-    raise CompileError(
-        f"A model's step takes no argument by name: {', '.join(named)}.",
-        fix="Pass a model its batch alone: tpunb.compile(model, x, y).",
-    )

@@ -24,7 +24,7 @@ from tpunb.compiler.hlo import (
 from tpunb.compiler.libtpu import Kernel
 from tpunb.compiler.topologies import Target
 
-KINDS = frozenset(
+COLLECTIVES = frozenset(
     {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
 )
 _ROWS_ONLY = frozenset({"dynamic-slice"})
@@ -87,7 +87,7 @@ def cost_of(
     """
     hardware, cycles = target.hardware, instruction.cycles
     kind = instruction.opcode.removesuffix("-start")
-    if kind in KINDS:
+    if kind in COLLECTIVES:
         size, group = collective_size(instruction), instruction.group_size
         least, most = link_seconds(kind, size, group, target)
         sent = round(link_bytes(kind, size, group or target.cores))
@@ -141,7 +141,7 @@ def link_bytes(kind: str, size: int, cores: int) -> float:
     """Bytes that a core sends.
 
     Args:
-        kind: Of `KINDS`.
+        kind: Of `COLLECTIVES`.
         size: Of its result, in bytes.
         cores: How many take part.
     """
@@ -162,7 +162,7 @@ def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tup
     ring, the chips at its ends wait for a single link, if the axes take turns.
 
     Args:
-        kind: Of `KINDS`.
+        kind: Of `COLLECTIVES`.
         size: Of its result, in bytes.
         group: How many cores take part; None for all.
         target: The TPU.
@@ -251,7 +251,7 @@ def _irregular(
     counted: float,
     target: Target,
 ) -> Cost:
-    """The cost of an instruction with gathers, scatters and sorts, and their computations."""
+    """The cost of an instruction that consists of gathers, scatters or sorts, among others."""
     old = target.tpu.family in _OLD
     least, most, moved = map(
         sum, zip(*(_CYCLES[one.opcode](one, inside, old) for one, inside in found), strict=True)

@@ -186,11 +186,9 @@ class Computation:
     """A list of instructions, in the order in which they run where they are scheduled.
 
     Attributes:
-        name: Its name.
         instructions: The instructions.
     """
 
-    name: str
     instructions: tuple[Instruction, ...]
 
     @functools.cached_property
@@ -277,7 +275,7 @@ def parse(text: str) -> Module:
             inside.append(instruction)
     if not entry:
         raise ValueError("The program has no entry.")
-    computations = {name: Computation(name, tuple(listed)) for name, listed in found.items()}
+    computations = {name: Computation(tuple(listed)) for name, listed in found.items()}
     _, _, aliases = head.partition("input_output_alias={")
     pairs = _ALIASES.findall(aliases.partition(" }")[0])
     return Module(

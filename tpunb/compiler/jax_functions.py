@@ -76,7 +76,16 @@ def takes(fn: Any, args: Sequence[Any]) -> bool:
 
 
 def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """A function with arguments by name; JAX's traces them like the others."""
+    """A function with arguments that are given by name; JAX's traces them like the others.
+
+    Raises:
+        CompileError: It is a model, whose step takes none.
+    """
+    if model_of(fn) is not None:
+        raise CompileError(
+            f"A model's step takes no argument by name: {', '.join(named)}.",
+            fix="Pass a model its batch alone: tpunb.compile(model, x, y).",
+        )
     plain = isinstance(fn, (types.FunctionType, types.MethodType)) and not hasattr(fn, "lower")
     if plain and takes(fn, [*args, *named.values()]):
         fn = sys.modules["jax"].jit(fn)
@@ -205,7 +214,7 @@ def _export(
     named: Mapping[str, Any],
     variables: Sequence[str] = (),
 ) -> tuple[Prepared, int]:
-    """The request for libtpu, and the number of devices; the first arguments may be variables."""
+    """The request for libtpu and the number of devices; `variables` names the first arguments."""
     traced = jitted.trace(*args, **named)
     settings.progress(LOWERING)
     export = importlib.import_module("jax.export")

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from tpunb._util.units import byte_count, duration
-from tpunb.compiler.costs import KINDS, Cost, collective_size, cost_of
+from tpunb.compiler.costs import COLLECTIVES, Cost, collective_size, cost_of
 from tpunb.compiler.hlo import PRODUCTS, Computation, Module, multiplications, parts, trips
 from tpunb.compiler.libtpu import Compiled, Origins
 from tpunb.compiler.memory import share
@@ -72,7 +72,7 @@ class _Costs:
                 opcode.endswith("-done")
                 or opcode in _FREE
                 or instruction.target in _BITCASTS
-                or (kind != opcode and kind not in KINDS)
+                or (kind != opcode and kind not in COLLECTIVES)
             ):
                 found = cost_of(instruction, computation, module, self._kernels, self._target)
                 self.all.append(dataclasses.replace(found, times=times))

@@ -265,7 +265,7 @@ LOWERING = "lowering the function to HLO"
 
 
 @contextlib.contextmanager
-def told(progress: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
+def reporting(progress: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
     """Gives what to call with each thing that is done next.
 
     Args:

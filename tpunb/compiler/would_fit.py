@@ -103,7 +103,7 @@ def _other_batches(
 def _on_a_larger_type(
     examples: int, size: int, kind: Target, settings: Settings, batches: AnyBatch
 ) -> Iterator[str]:
-    """The sentence that a global batch fits on the smallest type with parts of at most a size."""
+    """The sentence that a global batch fits on the smallest type with at most `size` a replica."""
     for larger in family_of(kind):
         each, rest = divmod(examples, larger.replicas)
         if 0 < each <= size and not rest:
