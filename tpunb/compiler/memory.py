@@ -24,7 +24,7 @@ _IN_PLACE = frozenset({"all-reduce", "all-reduce-start", "dynamic-update-slice",
 _SHARED = re.compile(r"output_to_operand_aliasing=\{(.*?\))\}")
 _ALIASING = re.compile(r'"aliasing_operands":\{"lists":\[(.*?\]\}|)\]\}')
 _INDICES = re.compile(r'"indices":\[([^\]]*)\]')
-_PAIR = re.compile(r"\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}\)")
+_PAIR = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}\)")
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -165,17 +165,15 @@ def _shared(instruction: Instruction) -> Mapping[int, int]:
     """Return which results reuse which operands' memory, by number."""
     if instruction.opcode in _IN_PLACE:
         return {place: place for place in range(len(instruction.results))}
-    if found := _SHARED.search(instruction.rest):
-        pairs = _PAIR.findall(found[1])
-        return {int(out.split(",")[0] or 0): int(which) for out, which, _ in pairs}
+    if text := instruction.attribute(_SHARED):
+        return {int(out.split(",")[0] or 0): int(which) for out, which in _PAIR.findall(text)}
     shared: dict[int, int] = {}
-    if found := _ALIASING.search(instruction.rest):
-        count = len(instruction.operands)
-        for text in _INDICES.findall(found[1]):
-            # Operands first, results behind them.
-            numbers = [int(number) for number in re.findall(r"\d+", text)]
-            before = [number for number in numbers if number < count]
-            shared.update((n - count, before[0]) for n in numbers if n >= count and before)
+    count = len(instruction.operands)
+    for text in _INDICES.findall(instruction.attribute(_ALIASING)):
+        # Operands first, results behind them.
+        numbers = [int(number) for number in re.findall(r"\d+", text)]
+        before = [number for number in numbers if number < count]
+        shared.update((n - count, before[0]) for n in numbers if n >= count and before)
     return shared
 
 

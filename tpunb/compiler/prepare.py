@@ -49,7 +49,7 @@ def prepare(traced: TracedFunction, settings: Settings, layers: Collection[str] 
     origins = GraphOrigins(traced, settings.choose, layers)
     found = statically_found(traced)
     if refused := [one for one in found if one.code in _BEFORE]:
-        return Prepared(origins, _problems(refused, origins, settings))
+        return _refused(refused, origins, settings)
     try:
         host = on_host(traced, found)
         lowered = lower_for_tpu(traced, host, settings.deadline)
@@ -58,7 +58,7 @@ def prepare(traced: TracedFunction, settings: Settings, layers: Collection[str] 
     if isinstance(lowered, Problem):
         if lowered.code == "unchecked":
             return Prepared(origins, unknown=lowered.reason)
-        return Prepared(origins, _problems([lowered], origins, settings))
+        return _refused([lowered], origins, settings)
     notes = []
     if not lowered.sized:
         notes.append(f"Sizes that are not known were taken as {ANY_SIZE}.")
@@ -118,11 +118,10 @@ def _examples(traced: Sequence[TracedFunction], replicas: int) -> int | None:
     return None
 
 
-def _problems(
-    found: Sequence[Problem], origins: GraphOrigins, settings: Settings
-) -> tuple[Problem, ...]:
+def _refused(found: Sequence[Problem], origins: GraphOrigins, settings: Settings) -> Prepared:
     located = [one.at(origins.places(one.node)) if one.node else one for one in found]
-    return tuple(dict.fromkeys(one.shown(settings.choose) for one in once_a_line(located)))
+    shown = dict.fromkeys(one.shown(settings.choose) for one in once_a_line(located))
+    return Prepared(origins, tuple(shown))
 
 
 def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:
