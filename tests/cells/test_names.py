@@ -209,18 +209,7 @@ def test_agrees_with_python(block: list[str]) -> None:
         if error is None:
             assert names.definite <= end.keys()
             assert end.keys() - names.reads.keys() - {"__builtins__"} <= set(names.assigned)
-
-
-@settings(max_examples=100, deadline=None)
-@given(_BLOCK)
-def test_certain_reads_fail_in_every_run(block: list[str]) -> None:
-    text = "\n".join(block)
-    try:
-        compile(text, "<program>", "exec")
-    except SyntaxError:
-        return
-    names = names_of(text)
-    for name in names.certain & set("abcd"):
+    for name in names.certain & set("abcd"):  # whose reads fail in every run
         for seed in range(3):
             _, error = _run(text, seed, _given(names, name))
             assert isinstance(error, (NameError, ValueError))
