@@ -50,6 +50,7 @@ def names_of(text: str) -> Names:
         ("f = lambda a=k: q", "k", "k", "f"),
         ("class A(B):\n  x = 1\n  y = x + z", "B z", "B", "A"),
         ("class A:\n  x = r\n  y = [x for i in x]", "r x", "", "A"),
+        ("class A:\n  x = r\n  class B:\n    y = x", "r x", "", "A"),
         ("@d\ndef f(a: T) -> R: pass", "d T R", "d", "f"),
         ("x = 1\ndel x", "", "", ""),
         ("import a.b, c as d\nfrom e import f", "", "", "a d f"),

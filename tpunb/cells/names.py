@@ -221,10 +221,12 @@ class _Walker(ast.NodeVisitor):
         self.each(*node.bases, *node.keywords)
         inside = _Walker(in_class=True)
         inside.each(*node.body)
-        certain, self._certain = self._certain, False
+        certain, before, self._certain = self._certain, self.flow, False
+        if self._in_class:  # whose names a class inside of it does not see
+            self.flow = Flow()
         for name, line in inside.reads.items():
             self._read(name, line)
-        self._hidden, self._certain = hidden, certain
+        self._hidden, self._certain, self.flow = hidden, certain, before
         self._bind(node.name)
 
     def visit_TypeAlias(self, node: ast.AST) -> None:
