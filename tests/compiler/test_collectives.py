@@ -35,26 +35,29 @@ def collectives(program: TpuProgram, kind: str) -> list[Instruction]:
     return [one for one in found if one.opcode in {kind, f"{kind}-start"}]
 
 
-@pytest.mark.parametrize("tpu", ["v5e-8", "v3-8", "v2-32"])
-def test_a_permutation(eight: Any, tpu: str) -> None:
-    program = compile(lambda x: tpu_ops.collective_permute(x, PAIRS), X, tpu=tpu, strategy=eight)
+@pytest.mark.parametrize(
+    ("tpu", "pairs"),
+    [("v5e-8", PAIRS), ("v3-8", PAIRS), ("v2-32", PAIRS), ("v5e-8", [[0, 3], [3, 0]])],
+)
+def test_a_permutation(eight: Any, tpu: str, pairs: list[list[int]]) -> None:
+    program = compile(lambda x: tpu_ops.collective_permute(x, pairs), X, tpu=tpu, strategy=eight)
     (permute,) = collectives(program, "collective-permute")
-    assert "source_target_pairs={{0,1},{1,2},{2,3},{3,4},{4,5},{5,6},{6,7},{7,0}}" in permute.rest
+    text = ",".join(f"{{{source},{target}}}" for source, target in pairs)
+    assert f"source_target_pairs={{{text}}}" in permute.rest
     assert {shape.sizes for shape in permute.results if shape.sizes} == {(64, 256)}
 
 
-def test_a_permutation_of_some_replicas(eight: Any) -> None:
-    program = compile(lambda x: tpu_ops.collective_permute(x, [[0, 3], [3, 0]]), X, strategy=eight)
-    (permute,) = collectives(program, "collective-permute")
-    assert "source_target_pairs={{0,3},{3,0}}" in permute.rest
+def sent(x: Any) -> Any:
+    return tpu_ops.collective_permute(x, PAIRS)
+
+
+def exchanged(x: Any) -> Any:
+    return tpu_ops.all_to_all(x, concat_dimension=1, split_dimension=0, split_count=8)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.int32])
 def test_an_all_to_all(eight: Any, dtype: tf.DType) -> None:
-    def fn(x: Any) -> Any:
-        return tpu_ops.all_to_all(x, concat_dimension=1, split_dimension=0, split_count=8)
-
-    program = compile(fn, tf.TensorSpec([64, 256], dtype), strategy=eight, speed=True)
+    program = compile(exchanged, tf.TensorSpec([64, 256], dtype), strategy=eight, speed=True)
     (exchange,) = collectives(program, "all-to-all")
     assert exchange.group_size == 8
     assert program.memory is not None
@@ -63,7 +66,7 @@ def test_an_all_to_all(eight: Any, dtype: tf.DType) -> None:
     assert share.name.startswith("all-to-all of ")
     assert share.bytes == pytest.approx(7 / 8 * 64 * 256 * dtype.size, rel=0.01)
     assert share.line is not None
-    assert share.line.line == fn.__code__.co_firstlineno + 1
+    assert share.line.line == exchanged.__code__.co_firstlineno + 1
 
 
 def test_an_all_to_all_in_groups(eight: Any) -> None:
@@ -78,14 +81,6 @@ def test_an_all_to_all_in_groups(eight: Any) -> None:
         assert str(cores - 1) in exchange.rest
     program = compile(fn, X, tpu="v5e-4", strategy=eight)
     assert [error.code for error in program.errors] == ["compile"]
-
-
-def sent(x: Any) -> Any:
-    return tpu_ops.collective_permute(x, PAIRS)
-
-
-def exchanged(x: Any) -> Any:
-    return tpu_ops.all_to_all(x, concat_dimension=1, split_dimension=0, split_count=8)
 
 
 @pytest.mark.parametrize(

@@ -249,12 +249,8 @@ def test_another_python_has_the_compiler(
 def test_another_python_without_it_says_what_to_install(
     child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty = of_another_python(tmp_path, "")
     (tmp_path / "jax.py").write_text("raise ImportError('No module named jax')", encoding="utf-8")
-    text = empty.read_text(encoding="utf-8").replace(
-        " exec", f'export PYTHONPATH="{tmp_path}"; exec'
-    )
-    empty.write_text(text, encoding="utf-8")
+    empty = of_another_python(tmp_path, f'PYTHONPATH="{tmp_path}"')
     monkeypatch.setenv(libtpu.PYTHON, str(empty))
     with pytest.raises(CompilerUnavailableError, match="No module named jax") as missing:
         asked()
