@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tpunb.compiler.costs import collective_size, link_bytes, link_seconds
+from tpunb.compiler.costs import collective_size
 from tpunb.compiler.hlo import PRODUCTS, Module, leaves, multiplications, parse, parts, trips
 from tpunb.compiler.memory import alive_at_peak
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
-from tpunb.compiler.topologies import Target, target
 from tpunb.compiler.verdict import needed_bytes, refusal
 from tpunb.tpu.compiled_program import ProgramMemory, StepTime
 
@@ -101,45 +100,6 @@ def test_a_loop_runs_as_often_as_its_counter_counts() -> None:
 def test_a_text_without_an_entry_is_no_program() -> None:
     with pytest.raises(ValueError, match="no entry"):
         parse("HloModule nothing")
-
-
-def test_a_ring_sends_twice_what_it_reduces() -> None:
-    assert link_bytes("all-reduce", 1000, 4) == 1500
-    assert link_bytes("all-gather", 1000, 4) == 750
-    assert link_bytes("reduce-scatter", 1000, 4) == 3000
-    assert link_bytes("collective-permute", 1000, 4) == 1000
-    assert link_bytes("all-reduce", 1000, 1) == 0
-
-
-def test_links_of_more_axes_carry_more() -> None:
-    size = 2**30
-    (small, taking_turns), (large, most) = (
-        link_seconds("all-reduce", size, None, target(name, None)) for name in ("v5e-8", "v5e-256")
-    )
-    # 2 axes that do not close, and 2 that do: twice the links for almost the same bytes.
-    assert most == large < 0.7 * small
-    assert taking_turns == pytest.approx(2 * small, rel=0.01)
-    assert max(link_seconds("all-reduce", size, None, target("v5e-1", None))) < 1e-5
-
-
-def test_the_partitions_of_a_replica_meet_as_well() -> None:
-    whole = link_seconds("all-gather", 2**30, None, target("v5e-8", None))
-    assert link_seconds("all-gather", 2**30, None, Target(target("v5e-8", None).tpu, 1, 8)) == whole
-
-
-@pytest.mark.parametrize(
-    ("tpu", "size", "measured"),
-    [
-        ("v5p-8", 2**20, 16.94e-6),
-        ("v5p-8", 64 * 2**20, 781.98e-6),
-        ("v6e-8", 2**20, 17.45e-6),
-        ("v6e-8", 64 * 2**20, 776.34e-6),
-    ],
-)
-def test_a_permutation_takes_as_long_as_was_measured(tpu: str, size: int, measured: float) -> None:
-    """Published with JAX: marin-community/marin, issue 6736."""
-    found = link_seconds("collective-permute", size, None, target(tpu, None))
-    assert found == pytest.approx((measured, measured), rel=0.1)
 
 
 OOM = (
