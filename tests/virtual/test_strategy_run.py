@@ -36,6 +36,24 @@ def uneven(strategy: Any) -> Any:
     return each(strategy, rows)
 
 
+def test_autograph_converts_the_users_functions_alone(two: Any) -> None:
+    """What it converts it names, and of a first step it takes an eighth for each function."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        def replica(x: Any) -> Any:
+            if x > 0.0:  # needs converting
+                raise ValueError("in the user's function")
+            return x
+
+        return two.run(replica, args=(x,))
+
+    with pytest.raises(ValueError, match="in the user's function") as caught:
+        step(tf.constant(1.0))
+    assert "in replica" in str(caught.value)
+    assert "strategy.py" not in str(caught.value)
+
+
 # Options.
 
 

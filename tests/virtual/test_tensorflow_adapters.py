@@ -75,12 +75,15 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "distributed input": {
             "_SingleWorkerOwnedDatasetIterator": "is the base of a host's iterator",
             "_SingleWorkerDatasetIteratorSpec": "is the base of its type",
+            "_replace_per_replica_spec": "writes a host's type once",
             "_should_use_multi_device_iterator": "leaves data on the host where it is to stay",
         },
         "the host's iterator": {
+            "_canonicalize_devices": "writes a host's type once",
             "_dataset": "makes one iterator for all cores",
             "_element_spec": "tells whether elements have one shape",
         },
+        "input workers": {"_worker_device_pairs": "writes a host's type once"},
         "an iterator": {"_get_next_call_count": "counts calls for all cores as one"},
         "a distributed iterator": {
             "_cardinality": "makes an iterator's type once",

@@ -54,6 +54,10 @@ from tensorflow.python.ops import handle_data_util
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
+# AutoGraph takes what this marks for TensorFlow's own: it leaves it as it is, and converts what
+# the user passes to it.
+from tensorflow.python.autograph.impl.api import autograph_artifact
+
 # What keeps state that tracing may change.
 from tensorflow.python.trackable.base import Trackable
 

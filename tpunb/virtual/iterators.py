@@ -191,13 +191,31 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
         with tf.device(None), tf.device(self._host):
             yield
 
-    @property
+    @functools.cached_property
     def _type_spec(self) -> HostIteratorSpec:
-        return HostIteratorSpec(*super()._type_spec._serialize())
+        return HostIteratorSpec(
+            self._worker,
+            self._devices,
+            self._element_spec,
+            self._options,
+            self._canonicalize_devices,
+        )
 
 
 class HostIteratorSpec(input_lib._SingleWorkerDatasetIteratorSpec):  # type: ignore[misc]
     """The type of a `HostIterator`, by which it passes into a `tf.function`."""
+
+    def __init__(
+        self,
+        worker: str,
+        devices: Sequence[str],
+        element_spec: Any,
+        options: Any,
+        canonicalize_devices: bool = True,
+    ) -> None:
+        # TensorFlow writes the name of each device anew here; ours are full names.
+        super().__init__(worker, (), element_spec, options, canonicalize_devices)
+        self._devices = tuple(devices)
 
     @property
     def value_type(self) -> type:
@@ -348,7 +366,13 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
 
     @functools.cached_property
     def _component_specs(self) -> list[Any]:
-        return [HostIteratorSpec(*one._serialize()) for one in super()._component_specs]
+        specs = []
+        for number, (worker, devices) in enumerate(self._input_workers._worker_device_pairs):
+            of_worker = functools.partial(input_lib._replace_per_replica_spec, i=number)
+            element = tf.nest.map_structure(of_worker, self._element_spec)
+            canonical = self._canonicalize_devices
+            specs.append(HostIteratorSpec(worker, devices, element, self._options, canonical))
+        return specs
 
     def _from_components(self, components: Sequence[Any]) -> Any:
         made = super()._from_components(components)
@@ -363,6 +387,8 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
         """A type for which can be traced what all these types take; None if there is none."""
+        if all(one == self for one in others):
+            return self
         common = super().most_specific_common_supertype(others)
         if common is None or all(self._element_spec == one._element_spec for one in others):
             return common

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tpunb._util.units import counted
@@ -23,6 +22,7 @@ from tpunb.virtual._tensorflow import (
     TPUExtended,
     TPUStrategyV2,
     _TPUReplicaContext,
+    autograph_artifact,
     deprecation,
     device_util,
     distribute_lib,
@@ -81,6 +81,7 @@ class VirtualTPU:
         """Return a description without the address, which changes from run to run."""
         return f"<virtual TPUStrategy of {counted(self.num_replicas_in_sync, 'replica')}>"
 
+    @autograph_artifact  # type: ignore[untyped-decorator]
     def run(
         self,
         fn: Callable[..., Any],
@@ -107,6 +108,7 @@ class VirtualTPU:
         """
         return self.extended.recorder.all()  # type: ignore[no-any-return]
 
+    @autograph_artifact  # type: ignore[untyped-decorator]
     @deprecation.deprecated(None, "renamed to `run`")  # type: ignore[untyped-decorator]
     def experimental_run_v2(
         self,
@@ -143,6 +145,7 @@ class ModelParallelism:
 
     extended: Any
 
+    @autograph_artifact  # type: ignore[untyped-decorator]
     def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
         """See `tf.distribute.TPUStrategy`; the annotation is kept and shown."""
         annotated = super().experimental_assign_to_logical_device(  # type: ignore[misc]
@@ -151,6 +154,7 @@ class ModelParallelism:
         self.extended.recorder.tensor(tensor, annotated, device=logical_device_id)
         return annotated
 
+    @autograph_artifact  # type: ignore[untyped-decorator]
     def experimental_split_to_logical_devices(
         self, tensor: Any, partition_dimensions: Sequence[int]
     ) -> Any:
@@ -161,6 +165,7 @@ class ModelParallelism:
         self.extended.recorder.tensor(tensor, annotated, tiling=partition_dimensions)
         return annotated
 
+    @autograph_artifact  # type: ignore[untyped-decorator]
     def experimental_replicate_to_logical_devices(self, tensor: Any) -> Any:
         """See `tf.distribute.TPUStrategy`; the annotation is kept and shown."""
         annotated = super().experimental_replicate_to_logical_devices(tensor)  # type: ignore[misc]
@@ -393,13 +398,14 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 return checked_result(fn(*args, **kwargs))
 
         def tpu_function(args: Any, kwargs: Any) -> Any:
+            numbers = tf.unstack(tf.constant([*range(strategy.num_replicas_in_sync)]))
             inputs = [
                 [
-                    np.int32(replica),
+                    number,
                     distribute_utils.select_replica(replica, args),
                     distribute_utils.select_replica(replica, kwargs or {}),
                 ]
-                for replica in range(strategy.num_replicas_in_sync)
+                for replica, number in enumerate(numbers)
             ]
             inputs = _prepared(inputs, options, self.strictness)
             with strategy.scope():

@@ -39,6 +39,7 @@ from tpunb.virtual._tensorflow import (
     TPUReplicatedVariable,
     TPUUninitializedVariable,
     auto_control_deps,
+    autograph_artifact,
     context,
     distribute_values,
     enclosing_tpu_context,
@@ -371,8 +372,7 @@ def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
         with _trusted():
             return read(*args, **kwargs)
 
-    method.autograph_info__ = {}  # type: ignore[attr-defined]  # AutoGraph leaves it as it is
-    return method
+    return autograph_artifact(method)  # type: ignore[no-any-return]
 
 
 def copies_of(variable: Any) -> Copies | None:

@@ -344,6 +344,7 @@ class Builder:
         self.tensors: dict[tuple[str, str, int], str] = {}
         self.controls: dict[str, dict[int, list[str]]] = defaultdict(dict)
         self.once: set[str] = set()
+        self._one_end: dict[str, bool] = {}
         self._types = {a.name: a.type for a in function.signature.input_arg}
         # Replicas that take turns would hold what is computed once from the first to the last.
         once = bool(analysis.plans) and len({core[0] for core in self.cores}) == 1
@@ -426,42 +427,48 @@ class Builder:
 
     def waits(self, node: NodeDef, replica: int) -> list[str]:
         """The control inputs of a node's instance."""
+        return self.all_waits(node, [replica])
+
+    def all_waits(self, node: NodeDef, replicas: Sequence[int]) -> list[str]:
+        """The control inputs of a node that stands for several replicas."""
         waits: dict[str, None] = {}
         for name in control_inputs(node):
-            waits.update(dict.fromkeys(self.ends(name, replica)))
-        if replica:
-            for source in data_inputs(node):
-                if source.source in self.once:
-                    waits.update(dict.fromkeys(self.ends(source.source, replica)))
+            for replica in replicas[:1] if self._is_one_end(name) else replicas:
+                waits.update(dict.fromkeys(self.ends(name, replica)))
+        for name in self._once_before(node):
+            for replica in replicas if name in self.controls else ():
+                # The first waits for what it takes.
+                waits.update(dict.fromkeys(self.ends(name, replica) if replica else ()))
         return [f"^{name}" for name in waits]
+
+    def _once_before(self, node: NodeDef) -> list[str]:
+        """The nodes for which only the first replica waits, of those that a node takes."""
+        return [one.source for one in data_inputs(node) if one.source in self.once]
+
+    def _is_one_end(self, name: str) -> bool:
+        """Return whether all replicas are done with a node after the same nodes."""
+        if name not in self._one_end:
+            first = self.ends(name, 0)
+            self._one_end[name] = all(self.ends(name, k) == first for k in self.replicas)
+        return self._one_end[name]
 
     def waits_of_one(self, node: NodeDef) -> list[str]:
         """The control inputs of a node that is written once for all replicas.
 
         If it has no effect it waits on the first core alone. What takes its result on another,
         or waits for it there, waits for what it would have waited for: to hear of each core's
-        end takes longer than most nodes.
+        end takes longer than most nodes. Where that is the same for all, they wait for the node.
         """
         if is_stateful(node) and node.op not in READS:
             return self.all_waits(node, self.replicas)
-        self.once.add(node.name)
-        for replica in self.replicas[1:] if self._others_wait(node) else ():
-            if waits := self.waits(node, replica):
-                self.controls[node.name][replica] = [text[1:] for text in waits]
+        before = control_inputs(node) + self._once_before(node)
+        others_wait = [name for name in before if name in self.controls or name not in self.once]
+        if not others_wait or not all(map(self._is_one_end, others_wait)):
+            self.once.add(node.name)
+            for replica in self.replicas[1:] if others_wait else ():
+                if waits := self.waits(node, replica):
+                    self.controls[node.name][replica] = [text[1:] for text in waits]
         return self.waits(node, 0)
-
-    def _others_wait(self, node: NodeDef) -> bool:
-        """Return whether other replicas than the first may have something to wait for."""
-        once = self.once.intersection(source.source for source in data_inputs(node))
-        before = control_inputs(node)
-        return any(name in self.controls for name in once) or any(
-            name in self.controls or name not in self.once for name in before
-        )
-
-    def all_waits(self, node: NodeDef, replicas: Sequence[int]) -> list[str]:
-        """The control inputs of a node that stands for several replicas."""
-        waits = itertools.chain.from_iterable(self.waits(node, replica) for replica in replicas)
-        return list(dict.fromkeys(waits))
 
     def _instance(self, name: str, replica: int) -> str:
         return instance(name, replica if self.is_repeated(name) else 0)
