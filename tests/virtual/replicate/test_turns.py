@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.keras_models import keras
-from support.strategies import each, replica_id, run, strategy_of
+from support.strategies import each, local, replica_id, run, strategy_of
 from support.tiers import THOROUGH
 
 import tpunb
@@ -109,6 +109,18 @@ def test_the_numbers_are_those_of_all_at_once() -> None:
         found.append(run(strategy, many_meetings, each(strategy, inputs)))
     for one in found[:2]:
         tf.nest.map_structure(np.testing.assert_array_equal, one, found[2])
+
+
+def test_much_is_added_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = list(np.random.default_rng(0).normal(size=[11, 64]).astype(np.float32))
+    whole = run(strategy_of(11), all_reduce, each(strategy_of(11), rows))
+    monkeypatch.setattr("tpunb.virtual.replicate.writer._LITTLE", 0)
+    strategy = strategy_of(11, at_once=1)
+    step = tf.function(lambda x: strategy.run(all_reduce, args=(x,)))
+    x = each(strategy, rows)
+    np.testing.assert_array_equal(local(strategy, step(x)), whole)
+    functions = step.get_concrete_function(x).graph.as_graph_def().library.function
+    assert sum(node.op == "AddN" for one in functions for node in one.node_def) == 10
 
 
 def effects(at_once: int) -> Any:

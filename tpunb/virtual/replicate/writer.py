@@ -222,13 +222,34 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
         first = group[0]
         name = instance(node.name, first if len(joined) > 1 else 0)
         inputs = [builder.tensor(value, replica) for replica in group]
+        if _is_held_in_turns(builder, node, group):
+            inputs = _added_as_they_come(builder, name, inputs, node.attr["T"])
+        device, count = builder.cores[first][0], integer(len(inputs))
         inputs += builder.all_waits(node, group)
-        device = builder.cores[first][0]
-        builder.add("AddN", name, device, inputs, T=node.attr["T"], N=integer(len(group)))
+        builder.add("AddN", name, device, inputs, T=node.attr["T"], N=count)
         for replica in group:
             total = builder.broadcast(f"{name}:sum:0", node.attr["T"], replica, first)
             builder.tensors[node.name, ":output:0", replica] = total
             builder.controls[node.name][replica] = [name]
+
+
+def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> bool:
+    """Return whether replicas that take turns would hold much until the last has its value."""
+    if builder.at_once is None or len(group) < 3 or len(set(builder.processes)) > 1:
+        return False
+    return builder.analysis.statics.bytes_of(node) * len(group) > _LITTLE
+
+
+def _added_as_they_come(
+    builder: Builder, name: str, values: Sequence[str], kind: AttrValue
+) -> list[str]:
+    """Adds all values but the last, each in place as it comes; the order is that of one AddN."""
+    total = values[0]
+    for place, value in enumerate(values[1:-1], 2):
+        part, device = f"{name}/first_{place}", builder.cores[0][0]
+        builder.add("AddN", part, device, [total, value], T=kind, N=integer(2))
+        total = f"{part}:sum:0"
+    return [total, values[-1]]
 
 
 def _write_exchange(builder: Builder, node: NodeDef) -> None:
