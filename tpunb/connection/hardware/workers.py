@@ -49,10 +49,6 @@ def addresses_of(tpu: str, attempt: Attempt) -> tuple[str, ...]:
     found = []
     for part in tpu.split(","):
         address = part.strip().removeprefix(_PREFIX).rstrip("/")
-        if "@" in address or "/" in address:
-            raise attempt.error(
-                f"{mask(address)!r} is not an address of the form host:port.", _FIXES["address"]
-            )
         if address and ":" not in address:
             address = f"{address}:{WORKER_PORT}"
             attempt.note(f"no port given for {mask(address)}: using {WORKER_PORT}")
@@ -81,18 +77,19 @@ def answering(addresses: Sequence[str], attempt: Attempt, node: Node | None = No
     """
     one = f"the worker {mask(addresses[0])}"
     attempt.say(f"checking {one if len(addresses) == 1 else f'{len(addresses)} workers'}")
-    answers = check_all(addresses, timeout=attempt.deadline.left)
-    failed = []
-    for address, answer in zip(addresses, answers, strict=True):
+    workers: list[Worker] = []
+    failed: list[Unreachable] = []
+    for answer in check_all(addresses, timeout=attempt.deadline.left):
         if isinstance(answer, Unreachable):
             failed.append(answer)
-            attempt.note(mask(f"{address}: {answer}"))
+            attempt.note(mask(f"{answer.address}: {answer}"))
         else:
+            workers.append(answer)
             devices = counted(len(answer.devices), "device")
-            attempt.note(mask(f"{address} answers with {devices}"), say=True)
+            attempt.note(mask(f"{answer.address} answers with {devices}"), say=True)
     if failed:
         raise _error(failed, attempt, node)
-    return [answer for answer in answers if isinstance(answer, Worker)]
+    return workers
 
 
 def require_tpu_devices(workers: Sequence[Worker], attempt: Attempt) -> None:
