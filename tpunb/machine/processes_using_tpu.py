@@ -110,17 +110,13 @@ class Holding:
             )
 
 
-def find_holders(
-    devices: Iterable[str],
-    environment: Mapping[str, str] | None = None,
-) -> Holding:
+def find_holders(devices: Iterable[str], environment: Mapping[str, str]) -> Holding:
     """Finds the processes that use the TPU.
 
     Args:
         devices: The TPU's device files.
-        environment: Environment variables; by default the process's own.
+        environment: Environment variables.
     """
-    environment = os.environ if environment is None else environment
     root, devices = chips.ROOT, tuple(devices)
     places = [root / "tmp" / _LOCK]
     if hasattr(os, "getuid"):  # since 2026 also below the user's own
@@ -140,30 +136,30 @@ def find_holders(
         if pid is not None:
             open_files.setdefault(pid, set()).add(str(path))
     secrets = secrets_in(environment)
-    holders = []
-    for pid, files in sorted(open_files.items()):
+    holders = (
+        _holder(root / "proc" / str(pid), pid, files, secrets)
+        for pid, files in sorted(open_files.items())
         # A process may have a lock file open without holding the lock.
-        if not any(file in devices for file in files) and pid not in locked.values():
-            continue
-        process = root / "proc" / str(pid)
-        words = (text_of(process / "cmdline") or "").split("\0")
-        program = Path(words[0]).name or (text_of(process / "comm") or "").strip()
-        is_kernel = any(kernel in word for word in words[1:4] for kernel in _KERNELS)
-        holders.append(
-            Holder(
-                pid,
-                mask(program, secrets)[:60],
-                is_kernel,
-                pid == os.getpid(),
-                _is_foreign(process),
-                tuple(sorted(files)),
-            )
-        )
+        if any(file in devices for file in files) or pid in locked.values()
+    )
     found = (
         Lock(str(path), pid, table is not None and pid is None, _is_foreign(path))
         for path, pid in locked.items()
     )
     return Holding(tuple(found), tuple(holders), unseen, devices)
+
+
+def _holder(process: Path, pid: int, files: set[str], secrets: frozenset[str]) -> Holder:
+    words = (text_of(process / "cmdline") or "").split("\0")
+    program = Path(words[0]).name or (text_of(process / "comm") or "").strip()
+    return Holder(
+        pid,
+        mask(program, secrets)[:60],
+        any(kernel in word for word in words[1:4] for kernel in _KERNELS),
+        pid == os.getpid(),
+        _is_foreign(process),
+        tuple(sorted(files)),
+    )
 
 
 def _holder_of_lock(path: Path, table: str, open_files: Mapping[int, set[str]]) -> int | None:
