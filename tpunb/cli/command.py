@@ -75,7 +75,7 @@ class Interrupted(Exception):
         code: The exit code, 128 plus the number of the signal, as in shells.
     """
 
-    def __init__(self, message: str, code: int = 130) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
 
