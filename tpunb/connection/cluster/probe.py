@@ -127,10 +127,8 @@ def check(address: str, *, timeout: float) -> Worker:
     import grpc
 
     deadline = Deadline(timeout)
-    host, port = host_and_port(address)
-    _knock(address, _resolved(address, host, port, deadline), deadline)
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with grpc.insecure_channel(target) as channel:
+    _knock(address, _resolved(address, deadline), deadline)
+    with grpc.insecure_channel(address.strip().removeprefix("grpc://")) as channel:
         ask = functools.partial(
             channel.unary_unary, request_serializer=None, response_deserializer=None
         )
@@ -174,14 +172,14 @@ def peers_of(addresses: Sequence[str]) -> set[tuple[str, int]]:
     found = set()
     for address in addresses:
         with contextlib.suppress(Unreachable):
-            host, port = host_and_port(address)
-            for *_, target in _resolved(address, host, port, deadline):
-                found.add((str(target[0]), port))
+            for *_, target in _resolved(address, deadline):
+                found.add((str(target[0]), int(target[1])))
     return found
 
 
-def _resolved(address: str, host: str, port: int, deadline: Deadline) -> list[Any]:
-    """Resolves a host with a deadline, which `getaddrinfo` does not have."""
+def _resolved(address: str, deadline: Deadline) -> list[Any]:
+    """Resolves a worker's host with a deadline, which `getaddrinfo` does not have."""
+    host, port = host_and_port(address)
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
         return Running(look_up).result(deadline.end)
