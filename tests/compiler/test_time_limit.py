@@ -74,6 +74,6 @@ def test_all_types_and_steps_share_one_time_limit(monkeypatch: pytest.MonkeyPatc
 def test_whoever_waits_for_the_answers_of_others_is_told_and_ends_nothing() -> None:
     child = libtpu._child()
     process = child._running()
-    with child._held(Deadline(PATIENCE)), pytest.raises(ChildLostError, match="took longer than"):
+    with child._lock, pytest.raises(ChildLostError, match="took longer than"):
         child.ask({}, Deadline(0.1))
     assert process.poll() is None
