@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hosting import Hosted
 from playwright.sync_api import expect
+from support.displayed import PerReplica, know_per_replica
 from support.tiers import THOROUGH
 
 from tpunb.display.describe.replicas import Leaf, ReplicaValuesDescription, describe_replica_values
@@ -25,23 +26,9 @@ PANEL = f"{ROOT} [role=option]"
 Host = Callable[[Callable[[], Any]], Hosted]
 
 
-class Values:
-    """Stands for a PerReplica of these values."""
-
-    def __init__(self, *values: Any) -> None:
-        self.values = values
-
-
-Values.__name__ = "PerReplica"
-
-
 @pytest.fixture(autouse=True)
 def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets `Values` be distributed values, without TensorFlow."""
-    monkeypatch.setattr(
-        "tpunb.display.describe.tensorflow_values.distributed_components",
-        lambda value: value.values if isinstance(value, Values) else None,
-    )
+    know_per_replica(monkeypatch)
 
 
 def random(replica: int) -> np.random.Generator:
@@ -76,13 +63,13 @@ def walk(replica: int) -> Any:
 
 def structure() -> Any:
     return {
-        "loss": Values(*[np.float32(2.5 + math.sin(k)) for k in range(8)]),
-        "logits": Values(*[waves(k, (16, 24)) for k in range(8)]),
+        "loss": PerReplica(*[np.float32(2.5 + math.sin(k)) for k in range(8)]),
+        "logits": PerReplica(*[waves(k, (16, 24)) for k in range(8)]),
         "state": {
-            "step": Values(*[np.int64(120)] * 8),
-            "slots": (Values(*[walk(k) for k in range(8)]), "adam"),
+            "step": PerReplica(*[np.int64(120)] * 8),
+            "slots": (PerReplica(*[walk(k) for k in range(8)]), "adam"),
         },
-        "mask": Values(*[np.eye(4, dtype=bool)] * 8),
+        "mask": PerReplica(*[np.eye(4, dtype=bool)] * 8),
     }
 
 
@@ -91,27 +78,27 @@ def widths(replica: int) -> Any:
 
 
 GALLERY: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-    "scalars": (lambda: Values(*[np.float32(2.5 + math.sin(k)) for k in range(8)]), {}),
-    "small": (lambda: Values(*[np.arange(12).reshape(3, 4) + (k == 3) for k in range(8)]), {}),
-    "matrices": (lambda: Values(*[with_nan(k) for k in range(8)]), {"selected": [2]}),
-    "positive": (lambda: Values(*[np.abs(waves(k)) for k in range(4)]), {}),
-    "curves": (lambda: Values(*[walk(k) for k in range(8)]), {}),
-    "images": (lambda: Values(*[image(k) for k in range(4)]), {}),
+    "scalars": (lambda: PerReplica(*[np.float32(2.5 + math.sin(k)) for k in range(8)]), {}),
+    "small": (lambda: PerReplica(*[np.arange(12).reshape(3, 4) + (k == 3) for k in range(8)]), {}),
+    "matrices": (lambda: PerReplica(*[with_nan(k) for k in range(8)]), {"selected": [2]}),
+    "positive": (lambda: PerReplica(*[np.abs(waves(k)) for k in range(4)]), {}),
+    "curves": (lambda: PerReplica(*[walk(k) for k in range(8)]), {}),
+    "images": (lambda: PerReplica(*[image(k) for k in range(4)]), {}),
     "structure": (structure, {"section": 1}),
     "hostile": (
-        lambda: Values(*[np.array([ATTACK, f"replica {k}", "</script>"]) for k in range(4)]),
+        lambda: PerReplica(*[np.array([ATTACK, f"replica {k}", "</script>"]) for k in range(4)]),
         {},
     ),
-    "difference": (lambda: Values(*[with_nan(k) for k in range(8)]), {"mode": "difference"}),
-    "histogram": (lambda: Values(*[waves(k) for k in range(8)]), {"view": "histogram"}),
-    "table": (lambda: Values(*[widths(k) for k in range(256)]), {"view": "table"}),
-    "many": (lambda: Values(*[waves(k, (20, 30)) for k in range(256)]), {}),
-    "scalars-many": (lambda: Values(*[widths(k) for k in range(256)]), {}),
-    "gather": (lambda: Values(*[waves(k) for k in range(8)]), {"mode": "gather"}),
-    "mean": (lambda: Values(*[waves(k) for k in range(8)]), {"mode": "mean"}),
-    "equal": (lambda: Values(*[waves(1)] * 8), {}),
+    "difference": (lambda: PerReplica(*[with_nan(k) for k in range(8)]), {"mode": "difference"}),
+    "histogram": (lambda: PerReplica(*[waves(k) for k in range(8)]), {"view": "histogram"}),
+    "table": (lambda: PerReplica(*[widths(k) for k in range(256)]), {"view": "table"}),
+    "many": (lambda: PerReplica(*[waves(k, (20, 30)) for k in range(256)]), {}),
+    "scalars-many": (lambda: PerReplica(*[widths(k) for k in range(256)]), {}),
+    "gather": (lambda: PerReplica(*[waves(k) for k in range(8)]), {"mode": "gather"}),
+    "mean": (lambda: PerReplica(*[waves(k) for k in range(8)]), {"mode": "mean"}),
+    "equal": (lambda: PerReplica(*[waves(1)] * 8), {}),
     "slices": (
-        lambda: Values(*[random(k).normal(size=(4, 8, 12)) for k in range(4)]),
+        lambda: PerReplica(*[random(k).normal(size=(4, 8, 12)) for k in range(4)]),
         {"slices": [1]},
     ),
     "plain": (lambda: waves(0), {}),
@@ -119,7 +106,7 @@ GALLERY: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 
 
 def widget_of(*values: Any, **state: Any) -> Callable[[], ReplicasWidget]:
-    return lambda: ReplicasWidget(Values(*values), **state)
+    return lambda: ReplicasWidget(PerReplica(*values), **state)
 
 
 @pytest.mark.parametrize("name", GALLERY)
@@ -232,7 +219,7 @@ def test_truth_values_are_counted_and_integers_whole(host: Host, page: Any) -> N
 
 
 def test_ragged_values_keep_their_rows(host: Host, page: Any, screenshot: Any) -> None:
-    flat = describe_replica_values(Values(np.array([1, 2, 3, 3]), np.array([1, 2, 3, 4])))
+    flat = describe_replica_values(PerReplica(np.array([1, 2, 3, 3]), np.array([1, 2, 3, 4])))
     (section,) = flat.sections
     values = tuple(
         replace(value, kind="ragged", shape=(3, None), texts=("4 values in 3 rows",), rows=rows)
@@ -380,7 +367,7 @@ def test_what_is_wrong_is_said_in_place(host: Host, page: Any) -> None:
 
 
 def test_descriptions_do_without_a_kernel(host: Host, page: Any) -> None:
-    description = describe_replica_values(Values(*LARGE))
+    description = describe_replica_values(PerReplica(*LARGE))
     hosted = host(lambda: ReplicasWidget(description, mode="difference"))
     attribute(page, "busy", "false")
     assert not [message for message in hosted.inbox if "content" in message]
@@ -563,7 +550,7 @@ ATTACKS = [
     ATTACK,
     {ATTACK: np.float32(1), "</script>": "</script>"},
     [{ATTACK: np.zeros(3)}, type(ATTACK, (), {})()],
-    Values(*[np.array([ATTACK.encode()])] * 3),
+    PerReplica(*[np.array([ATTACK.encode()])] * 3),
 ]
 
 
@@ -580,7 +567,7 @@ def test_updates_keep_the_settings(host: Host, page: Any) -> None:
     press(page, "Difference")
     page.locator(PANEL).nth(7).click()
     hosted.deliver()
-    hosted.widget.update(Values(*[waves(k + 1) for k in range(4)]))
+    hosted.widget.update(PerReplica(*[waves(k + 1) for k in range(4)]))
     expect(page.locator(PANEL)).to_have_count(4)
     attribute(page, "view", "histogram")
     attribute(page, "mode", "difference")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from support.displayed import PerReplica, know_per_replica
 from support.tiers import thorough
 
 import tpunb
@@ -215,28 +216,12 @@ def test_what_is_left_out_of_a_structure_is_counted() -> None:
     assert describe_replica_values([np.ones(2)] * MAX_SECTIONS).omitted == 0
 
 
-class Mirrored:
-    """Stands for TensorFlow's distributed values."""
-
-    def __init__(self, *values: Any) -> None:
-        self.values = values
-
-
-@pytest.fixture
-def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def components(value: Any) -> Any:
-        return value.values if isinstance(value, Mirrored) else None
-
-    monkeypatch.setattr(
-        "tpunb.display.describe.tensorflow_values.distributed_components", components
-    )
-
-
-def test_many_replicas_of_many_leaves(distributed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_replicas_of_many_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    know_per_replica(monkeypatch)
     images: list[Any] = []
     monkeypatch.setattr("tpunb.display.draw.canvas.Canvas.image", lambda *args: images.append(args))
     parts = [np.eye(30, dtype=np.float32) * number for number in range(512)]
-    value = Mirrored(*({f"k{number}": part for number in range(200)} for part in parts))
+    value = PerReplica(*({f"k{number}": part for number in range(200)} for part in parts))
     description = describe_replica_values(value)
     assert len(description.sections) == MAX_VALUES // 512
     assert description.omitted == 200 - MAX_VALUES // 512
@@ -246,7 +231,7 @@ def test_many_replicas_of_many_leaves(distributed: None, monkeypatch: pytest.Mon
     widget = tpunb.ReplicasWidget(value)
     assert len(json.dumps(widget.header)) + len(widget.data) < 2_000_000
     widget.close()
-    alone = describe_replica_values(Mirrored(*[{"only": np.ones(2)}] * 20_000))
+    alone = describe_replica_values(PerReplica(*[{"only": np.ones(2)}] * 20_000))
     assert len(alone.sections) == 1
 
 

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from counterparts.children import output_of
+from support.displayed import columns
 from support.patience import PATIENCE, calls
 
 from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.training.history import History
 
 pytestmark = pytest.mark.oldest
-
-ARRAYS = {"Float64Array": np.float64, "Int32Array": np.int32}
 
 
 class Page:
@@ -33,15 +32,14 @@ class Page:
     def take(self, header: dict[str, Any], data: bytes) -> None:
         json.dumps(header, allow_nan=False)
         with self.arrived:
+            parts = columns(header["layout"], data)
             for number, facts in enumerate(header["series"]):
                 kept = self.columns.setdefault((facts["run"], facts["name"]), {})
                 for name in ("steps", "values", "lows", "highs"):
-                    if f"{number}.{name}" in header["layout"]:
-                        kind, offset, length = header["layout"][f"{number}.{name}"]
-                        part = np.frombuffer(data, ARRAYS[kind], length, offset)
+                    if (part := parts.get(f"{number}.{name}")) is not None:
                         rows = kept.setdefault(name, [])
                         assert facts["start"] <= len(rows), "a message is missing"
-                        rows[facts["start"] : facts["start"] + length] = part.tolist()
+                        rows[facts["start"] : facts["start"] + len(part)] = part.tolist()
             self.runs = header["runs"]
             self.messages += 1
             self.arrived.notify_all()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.displayed import PerReplica, columns, know_per_replica
 
 from tpunb.display.describe.replicas import ReplicaValuesDescription, describe_replica_values
 from tpunb.display.draw.static_forms import mimebundle
@@ -20,25 +21,13 @@ pytestmark = [
 ]
 
 
-class PerReplica:
-    def __init__(self, *values: Any) -> None:
-        self.values = values
-
-
 @pytest.fixture(autouse=True)
 def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tpunb.display.describe.tensorflow_values.distributed_components",
-        lambda value: value.values if isinstance(value, PerReplica) else None,
-    )
+    know_per_replica(monkeypatch)
 
 
 def column(header: dict[str, Any], data: bytes, name: str) -> Any:
-    kind, offset, length = header["layout"][name]
-    dtype = {"Float64Array": "f8", "Float32Array": "f4", "Int32Array": "i4", "Uint8Array": "u1"}[
-        kind
-    ]
-    return np.frombuffer(data, dtype, length, offset)
+    return columns(header["layout"], data)[name]
 
 
 def asked(widget: ReplicasWidget, **content: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -57,17 +46,11 @@ def test_the_payload() -> None:
     widget = ReplicasWidget(PerReplica(*parts))
     header = widget.header
     json.dumps(header)
-    assert (header["title"], header["replicas"], header["live"]) == (
-        "PerReplica of 3 replicas",
-        3,
-        True,
-    )
+    assert header["title"] == "PerReplica of 3 replicas"
+    assert (header["replicas"], header["live"]) == (3, True)
     section = header["sections"][0]
-    assert (section["title"], section["equal"], section["numeric"]) == (
-        "float64 [10, 20]",
-        False,
-        True,
-    )
+    assert section["title"] == "float64 [10, 20]"
+    assert (section["equal"], section["numeric"]) == (False, True)
     assert section["block"]["shapes"] == [[10, 20]]
     assert section["block"]["whole"]
     assert np.array_equal(column(header, widget.data, "0.preview"), np.ravel(parts))

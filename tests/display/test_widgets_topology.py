@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.displayed import columns
 from support.patience import calls
 from support.topologies import assigned, described
 
@@ -31,19 +32,6 @@ pytestmark = [
     pytest.mark.oldest,
     pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning"),
 ]
-
-TYPES = {
-    "Uint8Array": "u1", "Uint16Array": "u2", "Uint32Array": "u4",
-    "Int8Array": "i1", "Int16Array": "i2", "Int32Array": "i4", "Float64Array": "f8",
-}  # fmt: skip
-
-
-def columns(layout_: dict[str, Any], buffer: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """The columns as a front end reads them."""
-    return {
-        name: np.frombuffer(buffer, TYPES[kind], count, offset)
-        for name, (kind, offset, count) in layout_.items()
-    }
 
 
 def sent(widget: TopologyWidget) -> dict[str, np.ndarray[Any, Any]]:
