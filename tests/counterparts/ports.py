@@ -7,14 +7,14 @@ with mute() as address:
 from __future__ import annotations
 
 import contextlib
-import http.server
 import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from support.patience import PATIENCE, wait_until
+
+from counterparts.web import Handler, HTTPCounterpart
 
 __all__ = ["Proxy", "dropping", "mute", "refusing", "web"]
 
@@ -75,25 +75,15 @@ def web(
 ) -> Iterator[str]:
     """A web server with one answer to everything."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Page(Handler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer.encode())
+            self.send(200, answer)
 
-        def log_message(self, *args: object) -> None:
-            """Says nothing on the terminal."""
+    class Site(HTTPCounterpart):
+        handler = Page
 
-    server = http.server.ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"{host}:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
+    with Site(host, port) as site:
+        yield site.host
 
 
 class Proxy:
@@ -135,12 +125,7 @@ class Proxy:
         self._start(self._accept)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         for one in self._open:
             with contextlib.suppress(OSError):

@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 __all__ = ["HTTPCounterpart", "Handler"]
@@ -60,10 +59,10 @@ class HTTPCounterpart:
 
     handler: type[Handler]
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.requests: list[str] = []
         self.stopped = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), self.handler)
+        self._server = _Server((host, port), self.handler)
         self._server.owner = self
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), daemon=True
@@ -71,18 +70,13 @@ class HTTPCounterpart:
 
     @property
     def host(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
+        return "{}:{}".format(*self._server.server_address[:2])
 
     def __enter__(self) -> Any:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

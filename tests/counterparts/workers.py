@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from support.patience import PATIENCE
@@ -26,7 +25,7 @@ _SCRIPT = Path(__file__).with_name("serving.py")
 
 
 class Served:
-    """A worker in a process of its own.
+    """A worker in a process of its own, until the end of its `with`.
 
     Attributes:
         address: Where it listens, as `host:port`.
@@ -36,6 +35,12 @@ class Served:
         self._arguments = [str(argument) for argument in arguments]
         self._process = self._start()
         self.address = self._read_address()
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def pid(self) -> int:
@@ -96,31 +101,20 @@ def free_port() -> int:
             return port
 
 
-@contextlib.contextmanager
-def _running(*arguments: object) -> Iterator[Served]:
-    worker = Served(*arguments)
-    try:
-        yield worker
-    finally:
-        worker.kill()
-
-
-def tensorflow_server(cpus: int = 2) -> contextlib.AbstractContextManager[Served]:
+def tensorflow_server(cpus: int = 2) -> Served:
     """A `tf.distribute.Server`, which has no TPU.
 
     Args:
         cpus: Its logical CPU devices.
     """
-    return _running("tensorflow", free_port(), cpus)
+    return Served("tensorflow", free_port(), cpus)
 
 
-def tpu_worker(
-    cores: int = 8, *, statuses: int = 1 << 20
-) -> contextlib.AbstractContextManager[Served]:
+def tpu_worker(cores: int = 8, *, statuses: int = 1 << 20) -> Served:
     """A worker that has a TPU's devices, and hangs at whatever it is asked to run.
 
     Args:
         cores: Its TPU cores.
         statuses: How many questions for its devices it answers; later ones hang.
     """
-    return _running("tpu", 0, cores, statuses)
+    return Served("tpu", 0, cores, statuses)
