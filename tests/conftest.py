@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -27,7 +28,6 @@ THREADS = 16
 pytest.register_assert_rewrite("support", "counterparts")
 
 from support.importing import imports_tensorflow  # noqa: E402  asserts are rewritten on import
-from support.sparing import import_tensorflow  # noqa: E402
 
 # A shell's background processes ignore interrupts, and those under nohup SIGHUP; the tests
 # send them, and so do the processes that they start.
@@ -41,6 +41,28 @@ for number, handler in (
 # On a busy machine a slow example says nothing; in CI the examples are always the same.
 settings.register_profile("tpunb", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("tpunb")
+
+
+UNUSED = ("jax", "sklearn")
+"""What TensorFlow and Keras import if it is there. No test needs it of them, it is a quarter of
+their import, and for each function that it converts AutoGraph walks all modules that there are."""
+
+
+@functools.cache
+def import_tensorflow() -> Any:
+    """TensorFlow, imported as if `UNUSED` were not installed; tests can import that themselves."""
+    hidden = [name for name in UNUSED if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        import tensorflow as tf
+        from tensorflow.python.autograph.pyct import inspect_utils
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+    # It mends what another way of packing Python programs does to their sources, and for that asks
+    # each module for its file, whenever a function is converted.
+    inspect_utils._fix_linecache_record = lambda converted: None
+    return tf
 
 
 BROWSER = "browser"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +11,15 @@ from differential.generator import Program
 from differential.names import common, compiled, start_of
 
 from tpunb.virtual import VirtualTPUStrategy
+
+
+def start() -> None:
+    """Gives TensorFlow cores for eight replicas."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    devices = [tf.config.LogicalDeviceConfiguration()] * 17
+    tf.config.set_logical_device_configuration(cpu, devices)
+    tf.config.threading.set_inter_op_parallelism_threads(16)
+    tf.get_logger().setLevel(logging.ERROR)
 
 
 @functools.cache

@@ -39,7 +39,7 @@ class Slot:
 
 def given(values: Any) -> Slot:
     """An input with certain values, as an axis or a shape."""
-    array = np.asarray(values, None if np.size(values) else np.int32)
+    array = np.asarray(values, np.int32)
     return Slot(array.shape, values=array)
 
 
@@ -85,12 +85,36 @@ def _over_axes(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     choices: list[list[int]] = [[], *([axis] for axis in range(-rank, rank)), list(range(rank))]
     choices += [[0, -1], [1, 2]] if rank > 2 else []
     for axes in choices:
-        yield [Slot(shape), given(np.asarray(axes, np.int32))], {}
+        yield [Slot(shape), given(axes)], {}
 
 
-def _along(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    for axis in range(-len(shape), len(shape)):
-        yield [Slot(shape), given(axis)], {}
+def _along(make: Callable[[Shape, int], Inputs], beyond: int = 0) -> Maker:
+    """Inputs for each axis of a shape, or of one that has some more."""
+
+    def maker(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+        rank = len(shape) + beyond
+        for axis in range(-rank, rank):
+            yield make(shape, axis)
+
+    return maker
+
+
+def _of_rank(rank: int, *makes: Callable[[Shape], Sequence[Slot]]) -> Maker:
+    """Inputs for a shape of a certain rank."""
+
+    def maker(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
+        if len(shape) == rank:
+            for make in makes:
+                yield make(shape), {}
+
+    return maker
+
+
+def _longer(shape: Shape, axis: int) -> Shape:
+    """A shape that has one more along an axis."""
+    other = list(shape)
+    other[axis] += 1
+    return tuple(other)
 
 
 def _matrices(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
@@ -194,7 +218,7 @@ def _pooling(pixels: int, result: str = "") -> Maker:
             except (tf.errors.OpError, ValueError):
                 continue
             if result == "sizes":
-                yield [given(np.array(image, np.int32)), Slot(pooled)], more
+                yield [given(image), Slot(pooled)], more
             else:
                 yield [Slot(image), Slot(pooled), Slot(pooled)], more
 
@@ -230,24 +254,13 @@ def _convolution(op: str, pixels: int, which: str) -> Maker:
             except (tf.errors.OpError, ValueError):
                 continue
             if which == "filter":
-                sizes = given(np.array(kernel, np.int32))
+                sizes = given(kernel)
                 yield [Slot(image), sizes, Slot(tuple(result))], more
             else:
-                sizes = given(np.array(image, np.int32))
+                sizes = given(image)
                 yield [sizes, Slot(kernel), Slot(tuple(result))], more
 
     return make
-
-
-def _resizing(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    if len(shape) == 4:
-        for sizes in ([5, 4], [1, 2]):
-            yield [Slot(shape), given(np.array(sizes, np.int32))], {}
-
-
-def _resizing_gradient(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    if len(shape) == 4:
-        yield [Slot(shape, np.float32), Slot((shape[0], 4, 3, shape[3]))], {}
 
 
 def _bias(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
@@ -270,29 +283,7 @@ def _squeeze(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
 def _transpose(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     orders = list(itertools.permutations(range(len(shape))))
     for order in orders[:: max(1, len(orders) // 5)]:
-        yield [Slot(shape), given(np.array(order, np.int32))], {}
-
-
-def _concatenation(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    for axis in range(-len(shape), len(shape)):
-        other = list(shape)
-        other[axis] += 1
-        yield [Slot(shape), Slot(tuple(other)), given(axis)], {}
-
-
-def _packing(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    for axis in range(-len(shape) - 1, len(shape) + 1):
-        yield [Slot(shape), Slot(shape)], {"axis": axis}
-
-
-def _unpacking(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    for axis in range(-len(shape), len(shape)):
-        yield [Slot(shape)], {"axis": axis, "num": shape[axis]}
-
-
-def _parts(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    for axis in range(-len(shape), len(shape)):
-        yield [given(axis), Slot(shape)], {"num_split": shape[axis]}
+        yield [Slot(shape), given(order)], {}
 
 
 def _slices(shape: Shape) -> Iterator[tuple[list[list[int]], dict[str, int]]]:
@@ -322,43 +313,23 @@ def _strided_slice_gradient(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inpu
             ).shape
         except (tf.errors.OpError, ValueError):
             continue
-        whole = given(np.array(shape, np.int32))
+        whole = given(shape)
         yield [whole, *map(given, bounds), Slot(tuple(sizes))], masks
 
 
 def _padding(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for margins in ([[1, 0]] * len(shape), [[k % 2, 1] for k in range(len(shape))]):
-        yield [Slot(shape), given(np.reshape(margins, [-1, 2]).astype(np.int32))], {}
+        yield [Slot(shape), given(np.reshape(margins, [-1, 2]))], {}
 
 
 def _tile(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for times in ([2] * len(shape), range(1, len(shape) + 1)):
-        yield [Slot(shape), given(np.array(times, np.int32))], {}
+        yield [Slot(shape), given(times)], {}
 
 
 def _broadcast(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for one in dict.fromkeys([shape, shape[1:], (1, *shape[1:]), (*shape[:-1], 1)]):
-        yield [Slot(one), given(np.array(shape, np.int32))], {}
-
-
-def _expand(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    for axis in range(-len(shape) - 1, len(shape) + 1):
-        yield [Slot(shape), given(axis)], {}
-
-
-def _entropy(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    for one, other in _broadcasting(shape, 2):
-        yield [Slot(one), Slot(other)], {}
-
-
-def _sparse_entropy(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    if len(shape) == 2:
-        yield [Slot(shape), Slot(shape[:1], below=shape[1])], {}
-
-
-def _in_top(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    if len(shape) == 2:
-        yield [Slot(shape), Slot(shape[:1], below=shape[1]), given(1)], {}
+        yield [Slot(one), given(shape)], {}
 
 
 def _gather(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
@@ -391,33 +362,31 @@ def _segments(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
         yield [Slot(shape), Slot(shape[:rank], below=3), given(3)], {}
 
 
-def _rows(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    if shape:
-        yield [Slot(shape), given(np.array(shape[1:], np.int32))], {}
-
-
-def _lists(*others: str) -> Maker:
-    """A list, and an element, its place or its shape."""
+def _lists(*others: str, elements: bool = True) -> Maker:
+    """A list, or what becomes one, and an element, its place or its shape."""
 
     def make(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
         if not shape:
             return
         slots = {
             "item": Slot(shape[1:]),
-            "shape": given(np.array(shape[1:], np.int32)),
+            "shape": given(shape[1:]),
             "length": given(shape[0]),
             "index": given(shape[0] - 1),
         }
-        yield [Slot(shape, elements=True), *map(slots.get, others)], {}
+        yield [Slot(shape, elements=elements), *map(slots.get, others)], {}
 
     return make
 
 
+_RESIZING = _of_rank(
+    4, *(lambda shape, sizes=sizes: [Slot(shape), given(sizes)] for sizes in ([5, 4], [1, 2]))
+)
 _MAKERS: dict[str, Maker] = {
     **dict.fromkeys(["EmptyTensorList", "TensorListReserve"], _lists("length")),
     **dict.fromkeys(["TensorListElementShape", "TensorListLength"], _lists()),
     **dict.fromkeys(["TensorListPopBack", "TensorListStack"], _lists("shape")),
-    "TensorListFromTensor": _rows,
+    "TensorListFromTensor": _lists("shape", elements=False),
     "TensorListGetItem": _lists("index", "shape"),
     "TensorListPushBack": _lists("item"),
     "TensorListSetItem": _lists("index", "item"),
@@ -425,16 +394,20 @@ _MAKERS: dict[str, Maker] = {
         ["All", "Any", "Max", "Mean", "Min", "Prod", "ReverseV2", "Sum"],
         _over_axes,
     ),
-    **dict.fromkeys(["ArgMax", "Cumsum"], _along),
+    **dict.fromkeys(
+        ["ArgMax", "Cumsum"], _along(lambda shape, axis: ([Slot(shape), given(axis)], {}))
+    ),
     "BatchMatMulV2": _batched,
-    **dict.fromkeys(["ResizeBilinear", "ResizeNearestNeighbor"], _resizing),
+    **dict.fromkeys(["ResizeBilinear", "ResizeNearestNeighbor"], _RESIZING),
     "AvgPool": _pooling(2),
     "AvgPool3D": _pooling(3),
     "AvgPool3DGrad": _pooling(3, "sizes"),
     "AvgPoolGrad": _pooling(2, "sizes"),
     "BiasAdd": _bias,
     "BroadcastTo": _broadcast,
-    "ConcatV2": _concatenation,
+    "ConcatV2": _along(
+        lambda shape, axis: ([Slot(shape), Slot(_longer(shape, axis)), given(axis)], {})
+    ),
     "Conv2D": _convolution("Conv2D", 2, "forward"),
     "Conv2DBackpropFilter": _convolution("Conv2D", 2, "filter"),
     "Conv2DBackpropInput": _convolution("Conv2D", 2, "input"),
@@ -445,29 +418,32 @@ _MAKERS: dict[str, Maker] = {
     "DepthwiseConv2dNativeBackpropFilter": _convolution("DepthwiseConv2dNative", 2, "filter"),
     "DepthwiseConv2dNativeBackpropInput": _convolution("DepthwiseConv2dNative", 2, "input"),
     "Einsum": _einsum,
-    "ExpandDims": _expand,
+    "ExpandDims": _along(lambda shape, axis: ([Slot(shape), given(axis)], {}), beyond=1),
     "GatherV2": _gather,
-    "InTopKV2": _in_top,
+    "InTopKV2": _of_rank(2, lambda shape: [Slot(shape), Slot(shape[:1], below=shape[1]), given(1)]),
     "MatMul": _matrices,
     "MaxPool": _pooling(2),
     "MaxPool3D": _pooling(3),
     "MaxPool3DGrad": _pooling(3, "values"),
     "MaxPoolGrad": _pooling(2, "values"),
     "OneHot": _one_hot,
-    "Pack": _packing,
+    "Pack": _along(lambda shape, axis: ([Slot(shape)] * 2, {"axis": axis}), beyond=1),
     "Pad": _padding,
     "Reshape": _reshape,
-    "ResizeBilinearGrad": _resizing_gradient,
-    "ResizeNearestNeighborGrad": _resizing,
+    "ResizeBilinearGrad": _of_rank(
+        4, lambda shape: [Slot(shape, np.float32), Slot((shape[0], 4, 3, shape[3]))]
+    ),
+    "ResizeNearestNeighborGrad": _RESIZING,
     "ResourceGather": _variable_gather,
-    "SoftmaxCrossEntropyWithLogits": _entropy,
-    "SparseSoftmaxCrossEntropyWithLogits": _sparse_entropy,
-    "Split": _parts,
+    "SparseSoftmaxCrossEntropyWithLogits": _of_rank(
+        2, lambda shape: [Slot(shape), Slot(shape[:1], below=shape[1])]
+    ),
+    "Split": _along(lambda shape, axis: ([given(axis), Slot(shape)], {"num_split": shape[axis]})),
     "Squeeze": _squeeze,
     "StridedSlice": _strided_slice,
     "StridedSliceGrad": _strided_slice_gradient,
     "Tile": _tile,
     "Transpose": _transpose,
-    "Unpack": _unpacking,
+    "Unpack": _along(lambda shape, axis: ([Slot(shape)], {"axis": axis, "num": shape[axis]})),
     "UnsortedSegmentSum": _segments,
 }
