@@ -124,10 +124,7 @@ GUIDE: tuple[tuple[str, Sequence[Any]], ...] = (
             )
         ],
     ),
-    (
-        STEP,
-        [shown("<tf.Tensor: shape=(), dtype=float32, numpy=24.0>")],
-    ),
+    (STEP, [shown("<tf.Tensor: shape=(), dtype=float32, numpy=24.0>")]),
 )
 
 

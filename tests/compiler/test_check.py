@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from support.compiler_verdicts import CASES
+from support.checked_functions import X, a_boolean_mask, product_of_long_integers
 
 from tpunb._util.child_process import ChildLostError
 from tpunb.compiler import check as checking
@@ -20,16 +20,14 @@ def codes(problems: Any) -> list[str]:
 
 @pytest.mark.usefixtures("libtpu")
 def test_the_compiler_decides() -> None:
-    fn, args, _ = CASES["masked"]
-    report = check(fn, *args)
+    report = check(a_boolean_mask, X)
     assert report.ok
     assert "dynamic-shape" in codes(report.warnings)
     assert report.compiler.startswith("The TPU's own compiler: v5e-8: compiles")
     assert report.compiler in str(report)
-    fn, args, _ = CASES["product_of_long_integers"]
-    report = check(fn, *args)
+    report = check(product_of_long_integers, X)
     assert codes(report.errors) == ["x64-op"]
-    assert report.errors[0].line == fn.__code__.co_firstlineno + 2
+    assert report.errors[0].line == product_of_long_integers.__code__.co_firstlineno + 3
     # Each tensor fits, and all of them do not.
     report = check(lambda x: (x * 2.0, x + 1.0), tf.TensorSpec([6 * 2**18, 1024]))
     assert codes(report.errors) == ["memory"]
@@ -46,8 +44,7 @@ def test_not_asked_is_not_taken_for_yes(way: str, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(checking.libtpu, "require", require)
     monkeypatch.setattr(checking.libtpu, "ask", ask)
-    fn, args, _ = CASES["masked"]
-    report = check(fn, *args)
+    report = check(a_boolean_mask, X)
     assert codes(report.errors) == (["dynamic-shape"] if way == "crashed" else [])
     assert codes(report.warnings) == ([] if way == "crashed" else ["dynamic-shape"])
     assert "was not asked, or gave no answer" in report.compiler

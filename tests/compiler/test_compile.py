@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from support.compiler_verdicts import CASES
-from support.strategies import of_two_cores, strategy_of
+from support.checked_functions import CASES, LIBTPU, asked
+from support.strategies import strategy_of, strategy_of_parts
 from support.tiers import THOROUGH
 
 from tpunb.compiler.compile import compile  # noqa: A004
@@ -30,10 +30,10 @@ def eight() -> Any:
     return strategy_of("v5e-8", strict=True)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", asked(LIBTPU))
 def test_the_verdict_is_the_compilers(name: str) -> None:
-    fn, args, refused = CASES[name]
-    program = compile(fn, *args, tpu="v5e-8")
+    fn, refused = CASES[name].function, CASES[name].refused
+    program = compile(fn, *CASES[name].args, tpu="v5e-8")
     assert not program.unknown
     assert [error.code for error in program.errors] == ([refused] if refused else [])
     assert program.ok is not bool(refused)
@@ -239,7 +239,7 @@ def test_a_model_is_compiled_with_its_global_batch(model: Any, method: str, eigh
 
 
 def test_logical_devices_share_a_replica() -> None:
-    strategy = of_two_cores("v3-8", [1, 1, 1, 2])
+    strategy = strategy_of_parts(4, strict=True, spmd=True)
 
     def fn(x: Any) -> Any:
         x = strategy.experimental_split_to_logical_devices(x, [2, 1])

@@ -9,7 +9,7 @@ import keras
 import pytest
 import tensorflow as tf
 from support.programs import FITS
-from support.strategies import of_two_cores, strategy_of
+from support.strategies import strategy_of, strategy_of_parts
 
 from tpunb.compiler import libtpu
 from tpunb.compiler.batches import LargestBatch, largest_batch
@@ -91,7 +91,7 @@ def test_a_larger_type_has_room_for_replicas_of_several_cores(
     """Not each type of the family has: a v5e-1 is one core."""
     answers = itertools.chain([REFUSED], itertools.repeat(FITTING))
     monkeypatch.setattr(libtpu, "ask", lambda *_, **__: next(answers))
-    strategy = of_two_cores("v5e-8", [1, 2, 1, 1])
+    strategy = strategy_of_parts(4, [1, 2, 1, 1], "v5e-8", strict=True, spmd=True)
     program = compile(doubled, tf.TensorSpec([4096, 128]), strategy=strategy)
     fix = program.errors[0].fix
     assert "A batch of 4096 (1024 a replica) fits: 1 GiB a core." in fix

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 from joining.cases import SUMMED, Case, cases_of
 from support.joined import analyses
+from support.strategies import all_reduce
 
 from tpunb.virtual import VirtualTPUStrategy
 from tpunb.virtual.replicate.joined_forms import FRESH
@@ -23,7 +24,6 @@ REPLICAS = 3
 TOLERANCES = {tf.float16: 2e-2, tf.bfloat16: 1e-1, tf.float64: 1e-8, tf.complex128: 1e-8}
 AT_ONCE = 50
 """How many cases are traced as one function."""
-SUM = tf.distribute.ReduceOp.SUM
 _REFUSED = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplementedError)
 
 
@@ -176,9 +176,6 @@ def _run(
         if one.case.slots[0].variable:
             with strategy.scope():
                 variables[number] = tf.Variable(one.columns[0][0])
-
-    def all_reduce(value: Any) -> Any:
-        return tf.distribute.get_replica_context().all_reduce(SUM, value)
 
     def replica(*given: Any) -> list[list[Any]]:
         pending, results = iter(given), []

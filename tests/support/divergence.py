@@ -8,16 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from support.strategies import local, replica_id, run
+from support.strategies import all_reduce, local, replica_id, run
 
 # AutoGraph cannot tell two lambdas on one line apart, and says so at length.
 function = functools.partial(tf.function, autograph=False)
-SUM = tf.distribute.ReduceOp.SUM
-
-
-def make(strategy: Any, value: Any = 10.0, **options: Any) -> Any:
-    with strategy.scope():
-        return tf.Variable(value, **options)
 
 
 def rank() -> Any:
@@ -26,7 +20,7 @@ def rank() -> Any:
 
 def once(v: Any) -> Any:
     """A variable's value, which is computed once for all copies that are taken for equal."""
-    return v + 0.0 * tf.distribute.get_replica_context().all_reduce(SUM, v.read_value())
+    return v + 0.0 * all_reduce(v.read_value())
 
 
 def ranks(strategy: Any) -> list[float]:

@@ -13,7 +13,7 @@ from support.strategies import each, run, strategy_of
 from tpunb.virtual.replicate import joining, replication
 from tpunb.virtual.replicate.variance import Analysis
 
-REPLICAS, SUM = 4, tf.distribute.ReduceOp.SUM
+REPLICAS = 4
 
 
 def per_replica(*shape: int, seed: int = 0) -> list[np.ndarray]:
@@ -51,9 +51,15 @@ def both(
     function: Callable[..., Any], *columns: list[Any], choice: bool | None = True, **options: Any
 ) -> None:
     """Compares a replica function's results, joined and not."""
-    results = []
-    for one in (choice, False):
-        strategy = strategy_of(REPLICAS, joined=one, **options)
-        results.append(run(strategy, function, *(each(strategy, column) for column in columns)))
-    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
+
+    def results(strategy: Any) -> Any:
+        return run(strategy, function, *(each(strategy, column) for column in columns))
+
+    both_ways(results, choice=choice, **options)
+
+
+def both_ways(results: Callable[[Any], Any], *, choice: bool | None = True, **options: Any) -> None:
+    """Compares what two strategies give: one whose replicas are joined, and one where they are not."""
+    found = (results(strategy_of(REPLICAS, joined=one, **options)) for one in (choice, False))
+    for one, other in zip(*map(tf.nest.flatten, found), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)

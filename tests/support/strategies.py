@@ -11,8 +11,15 @@ import tensorflow as tf
 from tpunb.virtual import VirtualTPUStrategy
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 
+SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+SUMMED_ON_READ = {
+    "synchronization": tf.VariableSynchronization.ON_READ,
+    "aggregation": tf.VariableAggregation.SUM,
+}
+"""A variable of which each replica has its own, and the strategy their sum."""
 
-def strategy_of(tpu: str | int, **options: Any) -> VirtualTPUStrategy:
+
+def strategy_of(tpu: Any, **options: Any) -> VirtualTPUStrategy:
     """A new strategy.
 
     The tests of numbers use float64 to be exact, so that it is let pass without a warning.
@@ -21,13 +28,15 @@ def strategy_of(tpu: str | int, **options: Any) -> VirtualTPUStrategy:
     return VirtualTPUStrategy(tpu, **options)
 
 
-def of_two_cores(tpu: str, shape: Sequence[int]) -> VirtualTPUStrategy:
-    """A strategy with four replicas of two cores, which XLA partitions."""
+def strategy_of_parts(
+    replicas: int, shape: Sequence[int] = (1, 1, 1, 2), tpu: str = "v3-8", **options: Any
+) -> VirtualTPUStrategy:
+    """A new strategy whose replicas are of several cores each: by default of two."""
     resolver = VirtualTPUClusterResolver(tpu)
     assignment = tf.tpu.experimental.DeviceAssignment.build(
-        virtual_topology(resolver.accelerator), computation_shape=shape, num_replicas=4
+        virtual_topology(resolver.accelerator), computation_shape=shape, num_replicas=replicas
     )
-    return VirtualTPUStrategy(resolver, strict=True, device_assignment=assignment, spmd=True)
+    return strategy_of(resolver, device_assignment=assignment, **options)
 
 
 def each(strategy: Any, values: Sequence[Any]) -> Any:
@@ -75,6 +84,25 @@ def _numpy(value: Any) -> Any:
 def replica_id() -> Any:
     """The id of the replica that runs this, as a tensor."""
     return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+
+def all_reduce(value: Any, how: Any = SUM) -> Any:
+    """What replicas make together of a value of each."""
+    return tf.distribute.get_replica_context().all_reduce(how, value)
+
+
+def make(strategy: Any, value: Any = 0.0, **options: Any) -> Any:
+    """A variable of a strategy's."""
+    with strategy.scope():
+        return tf.Variable(value, **options)
+
+
+def gradient_of(function: Callable[[Any], Any], x: Any) -> Any:
+    """The gradient of a function at a place."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x)
 
 
 def copies(variable: Any) -> list[np.ndarray]:

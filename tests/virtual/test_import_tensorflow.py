@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import subprocess
@@ -38,10 +39,20 @@ a line about cuda by somebody else
 Ünïcode and \x0b and no newline at the end"""
 
 
-def test_noise_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
-    with quiet_start():
-        os.write(2, (NOISE + KEPT).encode())
-    assert capfd.readouterr().err == KEPT
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [((NOISE + KEPT).encode(), KEPT), (b"\xff\xfe\n", "\ufffd\ufffd\n")],
+    ids=["noise", "no text"],
+)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_noise_is_dropped(
+    capfd: pytest.CaptureFixture[str], written: bytes, kept: str, depth: int
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(depth):
+            stack.enter_context(quiet_start())
+        os.write(2, written)
+    assert capfd.readouterr().err == kept
 
 
 def test_the_order_is_kept(
@@ -72,12 +83,6 @@ def test_also_when_the_block_raises(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "the reason\n"
 
 
-def test_bytes_that_are_no_text(capfd: pytest.CaptureFixture[str]) -> None:
-    with quiet_start():
-        os.write(2, b"\xff\xfe\n")
-    assert capfd.readouterr().err == "\ufffd\ufffd\n"
-
-
 def test_a_stream_without_a_descriptor(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,12 +101,6 @@ def test_without_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     with quiet_start():
         ran = True
     assert ran
-
-
-def test_nested(capfd: pytest.CaptureFixture[str]) -> None:
-    with quiet_start(), quiet_start():
-        os.write(2, (NOISE + KEPT).encode())
-    assert capfd.readouterr().err == KEPT
 
 
 def test_descriptors_are_given_back() -> None:

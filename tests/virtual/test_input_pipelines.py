@@ -372,13 +372,18 @@ def test_a_function_takes_batches_of_any_kind_in_any_order(two: Any, general: bo
 
 
 @pytest.mark.parametrize(
-    ("sizes", "exact", "expected"),
-    [((4, 4), True, 1), ((2, 4, 2, 4), True, 2), ((2, 4, 2, 4), False, 1)],
+    ("sizes", "exact", "general", "expected"),
+    [
+        ((4, 4), True, False, 1),
+        ((2, 4, 2, 4), True, True, 2),
+        ((2, 4, 2, 4), False, True, 1),
+        ((8, 8, 6, 3), False, False, 1),
+    ],
 )
 def test_each_known_size_is_traced_once_and_unknown_ones_together(
-    two: Any, sizes: tuple[int, ...], exact: bool, expected: int
+    two: Any, sizes: tuple[int, ...], exact: bool, general: bool, expected: int
 ) -> None:
-    step, traces = reading(two)
+    step, traces = reading(two, reduce_retracing=general)
     for size in sizes:
         step(iter(batches_of(two, size, drop_remainder=exact)))
     assert len(traces) == expected

@@ -7,15 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.shell import Notebook
-from support.strategies import copies, each, run, strategy_of
+from support.strategies import (
+    SUM,
+    SUMMED_ON_READ,
+    all_reduce,
+    copies,
+    each,
+    run,
+    strategy_of,
+    strategy_of_parts,
+)
 
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.tpu.annotations import Annotation, Annotations
-from tpunb.tpu.annotations import Annotations as Same
 from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy
 
-SUM = tf.distribute.ReduceOp.SUM
 SHAPES = [
     ("v3-8", [1, 1, 1, 2], 4),
     ("v3-8", [1, 1, 1, 2], 3),
@@ -28,35 +34,27 @@ SHAPES = [
 ]
 
 
-def parallel(
-    shape: list[int], replicas: int, *, tpu: str = "v3-8", spmd: bool = False
-) -> VirtualTPUStrategy:
-    topology = strategy_of(tpu).topology
-    assignment = tf.tpu.experimental.DeviceAssignment.build(
-        topology, computation_shape=shape, num_replicas=replicas
-    )
-    return VirtualTPUStrategy(tpu, device_assignment=assignment, spmd=spmd)
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "spmd"])
-def pairs(request: Any) -> VirtualTPUStrategy:
+def pairs(request: Any) -> Any:
     """Four replicas of two logical devices."""
-    return parallel([1, 1, 1, 2], 4, spmd=request.param)
+    return strategy_of_parts(4, spmd=request.param)
 
 
 @pytest.fixture(scope="module")
-def plain() -> VirtualTPUStrategy:
-    return parallel([1, 1, 1, 2], 4)
+def plain() -> Any:
+    return strategy_of_parts(4)
 
 
-def is_spmd(strategy: Any) -> bool:
-    return bool(strategy.extended._use_spmd_for_xla_partitioning)
+def everywhere(variable: Any) -> list[list[Any]]:
+    """A variable's value on each logical device that has it, for each replica."""
+    parts = [getattr(component, "variables", [component]) for component in variable.values]
+    return [[part.numpy().tolist() for part in one] for one in parts]
 
 
 @pytest.mark.parametrize("spmd", [False, True], ids=["plain", "spmd"])
 @pytest.mark.parametrize(("tpu", "shape", "replicas"), SHAPES)
 def test_every_shape(tpu: str, shape: list[int], replicas: int, spmd: bool) -> None:
-    strategy = parallel(shape, replicas, tpu=tpu, spmd=spmd)
+    strategy = strategy_of_parts(replicas, shape, tpu, spmd=spmd)
     parts = int(np.prod(shape))
     assert strategy.num_replicas_in_sync == replicas
     devices = strategy.extended._tpu_devices
@@ -66,7 +64,7 @@ def test_every_shape(tpu: str, shape: list[int], replicas: int, spmd: bool) -> N
     def step(x: Any) -> Any:
         x = strategy.experimental_split_to_logical_devices(x, [parts, 1])
         y = strategy.experimental_replicate_to_logical_devices(x * 2.0)
-        return tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(y))
+        return all_reduce(tf.reduce_sum(y))
 
     values = [np.full([8, 2], k, np.float32) for k in range(replicas)]
     total = 2.0 * 16 * sum(range(replicas))
@@ -97,11 +95,7 @@ def test_variables_on_logical_devices(plain: Any) -> None:
         first = tf.Variable(2.0)
         with plain.extended.experimental_logical_device(1):
             second = tf.Variable(3.0)
-            own = tf.Variable(
-                0.0,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
-            )
+            own = tf.Variable(0.0, **SUMMED_ON_READ)
     assert [part.device for part in first.values] == list(devices[:, 0])
     assert [part.device for part in second.values] == list(devices[:, 1])
 
@@ -137,19 +131,12 @@ def test_operations_run_on_their_core(plain: Any) -> None:
             y = x + 1.0
         return plain.experimental_assign_to_logical_device(y * 2.0, 1)
 
-    @tf.function
-    def whole(x: Any) -> Any:
-        return plain.run(step, args=(x,))
-
     x = each(plain, [1.0, 2.0, 3.0, 4.0])
-    concrete = whole.get_concrete_function(x)
-    called = [
-        node.attr["f"].func.name
-        for node in concrete.graph.as_graph_def().node
-        if node.attr["f"].func.name
-    ]
-    library = {f.signature.name: f for f in concrete.graph.as_graph_def().library.function}
-    nodes = {node.name: node.device for name in called for node in library[name].node_def}
+    whole = tf.function(lambda x: plain.run(step, args=(x,))).get_concrete_function(x)
+    graph = whole.graph.as_graph_def()
+    called = {node.attr["f"].func.name for node in graph.node}
+    functions = [one for one in graph.library.function if one.signature.name in called]
+    nodes = {node.name: node.device for one in functions for node in one.node_def}
     cores = plain.extended._tpu_devices
     for replica, suffix in enumerate(["", "/replica_1", "/replica_2", "/replica_3"]):
         assert nodes[f"add{suffix}"] == cores[replica][1]
@@ -171,12 +158,7 @@ def test_loops_and_branches_on_logical_devices(pairs: Any) -> None:
         return x
 
     assert run(pairs, step, each(pairs, [1.0, 2.0, 3.0, 4.0])) == [8.0, 16.0, 24.0, 32.0]
-    assert [float(_parts(part)[-1].numpy()) for part in v.values] == [2.0, 2.0, 24.0, 32.0]
-
-
-def _parts(component: Any) -> list[Any]:
-    """The copies of a variable's component on its logical devices."""
-    return list(getattr(component, "variables", [component]))
+    assert [parts[-1] for parts in everywhere(v)] == [2.0, 2.0, 24.0, 32.0]
 
 
 def test_loops_in_which_replicas_talk(pairs: Any) -> None:
@@ -185,16 +167,13 @@ def test_loops_in_which_replicas_talk(pairs: Any) -> None:
 
     def step(x: Any) -> Any:
         for _ in tf.range(2):
-            total = tf.distribute.get_replica_context().all_reduce(SUM, x * v)
+            total = all_reduce(x * v)
             v.assign_add(total)
             x = total
         return x
 
     assert run(pairs, step, 1.0) == [80.0] * 4
-    for component in v.values:
-        assert [float(part.numpy()) for part in _parts(component)] == [85.0] * len(
-            _parts(component)
-        )
+    assert {value for parts in everywhere(v) for value in parts} == {85.0}
 
 
 def test_gradients_and_training_equal_one_device(pairs: Any) -> None:
@@ -203,7 +182,7 @@ def test_gradients_and_training_equal_one_device(pairs: Any) -> None:
     w0, w1 = generator.normal(size=[4, 6]), generator.normal(size=[6, 2])
     x, y = generator.normal(size=[8, 4]), generator.normal(size=[8, 2])
     w0, w1, x, y = (array.astype(np.float32) for array in (w0, w1, x, y))
-    strategy = pairs
+    strategy, spmd = pairs, pairs.extended._use_spmd_for_xla_partitioning
     with strategy.scope():
         a = tf.Variable(w0)
         with strategy.extended.experimental_logical_device(1):
@@ -215,7 +194,7 @@ def test_gradients_and_training_equal_one_device(pairs: Any) -> None:
         with tf.GradientTape() as tape:
             x = strategy.experimental_split_to_logical_devices(x, [1, 2])
             hidden = tf.nn.tanh(x @ a)
-            if not is_spmd(strategy):
+            if not spmd:
                 hidden = strategy.experimental_assign_to_logical_device(hidden, 1)
             with strategy.extended.experimental_logical_device(1):
                 loss = tf.reduce_sum((hidden @ b - y) ** 2)
@@ -237,9 +216,8 @@ def test_gradients_and_training_equal_one_device(pairs: Any) -> None:
         alone.apply_gradients(zip(tape.gradient(loss, [one, two]), [one, two], strict=True))
     np.testing.assert_allclose(a.numpy(), one.numpy(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(b.numpy(), two.numpy(), rtol=1e-4, atol=1e-5)
-    for component in (*a.values, *b.values):
-        for part in _parts(component)[1:]:
-            np.testing.assert_array_equal(part.numpy(), _parts(component)[0].numpy())
+    for parts in (*everywhere(a), *everywhere(b)):
+        assert all(part == parts[0] for part in parts)
 
 
 def test_checkpoints_and_saved_models(pairs: Any, tmp_path: Any) -> None:
@@ -249,15 +227,12 @@ def test_checkpoints_and_saved_models(pairs: Any, tmp_path: Any) -> None:
         with pairs.extended.experimental_logical_device(1):
             model.w = tf.Variable([3.0, 4.0])
     one = tf.constant([1.0, 1.0])
-    run(pairs, lambda: model.v.assign_add(tf.distribute.get_replica_context().all_reduce(SUM, one)))
+    run(pairs, lambda: model.v.assign_add(all_reduce(one)))
     checkpoint = tf.train.Checkpoint(model=model)
     path = checkpoint.save(str(tmp_path / "c"))
     model.v.assign([9.0, 9.0])
     checkpoint.restore(path).assert_consumed()
-    for component in model.v.values:
-        assert [part.numpy().tolist() for part in _parts(component)] == [[5.0, 6.0]] * len(
-            _parts(component)
-        )
+    assert all(part == [5.0, 6.0] for parts in everywhere(model.v) for part in parts)
     plain = tf.Module()
     plain.v, plain.w = tf.Variable([0.0, 0.0]), tf.Variable([0.0, 0.0])
     tf.train.Checkpoint(model=plain).restore(path).assert_consumed()
@@ -270,15 +245,14 @@ def test_checkpoints_and_saved_models(pairs: Any, tmp_path: Any) -> None:
 
 
 def test_variables_under_spmd_are_on_every_logical_device() -> None:
-    strategy = parallel([1, 2, 1, 2], 2, spmd=True)
+    strategy = strategy_of_parts(2, [1, 2, 1, 2], spmd=True)
     with strategy.scope():
         v = tf.Variable(lambda: tf.random.normal([4]))
     assert type(v).__name__ == "TPUMirroredVariable"
     devices = strategy.extended._tpu_devices
     assert [[part.device for part in c.variables] for c in v.values] == devices.tolist()
     run(strategy, lambda: v.assign_add(tf.ones([4])))
-    everywhere = [part.numpy().tolist() for c in v.values for part in c.variables]
-    assert everywhere == [everywhere[0]] * 8
+    assert everywhere(v) == [[v.numpy().tolist()] * 4] * 2
     v.assign(tf.zeros([4]))
     assert run(strategy, lambda: v.read_value())[1].tolist() == [0.0] * 4
 
@@ -340,7 +314,7 @@ def test_refusals(plain: Any, name: str) -> None:
 
 
 def test_assigning_is_refused_under_spmd() -> None:
-    strategy = parallel([1, 1, 1, 2], 4, spmd=True)
+    strategy = strategy_of_parts(4, spmd=True)
     with pytest.raises(ValueError, match="Cannot assign a tensor to a logical device in SPMD mode"):
         run(strategy, lambda x: strategy.experimental_assign_to_logical_device(x, 0), 1.0)
 
@@ -358,7 +332,7 @@ def test_assignments_that_do_not_fit() -> None:
 
 
 def test_annotations_are_kept_with_their_lines() -> None:
-    strategy = parallel([1, 1, 1, 2], 4)
+    strategy = strategy_of_parts(4)
     assert strategy.annotations == ()
     with strategy.scope():
         v = tf.Variable([1.0, 2.0], name="first")
@@ -381,38 +355,19 @@ def test_annotations_are_kept_with_their_lines() -> None:
     found = strategy.annotations
     assert isinstance(found, Annotations)
     assert found.logical_devices == 2
+    of_replica = [f"line {line + k} of replica" for k in range(7)]
+    matrix: Any = ((4, 2), "float32")
     assert list(found) == [
-        Annotation(
-            "first",
-            (2,),
-            "float32",
-            "assigned",
-            0,
-            where=f"line {line - 4} of {here}",
-            variable=True,
-        ),
-        Annotation(
-            "second",
-            (2,),
-            "float32",
-            "assigned",
-            1,
-            where=f"line {line - 2} of {here}",
-            variable=True,
-        ),
-        Annotation(
-            "argument 1",
-            (4, 2),
-            "float32",
-            "split",
-            tiling=(2, 1),
-            where=f"line {line + 1} of replica",
-        ),
-        Annotation("mul", (4, 2), "float32", "replicated", where=f"line {line + 2} of replica"),
-        Annotation(
-            "while/Tanh", (4, 2), "float32", "assigned", 1, where=f"line {line + 4} of replica"
-        ),
-        Annotation("add_1", (4, 2), "float32", "assigned", 1, where=f"line {line + 6} of replica"),
+        Annotation(name, (2,), "float32", "assigned", device, where=where, variable=True)
+        for name, device, where in (
+            ("first", 0, f"line {line - 4} of {here}"),
+            ("second", 1, f"line {line - 2} of {here}"),
+        )
+    ] + [
+        Annotation("argument 1", *matrix, "split", tiling=(2, 1), where=of_replica[1]),
+        Annotation("mul", *matrix, "replicated", where=of_replica[2]),
+        Annotation("while/Tanh", *matrix, "assigned", 1, where=of_replica[4]),
+        Annotation("add_1", *matrix, "assigned", 1, where=of_replica[6]),
     ]
     assert found[2].part == (2, 2)
     step(tf.ones([2, 2]))
@@ -420,7 +375,7 @@ def test_annotations_are_kept_with_their_lines() -> None:
 
 
 def test_annotations_of_variables_under_spmd() -> None:
-    strategy = parallel([1, 1, 1, 2], 4, spmd=True)
+    strategy = strategy_of_parts(4, spmd=True)
     with strategy.scope():
         v = tf.Variable([1.0, 2.0], name="v")
     assert [(note.name, note.kind, note.device) for note in strategy.annotations] == [
@@ -430,7 +385,7 @@ def test_annotations_of_variables_under_spmd() -> None:
     assert len(strategy.annotations) == 0
 
 
-SHOWN = Same(
+SHOWN = Annotations(
     [
         Annotation("w", (4, 2), "float32", "assigned", 1, where="line 3 of step", variable=True),
         Annotation("x<b>", (None, 8), "bfloat16", "split", tiling=(1, 2), where="line 7 of step"),
@@ -456,8 +411,8 @@ def test_annotations_as_text_and_table() -> None:
     assert "<b>" not in markup
     assert markup.count("<tr>") == 4
     assert mimebundle(SHOWN) == shown
-    assert "No annotations" in str(mimebundle(Same([], 1))["text/plain"])
-    many = Same([Annotation(f"t{k}", (), "int32", "replicated") for k in range(100)], 2)
+    assert "No annotations" in str(mimebundle(Annotations([], 1))["text/plain"])
+    many = Annotations([Annotation(f"t{k}", (), "int32", "replicated") for k in range(100)], 2)
     assert str(mimebundle(many)["text/plain"]).endswith("and 36 more")
 
 
@@ -477,18 +432,13 @@ y = strategy.experimental_split_to_logical_devices(tf.ones([4, 2]), [2, 1])
 """
 
 
-def test_a_notebook_shows_annotations(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TPUNB_REQUIRE_TPU", raising=False)
-    book = Notebook(tmp_path)
-    try:
-        book.good("import tensorflow as tf\n%load_ext tpunb")
-        book.good("%tpu_connect --simulate v3-8 --computation-shape 1,1,1,2")
-        book.good(CELL)
-        ran = book.good("%tpu_topology --annotations")
-        assert "1 annotated tensor and 0 variables · 2 logical devices" in ran.plain
-        assert "split 2×1 into [2, 2]" in ran.plain
-        # A terminal shows it as the tuple that it is.
-        again = book.good("strategy.annotations")
-        assert again.shown[-1]["text/html"] == ran.shown[-1]["text/html"]
-    finally:
-        book.close()
+def test_a_notebook_shows_annotations(book: Any) -> None:
+    book.good("import tensorflow as tf\n%load_ext tpunb")
+    book.good("%tpu_connect --simulate v3-8 --computation-shape 1,1,1,2")
+    book.good(CELL)
+    ran = book.good("%tpu_topology --annotations")
+    assert "1 annotated tensor and 0 variables · 2 logical devices" in ran.plain
+    assert "split 2×1 into [2, 2]" in ran.plain
+    # A terminal shows it as the tuple that it is.
+    again = book.good("strategy.annotations")
+    assert again.shown[-1]["text/html"] == ran.shown[-1]["text/html"]

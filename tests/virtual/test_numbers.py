@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.keras_models import assert_same, case, compiled, fitted
-from support.strategies import each, strategy_of
+from support.strategies import SUM, all_reduce, each, strategy_of
 from support.tiers import thorough
 
 pytestmark = pytest.mark.slow
 
-SUM = tf.distribute.ReduceOp.SUM
 BATCH, STEPS = 32, 20
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
@@ -93,7 +92,7 @@ def clipped(strategy: Any, rows: int) -> list[np.ndarray]:
             loss = tf.reduce_sum((x @ w + b - y) ** 2) / tf.cast(size, tf.float32)
         gradients = tape.gradient(loss, [w, b])
         if strategy:
-            gradients = tf.distribute.get_replica_context().all_reduce(SUM, gradients)
+            gradients = all_reduce(gradients)
         gradients, _ = tf.clip_by_global_norm(gradients, 2.0)
         for v, gradient in zip([w, b], gradients, strict=True):
             v.assign_sub(0.1 * gradient)
@@ -138,7 +137,7 @@ def mixed(strategy: Any) -> list[np.ndarray]:
             loss = tf.add_n([tf.reduce_sum(one**2) / BATCH for one in sums])
         gradients = tape.gradient(loss, variables)
         if strategy:
-            gradients = tf.distribute.get_replica_context().all_reduce(SUM, gradients)
+            gradients = all_reduce(gradients)
         for v, gradient in zip(variables, gradients, strict=True):
             v.assign_sub(gradient * tf.cast(0.5, v.dtype))
         count.assign_add(1)

@@ -8,9 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.checked_functions import REFUSED, X
 from support.keras_models import CASES, assert_same, fitted, keras
-from support.refused import REFUSED
-from support.strategies import copies, each, local, replica_id, run, strategy_of
+from support.strategies import (
+    MEAN,
+    SUM,
+    all_reduce,
+    copies,
+    each,
+    local,
+    replica_id,
+    run,
+    stepper,
+    strategy_of,
+)
 from support.tiers import thorough
 from tensorflow.python.tpu.ops import tpu_ops
 
@@ -24,7 +35,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
-SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 ON_READ = tf.VariableSynchronization.ON_READ
 SUMMED, FIRST = tf.VariableAggregation.SUM, tf.VariableAggregation.ONLY_FIRST_REPLICA
 
@@ -34,77 +44,61 @@ def tpu() -> Any:
     return strategy_of("v5e-1", strict=True)
 
 
-def numbers(strategy: Any) -> list[float]:
-    """1, 2, …: a number for each replica."""
-    return [float(k) for k in range(1, strategy.num_replicas_in_sync + 1)]
-
-
 def context() -> Any:
     return tf.distribute.get_replica_context()
 
 
 def test_collectives(tpu: Any) -> None:
-    values = numbers(tpu)
-    total, count = sum(values), len(values)
-
     def step(x: Any) -> Any:
-        return (
-            context().all_reduce(SUM, x),
+        numbers = (
+            all_reduce(x),
             context().all_reduce(MEAN, {"x": x})["x"],
-            context().all_gather(x[None], axis=0),
             tpu_ops.cross_replica_sum(x),
-            tpu_ops.collective_permute(x, [[k, (k + 1) % count] for k in range(count)]),
-            tpu_ops.all_to_all(
-                tf.fill([count], x),
-                concat_dimension=0,
-                split_dimension=0,
-                split_count=count,
-                group_assignment=[list(range(count))],
-            ),
+            tpu_ops.collective_permute(x, [[0, 0]]),
             context().merge_call(lambda strategy, y: strategy.reduce(SUM, y, axis=None), (x,)),
         )
+        exchanged = tpu_ops.all_to_all(
+            x[None],
+            concat_dimension=0,
+            split_dimension=0,
+            split_count=1,
+            group_assignment=[[0]],
+        )
+        return numbers, context().all_gather(x[None], axis=0), exchanged
 
-    results = run(tpu, step, each(tpu, values))
-    for replica, found in enumerate(results):
-        reduced, mean, gathered, crossed, permuted, exchanged, merged = found
-        assert reduced == crossed == merged == total
-        assert mean == total / count
-        assert gathered.tolist() == exchanged.tolist() == values
-        assert permuted == values[replica - 1]
+    numbers, gathered, exchanged = run(tpu, step, 3.0)[0]
+    assert numbers == (3.0,) * 5
+    assert gathered.tolist() == exchanged.tolist() == [3.0]
 
 
 def test_collectives_in_loops_and_branches(tpu: Any) -> None:
-    values = numbers(tpu)
-
     def step(x: Any) -> Any:
         total = 0.0
         for _ in tf.range(3):
-            total += context().all_reduce(SUM, x)
+            total += all_reduce(x)
             if total > 0.0:
-                total += context().all_reduce(SUM, 0.0 * x)
+                total += all_reduce(0.0 * x)
         return total + x
 
-    assert run(tpu, step, each(tpu, values)) == [3 * sum(values) + x for x in values]
+    assert run(tpu, step, 2.0) == [8.0]
 
 
 def test_gradients_are_summed(tpu: Any) -> None:
-    values = numbers(tpu)
     with tpu.scope():
         v = tf.Variable(1.0)
 
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = v * x
-        gradient = context().all_reduce(SUM, tape.gradient(loss, v))
+        gradient = all_reduce(tape.gradient(loss, v))
         v.assign_add(gradient)
         return gradient
 
-    assert run(tpu, step, each(tpu, values)) == [sum(values)] * len(values)
-    assert copies(v) == [1.0 + sum(values)] * len(values)
+    assert run(tpu, step, 3.0) == [3.0]
+    assert copies(v) == [4.0]
 
 
 def test_variables_of_all_kinds(tpu: Any) -> None:
-    values = numbers(tpu)
     with tpu.scope():
         kept = tf.Variable(1.0, aggregation=SUMMED)
         first = tf.Variable(0.0, aggregation=FIRST)
@@ -117,39 +111,31 @@ def test_variables_of_all_kinds(tpu: Any) -> None:
         own.assign_add(x)
         return own + 0.0, tf.gather(table, [1, 2]) + x
 
-    results = run(tpu, step, each(tpu, values))
-    assert kept.numpy() == 1.0 + sum(values)
-    assert first.numpy() == values[0]
-    assert own.numpy() == sum(values)
-    for (mine, rows), x in zip(results, values, strict=True):
-        assert mine == x
-        assert rows.tolist() == [[x, x]] * 2
+    [(mine, rows)] = run(tpu, step, 3.0)
+    assert (mine, kept.numpy(), first.numpy(), own.numpy()) == (3.0, 4.0, 3.0, 3.0)
+    assert rows.tolist() == [[3.0, 3.0]] * 2
 
 
 def test_variables_made_in_the_first_step(tpu: Any) -> None:
     made: list[Any] = []
 
-    @tf.function
-    def step(x: Any) -> Any:
-        def replica(x: Any) -> Any:
-            if not made:
-                made.append(tf.Variable(2.0))
-            for _ in tf.range(2):  # what is in a loop is compiled for a check
-                x = x * made[0]
-            return x
+    def replica(x: Any) -> Any:
+        if not made:
+            made.append(tf.Variable(2.0))
+        for _ in tf.range(2):  # what is in a loop is compiled for a check
+            x = x * made[0]
+        return x
 
-        return tpu.run(replica, args=(x,))
-
+    step = stepper(tpu, replica)
     for _ in range(2):
-        assert local(tpu, step(each(tpu, numbers(tpu)))) == [4.0 * x for x in numbers(tpu)]
+        assert step(tf.constant(1.0)) == [4.0]
 
 
 def test_reduce_and_gather(tpu: Any) -> None:
-    values = numbers(tpu)
-    given = each(tpu, [[x] for x in values])
-    assert tpu.reduce(SUM, given, axis=None).numpy() == [sum(values)]
-    assert tpu.reduce(MEAN, given, axis=0).numpy() == np.mean(values)
-    assert tpu.gather(given, axis=0).numpy().tolist() == values
+    given = each(tpu, [[3.0]])
+    assert tpu.reduce(SUM, given, axis=None).numpy() == [3.0]
+    assert tpu.reduce(MEAN, given, axis=0).numpy() == 3.0
+    assert tpu.gather(given, axis=0).numpy() == [3.0]
 
     @tf.function
     def inside(x: Any) -> Any:
@@ -157,23 +143,16 @@ def test_reduce_and_gather(tpu: Any) -> None:
         return tpu.reduce(SUM, doubled, axis=0), tpu.gather(doubled, axis=0)
 
     total, rows = inside(given)
-    assert total.numpy() == 2.0 * sum(values)
-    assert rows.numpy().tolist() == [2.0 * x for x in values]
+    assert total.numpy() == 6.0
+    assert rows.numpy().tolist() == [6.0]
 
 
 def test_uneven_batches_and_replica_ids(tpu: Any) -> None:
-    data = tf.data.Dataset.range(5).batch(2 * tpu.num_replicas_in_sync)
-    seen: list[int] = []
-
-    @tf.function
-    def step(x: Any) -> Any:
-        return tpu.run(lambda y: (y, replica_id()), args=(x,))
-
-    for batch in tpu.experimental_distribute_dataset(data):
-        for number, (rows, replica) in enumerate(local(tpu, step(batch))):
-            seen += rows.tolist()
-            assert replica == number
-    assert seen == [0, 1, 2, 3, 4]
+    data = tf.data.Dataset.range(5).batch(2)
+    step = stepper(tpu, lambda y: (y, replica_id()))
+    batches = [step(batch)[0] for batch in tpu.experimental_distribute_dataset(data)]
+    assert [rows.tolist() for rows, _ in batches] == [[0, 1], [2, 3], [4]]
+    assert {int(replica) for _, replica in batches} == {0}
 
 
 def test_data_from_functions_and_steps_in_a_loop(tpu: Any) -> None:
@@ -196,38 +175,26 @@ def test_data_from_functions_and_steps_in_a_loop(tpu: Any) -> None:
 @pytest.mark.parametrize("rule", REFUSED)
 def test_what_a_tpu_refuses(tpu: Any, rule: str) -> None:
     function, message, _ = REFUSED[rule]
-    values = each(tpu, [[1.0, 2.0]] * tpu.num_replicas_in_sync)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        run(tpu, function, values)
-    found = check(function, tf.TensorSpec([2]), strategy=tpu)
+        run(tpu, function, each(tpu, [np.ones(X.shape, np.float32)] * tpu.num_replicas_in_sync))
+    found = check(function, X, strategy=tpu)
     assert rule in [problem.code for problem in found.errors]
 
 
 def test_pure_eager_and_variables_out_of_scope(tpu: Any) -> None:
-    values = each(tpu, numbers(tpu))
     with pytest.raises(NotImplementedError, match="pure eager"):
-        tpu.run(lambda x: x, args=(values,))
+        tpu.run(lambda x: x, args=(1.0,))
     outside = tf.Variable(2.0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="Trying to access resource"):
-        run(tpu, lambda x: outside.assign(x), values)
-
-
-def test_each_replica_draws_numbers_of_its_own(tpu: Any) -> None:
-    def step() -> Any:
-        return tf.random.uniform([4], seed=3), tf.random.stateless_uniform([4], [1, 2])
-
-    results = run(tpu, step)
-    assert len({tuple(own) for own, _ in results}) == len(results)
-    assert len({tuple(same) for _, same in results}) == 1
+        run(tpu, lambda x: outside.assign(x), 1.0)
 
 
 def test_cells(tpu: Any) -> None:
-    values = numbers(tpu)
-    names: dict[str, Any] = {"tf": tf, "x": each(tpu, values), "__name__": "__main__"}
+    names: dict[str, Any] = {"tf": tf, "x": each(tpu, [1.0]), "__name__": "__main__"}
     runner = CellRunner(tpu)
     names.update(runner.run("y = x * 2.0", names).assigned)
     runner.close()
-    assert local(tpu, names["y"]) == [2.0 * x for x in values]
+    assert local(tpu, names["y"]) == [2.0]
 
 
 def train(strategy: Any, optimizer: str, steps: int = 3) -> tuple[list[float], list[Any]]:
@@ -278,6 +245,7 @@ def test_keras_3(tpu: Any, name: str) -> None:
 
 @pytest.mark.parametrize("simulate", ["v5e-1", 1])
 def test_a_connection(simulate: Any) -> None:
-    strategy = connect(simulate=simulate).strategy
-    assert strategy.num_replicas_in_sync == 1
-    assert train(strategy, "adam")[0] == train(tf.distribute.get_strategy(), "adam")[0]
+    expected = train(tf.distribute.get_strategy(), "adam")[0]
+    with connect(simulate=simulate) as connection:
+        assert connection.strategy.num_replicas_in_sync == 1
+        assert train(connection.strategy, "adam")[0] == expected

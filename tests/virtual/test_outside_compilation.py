@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.bfloat16 import bf, whole_numbers
-from support.strategies import each, local, run, strategy_of
+from support.strategies import all_reduce, each, local, run, strategy_of, strategy_of_parts
 
 import tpunb
-from tpunb.virtual import VirtualTPUStrategy
 
 outside = tf.compat.v1.tpu.outside_compilation
-SUM = tf.distribute.ReduceOp.SUM
 
 
 @pytest.fixture(scope="module")
@@ -255,10 +253,7 @@ def test_a_core_need_not_hold_what_the_host_makes(two: Any) -> None:
 
 @pytest.mark.parametrize("spmd", [False, True], ids=["plain", "spmd"])
 def test_replicas_of_two_cores(spmd: bool) -> None:
-    assignment = tf.tpu.experimental.DeviceAssignment.build(
-        strategy_of("v3-8").topology, computation_shape=[1, 1, 1, 2], num_replicas=2
-    )
-    strategy = VirtualTPUStrategy("v3-8", device_assignment=assignment, spmd=spmd)
+    strategy = strategy_of_parts(2, strict=True, spmd=spmd)
 
     def step(x: Any) -> Any:
         x = strategy.experimental_split_to_logical_devices(x, [2, 1])
@@ -266,7 +261,7 @@ def test_replicas_of_two_cores(spmd: bool) -> None:
         y = strategy.experimental_split_to_logical_devices(y, [2, 1])
         if tf.reduce_sum(x) > 0.0:
             y += outside(tf.square, x)
-        total = tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(y))
+        total = all_reduce(tf.reduce_sum(y))
         return outside(in_text, total)
 
     values = each(strategy, [np.ones([2, 2], np.float32), np.full([2, 2], 2.0, np.float32)])

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import each, local, replica_id, run, stepper, strategy_of
+from support.strategies import all_reduce, each, local, replica_id, run, stepper, strategy_of
 
 from tpunb.errors import AcceleratorTypeError, VirtualDevicesError
 from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy, devices
-
-SUM = tf.distribute.ReduceOp.SUM
 
 
 def test_it_is_a_tpu_strategy(four: Any) -> None:
@@ -132,7 +130,7 @@ def in_a_loop(x: Any) -> Any:
 
 def in_a_loop_with_collectives(x: Any) -> Any:
     for _ in tf.range(2):
-        y = tf.distribute.get_replica_context().all_reduce(SUM, x)
+        y = all_reduce(x)
         x = tf.debugging.check_numerics(tf.math.log(x), "wrong") + y
     return x
 

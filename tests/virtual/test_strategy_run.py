@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import each, local, replica_id, run, strategy_of
+from support.strategies import all_reduce, each, local, replica_id, run, strategy_of
 
 from tpunb.virtual._tensorflow import distribute_values
 
-SUM = tf.distribute.ReduceOp.SUM
 Point = collections.namedtuple("Point", "x y")
 OPTIONS = {
     "default": tf.distribute.RunOptions(),
@@ -228,7 +227,7 @@ def test_shapes_that_differ_between_replicas(four: Any) -> None:
 
     def step(x: Any) -> Any:
         assert x.shape.as_list() == [None]
-        total = tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(x))
+        total = all_reduce(tf.reduce_sum(x))
         return total, tf.size(x)
 
     assert run(four, step, values) == [(10.0, k + 1) for k in range(4)]

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
+from tensorflow.python.distribute.packed_distributed_variable import PackedDistributedVariable
 
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual import distributed_datasets, iterators, strategy
@@ -288,8 +291,6 @@ def replicated() -> Any:
 
 
 def model() -> Any:
-    import keras
-
     made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     made.compile("sgd", "mse")
     return made
@@ -297,10 +298,6 @@ def model() -> Any:
 
 def jax_trainer() -> Any:
     """Keras's methods for JAX, whose attributes are set while it trains: their names, in its code."""
-    import inspect
-
-    import keras
-
     path = Path(inspect.getfile(keras.Model)).parents[1] / "backend" / "jax" / "trainer.py"
     names = {
         node.attr if isinstance(node, ast.Attribute) else getattr(node, "name", "")
@@ -309,30 +306,10 @@ def jax_trainer() -> Any:
     return type("Trainer", (), dict.fromkeys(names - {""}))
 
 
-def hook() -> Any:
-    import keras
-
-    return keras.callbacks.Callback.on_train_batch_end
-
-
-def packed() -> Any:
-    from tensorflow.python.distribute import packed_distributed_variable as packing
-
-    return packing.PackedDistributedVariable([tf.Variable(1.0), tf.Variable(1.0)])
-
-
-def called() -> Any:
-    return next(iter(concrete().graph._functions.values()))
-
-
-def replica_context() -> Any:
-    return private.TPUReplicateContext(name="context", num_replicas=2, pivot=None)
-
-
 MAKE: dict[str, Callable[[], Any]] = {
     "an operation": lambda: concrete().graph.get_operations()[0],
     "a graph": lambda: concrete().graph,
-    "a called function": called,
+    "a called function": lambda: next(iter(concrete().graph._functions.values())),
     "a concrete function": concrete,
     "an atomic function": lambda: concrete().inference_fn,
     "the gradients": lambda: private.ops.gradient_registry,
@@ -356,15 +333,15 @@ MAKE: dict[str, Callable[[], Any]] = {
     "a dataset from a function": lambda: distributed("function"),
     "input workers": lambda: distributed("dataset")._input_workers,
     "an extended strategy": lambda: strategy_of(2).extended,
-    "a replica context": replica_context,
-    "a packed variable": packed,
+    "a replica context": lambda: private.TPUReplicateContext("context", 2, pivot=None),
+    "a packed variable": lambda: PackedDistributedVariable([tf.Variable(1.0), tf.Variable(1.0)]),
     "a distributed variable": mirrored,
     "a variable": lambda: tf.Variable(1.0),
     "a variable's handle": lambda: mirrored().values[0].handle,
     "a replicated variable": replicated,
     "a model": model,
     "an optimizer": lambda: model().optimizer,
-    "a callback's hook": hook,
+    "a callback's hook": lambda: keras.callbacks.Callback.on_train_batch_end,
     "a JAX trainer": jax_trainer,
 }
 

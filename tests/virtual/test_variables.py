@@ -7,25 +7,27 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import copies, each, local, replica_id, run, stepper, strategy_of
+from support.strategies import (
+    MEAN,
+    SUM,
+    all_reduce,
+    copies,
+    each,
+    local,
+    make,
+    replica_id,
+    run,
+    stepper,
+    strategy_of,
+)
 
-SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 Aggregation = tf.VariableAggregation
 FIRST = Aggregation.ONLY_FIRST_REPLICA
 ON_READ = tf.VariableSynchronization.ON_READ
 
 
-def context() -> Any:
-    return tf.distribute.get_replica_context()
-
-
 def rank() -> Any:
     return tf.cast(replica_id(), tf.float32)
-
-
-def make(strategy: Any, value: Any = 0.0, **options: Any) -> Any:
-    with strategy.scope():
-        return tf.Variable(value, **options)
 
 
 VALUES = [1.0, 2.0, 3.0, 4.0]
@@ -91,7 +93,7 @@ def test_a_moving_average(four: Any) -> None:
     v, average = make(four, 1.0), tf.train.ExponentialMovingAverage(0.5)
 
     def replica(x: Any) -> Any:
-        v.assign_add(context().all_reduce(MEAN, x))
+        v.assign_add(all_reduce(x, MEAN))
         average.apply([v])
         return v.read_value()
 
@@ -106,7 +108,7 @@ def test_copies_that_come_to_differ_after_a_function_was_traced(four: Any) -> No
     v, w = make(four, 1.0), make(four, 0.0)
 
     def replica() -> Any:
-        total = context().all_reduce(SUM, v.read_value())
+        total = all_reduce(v.read_value())
         w.assign(total + v)
         return v.read_value(), total, total + v, w.read_value()
 
@@ -120,7 +122,7 @@ def test_copies_that_come_to_differ_after_a_function_was_traced(four: Any) -> No
 
 def test_eager_run_sees_copies_that_came_to_differ(four: Any) -> None:
     v = make(four, 1.0)
-    total = tf.function(lambda: context().all_reduce(SUM, v.read_value()))
+    total = tf.function(lambda: all_reduce(v.read_value()))
     assert local(four, four.run(total)) == [4.0] * 4
     four.run(tf.function(lambda: v.assign(rank())))
     assert local(four, four.run(total)) == [6.0] * 4
@@ -128,7 +130,7 @@ def test_eager_run_sees_copies_that_came_to_differ(four: Any) -> None:
 
 def test_reduced_in_one_function_and_per_replica_in_another(four: Any) -> None:
     v, x = make(four), each(four, VALUES)
-    shared = stepper(four, lambda x: v.assign_add(context().all_reduce(SUM, x)))
+    shared = stepper(four, lambda x: v.assign_add(all_reduce(x)))
     own = stepper(four, lambda x: v.assign_add(x))
     shared(x)
     assert copies(v) == [10.0] * 4
@@ -142,11 +144,11 @@ def test_a_shared_update_followed_by_an_own_one(four: Any) -> None:
     v = make(four)
 
     def step(x: Any) -> Any:
-        v.assign(context().all_reduce(SUM, x))
+        v.assign(all_reduce(x))
         first = v.read_value()
         v.assign_add(x)
         second = v.read_value()
-        v.assign_add(context().all_reduce(SUM, v.read_value()))
+        v.assign_add(all_reduce(v.read_value()))
         return first, second
 
     results = run(four, step, each(four, VALUES))
@@ -161,7 +163,7 @@ def test_order_of_reads_and_updates(four: Any) -> None:
         before = v.read_value()
         v.assign_add(1.0)
         between = v.read_value()
-        v.assign(v * context().all_reduce(SUM, x))
+        v.assign(v * all_reduce(x))
         after = v.read_value()
         w.assign(after)
         v.assign_sub(w)
@@ -181,7 +183,7 @@ def test_a_value_that_was_read_stays_when_the_variable_changes(four: Any) -> Non
         reads = []
         for _ in range(5):
             reads.append(v.read_value())
-            v.assign_add(tf.ones([64]) * context().all_reduce(SUM, x))
+            v.assign_add(tf.ones([64]) * all_reduce(x))
             reads.append(v.read_value())
             v.assign_sub(tf.ones([64]))
         return tf.stack([tf.reduce_sum(read) / 64.0 for read in reads])
@@ -197,7 +199,7 @@ def test_updates_in_a_loop(four: Any) -> None:
     def step(x: Any) -> Any:
         for i in tf.range(3):
             own.assign_add(x)
-            shared.assign_add(context().all_reduce(SUM, x) * tf.cast(i, tf.float32))
+            shared.assign_add(all_reduce(x) * tf.cast(i, tf.float32))
             shared.assign_add(1.0)
         return shared.read_value(), own.read_value()
 
@@ -213,7 +215,7 @@ def test_updates_under_a_condition(four: Any, talk: bool) -> None:
 
     def step(x: Any, flag: Any) -> Any:
         if flag:
-            v.assign_add(context().all_reduce(SUM, x) if talk else x)
+            v.assign_add(all_reduce(x) if talk else x)
         else:
             v.assign_sub(1.0)
         return v.read_value()
@@ -274,7 +276,7 @@ def test_scatter_updates_with_the_same_on_every_replica(four: Any) -> None:
     v = make(four, tf.ones([3]))
 
     def step(x: Any) -> Any:
-        total = tf.reshape(context().all_reduce(SUM, x), [1])
+        total = tf.reshape(all_reduce(x), [1])
         v.scatter_sub(tf.IndexedSlices(total, tf.constant([1]), tf.constant([3])))
         return v.read_value()
 
@@ -290,7 +292,7 @@ def test_variables_made_on_the_first_call(four: Any) -> None:
     def replica(x: Any) -> Any:
         if not made:
             made.append(tf.Variable(5.0))
-        made[0].assign_add(context().all_reduce(SUM, x))
+        made[0].assign_add(all_reduce(x))
         return made[0].read_value()
 
     step = stepper(four, replica)
@@ -317,7 +319,7 @@ def test_gathers_and_slices_of_variables(four: Any) -> None:
 
     def step(i: Any) -> Any:
         gathered = tf.gather(v, i)
-        v.assign_add(tf.ones([12]) * context().all_reduce(SUM, tf.cast(i[0], tf.float32)))
+        v.assign_add(tf.ones([12]) * all_reduce(tf.cast(i[0], tf.float32)))
         return gathered, tf.gather(v, i), v[2:4], tf.nn.embedding_lookup(v, i), tf.shape(v)
 
     results = run(four, step, each(four, [[0, 1], [2, 3], [4, 5], [6, 7]]))
@@ -334,7 +336,7 @@ def test_variables_of_many_types(four: Any, dtype: str) -> None:
     v = make(four, tf.cast([0, 0], dtype))
 
     def step(x: Any) -> Any:
-        v.assign(tf.cast(context().all_reduce(SUM, x), dtype))
+        v.assign(tf.cast(all_reduce(x), dtype))
         return tf.cast(v, tf.int32)
 
     expected = [1, 1] if dtype == "bool" else [3, 3]
@@ -351,7 +353,7 @@ def test_updates_in_nested_functions_keep_their_order(four: Any) -> None:
 
     @tf.function
     def add(x: Any) -> Any:
-        v.assign_add(context().all_reduce(SUM, x))
+        v.assign_add(all_reduce(x))
         double()
         return v.read_value()
 
@@ -408,8 +410,8 @@ def test_variables_of_two_strategies() -> None:
 
     @tf.function
     def step() -> Any:
-        a = two.run(lambda: v.assign_add(context().all_reduce(SUM, v.read_value())))
-        b = three.run(lambda: w.assign_add(context().all_reduce(SUM, w.read_value())))
+        a = two.run(lambda: v.assign_add(all_reduce(v.read_value())))
+        b = three.run(lambda: w.assign_add(all_reduce(w.read_value())))
         return a, b
 
     step()
@@ -423,7 +425,7 @@ def test_two_runs_in_one_function_keep_their_order(four: Any) -> None:
     @tf.function
     def step(x: Any) -> Any:
         before = four.run(lambda: v + 0.0)
-        four.run(lambda x: v.assign_add(context().all_reduce(SUM, x)), args=(x,))
+        four.run(lambda x: v.assign_add(all_reduce(x)), args=(x,))
         between = four.reduce(SUM, four.run(lambda: v + 0.0), axis=None)
         four.run(lambda: v.assign(v * 2.0))
         return four.experimental_local_results(before), between, v.read_value()

@@ -9,18 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import local, strategy_of
+from support.strategies import local
 
 from tpunb.virtual import distributed_datasets
 from tpunb.virtual.distributed_datasets import WholeBatchIterator
 from tpunb.virtual.replicate.batch_parts import BatchParts
 
 Policy = tf.data.experimental.AutoShardPolicy
-
-
-@pytest.fixture(scope="module")
-def strategy() -> Any:
-    return strategy_of(4)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +57,7 @@ def of_rows(*rows: int) -> tf.data.Dataset:
 
 DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
     "batches": lambda _: numbers().batch(8),
+    "of several hosts": lambda _: numbers(100).batch(48),
     "not of as many as replicas": lambda _: numbers().batch(7),
     "fewer than replicas": lambda _: numbers(7).batch(3),
     "repeated": lambda _: numbers(7).batch(4).repeat(2),
@@ -115,27 +111,14 @@ def optional(iterator: Any) -> Any:
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_parts_are_those_that_tensorflow_cuts(
-    strategy: Any, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    four: Any, hosts: Any, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = DATASETS[name](folder)
-    distributed = strategy.experimental_distribute_dataset(dataset)
-    assert isinstance(iter(distributed), WholeBatchIterator)
+    dataset, strategy = DATASETS[name](folder), hosts if "hosts" in name else four
+    assert isinstance(iter(strategy.experimental_distribute_dataset(dataset)), WholeBatchIterator)
     traced = tf.function(lambda iterator: next(iterator))
     found = [list(taken(strategy, dataset, take)) for take in (next, traced, optional)]
     monkeypatch.setattr(distributed_datasets, "iterator_of_whole_batches", lambda _: None)
     expected = list(taken(strategy, dataset, next))
-    for one in found:
-        tf.nest.map_structure(np.testing.assert_array_equal, one, expected)
-
-
-def test_hosts_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    pod = strategy_of("v5e-16")
-    dataset = numbers(100).batch(48)
-    assert isinstance(iter(pod.experimental_distribute_dataset(dataset)), WholeBatchIterator)
-    traced = tf.function(lambda iterator: next(iterator))
-    found = [list(taken(pod, dataset, take)) for take in (next, traced)]
-    monkeypatch.setattr(distributed_datasets, "iterator_of_whole_batches", lambda _: None)
-    expected = list(taken(pod, dataset, next))
     for one in found:
         tf.nest.map_structure(np.testing.assert_array_equal, one, expected)
 
@@ -145,19 +128,19 @@ def without_rows() -> tf.data.Dataset:
 
 
 @pytest.mark.parametrize("make", [lambda: numbers().batch(8, drop_remainder=True), without_rows])
-def test_what_is_left_to_others(strategy: Any, make: Callable[[], tf.data.Dataset]) -> None:
-    iterator = iter(strategy.experimental_distribute_dataset(make()))
+def test_what_is_left_to_others(four: Any, make: Callable[[], tf.data.Dataset]) -> None:
+    iterator = iter(four.experimental_distribute_dataset(make()))
     assert not isinstance(iterator, WholeBatchIterator)
 
 
-def test_options_of_the_input_are_kept(strategy: Any) -> None:
+def test_options_of_the_input_are_kept(four: Any) -> None:
     options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
-    distributed = strategy.experimental_distribute_dataset(numbers().batch(8), options)
+    distributed = four.experimental_distribute_dataset(numbers().batch(8), options)
     assert not isinstance(iter(distributed), WholeBatchIterator)
 
 
 @pytest.mark.parametrize("rows", [(8, 4), (4, 8), (8, 6), (8, 3), (8, 0), (6, 8)])
-def test_steps_on_components_of_different_rows(strategy: Any, rows: tuple[int, int]) -> None:
+def test_steps_on_components_of_different_rows(four: Any, rows: tuple[int, int]) -> None:
     """What is equal for all replicas is computed as one; no part is taken for another's."""
     weights = tf.constant(np.arange(6).reshape(3, 2), tf.float32)
     data = np.arange(66, dtype=np.float32).reshape(22, 3)
@@ -169,9 +152,9 @@ def test_steps_on_components_of_different_rows(strategy: Any, rows: tuple[int, i
 
     @tf.function
     def step(iterator: Any) -> Any:
-        return strategy.run(replica, args=next(iterator))
+        return four.run(replica, args=next(iterator))
 
-    iterator = iter(strategy.experimental_distribute_dataset(batches))
+    iterator = iter(four.experimental_distribute_dataset(batches))
     for batch in batches:
         parts = [
             np.split(one, range(n, 4 * n, n)) if (n := -(-len(one) // 4)) else [one] * 4
@@ -180,103 +163,71 @@ def test_steps_on_components_of_different_rows(strategy: Any, rows: tuple[int, i
         expected = [[part.numpy() for part in replica(*own)] for own in zip(*parts, strict=True)]
         tf.nest.map_structure(
             np.testing.assert_array_equal,
-            [list(one) for one in local(strategy, step(iterator))],
+            [list(one) for one in local(four, step(iterator))],
             expected,
         )
 
 
-def test_rows_of_no_width(strategy: Any) -> None:
+def test_rows_of_no_width(four: Any) -> None:
     batches = tf.data.Dataset.from_tensor_slices((np.ones((16, 3)), np.ones((16, 0)))).batch(8)
-    iterator = iter(strategy.experimental_distribute_dataset(batches))
+    iterator = iter(four.experimental_distribute_dataset(batches))
     step = tf.function(
-        lambda batch: strategy.run(lambda x, y: tf.concat([x * 2.0, y * 2.0], 1), args=batch)
+        lambda batch: four.run(lambda x, y: tf.concat([x * 2.0, y * 2.0], 1), args=batch)
     )
     found = tf.function(lambda iterator: step(next(iterator)))(iterator)
-    np.testing.assert_array_equal(local(strategy, found), np.full((4, 2, 3), 2.0))
-
-
-def test_loops_of_a_function(strategy: Any) -> None:
-    distributed = strategy.experimental_distribute_dataset(tf.data.Dataset.range(22).batch(8))
-
-    @tf.function
-    def total(batches: Any) -> Any:
-        result = tf.constant(0, tf.int64)
-        for batch in batches:
-            own = strategy.run(lambda x: tf.reduce_sum(x), args=(batch,))
-            result += strategy.reduce("SUM", own, axis=None)
-        return result
-
-    assert total(distributed).numpy() == total(iter(distributed)).numpy() == sum(range(22))
-
-
-def test_one_trace_for_batches_of_all_sizes(strategy: Any) -> None:
-    traces = []
-
-    @tf.function
-    def step(iterator: Any) -> Any:
-        traces.append(1)
-        return strategy.run(lambda x: x * 2, args=(next(iterator),))
-
-    for size in (8, 8, 6, 3):
-        batches = tf.data.Dataset.range(22).batch(size)
-        iterator = iter(strategy.experimental_distribute_dataset(batches))
-        seen = []
-        while len(seen) < 22:
-            seen += [x for part in local(strategy, step(iterator)) for x in part.tolist()]
-        assert seen == list(range(0, 44, 2))
-    assert traces == [1]
+    np.testing.assert_array_equal(local(four, found), np.full((4, 2, 3), 2.0))
 
 
 class TestPassedOn:
     """Parts that are passed to a function: as a batch, or as the type of the elements asks."""
 
     @staticmethod
-    def iterator(strategy: Any) -> Any:
+    def iterator(four: Any) -> Any:
         batches = tf.data.Dataset.range(22).batch(8)
-        return iter(strategy.experimental_distribute_dataset(batches))
+        return iter(four.experimental_distribute_dataset(batches))
 
     @pytest.mark.parametrize("signature", [False, True])
-    def test_to_a_function_in_a_function(self, strategy: Any, signature: bool) -> None:
-        iterator, types = self.iterator(strategy), []
+    def test_to_a_function_in_a_function(self, four: Any, signature: bool) -> None:
+        iterator, types = self.iterator(four), []
         given = {"input_signature": [iterator.element_spec]} if signature else {}
 
         @tf.function(**given)
         def inner(batch: Any) -> Any:
             types.append(type(batch))
-            return strategy.run(lambda x: x + 1, args=(batch,))
+            return four.run(lambda x: x + 1, args=(batch,))
 
         outer = tf.function(lambda iterator: inner(next(iterator)))
-        parts = [local(strategy, outer(iterator)) for _ in range(3)]
+        parts = [local(four, outer(iterator)) for _ in range(3)]
         flat = [x for batch in parts for part in batch for x in part.tolist()]
         assert flat == list(range(1, 23))
         assert [issubclass(one, BatchParts) for one in types] == [not signature]
 
-    def test_with_others(self, strategy: Any) -> None:
+    def test_with_others(self, four: Any) -> None:
         """A function takes both, a batch's parts and values that are none."""
-        iterator = self.iterator(strategy)
+        iterator = self.iterator(four)
 
         @tf.function(reduce_retracing=True)
         def inner(batch: Any) -> Any:
-            return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(batch,)), axis=None)
+            return four.reduce("SUM", four.run(tf.reduce_sum, args=(batch,)), axis=None)
 
         @tf.function
         def outer(iterator: Any, other: Any) -> Any:
             return inner(next(iterator)), inner(other), inner(next(iterator))
 
-        other = strategy.experimental_distribute_values_from_function(
+        other = four.experimental_distribute_values_from_function(
             lambda context: tf.range(3, dtype=tf.int64)
         )
         assert [int(one) for one in outer(iterator, other)] == [28, 12, 92]
 
-    def test_kept_over_the_steps_of_a_loop(self, strategy: Any) -> None:
+    def test_kept_over_the_steps_of_a_loop(self, four: Any) -> None:
         @tf.function
         def last(iterator: Any) -> Any:
             batch = next(iterator)
             for _ in tf.range(1):
                 batch = next(iterator)
-            return strategy.run(lambda x: x + 0, args=(batch,))
+            return four.run(lambda x: x + 0, args=(batch,))
 
-        assert [x.tolist() for x in local(strategy, last(self.iterator(strategy)))] == [
+        assert [x.tolist() for x in local(four, last(self.iterator(four)))] == [
             [8, 9],
             [10, 11],
             [12, 13],

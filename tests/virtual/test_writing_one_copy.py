@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
-from support.divergence import function, make, rank
-from support.strategies import copies, each, local, run, strategy_of
+from support.divergence import function, rank
+from support.strategies import copies, each, local, make, run, strategy_of
 
 from tpunb.virtual._tensorflow import ResourceVariable
 from tpunb.virtual.variable_copies import copies_of
@@ -26,9 +26,9 @@ FIVES = [5.0, 5.0, 5.0]
 WRITES = re.compile("_restore_from|_strided_slice|assign|scatter|batch_scatter|load|count_up")
 
 
-@pytest.fixture(scope="module")
-def strategy() -> Any:
-    return strategy_of(CORES)
+def number(how: str) -> float:
+    """What changes a one."""
+    return -5.0 if how == "min" else 5.0
 
 
 def row(value: float = 5.0) -> Any:
@@ -49,19 +49,15 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "count_up_to": lambda c: c.assign_add([1.0, 1.0, 1.0]),  # of integers: it has a test of its own
     "load": lambda c: c.load(FIVES) if hasattr(c, "load") else c.assign(FIVES),
     **{
-        f"scatter_{name}": functools.partial(
-            lambda name, c: getattr(c, f"scatter_{name}")(row()), name
-        )
-        for name in ("add", "div", "max", "mul", "sub", "update")
+        f"scatter_{how}": lambda c, how=how: getattr(c, f"scatter_{how}")(row(number(how)))
+        for how in ("add", "div", "max", "min", "mul", "sub", "update")
     },
-    "scatter_min": lambda c: c.scatter_min(row(-5.0)),
     **{
-        f"scatter_nd_{name}": functools.partial(
-            lambda name, c: getattr(c, f"scatter_nd_{name}")([[0]], [5.0]), name
+        f"scatter_nd_{how}": lambda c, how=how: getattr(c, f"scatter_nd_{how}")(
+            [[0]], [number(how)]
         )
-        for name in ("add", "max", "sub", "update")
+        for how in ("add", "max", "min", "sub", "update")
     },
-    "scatter_nd_min": lambda c: c.scatter_nd_min([[0]], [-5.0]),
 }
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "assign": lambda c: V1.assign(c, FIVES),
@@ -69,17 +65,12 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "assign_sub": lambda c: V1.assign_sub(c, FIVES),
     "batch_scatter_update": lambda c: V1.batch_scatter_update(c, [0], [5.0]),
     **{
-        f"scatter_{name}": functools.partial(
-            lambda name, c: getattr(V1, f"scatter_{name}")(c, [0], [5.0]), name
-        )
-        for name in ("add", "div", "max", "mul", "sub", "update")
+        f"scatter_{how}": lambda c, how=how: getattr(V1, f"scatter_{how}")(c, [0], [number(how)])
+        for how in ("add", "div", "max", "min", "mul", "sub", "update")
     },
-    "scatter_min": lambda c: V1.scatter_min(c, [0], [-5.0]),
     **{
-        f"scatter_nd_{name}": functools.partial(
-            lambda name, c: getattr(V1, f"scatter_nd_{name}")(c, [[0]], [5.0]), name
-        )
-        for name in ("add", "sub", "update")
+        f"scatter_nd_{how}": lambda c, how=how: getattr(V1, f"scatter_nd_{how}")(c, [[0]], [5.0])
+        for how in ("add", "sub", "update")
     },
 }
 OPTIMIZERS = ("Adagrad", "Adam", "Ftrl", "GradientDescent", "Momentum", "ProximalAdagrad",
@@ -107,6 +98,12 @@ def restored(c: Any, tmp_path: Any) -> None:
     tf.train.Checkpoint(a=c).read(path)
 
 
+def traced_for_another(c: Any) -> None:
+    write = function(lambda a: a.assign(FIVES))
+    write(tf.Variable([1.0, 1.0, 1.0]))
+    write(c)
+
+
 OTHERS: dict[str, Callable[[Any], Any]] = {
     "an operation": lambda c: tf.raw_ops.AssignVariableOp(resource=c.handle, value=FIVES),
     "its private handle": lambda c: tf.raw_ops.AssignVariableOp(resource=c._handle, value=FIVES),
@@ -118,6 +115,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
     ),
     "a function": lambda c: function(lambda: c.assign(FIVES))(),
     "a function's argument": lambda c: function(lambda a: a.assign(FIVES))(c),
+    "a function traced for another": lambda c: traced_for_another(c),
     "Keras": lambda c: tf.keras.optimizers.SGD(0.5).apply_gradients([(tf.ones([3]), c)]),
     **{name: functools.partial(minimized, name) for name in OPTIMIZERS},
 }
@@ -138,21 +136,21 @@ def test_every_name_of_tensorflows_is_tried() -> None:
 
 
 @pytest.fixture(scope="module")
-def reads(strategy: Any) -> Any:
+def reads(three: Any) -> Any:
     """A variable's value on each replica, by a step that was traced when copies were equal."""
 
     def of(v: Any) -> Callable[[], Any]:
-        x = each(strategy, [[float(k + 1)] * 3 for k in range(CORES)])
-        step = function(lambda x: strategy.run(lambda x: x * v, args=(x,)))
-        return lambda: [part / (k + 1) for k, part in enumerate(local(strategy, step(x)))]
+        x = each(three, [[float(k + 1)] * 3 for k in range(CORES)])
+        step = function(lambda x: three.run(lambda x: x * v, args=(x,)))
+        return lambda: [part / (k + 1) for k, part in enumerate(local(three, step(x)))]
 
     return of
 
 
 @pytest.mark.filterwarnings("ignore")  # of what is deprecated
 @pytest.mark.parametrize(("way", "replica"), list(zip(WAYS, itertools.cycle([0, CORES - 1]))))
-def test_one_copy_is_written(strategy: Any, reads: Any, way: str, replica: int) -> None:
-    v, alone = make(strategy, [1.0, 1.0, 1.0]), tf.Variable([1.0, 1.0, 1.0])
+def test_one_copy_is_written(three: Any, reads: Any, way: str, replica: int) -> None:
+    v, alone = make(three, [1.0, 1.0, 1.0]), tf.Variable([1.0, 1.0, 1.0])
     read = reads(v)
     read()
     WAYS[way](v.values[replica])
@@ -164,30 +162,23 @@ def test_one_copy_is_written(strategy: Any, reads: Any, way: str, replica: int) 
     np.testing.assert_allclose(read(), expected, rtol=1e-6)
 
 
-def test_integers_are_counted_up(strategy: Any) -> None:
-    v = make(strategy, 1)
+def test_integers_are_counted_up(three: Any) -> None:
+    v = make(three, 1)
     V1.count_up_to(v.values[1], 5)
     assert copies(v) == [1, 2, 1]
 
 
-def test_a_checkpoint_of_one_copy(strategy: Any, tmp_path: Any) -> None:
-    v = make(strategy, [1.0, 1.0, 1.0])
+def test_a_checkpoint_of_one_copy(three: Any, tmp_path: Any) -> None:
+    v = make(three, [1.0, 1.0, 1.0])
     restored(v.values[1], tmp_path)
     assert [copy.tolist() for copy in copies(v)] == [[1.0] * 3, FIVES, [1.0] * 3]
-
-
-def test_a_users_update_sees_each_copy(strategy: Any) -> None:
-    v = make(strategy, 1.0)
-    numbers = iter([3.0, 4.0, 5.0])
-    strategy.extended.update(v, lambda copy: copy.assign(next(numbers)))
-    assert copies(v) == [3.0, 4.0, 5.0]
 
 
 # What only looks.
 
 
-def test_looking_at_copies_leaves_them_one(strategy: Any, tmp_path: Any) -> None:
-    v = make(strategy, [1.0, 2.0, 3.0])
+def test_looking_at_copies_leaves_them_one(three: Any, tmp_path: Any) -> None:
+    v = make(three, [1.0, 2.0, 3.0])
     with tf.GradientTape() as tape:
         y = tf.reduce_sum(v * v)
     np.testing.assert_allclose(tape.gradient(y, v), [2.0, 4.0, 6.0])
@@ -208,8 +199,8 @@ def test_looking_at_copies_leaves_them_one(strategy: Any, tmp_path: Any) -> None
     assert state.are_equal
 
 
-def test_a_tape_tells_copies_apart(strategy: Any) -> None:
-    v = make(strategy, 1.0)
+def test_a_tape_tells_copies_apart(three: Any) -> None:
+    v = make(three, 1.0)
     with tf.GradientTape() as tape:
         y = 2.0 * v.values[0] + 3.0 * v.values[1] + 7.0 * v.values[2] * v.values[2]
     assert [float(one) for one in tape.gradient(y, list(v.values))] == [2.0, 3.0, 14.0]
@@ -218,8 +209,8 @@ def test_a_tape_tells_copies_apart(strategy: Any) -> None:
     assert float(tape.gradient(y, v)) == 2.0
 
 
-def test_a_copy_is_written_under_a_tape(strategy: Any) -> None:
-    v = make(strategy, 1.0)
+def test_a_copy_is_written_under_a_tape(three: Any) -> None:
+    v = make(three, 1.0)
     with tf.GradientTape() as tape:
         y = v.values[2] * 2.0
         v.values[1].assign(3.0)
@@ -227,21 +218,21 @@ def test_a_copy_is_written_under_a_tape(strategy: Any) -> None:
     assert float(tape.gradient(y, v.values[2])) == 3.0
 
 
-def test_copies_that_a_creator_gives_values_of_their_own(strategy: Any) -> None:
+def test_copies_that_a_creator_gives_values_of_their_own(three: Any) -> None:
     numbers = iter([1.0, 2.0, 3.0])
 
     def creator(next_creator: Any, **options: Any) -> Any:
         return next_creator(**{**options, "initial_value": next(numbers)})
 
     with tf.variable_creator_scope(creator):
-        v = make(strategy, 0.0)
-    read = function(lambda: strategy.run(lambda: v * 1.0))
-    assert copies(v) == local(strategy, read()) == [1.0, 2.0, 3.0]
+        v = make(three, 0.0)
+    read = function(lambda: three.run(lambda: v * 1.0))
+    assert copies(v) == local(three, read()) == [1.0, 2.0, 3.0]
 
 
-def test_a_handle_that_was_taken_before_a_graph(strategy: Any) -> None:
-    v = make(strategy, 1.0)
-    step = function(lambda: strategy.run(lambda: v * 1.0))
+def test_a_handle_that_was_taken_before_a_graph(three: Any) -> None:
+    v = make(three, 1.0)
+    step = function(lambda: three.run(lambda: v * 1.0))
     step()
     handle = v.values[2].handle
 
@@ -251,13 +242,13 @@ def test_a_handle_that_was_taken_before_a_graph(strategy: Any) -> None:
         tf.raw_ops.AssignVariableOp(resource=handle, value=slow + 5.0)
         return step()
 
-    assert local(strategy, both()) == [1.0, 1.0, 5.0]
+    assert local(three, both()) == [1.0, 1.0, 5.0]
 
 
-def test_a_copy_is_written_from_within_a_function(strategy: Any) -> None:
+def test_a_copy_is_written_from_within_a_function(three: Any) -> None:
     """Where that would leave the copies wrong it is refused: the function took them for one."""
-    v = make(strategy, 1.0)
-    step = function(lambda: strategy.run(lambda: v.assign_add(1.0)))
+    v = make(three, 1.0)
+    step = function(lambda: three.run(lambda: v.assign_add(1.0)))
     step()
 
     def write() -> None:
@@ -275,14 +266,14 @@ def test_a_copy_is_written_from_within_a_function(strategy: Any) -> None:
     assert copies(v)[0] == copies(v)[1] > 1.0
 
 
-def test_a_thread_writes_a_copy_while_steps_run(strategy: Any) -> None:
+def test_a_thread_writes_a_copy_while_steps_run(three: Any) -> None:
     for _ in range(5):
-        v = make(strategy, 0.0)
+        v = make(three, 0.0)
 
         @tf.function
         def steps(v: Any = v) -> None:
             for _ in tf.range(200):
-                strategy.run(lambda: v.assign_add(1.0))
+                three.run(lambda: v.assign_add(1.0))
 
         steps()
         thread = threading.Thread(target=steps)
@@ -292,10 +283,10 @@ def test_a_thread_writes_a_copy_while_steps_run(strategy: Any) -> None:
         assert copies(v)[:2] == [400.0, 400.0]
 
 
-def test_threads_trace_while_another_writes_a_copy(strategy: Any) -> None:
+def test_threads_trace_while_another_writes_a_copy(three: Any) -> None:
     for _ in range(5):
-        v = make(strategy, 1.0)
-        reads = [function(lambda k=k, v=v: strategy.run(lambda: v * float(k))) for k in range(1, 4)]
+        v = make(three, 1.0)
+        reads = [function(lambda k=k, v=v: three.run(lambda: v * float(k))) for k in range(1, 4)]
         threads = [threading.Thread(target=read) for read in reads]
         threads.append(threading.Thread(target=lambda v=v: v.values[2].assign(5.0)))
         for thread in threads:
@@ -303,7 +294,7 @@ def test_threads_trace_while_another_writes_a_copy(strategy: Any) -> None:
         for thread in threads:
             thread.join()
         for k, read in enumerate(reads, 1):
-            assert local(strategy, read()) == [k, k, 5.0 * k]
+            assert local(three, read()) == [k, k, 5.0 * k]
 
 
 # All copies get what differs.
@@ -313,16 +304,16 @@ def test_threads_trace_while_another_writes_a_copy(strategy: Any) -> None:
 @pytest.mark.parametrize("how", ["assign", "assign_add", "assign_sub"])
 @pytest.mark.parametrize("synchronization", ["ON_WRITE", "ON_READ"])
 def test_a_variable_is_assigned_whose_copies_differ(
-    strategy: Any, how: str, traced: bool, synchronization: str
+    three: Any, how: str, traced: bool, synchronization: str
 ) -> None:
-    u = make(strategy, 10.0)
+    u = make(three, 10.0)
     v = make(
-        strategy,
+        three,
         2.0,
         synchronization=tf.VariableSynchronization[synchronization],
         aggregation=tf.VariableAggregation.SUM,
     )
-    read = function(lambda: strategy.run(lambda: u * 1.0))
+    read = function(lambda: three.run(lambda: u * 1.0))
     read()
     v.values[1].assign(5.0)
 
@@ -333,63 +324,58 @@ def test_a_variable_is_assigned_whose_copies_differ(
     by = np.array([2.0, 5.0, 2.0])
     expected = {"assign": by, "assign_add": 10.0 + by, "assign_sub": 10.0 - by}[how]
     assert copies(u) == expected.tolist()
-    assert local(strategy, read()) == expected.tolist()
+    assert local(three, read()) == expected.tolist()
 
 
-def test_a_function_assigns_a_variable_whose_copies_differ_later(strategy: Any) -> None:
-    u, v = make(strategy, 1.0), make(strategy, 2.0)
+def test_a_function_assigns_a_variable_whose_copies_differ_later(three: Any) -> None:
+    u, v = make(three, 1.0), make(three, 2.0)
     change = function(lambda: u.assign(v))
-    read = function(lambda: strategy.run(lambda: u * 1.0))
+    read = function(lambda: three.run(lambda: u * 1.0))
     change()
-    assert local(strategy, read()) == [2.0] * CORES
+    assert local(three, read()) == [2.0] * CORES
     v.values[1].assign(5.0)
     change()
-    assert local(strategy, read()) == [2.0, 5.0, 2.0]
+    assert local(three, read()) == [2.0, 5.0, 2.0]
 
 
 # Variables that come from elsewhere.
 
 
-def test_a_loaded_variable(strategy: Any, reads: Any, tmp_path: Any) -> None:
+def loaded(strategy: Any, folder: Any) -> Any:
     module = tf.Module()
     module.v = tf.Variable([1.0, 1.0, 1.0])
-    tf.saved_model.save(module, str(tmp_path))
+    tf.saved_model.save(module, str(folder))
     with strategy.scope():
-        v = tf.saved_model.load(str(tmp_path)).v
-    read = reads(v)
-    np.testing.assert_allclose(read(), [[1.0] * 3] * CORES)
-    v.values[2].assign(FIVES)
-    expected = [[1.0] * 3, [1.0] * 3, FIVES]
-    np.testing.assert_allclose(read(), expected)
-    np.testing.assert_allclose(reads(v)(), expected)
+        return tf.saved_model.load(str(folder)).v
 
 
-def test_a_deep_copy(strategy: Any, reads: Any) -> None:
+def deeply_copied(strategy: Any, _: Any) -> Any:
     v = make(strategy, [1.0, 1.0, 1.0])
     with strategy.scope():
-        other = v.__deepcopy__({})
-    read = reads(other)
-    read()
-    other.values[1].assign(FIVES)
-    np.testing.assert_allclose(read(), [[1.0] * 3, FIVES, [1.0] * 3])
-    np.testing.assert_allclose(copies(v), [[1.0] * 3] * CORES)
+        return v.__deepcopy__({})
 
 
-def test_a_variable_made_when_a_function_first_runs(strategy: Any, reads: Any) -> None:
+def made_when_a_function_first_runs(strategy: Any, _: Any) -> Any:
     made: list[Any] = []
 
     @tf.function
     def first() -> Any:
         if not made:
-            with strategy.scope():
-                made.append(tf.Variable([1.0, 1.0, 1.0]))
+            made.append(make(strategy, [1.0, 1.0, 1.0]))
         return made[0].read_value()
 
     first()
-    read = reads(made[0])
+    return made[0]
+
+
+@pytest.mark.parametrize("made", [loaded, deeply_copied, made_when_a_function_first_runs])
+def test_a_variable_from_elsewhere(three: Any, reads: Any, made: Any, tmp_path: Any) -> None:
+    v = made(three, tmp_path)
+    read = reads(v)
     np.testing.assert_allclose(read(), [[1.0] * 3] * CORES)
-    made[0].values[1].assign(FIVES)
-    np.testing.assert_allclose(read(), [[1.0] * 3, FIVES, [1.0] * 3])
+    v.values[2].assign(FIVES)
+    for after in (read, reads(v)):
+        np.testing.assert_allclose(after(), [[1.0] * 3, [1.0] * 3, FIVES])
 
 
 # A replica function hands a handle on, and writes by it.
@@ -409,27 +395,27 @@ def through_a_function(v: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", [through_a_loop, through_an_identity, through_a_function])
-def test_a_handle_is_handed_on(strategy: Any, way: Callable[[Any], Any]) -> None:
-    v = make(strategy, 1.0)
-    read = function(lambda: strategy.run(lambda: v * 1.0))
+def test_a_handle_is_handed_on(three: Any, way: Callable[[Any], Any]) -> None:
+    v = make(three, 1.0)
+    read = function(lambda: three.run(lambda: v * 1.0))
     read()
 
     def write() -> Any:
         tf.raw_ops.AssignVariableOp(resource=way(v), value=rank())
         return tf.constant(0)
 
-    run(strategy, write)
+    run(three, write)
     assert copies(v) == [1.0, 2.0, 3.0]
-    assert local(strategy, read()) == [1.0, 2.0, 3.0]
+    assert local(three, read()) == [1.0, 2.0, 3.0]
 
 
 # What is left behind.
 
 
-def test_split_copies_leave_nothing_behind(strategy: Any) -> None:
+def test_split_copies_leave_nothing_behind(three: Any) -> None:
     def split() -> None:
         for _ in range(150):
-            make(strategy, [1.0]).values[1].assign([2.0])
+            make(three, [1.0]).values[1].assign([2.0])
         gc.collect()
 
     split()
@@ -439,7 +425,7 @@ def test_split_copies_leave_nothing_behind(strategy: Any) -> None:
     assert psutil.Process().memory_info().rss - before < 4 * 2**20
 
 
-def test_a_variable_of_a_strategy_of_another_size(strategy: Any) -> None:
-    v = make(strategy, 1.0)
+def test_a_variable_of_a_strategy_of_another_size(three: Any) -> None:
+    v = make(three, 1.0)
     with pytest.raises(ValueError, match="has 3 copies, and the strategy that uses it has 2"):
         run(strategy_of(2), lambda: v * 1.0)

@@ -450,13 +450,6 @@ def test_only_the_virtual_tpu_is_not_connected_to() -> None:
         tf.config.experimental_connect_to_cluster(TPUClusterResolver())
 
 
-def test_sessions_with_the_worker_are_here() -> None:
-    install(2)
-    with tf.Graph().as_default(), tf.compat.v1.Session(TPUClusterResolver().master()) as session:
-        assert isinstance(session, BaseSession)
-        assert session.run(tf.constant(3)) == 3
-
-
 # Devices.
 
 
@@ -588,6 +581,8 @@ def test_devices_of_a_session() -> None:
     install("v3-8")
     name = "/job:tpu_worker/replica:0/task:0/device:{}:{}".format
     with tf.Graph().as_default(), tf.compat.v1.Session(TPUClusterResolver().master()) as session:
+        assert isinstance(session, BaseSession)
+        assert session.run(tf.constant(3)) == 3
         found = session.list_devices()
         with tf.device(found[3].name):
             assert tf.constant(1.0).device == LOCAL.format(2)

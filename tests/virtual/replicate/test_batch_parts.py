@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.joined import both_ways
 from support.keras_models import keras
-from support.strategies import local, strategy_of
+from support.strategies import all_reduce, gradient_of, local, strategy_of
 
 from tpunb.virtual import replica_call
 from tpunb.virtual.replica_call import Written
@@ -20,7 +21,6 @@ from tpunb.virtual.replicate import joining
 from tpunb.virtual.replicate.batch_parts import BatchParts
 
 REPLICAS, FEATURES, USUAL = 4, 5, 7
-SUM = tf.distribute.ReduceOp.SUM
 WEIGHTS = np.random.default_rng(3).normal(size=[FEATURES, 6]).astype(np.float32)
 
 
@@ -71,10 +71,6 @@ EQUAL = [[size] * REPLICAS for size in (USUAL, 2, 128, USUAL)]
 OTHERS = [[1] * REPLICAS, [0] * REPLICAS, [7, 7, 7, 1], [2, 2, 0, 0], [1, 13, 7, 7]]
 
 
-def all_reduce(value: Any) -> Any:
-    return tf.distribute.get_replica_context().all_reduce(SUM, value)
-
-
 def size_of(x: Any) -> Any:
     return tf.shape(x)[0]
 
@@ -89,10 +85,7 @@ def gradient(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def replica(x: Any) -> Any:
         x = tf.reshape(x @ WEIGHTS, [-1, 2, 3])
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.square(function(x))
-        return tape.gradient(y, x)
+        return gradient_of(lambda x: tf.square(function(x)), x)
 
     return replica
 
@@ -130,12 +123,12 @@ OWN_RULES = {
 
 def compare(function: Callable[[Any], Any], sizes: Sequence[Sequence[int]]) -> None:
     """Compares a function's results on parts of unknown size, joined and not."""
-    options = [{"joined": choice, "strict": False} for choice in (True, False)]
-    calls = [caller(strategy_of(REPLICAS, **one), function) for one in options]
-    for one in sizes:
-        found, expected = (tf.nest.flatten(call(one)) for call in calls)
-        for result, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(result, other, rtol=2e-5, atol=2e-5)
+
+    def results(strategy: Any) -> Any:
+        call = caller(strategy, function)
+        return [call(one) for one in sizes]
+
+    both_ways(results, strict=False)
 
 
 @pytest.mark.parametrize("name", RULES)

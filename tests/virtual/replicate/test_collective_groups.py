@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import each, replica_id, run, stepper, strategy_of
+from support.strategies import MEAN, SUM, all_reduce, each, replica_id, run, stepper, strategy_of
 from tensorflow.python.tpu.ops import tpu_ops
 
 from tpunb.errors.explain import explain
-
-SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 
 def context() -> Any:
@@ -23,7 +21,7 @@ def context() -> Any:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "uint32"])
 def test_all_reduce_sums_every_dtype_that_a_tpu_sums(four: Any, dtype: str) -> None:
     def step(x: Any) -> Any:
-        return tf.cast(context().all_reduce(SUM, tf.cast(x, dtype)), tf.float64)
+        return tf.cast(all_reduce(tf.cast(x, dtype)), tf.float64)
 
     assert run(four, step, each(four, [1, 2, 3, 4])) == [10.0] * 4
 
@@ -31,7 +29,7 @@ def test_all_reduce_sums_every_dtype_that_a_tpu_sums(four: Any, dtype: str) -> N
 @pytest.mark.parametrize("dtype", ["int64", "bool", "complex64"])
 def test_all_reduce_refuses_what_a_tpu_cannot_sum(four: Any, dtype: str) -> None:
     with pytest.raises(TypeError, match="not in list of allowed values"):
-        run(four, lambda x: context().all_reduce(SUM, tf.cast(x, dtype)), each(four, [1, 2, 3, 4]))
+        run(four, lambda x: all_reduce(tf.cast(x, dtype)), each(four, [1, 2, 3, 4]))
 
 
 def test_all_reduce_of_a_nest(four: Any) -> None:
@@ -46,14 +44,14 @@ def test_all_reduce_of_a_nest(four: Any) -> None:
 def test_all_reduce_of_what_is_the_same_everywhere(four: Any) -> None:
     with four.scope():
         v = tf.Variable(3.0)
-    results = run(four, lambda: (context().all_reduce(SUM, v), context().all_reduce(SUM, 2.0)))
+    results = run(four, lambda: (all_reduce(v), all_reduce(2.0)))
     assert results == [(12.0, 8.0)] * 4
 
 
 def test_all_reduce_of_indexed_slices(four: Any) -> None:
     def step(i: Any) -> Any:
         slices = tf.IndexedSlices(tf.ones([1, 2]), tf.reshape(i, [1]), tf.constant([4, 2]))
-        return tf.convert_to_tensor(context().all_reduce(SUM, slices))
+        return tf.convert_to_tensor(all_reduce(slices))
 
     for result in run(four, step, each(four, [0, 2, 2, 3])):
         np.testing.assert_array_equal(result, [[1, 1], [0, 0], [2, 2], [1, 1]])
@@ -67,7 +65,7 @@ def test_gradient_of_an_embedding_is_summed(four: Any) -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.nn.embedding_lookup(table, i))
         gradient = tape.gradient(loss, table)
-        return tf.convert_to_tensor(context().all_reduce(SUM, gradient))
+        return tf.convert_to_tensor(all_reduce(gradient))
 
     ids = [[0, 0], [1, 0], [2, 2], [0, 1]]
     for result in run(four, step, each(four, ids)):
@@ -78,7 +76,7 @@ def test_gradients_pass_all_reduce_and_all_gather(four: Any) -> None:
     def step(x: Any) -> Any:
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(x)
-            summed = context().all_reduce(SUM, x * x)
+            summed = all_reduce(x * x)
             gathered = context().all_gather(tf.reshape(x, [1]), axis=0)
             weighed = tf.reduce_sum(gathered * tf.constant([1.0, 2.0, 3.0, 4.0]))
         return tape.gradient(summed, x), tape.gradient(weighed, x)
@@ -114,7 +112,7 @@ def test_gather_of_equal_shapes(four: Any, axis: int) -> None:
 def test_collectives_of_unequal_shapes_are_refused(four: Any) -> None:
     values = each(four, [np.ones([1 if i < 3 else 0, 1], np.float32) for i in range(4)])
     for collective in (
-        lambda x: context().all_reduce(SUM, x),
+        lambda x: all_reduce(x),
         lambda x: context().all_gather(x, 0),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="drop_remainder=True") as caught:
@@ -193,7 +191,7 @@ def in_a_loop_of_a_fixed_length(x: Any) -> Any:
 
 def in_a_loop_until_they_agree(x: Any) -> Any:
     total, rounds = x, 0
-    while context().all_reduce(SUM, total) < 100.0:
+    while all_reduce(total) < 100.0:
         total = total * 2.0
         rounds += 1
     return total, rounds
@@ -204,19 +202,19 @@ def in_nested_loops_and_branches(x: Any) -> Any:
     for i in tf.range(2):
         for j in tf.range(3):
             if (i + j) % 2 == 0:
-                total += context().all_reduce(SUM, x)
+                total += all_reduce(x)
             else:
                 total -= x
     return total
 
 
 def in_a_nested_function(x: Any) -> Any:
-    inner = tf.function(lambda x: context().all_reduce(SUM, x) + x)
+    inner = tf.function(lambda x: all_reduce(x) + x)
     return tf.function(lambda x: (inner(x) * 2.0, x))(x)
 
 
 def in_a_compiled_function(x: Any) -> Any:
-    return tf.function(lambda x: context().all_reduce(SUM, x) + x, jit_compile=True)(x)
+    return tf.function(lambda x: all_reduce(x) + x, jit_compile=True)(x)
 
 
 def reduced_by_the_strategy(x: Any) -> Any:
@@ -254,10 +252,8 @@ def test_what_replicas_exchange(four: Any, name: str) -> None:
 )
 def test_collectives_in_one_branch_only(four: Any, which: int, expected: list[int]) -> None:
     def step(x: Any, which: Any) -> Any:
-        total = tf.cond(which == 1, lambda: context().all_reduce(SUM, x), lambda: x)
-        return total, tf.switch_case(
-            which, [lambda: x, lambda: context().all_reduce(SUM, x), lambda: -x]
-        )
+        total = tf.cond(which == 1, lambda: all_reduce(x), lambda: x)
+        return total, tf.switch_case(which, [lambda: x, lambda: all_reduce(x), lambda: -x])
 
     values = each(four, [1.0, 2.0, 3.0, 4.0])
     for given in (tf.constant(which), each(four, [which] * 4)):
@@ -275,7 +271,7 @@ def test_pairs_that_are_no_permutation_are_refused(four: Any, pairs: Any) -> Non
 @pytest.mark.parametrize("kind", ["if", "switch"])
 def test_replicas_that_disagree_about_a_branch_fail(four: Any, kind: str) -> None:
     def step(x: Any) -> Any:
-        branches = [lambda: context().all_reduce(SUM, x), lambda: x]
+        branches = [lambda: all_reduce(x), lambda: x]
         if kind == "if":
             return tf.cond(x < 3.0, *branches)
         return tf.switch_case(tf.cast(x < 3.0, tf.int32), branches)
@@ -289,14 +285,14 @@ def test_replicas_that_disagree_about_a_branch_fail(four: Any, kind: str) -> Non
 def test_a_trip_count_that_depends_on_the_replica_fails(four: Any) -> None:
     def step(x: Any) -> Any:
         for _ in tf.range(replica_id() + 1):
-            x = context().all_reduce(SUM, x)
+            x = all_reduce(x)
         return x
 
     values = each(four, [1.0, 2.0, 3.0, 4.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="disagree about a condition"):
         run(four, step, values)
     # The strategy works after.
-    assert run(four, lambda x: context().all_reduce(SUM, x), values) == [10.0] * 4
+    assert run(four, lambda x: all_reduce(x), values) == [10.0] * 4
 
 
 def test_gradient_of_a_loop_with_collectives(four: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import each, local, strategy_of
+from support.strategies import all_reduce, each, local, strategy_of
 
 from tpunb.virtual._tensorflow import tensor_util
 from tpunb.virtual.graph.tensorflow_graphs import known_sizes
@@ -108,7 +108,7 @@ def test_gradients_of_broadcast_products(strides: tuple[int, ...]) -> None:
 
     def replica(x: Any) -> Any:
         dx, dw = gradients(x, tf.constant(weights))
-        return dx, tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, dw)
+        return dx, all_reduce(dw)
 
     x = each(strategy, values)
     found = local(strategy, tf.function(lambda: strategy.run(replica, args=(x,)))())

@@ -8,17 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import copies, each, replica_id, run, strategy_of
+from support.strategies import (
+    SUMMED_ON_READ,
+    all_reduce,
+    copies,
+    each,
+    gradient_of,
+    replica_id,
+    run,
+    strategy_of,
+)
 from support.tiers import thorough
 
 
 @pytest.fixture(scope="module")
 def two() -> Any:
     return strategy_of(2, strict=False)
-
-
-def total(x: Any) -> Any:
-    return tf.distribute.get_replica_context().all_reduce("sum", x)
 
 
 def different_lengths(x: Any) -> Any:
@@ -61,7 +66,7 @@ def tensor_array(x: Any) -> Any:
 def tensor_array_with_collectives(x: Any) -> Any:
     array = tf.TensorArray(tf.float32, size=3)
     for i in tf.range(3):
-        array = array.write(i, total(x) + x)
+        array = array.write(i, all_reduce(x) + x)
         x += 1.0
     return array.stack()
 
@@ -71,10 +76,7 @@ def custom_gradients_and_recompute(x: Any) -> Any:
     def clipped(x: Any) -> Any:
         return x * 2.0, lambda dy: tf.clip_by_value(dy, -2.5, 2.5)
 
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = tf.recompute_grad(lambda x: clipped(x) * x)(x)
-    return tape.gradient(y, x)
+    return gradient_of(lambda x: tf.recompute_grad(lambda x: clipped(x) * x)(x), x)
 
 
 VALUES = [1.0, 2.0, 3.0, 4.0]
@@ -137,7 +139,7 @@ def test_gradients_of_loops_of_different_lengths(lenient: Any) -> None:
             for _ in tf.range(replica_id()):
                 y *= v
         gradient = tape.gradient(y, v)
-        return gradient, total(gradient)
+        return gradient, all_reduce(gradient)
 
     assert run(lenient, step) == [(k, 34.0) for k in (0.0, 1.0, 6.0, 27.0)]
 
@@ -197,20 +199,16 @@ def test_outputs_that_are_inputs_and_constants(lenient: Any) -> None:
 def test_loops_that_carry_a_variable_through(four: Any) -> None:
     with four.scope():
         v = tf.Variable(1.0)
-        own = tf.Variable(
-            0.0,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
-        )
+        own = tf.Variable(0.0, **SUMMED_ON_READ)
 
     def step(x: Any) -> Any:
         found = 0.0
         for i in tf.range(2):
             for _ in tf.range(2):
                 own.assign_add(x)
-                found += v * total(x)
+                found += v * all_reduce(x)
             if i == 0:
-                v.assign_add(total(x))
+                v.assign_add(all_reduce(x))
         return found, v.read_value(), own.read_value()
 
     results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
@@ -305,12 +303,12 @@ def test_both_branches_have_a_loop(strategy: Any, first: float, expected: float)
 
     def replica(x: Any) -> Any:
         def positive() -> Any:
-            return repeated(x, lambda y: y + 1.0) + 0.0 * total(x)
+            return repeated(x, lambda y: y + 1.0) + 0.0 * all_reduce(x)
 
         def negative() -> Any:
-            return repeated(x, lambda y: y + 100.0) + 0.0 * total(x)
+            return repeated(x, lambda y: y + 100.0) + 0.0 * all_reduce(x)
 
-        return tf.cond(total(x) > 0.0, positive, negative)
+        return tf.cond(all_reduce(x) > 0.0, positive, negative)
 
     assert run(strategy, replica, each(strategy, given)) == [one + expected for one in given]
 
@@ -324,13 +322,13 @@ def test_both_branches_have_branches(strategy: Any, first: float, expected: floa
             return lambda: (
                 x * 0.0
                 + number
-                + 0.0 * total(x)
+                + 0.0 * all_reduce(x)
                 + tf.switch_case(
                     tf.cast(x > 100.0, tf.int32), [lambda: x * 0.0 + number, lambda: x]
                 )
             )
 
-        return tf.cond(total(x) > 0.0, branch(1.0), branch(1.5))
+        return tf.cond(all_reduce(x) > 0.0, branch(1.0), branch(1.5))
 
     assert run(strategy, replica, each(strategy, given)) == [expected] * len(given)
 

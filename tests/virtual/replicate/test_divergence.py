@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 from support.divergence import (
-    SUM,
     diverge,
     do,
     function,
     held_concrete,
     in_a_loop,
-    make,
     once,
     rank,
     ranks,
     values,
 )
-from support.strategies import copies, replica_id, strategy_of
-
-
-@pytest.fixture(scope="module")
-def strategy() -> Any:
-    return strategy_of(3)
-
+from support.strategies import all_reduce, copies, make, replica_id, run, stepper
 
 # Ways to keep a function that reads.
 
@@ -105,8 +98,7 @@ def through_an_own_loop(strategy: Any, v: Any) -> Callable[[], Any]:
 
 def through_a_common_loop(strategy: Any, v: Any) -> Callable[[], Any]:
     def body(k: Any, x: Any) -> Any:
-        replica = tf.distribute.get_replica_context()
-        return k + 1, x + v / 2.0 + 0.0 * replica.all_reduce(SUM, v.read_value())
+        return k + 1, x + v / 2.0 + 0.0 * all_reduce(v.read_value())
 
     def replica() -> Any:
         return tf.while_loop(lambda k, _: k < 2, body, (0, 0.0))[1]
@@ -144,52 +136,52 @@ READERS = [
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_function_that_was_called_before(strategy: Any, reader: Any) -> None:
-    v = make(strategy)
-    read = reader(strategy, v)
-    assert values(strategy, read()) == pytest.approx([10.0] * strategy.num_replicas_in_sync)
-    diverge(strategy, v)
-    assert values(strategy, read()) == pytest.approx(ranks(strategy))
-    do(strategy, lambda: v.assign(7.0))
-    assert values(strategy, read()) == pytest.approx([7.0] * strategy.num_replicas_in_sync)
+def test_a_function_that_was_called_before(three: Any, reader: Any) -> None:
+    v = make(three, 10.0)
+    read = reader(three, v)
+    assert values(three, read()) == pytest.approx([10.0] * 3)
+    diverge(three, v)
+    assert values(three, read()) == pytest.approx(ranks(three))
+    do(three, lambda: v.assign(7.0))
+    assert values(three, read()) == pytest.approx([7.0] * 3)
 
 
 @pytest.mark.parametrize("reader", [held_concrete, nested_held_concrete, wrapped])
-def test_a_function_that_was_only_traced_before(strategy: Any, reader: Any) -> None:
-    v = make(strategy)
-    read = reader(strategy, v)
-    diverge(strategy, v)
-    assert values(strategy, read()) == ranks(strategy)
+def test_a_function_that_was_only_traced_before(three: Any, reader: Any) -> None:
+    v = make(three, 10.0)
+    read = reader(three, v)
+    diverge(three, v)
+    assert values(three, read()) == ranks(three)
 
 
-def test_reader_and_writer_in_loops_of_one_function(strategy: Any) -> None:
-    v = make(strategy)
+def test_reader_and_writer_in_loops_of_one_function(three: Any) -> None:
+    v = make(three, 10.0)
 
     @tf.function
     def step() -> Any:
-        total = strategy.run(lambda: tf.zeros([]))
+        total = three.run(lambda: tf.zeros([]))
         for _ in tf.range(2):
             for _ in tf.range(2):
-                total = strategy.run(lambda x: x + once(v), args=(total,))
-            strategy.run(lambda: v.assign_add(rank()))
+                total = three.run(lambda x: x + once(v), args=(total,))
+            three.run(lambda: v.assign_add(rank()))
         return total
 
-    expected = [40.0 + 2.0 * one for one in ranks(strategy)]
-    assert values(strategy, step()) == expected
+    expected = [40.0 + 2.0 * one for one in ranks(three)]
+    assert values(three, step()) == expected
 
 
-def test_wrapping_a_function_that_reads_and_diverges(strategy: Any) -> None:
-    v = make(strategy)
+def test_wrapping_a_function_that_reads_and_diverges(three: Any) -> None:
+    v = make(three, 10.0)
 
     def step() -> Any:
-        before = strategy.experimental_local_results(strategy.run(lambda: once(v)))
+        before = three.experimental_local_results(three.run(lambda: once(v)))
         with tf.control_dependencies(before):
-            after = strategy.run(lambda: v.assign(rank()))
-        return before, strategy.experimental_local_results(after)
+            after = three.run(lambda: v.assign(rank()))
+        return before, three.experimental_local_results(after)
 
     step = tf.compat.v1.wrap_function(step, [])
-    assert values(strategy, step()[0]) == [10.0] * strategy.num_replicas_in_sync
-    assert values(strategy, step()[0]) == ranks(strategy)
+    assert values(three, step()[0]) == [10.0] * 3
+    assert values(three, step()[0]) == ranks(three)
 
 
 # Ways to diverge.
@@ -224,7 +216,7 @@ def in_a_replicas_loop(v: Any) -> None:
 
 def in_a_loop_with_a_collective(v: Any) -> None:
     def body(k: Any) -> Any:
-        tf.distribute.get_replica_context().all_reduce(SUM, 1.0)
+        all_reduce(1.0)
         v.assign(rank())
         return (k + 1,)
 
@@ -244,6 +236,10 @@ def by_random_numbers_of_its_own(v: Any) -> None:
     v.assign(tf.math.ceil(v) + rank())
 
 
+def by_an_optimizer(v: Any) -> None:
+    tf.raw_ops.ResourceApplyGradientDescent(var=v.handle, alpha=1.0, delta=10.0 - rank())
+
+
 WRITERS = [
     by_assignment,
     by_addition,
@@ -255,141 +251,189 @@ WRITERS = [
     in_a_function,
     in_a_compiled_function,
     by_random_numbers_of_its_own,
+    by_an_optimizer,
 ]
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_ways_to_diverge(strategy: Any, write: Any) -> None:
-    v = make(strategy)
-    read = held_concrete(strategy, v)
-    assert values(strategy, read()) == [10.0] * strategy.num_replicas_in_sync
-    do(strategy, lambda: write(v))
-    assert values(strategy, read()) == pytest.approx(ranks(strategy))
+def test_ways_to_diverge(three: Any, write: Any) -> None:
+    v = make(three, 10.0)
+    read = held_concrete(three, v)
+    assert values(three, read()) == [10.0] * 3
+    do(three, lambda: write(v))
+    assert values(three, read()) == pytest.approx(ranks(three))
 
 
-def test_scattered_updates(strategy: Any) -> None:
-    v = make(strategy, [10.0, 10.0])
-    read = function(lambda: strategy.run(lambda: once(v)[1])).get_concrete_function()
+def test_scattered_updates(three: Any) -> None:
+    v = make(three, [10.0, 10.0])
+    read = function(lambda: three.run(lambda: once(v)[1])).get_concrete_function()
     read()
-    do(strategy, lambda: v.scatter_update(tf.IndexedSlices([rank()], [1])))
-    assert values(strategy, read()) == ranks(strategy)
+    do(three, lambda: v.scatter_update(tf.IndexedSlices([rank()], [1])))
+    assert values(three, read()) == ranks(three)
 
 
-def test_an_optimizer_without_a_collective(strategy: Any) -> None:
-    v = make(strategy)
-    read = held_concrete(strategy, v)
-    read()
-    do(
-        strategy,
-        lambda: tf.raw_ops.ResourceApplyGradientDescent(
-            var=v.handle, alpha=1.0, delta=10.0 - rank()
-        ),
-    )
-    assert values(strategy, read()) == ranks(strategy)
+def test_several_variables_one_after_the_other(three: Any) -> None:
+    v, w = make(three, 10.0), make(three, 20.0)
+    read = function(lambda: three.run(lambda: once(v) + once(w))).get_concrete_function()
+    assert values(three, read()) == [30.0] * 3
+    diverge(three, v)
+    assert values(three, read()) == [one + 20.0 for one in ranks(three)]
+    diverge(three, w)
+    assert values(three, read()) == [one * 2.0 for one in ranks(three)]
 
 
-def test_several_variables_one_after_the_other(strategy: Any) -> None:
-    v, w = make(strategy), make(strategy, 20.0)
-    read = function(lambda: strategy.run(lambda: once(v) + once(w))).get_concrete_function()
-    assert values(strategy, read()) == [30.0] * strategy.num_replicas_in_sync
-    diverge(strategy, v)
-    assert values(strategy, read()) == [one + 20.0 for one in ranks(strategy)]
-    diverge(strategy, w)
-    assert values(strategy, read()) == [one * 2.0 for one in ranks(strategy)]
-
-
-def test_an_update_that_was_shared_is_no_longer(strategy: Any) -> None:
-    v, w = make(strategy), make(strategy)
+def test_an_update_that_was_shared_is_no_longer(three: Any) -> None:
+    v, w = make(three, 10.0), make(three, 10.0)
 
     def replica() -> Any:
-        total = tf.distribute.get_replica_context().all_reduce(SUM, v.read_value())
-        w.assign(v + 0.0 * total)
+        w.assign(v + 0.0 * all_reduce(v.read_value()))
 
-    update = function(lambda: strategy.run(replica)).get_concrete_function()
-    reads = held_concrete(strategy, w)
+    update = function(lambda: three.run(replica)).get_concrete_function()
+    reads = held_concrete(three, w)
     update()
-    assert values(strategy, reads()) == [10.0] * strategy.num_replicas_in_sync
-    diverge(strategy, v)
+    assert values(three, reads()) == [10.0] * 3
+    diverge(three, v)
     update()
-    assert copies(w) == ranks(strategy)
-    assert values(strategy, reads()) == ranks(strategy)
+    assert copies(w) == ranks(three)
+    assert values(three, reads()) == ranks(three)
 
 
-# One copy, written from outside of a replica function.
-
-
-def eagerly(v: Any) -> None:
-    v.values[1].assign(30.0)
-
-
-def by_a_sum(v: Any) -> None:
-    v._values[1].assign_add(20.0)
-
-
-def in_a_traced_function(v: Any) -> None:
-    @tf.function
-    def write() -> None:
-        v.values[1].assign(30.0)
-
-    write()
-
-
-def by_its_handle(v: Any) -> None:
-    tf.raw_ops.AssignVariableOp(resource=v.values[1].handle, value=30.0)
-
-
-def by_a_function_traced_for_another(v: Any) -> None:
-    @tf.function
-    def write(variable: Any) -> None:
-        variable.assign(30.0)
-
-    write(tf.Variable(1.0))
-    write(v.values[1])
-
-
-WRITES = (
-    eagerly,
-    by_a_sum,
-    in_a_traced_function,
-    by_its_handle,
-    by_a_function_traced_for_another,
-)
-
-
-@pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("keep", [in_a_loop, in_a_nested_function, held_concrete])
-def test_one_copy_is_written_from_outside(strategy: Any, write: Any, keep: Any) -> None:
-    v = make(strategy)
-    step, replicas = keep(strategy, v), strategy.num_replicas_in_sync
-    assert values(strategy, step()) == pytest.approx([10.0] * replicas)
-    mean = function(lambda: strategy.run(lambda: mean_of(v)))
-    assert values(strategy, mean()) == pytest.approx([10.0] * replicas)
-    write(v)
-    expected = [10.0, 30.0, *[10.0] * (replicas - 2)]
-    assert values(strategy, step()) == pytest.approx(expected)
-    assert values(strategy, mean()) == pytest.approx([sum(expected) / replicas] * replicas)
+def test_one_copy_is_written_from_outside(three: Any, keep: Any) -> None:
+    v = make(three, 10.0)
+    step = keep(three, v)
+    total = function(lambda: three.run(lambda: all_reduce(v.read_value())))
+    for expected in ([10.0] * 3, [10.0, 40.0, 10.0]):
+        assert values(three, step()) == pytest.approx(expected)
+        assert values(three, total()) == [sum(expected)] * 3
+        v.values[1].assign(40.0)
 
 
-def mean_of(v: Any) -> Any:
-    return tf.distribute.get_replica_context().all_reduce("mean", v.read_value())
-
-
-def test_training_sets_no_copies_apart(strategy: Any) -> None:
-    with strategy.scope():
+def test_training_sets_no_copies_apart(three: Any) -> None:
+    with three.scope():
         model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
         model.compile("adam", "mse")
-    before = set(strategy.extended._options.divergence.variables)
+    before = set(three.extended._options.divergence.variables)
     model.fit(tf.ones([16, 3]), tf.ones([16, 2]), batch_size=8, verbose=0)
     model.evaluate(tf.ones([16, 3]), tf.ones([16, 2]), batch_size=8, verbose=0)
-    assert strategy.extended._options.divergence.variables == before
+    assert three.extended._options.divergence.variables == before
 
 
-def test_all_copies_are_written_from_outside(strategy: Any, tmp_path: Any) -> None:
-    v = make(strategy)
-    before = len(strategy.extended._options.divergence.variables)
-    checkpoint = tf.train.Checkpoint(v=v)
-    path = checkpoint.write(str(tmp_path / "at"))
-    v.assign(3.0)
-    checkpoint.read(path).assert_consumed()
-    assert copies(v) == [10.0] * strategy.num_replicas_in_sync
-    assert len(strategy.extended._options.divergence.variables) == before
+# Which branches and loops set copies apart, and which do not.
+
+
+@pytest.fixture
+def apart(three: Any) -> Iterator[Callable[[], set[str]]]:
+    """What has been set apart since the test began."""
+    variables = three.extended._options.divergence.variables
+    before = set(variables)
+    yield lambda: variables - before
+    variables &= before
+
+
+def last_of(strategy: Any, replica: Callable[[], Any], times: int = 3) -> list[float]:
+    """What replicas return in the last of some runs."""
+    step = stepper(strategy, replica, autograph=False)
+    return [step() for _ in range(times)][-1]
+
+
+def in_each_second_step(v: Any, n: Any) -> None:
+    tf.cond(n % 2 == 1, lambda: [v.assign_add(10.0).op], lambda: [tf.no_op()])
+
+
+def in_a_nested_branch(v: Any, n: Any) -> None:
+    def inner() -> Any:
+        return tf.cond(n > 0, lambda: v + 10.0, lambda: v + 0.0)
+
+    tf.cond(n % 2 == 1, lambda: [v.assign(inner()).op], lambda: [tf.no_op()])
+
+
+def in_a_case(v: Any, n: Any) -> None:
+    tf.switch_case(n % 2, [lambda: v + 0.0, lambda: v.assign_add(10.0) + 0.0])
+
+
+def by_turns_of_a_loop(v: Any, n: Any) -> None:
+    def turn(k: Any) -> Any:
+        v.assign_add(10.0)
+        return [k + 1]
+
+    tf.while_loop(lambda k: k < n % 2, turn, [0])
+
+
+SAME = (in_each_second_step, in_a_nested_branch, in_a_case, by_turns_of_a_loop)
+
+
+@pytest.mark.parametrize("write", SAME)
+def test_the_same_way_on_all_replicas(three: Any, write: Any, apart: Any) -> None:
+    v, n = make(three, 1.0), make(three, 0)
+
+    def replica() -> Any:
+        n.assign_add(1)
+        write(v, n.read_value())
+        return v + 0.0
+
+    assert last_of(three, replica) == [21.0] * 3
+    assert copies(v) == [21.0] * 3
+    assert not apart()
+
+
+@pytest.mark.parametrize("write", SAME)
+def test_a_way_of_its_own_on_each_replica(three: Any, write: Any, apart: Any) -> None:
+    v = make(three, 1.0)
+    reader = stepper(three, lambda: v + 0.0, autograph=False)
+    reader()
+
+    def replica() -> Any:
+        write(v, replica_id() + 0)
+        return v + 0.0
+
+    expected = [1.0, 11.0, 1.0]
+    assert run(three, replica) == expected
+    assert reader() == expected
+    assert len(apart()) == 1
+
+
+def test_the_same_way_with_values_of_its_own(three: Any, apart: Any) -> None:
+    v = make(three, 1.0)
+
+    def replica() -> Any:
+        mine = tf.cast(replica_id() + 0, tf.float32)
+        flag = all_reduce(1.0) > 2.0
+        tf.cond(flag, lambda: [v.assign_add(mine).op], lambda: [tf.no_op()])
+        return v + 0.0
+
+    assert last_of(three, replica) == [1.0, 4.0, 7.0]
+    assert len(apart()) == 1
+
+
+def test_random_numbers_in_a_branch(three: Any, apart: Any) -> None:
+    v = make(three, 1.0)
+
+    def replica() -> Any:
+        flag = all_reduce(1.0) > 2.0
+        tf.cond(flag, lambda: [v.assign(tf.random.uniform([])).op], lambda: [tf.no_op()])
+        return v + 0.0
+
+    assert len(set(last_of(three, replica))) == 3
+    assert len(apart()) == 1
+
+
+def test_an_optimizer_that_is_built_in_the_first_step(three: Any, apart: Any) -> None:
+    with three.scope():
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+        optimizer = keras.optimizers.Adam(0.1)
+
+    def replica() -> Any:
+        with tf.GradientTape() as tape:
+            x = tf.ones([4, 3]) * (1.0 + tf.cast(replica_id() + 0, tf.float32))
+            loss = tf.reduce_mean(model(x) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    first, last = run(three, replica), last_of(three, replica, times=9)
+    assert sum(last) < sum(first)
+    assert not apart()
+    for variable in (*model.variables, *optimizer.variables):
+        first, *others = copies(variable.value)
+        assert all((other == first).all() for other in others)

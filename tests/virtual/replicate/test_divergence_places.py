@@ -11,19 +11,27 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from support.divergence import (
-    SUM,
     diverge,
     do,
     function,
     held_concrete,
     in_a_loop,
-    make,
     once,
     rank,
     ranks,
     values,
 )
-from support.strategies import copies, each, strategy_of
+from support.strategies import (
+    SUMMED_ON_READ,
+    all_reduce,
+    copies,
+    each,
+    local,
+    make,
+    run,
+    strategy_of,
+    strategy_of_parts,
+)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -32,7 +40,7 @@ def strategy(request: Any) -> Any:
 
 
 def test_an_update_from_outside_with_a_value_for_each_replica(strategy: Any) -> None:
-    v = make(strategy, aggregation=tf.VariableAggregation.NONE)
+    v = make(strategy, 10.0, aggregation=tf.VariableAggregation.NONE)
     read = held_concrete(strategy, v)
     assert values(strategy, read()) == [10.0] * strategy.num_replicas_in_sync
     given = each(strategy, ranks(strategy))
@@ -41,32 +49,21 @@ def test_an_update_from_outside_with_a_value_for_each_replica(strategy: Any) -> 
     assert values(strategy, read()) == ranks(strategy)
 
 
-def test_copies_on_every_logical_device() -> None:
-    strategy = pair_of_pairs(spmd=True)
-    v = make(strategy)
-    read = held_concrete(strategy, v)
-    assert values(strategy, read()) == [10.0] * 2
-    diverge(strategy, v)
-    assert values(strategy, read()) == [1.0, 2.0]
-    assert [[c.numpy() for c in part.variables] for part in v.values] == [[1.0] * 2, [2.0] * 2]
-
-
-def test_a_variable_on_another_logical_device() -> None:
-    strategy = pair_of_pairs(spmd=False)
-    with strategy.scope(), strategy.extended.experimental_logical_device(1):
+@pytest.mark.parametrize("spmd", [False, True])
+def test_copies_on_logical_devices(spmd: bool) -> None:
+    """On the second one of a replica; on every one under SPMD."""
+    strategy = strategy_of_parts(2, spmd=spmd)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(strategy.scope())
+        if not spmd:
+            stack.enter_context(strategy.extended.experimental_logical_device(1))
         v = tf.Variable(10.0)
     read = held_concrete(strategy, v)
     assert values(strategy, read()) == [10.0] * 2
     diverge(strategy, v)
     assert values(strategy, read()) == [1.0, 2.0]
-
-
-def pair_of_pairs(*, spmd: bool) -> Any:
-    """Two replicas of two cores each."""
-    assigned = tf.tpu.experimental.DeviceAssignment.build(
-        strategy_of("v3-8").topology, computation_shape=[1, 1, 1, 2], num_replicas=2
-    )
-    return strategy_of("v3-8", device_assignment=assigned, spmd=spmd)
+    if spmd:
+        assert [[c.numpy() for c in part.variables] for part in v.values] == [[1.0] * 2, [2.0] * 2]
 
 
 # TensorFlow 1, saved models.
@@ -98,10 +95,10 @@ def saved(strategy: Any, path: Any, **functions: Any) -> None:
 def test_a_saved_model_has_one_value_for_all_copies(
     strategy: Any, tmp_path: Any, scope: Any
 ) -> None:
-    v = make(strategy)
+    v = make(strategy, 10.0)
 
     def replica() -> Any:
-        one = tf.distribute.get_replica_context().all_reduce(SUM, 1.0)
+        one = all_reduce(1.0)
         body = lambda k, x: (k + 1, x + v + 0.0 * one)  # noqa: E731
         tf.while_loop(lambda k, _: k < 2, body, (0, 0.0))
         return v.assign_add(one)
@@ -125,7 +122,7 @@ def test_a_saved_model_has_one_value_for_all_copies(
 
 
 def test_a_function_that_sets_copies_apart_is_not_saved(strategy: Any, tmp_path: Any) -> None:
-    v = make(strategy)
+    v = make(strategy, 10.0)
 
     @function
     def step() -> Any:
@@ -147,7 +144,7 @@ def test_a_loaded_function_within_a_replica_function(strategy: Any, tmp_path: An
     read = held_concrete(strategy, loaded.v)
 
     def total() -> Any:
-        return tf.distribute.get_replica_context().all_reduce(SUM, loaded.get())
+        return all_reduce(loaded.get())
 
     add = function(lambda: strategy.run(total)).get_concrete_function()
     assert values(strategy, read()) == [10.0] * strategy.num_replicas_in_sync
@@ -156,11 +153,57 @@ def test_a_loaded_function_within_a_replica_function(strategy: Any, tmp_path: An
     assert values(strategy, add()) == [sum(ranks(strategy))] * strategy.num_replicas_in_sync
 
 
+# Functions that were traced outside of the replicas, called within them.
+
+
+def held(strategy: Any, **kind: Any) -> tuple[Any, Any, Any]:
+    variable = make(strategy, 0.0, **kind)
+    function = tf.function(lambda: variable + 0.0, input_signature=[])
+    return variable, function, function.get_concrete_function()
+
+
+@pytest.mark.parametrize("inside", ["plainly", "in a loop", "in a function"])
+def test_a_sum_of_copies_is_refused(strategy: Any, inside: str) -> None:
+    variable, function, concrete = held(strategy, **SUMMED_ON_READ)
+    diverge(strategy, variable)
+    assert float(concrete()) == sum(ranks(strategy))
+
+    def call() -> Any:
+        if inside == "plainly":
+            return concrete()
+        if inside == "in a function":
+            return tf.function(lambda: concrete() + 0.0)()
+        found = tf.constant(0.0)
+        for _ in tf.range(1):
+            found = found + concrete()
+        return found
+
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"copies of a variable|access resource"
+    ):
+        run(strategy, call)
+    assert run(strategy, function) == ranks(strategy)
+
+
+def test_a_variable_that_is_the_same_everywhere() -> None:
+    strategy = strategy_of(3)
+    variable, _, concrete = held(strategy)
+    variable.assign(7.0)
+    assert run(strategy, lambda: concrete() * 2.0) == [14.0] * 3
+
+
+def test_one_replica_has_one_copy() -> None:
+    strategy = strategy_of(1)
+    variable, _, concrete = held(strategy, **SUMMED_ON_READ)
+    variable.assign(7.0)
+    assert local(strategy, strategy.run(tf.function(lambda: concrete() * 2.0))) == [14.0]
+
+
 # Threads, memory.
 
 
 def test_a_function_that_runs_on_another_thread_meanwhile(strategy: Any) -> None:
-    v = make(strategy)
+    v = make(strategy, 10.0)
     read = in_a_loop(strategy, v)
     running, diverged, errors = threading.Event(), threading.Event(), []
 
@@ -186,7 +229,7 @@ def test_a_function_that_runs_on_another_thread_meanwhile(strategy: Any) -> None
 
 def test_functions_are_freed() -> None:
     strategy = strategy_of(2)
-    v = make(strategy)
+    v = make(strategy, 10.0)
 
     def traced() -> Any:
         step = function(lambda: strategy.run(lambda: once(v)))

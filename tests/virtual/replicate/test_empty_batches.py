@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.patience import PATIENCE
-from support.strategies import local, strategy_of
+from support.strategies import all_reduce, local, strategy_of
 from support.tiers import THOROUGH, thorough
 from tensorflow.python.distribute import values
 
@@ -67,7 +67,7 @@ def gradients(function: Callable[..., Any], x: Any, weights: Any) -> tuple[Any, 
 def summed(function: Callable[..., Any]) -> Callable[..., Any]:
     def replica(x: Any, weights: Any) -> Any:
         x, found = gradients(function, x, weights)
-        return x, tf.distribute.get_replica_context().all_reduce("SUM", found)
+        return x, all_reduce(found)
 
     return replica
 

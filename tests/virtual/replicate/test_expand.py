@@ -19,16 +19,23 @@ from tpunb.virtual.replicate.variance import Analysis, Argument, Passing, Role, 
 
 CORES = [["/device:CPU:1"], ["/device:CPU:2"], ["/device:CPU:3"]]
 X = tf.TensorSpec([], tf.float32, name="x")
+Trace = Callable[..., FunctionDef]
 
 
 def library(name: str) -> FunctionDef:
     return context.context().get_function_def(name)
 
 
-def traced(function: Callable[..., Any], *specs: Any) -> tuple[Any, FunctionDef]:
-    """A traced function, which has to live as long as its definition is used."""
-    concrete = tf.function(function).get_concrete_function(*specs)
-    return concrete, concrete.function_def
+@pytest.fixture
+def traced() -> Trace:
+    """Traces functions, which have to live as long as their definitions are used."""
+    kept = []
+
+    def trace(function: Callable[..., Any], *specs: Any) -> FunctionDef:
+        kept.append(tf.function(function).get_concrete_function(*specs))
+        return kept[-1].function_def
+
+    return trace
 
 
 def arguments_of(definition: FunctionDef, passings: Sequence[Passing]) -> dict[str, Argument]:
@@ -50,14 +57,12 @@ def variances_of(analysis: Analysis, op: str) -> list[Variance]:
     return [analysis.variances[node.name] for node in analysis.order if node.op == op]
 
 
-def test_what_waits_for_an_argument_waits_for_what_gives_it() -> None:
+def test_what_waits_for_an_argument_waits_for_what_gives_it(traced: Trace) -> None:
     def waits(x: Any) -> Any:
         with tf.control_dependencies([x]):
             return tf.constant(1.0)
 
-    keep, definition = traced(
-        lambda x: (waits(x), tf.function(waits)(x), tf.function(waits)(-x)), X
-    )
+    definition = traced(lambda x: (waits(x), tf.function(waits)(x), tf.function(waits)(-x)), X)
     flat = inlined(definition, library)
     names = [node.name for node in flat.node_def]
     waited = [text for node in flat.node_def for text in node.input if text.startswith("^")]
@@ -65,35 +70,19 @@ def test_what_waits_for_an_argument_waits_for_what_gives_it() -> None:
     assert "^Neg" in waited
     definition = expanded(definition, CORES, Passing.VARYING).definition
     assert len(definition.signature.output_arg) == 9
-    del keep
 
 
-def test_calls_are_written_out_at_every_depth() -> None:
-    inner = tf.function(lambda x: (x, x * 2.0))
-    middle = tf.function(lambda x: inner(x)[1] + inner(x)[0])
-    keep, definition = traced(lambda x: middle(middle(x)), X)
-    flat = inlined(definition, library)
-    assert not [node for node in flat.node_def if node.op in CALLS]
-    assert [node.op for node in flat.node_def].count("Mul") == 4
-    names = {node.name for node in flat.node_def} | {a.name for a in flat.signature.input_arg}
-    for node in flat.node_def:
-        assert all(text.lstrip("^").partition(":")[0] in names for text in node.input)
-    assert definition != flat
-    del keep
-
-
-def test_a_compiled_call_stays_a_call_unless_it_contains_collectives() -> None:
+def test_a_compiled_call_stays_a_call_unless_it_contains_collectives(traced: Trace) -> None:
     quiet = tf.function(lambda x: x * 2.0, jit_compile=True)
     summed = tf.function(lambda x: tpu_ops.cross_replica_sum(x, [[0, 1, 2]]), jit_compile=True)
-    keep, definition = traced(lambda x: quiet(x) + summed(x), X)
+    definition = traced(lambda x: quiet(x) + summed(x), X)
     flat = inlined(definition, library)
     assert len([node for node in flat.node_def if node.op in CALLS]) == 1
     assert "CrossReplicaSum" in {node.op for node in flat.node_def}
-    del keep
 
 
-def test_order_puts_inputs_first_and_refuses_cycles() -> None:
-    keep, definition = traced(lambda x: tf.sin(tf.cos(x)) + x, X)
+def test_order_puts_inputs_first_and_refuses_cycles(traced: Trace) -> None:
+    definition = traced(lambda x: tf.sin(tf.cos(x)) + x, X)
     order = in_topological_order(reversed(definition.node_def))
     at = {node.name: place for place, node in enumerate(order)}
     for node in order:
@@ -104,21 +93,19 @@ def test_order_puts_inputs_first_and_refuses_cycles() -> None:
     first.input.append(f"^{last.name}")
     with pytest.raises(AssertionError, match="cycle"):
         in_topological_order(order)
-    del keep
 
 
-def test_what_follows_from_a_sum_is_the_same_everywhere() -> None:
+def test_what_follows_from_a_sum_is_the_same_everywhere(traced: Trace) -> None:
     def function(x: Any, y: Any) -> Any:
         total = tpu_ops.cross_replica_sum(x, [[0, 1, 2]])
         return tf.sin(total), tf.cos(x), tf.tan(y), tf.exp(total + x)
 
-    keep, definition = traced(function, X, X)
+    definition = traced(function, X, X)
     analysis = analysis_of(definition, Passing.VARYING, Passing.SHARED)
     assert variances_of(analysis, "Sin") == [Variance.INVARIANT]
     assert variances_of(analysis, "Cos") == [Variance.VARYING]
     assert variances_of(analysis, "Tan") == [Variance.CHEAP_INVARIANT]
     assert variances_of(analysis, "Exp") == [Variance.VARYING]
-    del keep
 
 
 @pytest.mark.parametrize(
@@ -130,51 +117,18 @@ def test_what_follows_from_a_sum_is_the_same_everywhere() -> None:
         (lambda x: tpu_ops.cross_replica_sum(x, [[0], [1], [2]]), Role.COMPUTE, True),
     ],
 )
-def test_updates_of_a_mirrored_variable(value: Any, role: Role, diverges: bool) -> None:
+def test_updates_of_a_mirrored_variable(
+    traced: Trace, value: Any, role: Role, diverges: bool
+) -> None:
     v = tf.Variable(0.0)
-    keep, definition = traced(lambda x: v.assign_add(value(x)), X)
+    definition = traced(lambda x: v.assign_add(value(x)), X)
     analysis = analysis_of(definition, Passing.VARYING, Passing.MIRRORED)
     (update,) = [node for node in analysis.order if node.op == "AssignAddVariableOp"]
     assert analysis.roles[update.name] is role
     assert bool(analysis.diverged) is diverges
-    del keep
 
 
-def test_a_variable_that_diverges_later_was_never_the_same() -> None:
-    v = tf.Variable(0.0)
-
-    def function(x: Any) -> Any:
-        before = tf.sin(v.read_value())
-        v.assign(x)
-        return before
-
-    keep, definition = traced(function, X)
-    analysis = analysis_of(definition, Passing.VARYING, Passing.MIRRORED)
-    assert variances_of(analysis, "Sin") == [Variance.VARYING]
-    del keep
-
-
-def test_an_expansion_names_every_input_and_places_every_node() -> None:
-    def function(x: Any, y: Any) -> Any:
-        total = tpu_ops.cross_replica_sum(x * y, [[0, 1, 2]])
-        return total, tf.cond(x > 0.0, lambda: x, lambda: y)
-
-    keep, definition = traced(function, X, X)
-    made = expanded(definition, CORES, Passing.VARYING, Passing.SHARED).definition
-    inputs = [argument.name for argument in made.signature.input_arg]
-    assert len(inputs) == 3 + 1
-    assert len(made.signature.output_arg) == 2 * 3
-    nodes = {node.name for node in made.node_def}
-    assert len(nodes) == len(made.node_def)
-    for node in made.node_def:
-        assert node.device in {core for (core,) in CORES}
-        for text in node.input:
-            assert text.lstrip("^").partition(":")[0] in nodes | set(inputs)
-    assert [node.op for node in made.node_def].count("AddN") == 1
-    del keep
-
-
-def test_an_expansion_grows_with_the_replicas_and_no_faster() -> None:
+def test_an_expansion_grows_with_the_replicas_and_no_faster(traced: Trace) -> None:
     v = tf.Variable(np.zeros(4, np.float32))
 
     def function(x: Any) -> Any:
@@ -184,9 +138,10 @@ def test_an_expansion_grows_with_the_replicas_and_no_faster() -> None:
 
     sizes = []
     for count in (8, 16, 32):
-        keep, definition = traced(function, X)
+        definition = traced(function, X)
         cores = [[f"/device:CPU:{k}"] for k in range(count)]
         made = expanded(definition, cores, Passing.VARYING, Passing.MIRRORED)
         sizes.append(made.definition.ByteSize())
-        del keep
+        assert [node.op for node in made.definition.node_def].count("AddN") == 1
+        assert {node.device for node in made.definition.node_def} == {core for (core,) in cores}
     assert sizes[2] - sizes[1] < 2.2 * (sizes[1] - sizes[0])

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import joined
-from support.joined import REPLICAS, SUM, analyses, per_replica
+from support.joined import REPLICAS, analyses, per_replica
 from support.keras_models import keras
-from support.strategies import each, replica_id, run, strategy_of
+from support.strategies import all_reduce, each, gradient_of, make, replica_id, run, strategy_of
 from support.tiers import THOROUGH
 
 from tpunb.virtual.replicate import joining, replication
@@ -70,18 +70,6 @@ def branched(x: Any, weights: Any) -> Any:
     return tf.while_loop(lambda i, _: i < 4, turn, (0, x))[1]
 
 
-def recurrent(layer: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer of Keras's with weights of a constant, over sentences of which a part is masked."""
-
-    def call(x: Any, weights: Any) -> Any:
-        cell = layer(5)
-        cell.build((None, 4, 5))
-        words = tf.stack([x, x[::-1], 3 * x, x @ weights], axis=1)
-        return cell, words
-
-    return call
-
-
 FUNCTIONS = [mapped, mapped_scalars, scanned, nested, branched]
 
 
@@ -101,7 +89,7 @@ def test_gradients_through_a_loop(function: Callable[..., Any], found: list[Anal
             tape.watch([x, weights])
             loss = tf.reduce_sum(function(x, weights) ** 2)
         own, summed = tape.gradient(loss, [x, weights])
-        return own, tf.distribute.get_replica_context().all_reduce(SUM, summed), loss
+        return own, all_reduce(summed), loss
 
     both(step, per_replica(3, 5))
     assert flows(found).count("While") >= 2
@@ -109,10 +97,8 @@ def test_gradients_through_a_loop(function: Callable[..., Any], found: list[Anal
 
 def test_gradients_within_a_loop(found: list[Analysis]) -> None:
     def turn(i: Any, x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = tf.reduce_sum(tf.tanh(x @ WEIGHTS) ** 2)
-        return i + 1, x - 0.1 * tape.gradient(loss, x)
+        slope = gradient_of(lambda x: tf.reduce_sum(tf.tanh(x @ WEIGHTS) ** 2), x)
+        return i + 1, x - 0.1 * slope
 
     both(lambda x: tf.while_loop(lambda i, _: i < 3, turn, (0, x))[1], per_replica(3, 5))
     assert flows(found) == ["While"]
@@ -230,10 +216,7 @@ def test_gradients_of_gradients(found: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         with tf.GradientTape() as outer:
             outer.watch(x)
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                loss = tf.reduce_sum(scanned(x, tf.constant(WEIGHTS)) ** 2)
-            first = tape.gradient(loss, x)
+            first = gradient_of(lambda x: tf.reduce_sum(scanned(x, tf.constant(WEIGHTS)) ** 2), x)
         return first, outer.gradient(first, x)
 
     both(step, per_replica(5, 5))
@@ -241,13 +224,10 @@ def test_gradients_of_gradients(found: list[Analysis]) -> None:
 
 
 def test_a_variable_is_written_after_a_loop_has_read_it(found: list[Analysis]) -> None:
-    results = []
-    for choice in (True, False):
-        strategy = strategy_of(REPLICAS, joined=choice, strict=False)
-        with strategy.scope():
-            weights = tf.Variable(WEIGHTS)
+    def trained(strategy: Any) -> Any:
+        weights = make(strategy, WEIGHTS)
 
-        def step(x: Any, weights: Any = weights) -> Any:
+        def step(x: Any) -> Any:
             with tf.GradientTape() as tape:
                 value = tf.while_loop(
                     lambda i, _: i < 3,
@@ -256,14 +236,12 @@ def test_a_variable_is_written_after_a_loop_has_read_it(found: list[Analysis]) -
                     maximum_iterations=3,
                 )[1]
                 loss = tf.reduce_sum(value**2)
-            gradient = tape.gradient(loss, weights)
-            mean = tf.distribute.get_replica_context().all_reduce(SUM, gradient)
-            weights.assign_sub(0.1 * mean)
+            weights.assign_sub(0.1 * all_reduce(tape.gradient(loss, weights)))
             return loss, weights.read_value()
 
-        results.append(run(strategy, step, each(strategy, per_replica(3, 5))))
-    for one, other in zip(*map(tf.nest.flatten, results), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+        return run(strategy, step, each(strategy, per_replica(3, 5)))
+
+    joined.both_ways(trained, strict=False)
     assert flows(found).count("While") >= 2
 
 

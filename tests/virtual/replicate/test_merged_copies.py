@@ -10,27 +10,29 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.divergence import SUM, function, make, rank
-from support.strategies import copies, each, local, replica_id, run, strategy_of
+from support.divergence import function, rank
+from support.strategies import (
+    SUM,
+    SUMMED_ON_READ,
+    all_reduce,
+    copies,
+    each,
+    local,
+    make,
+    replica_id,
+    run,
+    strategy_of,
+)
 
 from tpunb.virtual.replicate import replication
-from tpunb.virtual.variable_copies import copies_of
+from tpunb.virtual.variable_copies import copies_of, handle_of
 
 MEAN = tf.VariableAggregation.MEAN
 CORES = 3
 
 
-@pytest.fixture(scope="module")
-def strategy() -> Any:
-    return strategy_of(CORES)
-
-
 def are_merged(variable: Any) -> bool:
     return copies_of(variable.values[0]).are_merged  # type: ignore[union-attr]
-
-
-def total(x: Any) -> Any:
-    return tf.distribute.get_replica_context().all_reduce(SUM, x)
 
 
 # What keeps them merged.
@@ -42,27 +44,25 @@ def total(x: Any) -> Any:
 )
 @pytest.mark.parametrize("aggregation", [tf.VariableAggregation.NONE, MEAN])
 def test_a_change_from_outside_is_made_once(
-    strategy: Any, how: str, given: float, expected: float, aggregation: Any
+    three: Any, how: str, given: float, expected: float, aggregation: Any
 ) -> None:
-    v = make(strategy, 1.0, aggregation=aggregation)
+    v = make(three, 1.0, aggregation=aggregation)
     result = getattr(v, how)(given)
     assert copies(v) == [expected] * CORES
-    assert [float(part) for part in strategy.experimental_local_results(result)] == [
-        expected
-    ] * CORES
+    assert [float(part) for part in three.experimental_local_results(result)] == [expected] * CORES
     assert getattr(v, how)(given, read_value=False) is None
     assert are_merged(v)
 
 
-def test_rows_that_are_added_from_outside(strategy: Any) -> None:
-    v = make(strategy, [1.0, 1.0, 1.0])
+def test_rows_that_are_added_from_outside(three: Any) -> None:
+    v = make(three, [1.0, 1.0, 1.0])
     v.scatter_add(tf.IndexedSlices(tf.constant([2.0, 3.0]), tf.constant([0, 2])))
     assert [value.tolist() for value in copies(v)] == [[3.0, 1.0, 4.0]] * CORES
     assert are_merged(v)
 
 
-def test_updates_that_are_the_same_everywhere(strategy: Any) -> None:
-    v = make(strategy, 1.0, aggregation=MEAN)
+def test_updates_that_are_the_same_everywhere(three: Any) -> None:
+    v = make(three, 1.0, aggregation=MEAN)
 
     def step() -> Any:
         before = v.read_value()
@@ -72,30 +72,30 @@ def test_updates_that_are_the_same_everywhere(strategy: Any) -> None:
         return before, v.read_value()
 
     expected = (1.0 + (CORES + 1) / 2) * 2.0 - 1.0
-    assert run(strategy, step) == [(1.0, expected)] * CORES
+    assert run(three, step) == [(1.0, expected)] * CORES
     assert copies(v) == [expected] * CORES
     assert are_merged(v)
 
 
-def test_rows_of_each_replica_are_read_before_a_change(strategy: Any) -> None:
-    table = make(strategy, tf.range(6.0))
+def test_rows_of_each_replica_are_read_before_a_change(three: Any) -> None:
+    table = make(three, tf.range(6.0))
 
     def step() -> Any:
         before = tf.gather(table, replica_id())
-        table.assign(table + total(before))
+        table.assign(table + all_reduce(before))
         return before, tf.gather(table, replica_id())
 
     summed = float(sum(range(CORES)))
-    assert run(strategy, step) == [(float(k), k + summed) for k in range(CORES)]
+    assert run(three, step) == [(float(k), k + summed) for k in range(CORES)]
     assert are_merged(table)
 
 
-def test_optimizers_that_change_several_variables_in_one_operation(strategy: Any) -> None:
-    with strategy.scope():
+def test_optimizers_that_change_several_variables_in_one_operation(three: Any) -> None:
+    with three.scope():
         v, m, s = (tf.Variable([1.0, 2.0]) for _ in range(3))
 
     def step() -> Any:
-        gradient = total(tf.fill([2], rank()))
+        gradient = all_reduce(tf.fill([2], rank()))
         tf.raw_ops.ResourceApplyAdam(
             var=v.handle,
             m=m.handle,
@@ -110,30 +110,30 @@ def test_optimizers_that_change_several_variables_in_one_operation(strategy: Any
         )
         return v.read_value()
 
-    found = run(strategy, step)
+    found = run(three, step)
     assert all(np.array_equal(found[0], value) for value in found + copies(v))
     assert found[0][0] < 1.0
     assert all(map(are_merged, (v, m, s)))
 
 
-def test_a_common_loop_changes_them(strategy: Any) -> None:
-    v = make(strategy, 1.0)
+def test_a_common_loop_changes_them(three: Any) -> None:
+    v = make(three, 1.0)
 
     def body(k: Any) -> Any:
-        v.assign_add(total(rank()) / 6.0)
+        v.assign_add(all_reduce(rank()) / 6.0)
         return k + 1
 
     def step() -> Any:
         tf.while_loop(lambda k: k < 4, body, (0,))
         return v.read_value()
 
-    assert run(strategy, step) == [5.0] * CORES
+    assert run(three, step) == [5.0] * CORES
     assert copies(v) == [5.0] * CORES
     assert are_merged(v)
 
 
-def test_checkpoints(strategy: Any, tmp_path: Path) -> None:
-    v = make(strategy, 7.0)
+def test_checkpoints(three: Any, tmp_path: Path) -> None:
+    v = make(three, 7.0)
     path = tf.train.Checkpoint(v=v).save(tmp_path / "kept")
     v.assign(1.0)
     tf.train.Checkpoint(v=v).restore(path).assert_consumed()
@@ -141,8 +141,8 @@ def test_checkpoints(strategy: Any, tmp_path: Path) -> None:
     assert are_merged(v)
 
 
-def test_a_copy_outlives_its_variable(strategy: Any) -> None:
-    v = make(strategy, 7.0)
+def test_a_copy_outlives_its_variable(three: Any) -> None:
+    v = make(three, 7.0)
     last = v.values[-1]
     del v
     gc.collect()
@@ -155,7 +155,7 @@ def test_a_copy_outlives_its_variable(strategy: Any) -> None:
 
 
 def in_own_branch(v: Any) -> None:
-    tf.cond(tf.constant(True) & (total(1.0) > 0.0), lambda: v.assign_add(2.0), v.read_value)
+    tf.cond(tf.constant(True) & (all_reduce(1.0) > 0.0), lambda: v.assign_add(2.0), v.read_value)
 
 
 def in_own_loop(v: Any) -> None:
@@ -167,21 +167,21 @@ def in_own_loop(v: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [in_own_branch, in_own_loop])
-def test_each_replica_changes_its_own_copy(strategy: Any, change: Callable[[Any], None]) -> None:
-    v = make(strategy, 1.0)
+def test_each_replica_changes_its_own_copy(three: Any, change: Callable[[Any], None]) -> None:
+    v = make(three, 1.0)
 
     def step() -> Any:
         change(v)
         return v.read_value()
 
-    assert run(strategy, step) == [3.0] * CORES
+    assert run(three, step) == [3.0] * CORES
     assert copies(v) == [3.0] * CORES
     v.assign_add(1.0)
     assert copies(v) == [4.0] * CORES
 
 
-def test_a_random_generator_advances_once_on_each_core(strategy: Any) -> None:
-    with strategy.scope():
+def test_a_random_generator_advances_once_on_each_core(three: Any) -> None:
+    with three.scope():
         v = tf.Variable(np.arange(3, dtype=np.int64))
 
     def step() -> Any:
@@ -190,52 +190,42 @@ def test_a_random_generator_advances_once_on_each_core(strategy: Any) -> None:
 
     alone = tf.Variable(np.arange(3, dtype=np.int64))
     tf.raw_ops.RngSkip(resource=alone.handle, algorithm=tf.constant(1, tf.int64), delta=5)
-    found = run(strategy, step)
+    found = run(three, step)
     assert [value.tolist() for value in found] == [alone.numpy().tolist()] * CORES
 
 
-def test_one_copy_is_written(strategy: Any) -> None:
-    v, read = make(strategy, 1.0), None
-    read = function(lambda: strategy.run(lambda: v + 0.0))
-    assert local(strategy, read()) == [1.0] * CORES
-    v.values[1].assign(9.0)
-    assert local(strategy, read()) == [1.0, 9.0, 1.0]
-    v.values[0].assign(8.0)
-    assert local(strategy, read()) == [8.0, 9.0, 1.0]
-
-
-def test_an_update_of_ones_own(strategy: Any) -> None:
-    v, slot = make(strategy, 1.0), make(strategy, 10.0)
+def test_an_update_of_ones_own(three: Any) -> None:
+    v, slot = make(three, 1.0), make(three, 10.0)
 
     def update(copy: Any, by: Any) -> Any:
         slot.assign_add(by)
         return copy.assign_add(slot + by)
 
-    strategy.extended.update(v, update, args=(2.0,))
+    three.extended.update(v, update, args=(2.0,))
     assert copies(slot) == [12.0] * CORES
     assert copies(v) == [15.0] * CORES
 
 
-def test_a_value_for_each_copy(strategy: Any) -> None:
-    v = make(strategy, 1.0)
-    v.assign(each(strategy, [1.0, 2.0, 3.0]))
+def test_a_value_for_each_copy(three: Any) -> None:
+    v = make(three, 1.0)
+    v.assign(each(three, [1.0, 2.0, 3.0]))
     assert copies(v) == [1.0, 2.0, 3.0]
 
 
-def test_a_graph_that_reads_one_copy(strategy: Any) -> None:
-    v = make(strategy, 1.0)
+def test_a_graph_that_reads_one_copy(three: Any) -> None:
+    v = make(three, 1.0)
     last = function(lambda: v.values[-1] + 0.0)
     assert float(last()) == 1.0
     v.assign(2.0)
     assert float(last()) == 2.0
-    run(strategy, lambda: v.assign(rank()))
+    run(three, lambda: v.assign(rank()))
     assert float(last()) == CORES
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_a_graph_that_changes_them(strategy: Any, held: bool) -> None:
-    v = make(strategy, 1.0)
-    double = function(lambda: strategy.run(lambda: v.assign(v * 2.0)))
+def test_a_graph_that_changes_them(three: Any, held: bool) -> None:
+    v = make(three, 1.0)
+    double = function(lambda: three.run(lambda: v.assign(v * 2.0)))
     double()
 
     add = function(lambda: v.assign_add(1.0))
@@ -247,10 +237,10 @@ def test_a_graph_that_changes_them(strategy: Any, held: bool) -> None:
     assert copies(v) == [14.0] * CORES
 
 
-def test_the_order_of_what_a_graph_does(strategy: Any) -> None:
+def test_the_order_of_what_a_graph_does(three: Any) -> None:
     """A function takes the first copy's handle alone if it was traced when they were merged."""
-    v = make(strategy, 1.0)
-    double = function(lambda: strategy.run(lambda: v.assign(v * 2.0)))
+    v = make(three, 1.0)
+    double = function(lambda: three.run(lambda: v.assign(v * 2.0)))
     double()
     assert are_merged(v)
 
@@ -261,7 +251,7 @@ def test_the_order_of_what_a_graph_does(strategy: Any) -> None:
             double()
             found.append([copy + 0.0 for copy in v.values])
             v.values[k % CORES].assign_add(100.0)
-            strategy.extended.update(v, lambda copy: copy.assign_add(1.0))
+            three.extended.update(v, lambda copy: copy.assign_add(1.0))
         return found
 
     expected, values = [], np.array([1.0] * CORES) * 2.0
@@ -277,53 +267,53 @@ def test_the_order_of_what_a_graph_does(strategy: Any) -> None:
     assert [float(value) for value in copies(v)] == values.tolist()
 
 
-def test_a_function_outlives_what_it_uses(strategy: Any) -> None:
+def test_a_function_outlives_what_it_uses(three: Any) -> None:
     def held() -> tuple[Any, Any]:
-        v = make(strategy, 1.0)
-        read = function(lambda: strategy.run(lambda: v + 0.0)).get_concrete_function()
+        v = make(three, 1.0)
+        read = function(lambda: three.run(lambda: v + 0.0)).get_concrete_function()
         v.values[1].assign(5.0)
         return read, [id(copy) for copy in v.values]
 
     read, _ = held()
     gc.collect()
-    assert local(strategy, read()) == [1.0, 5.0, 1.0]
+    assert local(three, read()) == [1.0, 5.0, 1.0]
 
 
-def test_variables_of_one_name_one_after_the_other(strategy: Any) -> None:
+def test_variables_of_one_name_one_after_the_other(three: Any) -> None:
     """What was split is no concern of a later variable, though it had the same address."""
     for k in range(10):
-        v = make(strategy, float(k), name="same")
-        read = function(lambda v=v: strategy.run(lambda: v + 0.0))
-        assert local(strategy, read()) == [float(k)] * CORES
+        v = make(three, float(k), name="same")
+        read = function(lambda v=v: three.run(lambda: v + 0.0))
+        assert local(three, read()) == [float(k)] * CORES
         if k % 2:
             v.values[1].assign(-1.0)
-            assert local(strategy, read()) == [k, -1.0, k]
+            assert local(three, read()) == [k, -1.0, k]
         del v, read
         gc.collect()
 
 
-def test_a_variable_of_another_strategy(strategy: Any) -> None:
+def test_a_variable_of_another_strategy(three: Any) -> None:
     other = strategy_of(CORES)
-    v = make(strategy, 1.0)
-    read = function(lambda: strategy.run(lambda: v + 0.0))
-    assert local(strategy, read()) == [1.0] * CORES
+    v = make(three, 1.0)
+    read = function(lambda: three.run(lambda: v + 0.0))
+    assert local(three, read()) == [1.0] * CORES
 
     def add() -> Any:
         tf.raw_ops.AssignAddVariableOp(resource=v.handle, value=rank())
         return v.read_value()
 
     assert run(other, add) == [2.0, 3.0, 4.0]
-    assert local(strategy, read()) == [2.0, 3.0, 4.0]
+    assert local(three, read()) == [2.0, 3.0, 4.0]
 
 
-def test_saved_models(strategy: Any, tmp_path: Path) -> None:
-    v = make(strategy, 2.0)
+def test_saved_models(three: Any, tmp_path: Path) -> None:
+    v = make(three, 2.0)
     module = tf.Module()
     module.v = v
 
     @tf.function(input_signature=[])
     def serve() -> Any:
-        return strategy.reduce(SUM, strategy.run(lambda: v + 0.0), axis=None)
+        return three.reduce(SUM, three.run(lambda: v + 0.0), axis=None)
 
     module.serve = serve
     assert float(serve()) == 2.0 * CORES
@@ -338,10 +328,10 @@ def test_saved_models(strategy: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["_redefine", "expand", "clear_kernel_cache"])
 @pytest.mark.parametrize("after", [False, True])
 def test_an_interrupt_leaves_nothing_half_done(
-    strategy: Any, monkeypatch: pytest.MonkeyPatch, where: str, after: bool
+    three: Any, monkeypatch: pytest.MonkeyPatch, where: str, after: bool
 ) -> None:
-    v = make(strategy, 1.0)
-    reads = [function(lambda k=k: strategy.run(lambda: v + float(k))) for k in range(3)]
+    v = make(three, 1.0)
+    reads = [function(lambda k=k: three.run(lambda: v + float(k))) for k in range(3)]
     for read in reads:
         read()
     context = replication.context.context()
@@ -364,4 +354,95 @@ def test_an_interrupt_leaves_nothing_half_done(
     assert copies(v) == [1.0] * CORES
     v.values[1].assign(5.0)
     for k, read in enumerate(reads):
-        assert local(strategy, read()) == [1.0 + k, 5.0 + k, 1.0 + k]
+        assert local(three, read()) == [1.0 + k, 5.0 + k, 1.0 + k]
+
+
+# Copies that are created with the resource of the first one.
+
+ASKED = (
+    "name", "dtype", "shape", "trainable", "synchronization", "aggregation", "constraint",
+    "device", "handle_name", "_validate_shape", "_distribute_strategy", "_in_graph_mode",
+    "_graph_key", "_save_slice_info", "_caching_device", "_trainable",
+)  # fmt: skip
+
+
+def capped(value: Any) -> Any:
+    return tf.minimum(value, 9.0)
+
+
+KINDS = {
+    "plain": {},
+    "named": {"name": "weights"},
+    "not trained": {"trainable": False},
+    "constrained": {"constraint": capped},
+    "summed": {"aggregation": tf.VariableAggregation.SUM},
+    "of any shape": {"shape": tf.TensorShape([None])},
+    "on write": {
+        "synchronization": tf.VariableSynchronization.ON_WRITE,
+        "aggregation": tf.VariableAggregation.MEAN,
+    },
+}
+
+
+def properties(copy: Any) -> dict[str, Any]:
+    return {name: getattr(copy, name, None) for name in ASKED}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_are_as_tensorflow_creates_them(three: Any, kind: str) -> None:
+    heard = []
+
+    def creator(next_creator: Any, **kwargs: Any) -> Any:
+        heard.append(kwargs["name"])
+        return next_creator(**kwargs)
+
+    def make() -> Any:
+        with three.scope():
+            return tf.Variable([1.0, 2.0], **KINDS[kind])
+
+    made = make()
+    with tf.variable_creator_scope(creator):  # which is to hear of each copy
+        expected = make()
+    assert len(heard) == CORES
+    assert type(made) is type(expected)
+    for copy, other in zip(made.values, expected.values, strict=True):
+        assert type(copy) is type(other)
+        assert properties(copy) == properties(other)
+        assert vars(copy).keys() == vars(other).keys()
+        np.testing.assert_array_equal(copy, other)
+
+
+def test_each_has_a_key_of_its_own(three: Any) -> None:
+    with three.scope():
+        variables = [tf.Variable(1.0, name="v") for _ in range(2)]
+    keys = [copy._unique_id for variable in variables for copy in variable.values]
+    assert len(set(keys)) == 2 * CORES
+
+
+def test_what_is_read_once_has_resources_of_its_own(three: Any) -> None:
+    with three.scope():
+        v = tf.Variable(1.0, **SUMMED_ON_READ)
+    assert len({id(copy._handle) for copy in v.values}) == CORES
+    v.values[1].assign(5.0)
+    assert copies(v) == [1.0, 5.0, 1.0]
+
+
+def test_they_come_apart(three: Any) -> None:
+    with three.scope():
+        v = tf.Variable([1.0, 2.0], name="apart")
+    v.values[1].assign([3.0, 4.0])
+    assert [value.tolist() for value in copies(v)] == [[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]]
+    assert [handle_of(copy)._name for copy in v.values] == [copy.name for copy in v.values]
+
+
+def test_one_value_is_computed_for_all(three: Any) -> None:
+    calls = []
+
+    def first() -> Any:
+        calls.append(1)
+        return tf.random.uniform([2])
+
+    with three.scope():
+        v = tf.Variable(first)
+    assert len(calls) == 1
+    assert len({tuple(value) for value in copies(v)}) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from support.strategies import copies, local, strategy_of
+from support.strategies import all_reduce, copies, local, strategy_of
 
 REPLICAS = 4
 
@@ -21,10 +21,6 @@ def strategy() -> Any:
 def variables(*values: Any) -> list[Any]:
     with strategy().scope():
         return [tf.Variable(value) for value in values]
-
-
-def total(value: Any) -> Any:
-    return tf.distribute.get_replica_context().all_reduce("sum", value)
 
 
 def crossings(step: Any) -> collections.Counter[str]:
@@ -50,7 +46,7 @@ def test_updates_go_from_no_device_to_another() -> None:
         def replica() -> Any:
             for number, weight in enumerate(weights):
                 ones = tf.ones_like(weight) * (number + 1)
-                weight.assign_add(ones * tf.cast(total(tf.constant(1.0)), weight.dtype))
+                weight.assign_add(ones * tf.cast(all_reduce(tf.constant(1.0)), weight.dtype))
             return tf.add_n([tf.reduce_sum(tf.cast(weight, tf.float32)) for weight in weights])
 
         return strategy().run(replica)
@@ -72,7 +68,7 @@ def test_an_update_that_is_read_before_the_next() -> None:
     def step() -> Any:
         def replica() -> Any:
             for _ in range(10):
-                v.assign_add(total(v / (2.0 * REPLICAS)))
+                v.assign_add(all_reduce(v / (2.0 * REPLICAS)))
                 w.assign(v * 2.0)
                 v.assign_sub(w / 6.0)
             u.assign(w)
@@ -95,11 +91,11 @@ def test_each_replica_reads_its_copy_after_the_update() -> None:
     @tf.function
     def step(x: Any) -> Any:
         def replica(x: Any) -> Any:
-            assigned = v.assign(total(x))
+            assigned = v.assign(all_reduce(x))
             with tf.control_dependencies([assigned]):
-                shared = tf.identity(total(tf.ones([])))
+                shared = tf.identity(all_reduce(tf.ones([])))
             mine = v.read_value() * (x + shared)
-            w.assign(total(mine))
+            w.assign(all_reduce(mine))
             return mine, w.read_value()
 
         return strategy().run(replica, args=(x,))

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import each, local, replica_id, strategy_of
+from support.strategies import SUM, all_reduce, each, local, replica_id, strategy_of
 
 from tpunb.virtual.replicate import arguments as passed_arguments
 
 REPLICAS = 4
-SUM = tf.distribute.ReduceOp.SUM
 
 
 @functools.cache
@@ -102,7 +101,7 @@ def test_in_a_loop_with_collectives() -> None:
     def replica(x: Any) -> Any:
         total = tf.constant(0.0)
         for _ in tf.range(3):
-            total += tf.distribute.get_replica_context().all_reduce(SUM, x * x) * x
+            total += all_reduce(x * x) * x
         return total
 
     found = local(strategy(), calling(replica, x)())

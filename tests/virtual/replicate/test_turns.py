@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.keras_models import keras
-from support.strategies import each, local, replica_id, run, strategy_of
+from support.strategies import (
+    SUMMED_ON_READ,
+    all_reduce,
+    each,
+    local,
+    replica_id,
+    run,
+    strategy_of,
+    strategy_of_parts,
+)
 from support.tiers import THOROUGH
 
 import tpunb
 from tpunb.virtual.devices import VirtualDevices
 from tpunb.virtual.replica_call import AtOnceError, processors_for_each
-
-SUM = tf.distribute.ReduceOp.SUM
 
 
 class Counter:
@@ -65,10 +72,6 @@ def test_replicas_that_need_much_memory_run_one_at_a_time(
     counter = Counter()
     run(strategy, lambda x: counter.around(x, work), each(strategy, [np.eye(64)] * 8))
     assert counter.most == 1
-
-
-def all_reduce(x: Any) -> Any:
-    return tf.distribute.get_replica_context().all_reduce(SUM, x)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
@@ -128,11 +131,7 @@ def effects(at_once: int) -> Any:
     strategy = strategy_of(8, at_once=at_once)
     with strategy.scope():
         total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
-        own = tf.Variable(
-            0.0,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
-        )
+        own = tf.Variable(0.0, **SUMMED_ON_READ)
 
     def step() -> Any:
         rank = tf.cast(replica_id() + 1, tf.float32)
@@ -171,11 +170,7 @@ def test_fit() -> None:
 
 
 def test_replicas_of_several_cores() -> None:
-    topology = strategy_of("v3-8").topology
-    assignment = tf.tpu.experimental.DeviceAssignment.build(
-        topology, computation_shape=[1, 1, 1, 2], num_replicas=4
-    )
-    strategy = strategy_of("v3-8", device_assignment=assignment, at_once=1)
+    strategy = strategy_of_parts(4, at_once=1)
     found = run(strategy, lambda x: x + all_reduce(x), each(strategy, [np.eye(4)] * 4))
     np.testing.assert_array_equal(found, [np.eye(4) * 5] * 4)
 

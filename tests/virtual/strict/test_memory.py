@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import each, run, strategy_of
+from support.strategies import all_reduce, each, run, strategy_of, strategy_of_parts
 
 from tpunb import explain
 from tpunb.cells.runner import CellRunner
@@ -79,11 +79,7 @@ def test_a_plain_number_of_cores_has_what_the_largest_type_has() -> None:
 
 
 def test_cores_of_a_replica_are_taken_together() -> None:
-    topology = strategy_of("v3-8").topology
-    assignment = tf.tpu.experimental.DeviceAssignment.build(
-        topology, computation_shape=[1, 1, 1, 2], num_replicas=4
-    )
-    options = strategy_of("v3-8", device_assignment=assignment).extended._options
+    options = strategy_of_parts(4).extended._options
     assert options.memory == 2 * accelerator("v3-8").hbm_bytes
     assert options.called == "a replica of 2 cores of v3-8"
 
@@ -104,7 +100,7 @@ def call(x: Any) -> Any:
 
 def loop_with_collectives(x: Any) -> Any:
     for _ in tf.range(2):
-        x = tf.distribute.get_replica_context().all_reduce("SUM", tf.fill([300], x))[0]
+        x = all_reduce(tf.fill([300], x))[0]
     return x
 
 
@@ -171,7 +167,7 @@ def test_a_branch_that_may_not_be_taken_and_a_value_for_all() -> None:
     assert run(strategy, branch, each(strategy, [1.0, 2.0])) == [1.0, 2.0]
 
     def once(x: Any) -> Any:
-        total = tf.distribute.get_replica_context().all_reduce("SUM", x)
+        total = all_reduce(x)
         return tf.reduce_sum(tf.fill([200], total))  # computed once for all
 
     assert run(strategy, once, each(strategy, [1.0, 2.0])) == [600.0, 600.0]

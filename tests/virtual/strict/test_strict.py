@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from counterparts.children import output_of
-from support.refused import REFUSED
-from support.strategies import each, local, run, strategy_of
+from support.checked_functions import REFUSED, X
+from support.strategies import each, gradient_of, local, run, strategy_of, strategy_of_parts
 
 from tpunb import explain
 from tpunb.errors import TpuWarning
@@ -37,30 +37,20 @@ def table() -> Any:
 
 
 @pytest.mark.parametrize("rule", REFUSED)
-def test_a_rule_refuses_and_can_be_switched_off(four: Any, rule: str) -> None:
+def test_a_rule_refuses_says_where_and_can_be_switched_off(four: Any, rule: str) -> None:
     function, message, number = REFUSED[rule]
-    values = each(four, [[1.0, 2.0]] * 4)
+    values = each(four, [np.ones(X.shape, np.float32)] * 4)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message) as refused:
         run(four, function, values)
     known = explain(refused.value)
     assert (known and known.number) == number
+    code = function.__code__
+    places = [f'File "{code.co_filename}", line {code.co_firstlineno + k}\n' for k in range(1, 9)]
+    assert any(place in str(refused.value) for place in places)
     with pytest.raises(tf.errors.InvalidArgumentError):
         run(strategy_of(4, strict=only(rule)), function, values)
     lenient = strategy_of(4, strict=NONE)
-    results = run(lenient, function, each(lenient, [[1.0, 2.0]] * 4))
-    assert len(results) == 4
-
-
-@pytest.mark.parametrize("rule", REFUSED)
-def test_the_place_is_in_the_message(four: Any, rule: str) -> None:
-    function, _, _ = REFUSED[rule]
-    with pytest.raises(tf.errors.InvalidArgumentError) as refused:
-        run(four, function, each(four, [[1.0, 2.0]] * 4))
-    first = function.__code__.co_firstlineno
-    lines = [
-        f'File "{function.__code__.co_filename}", line {first + more}\n' for more in range(1, 9)
-    ]
-    assert any(line in str(refused.value) for line in lines)
+    assert len(run(lenient, function, each(lenient, [np.ones(X.shape, np.float32)] * 4))) == 4
 
 
 def test_a_size_that_depends_on_data_is_warned_of(four: Any) -> None:
@@ -177,10 +167,7 @@ def test_with_soft_placement_the_host_does_it_in_a_compiled_function_too(
 def test_gradients_that_only_tpus_compile_run_in_a_compiled_function(four: Any) -> None:
     @tf.function(jit_compile=True)
     def gradient(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.image.resize(x, [4, 4])
-        return tape.gradient(y, x)
+        return gradient_of(lambda x: tf.image.resize(x, [4, 4]), x)
 
     found = run(four, gradient, each(four, [np.ones([1, 2, 2, 1], np.float32)] * 4))
     np.testing.assert_allclose(found[0], np.full([1, 2, 2, 1], 4.0), rtol=1e-6)
@@ -255,10 +242,7 @@ def test_unknown_sizes_are_not_held_against_a_function(four: Any) -> None:
 
 
 def test_variables_of_other_logical_devices_and_loops() -> None:
-    topology = strategy_of("v3-8").topology
-    build = tf.tpu.experimental.DeviceAssignment.build
-    assignment = build(topology, computation_shape=[1, 1, 1, 2], num_replicas=4)
-    strategy = strategy_of("v3-8", device_assignment=assignment, strict=True)
+    strategy = strategy_of_parts(4, strict=True)
     with strategy.scope():
         with strategy.extended.experimental_logical_device(1):
             far = tf.Variable(2.0)

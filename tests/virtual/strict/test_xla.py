@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.patience import PATIENCE
-from support.strategies import each, local, run, strategy_of
+from support.strategies import each, gradient_of, local, run, strategy_of
 
 from tpunb._util import child_process
 from tpunb._util.child_process import ChildLostError, ChildProcess
@@ -185,10 +185,7 @@ def test_gradients_of_branches_of_unknown_sizes(
     strategy = strategy_of(replicas, strict=True)
 
     def replica(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.reduce_sum(function(x))
-        return tape.gradient(y, x)
+        return gradient_of(lambda x: tf.reduce_sum(function(x)), x)
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4])])
     def step(x: Any) -> Any:
@@ -204,3 +201,31 @@ def test_gradients_of_branches_of_unknown_sizes(
     gradient = tape.gradient(y, x)
     for result in results:
         np.testing.assert_allclose(result, gradient, rtol=1e-6)
+
+
+# TPUs have kernels for the gradients of resized images, XLA has none for CPUs.
+
+IMAGES = np.arange(32, dtype=np.float32).reshape([2, 4, 4, 1])
+
+
+def gradient(x: Any, size: list[int], method: str) -> Any:
+    return gradient_of(lambda x: tf.reduce_sum(tf.image.resize(x, size, method) ** 2), x)
+
+
+@pytest.mark.parametrize("method", ["nearest", "bilinear"])
+@pytest.mark.parametrize("size", [[8, 8], [2, 2]])
+@pytest.mark.parametrize("nested", [False, True])
+def test_gradients_of_resized_images_pass_and_are_right(
+    two: Any, method: str, size: list[int], nested: bool
+) -> None:
+    def replica(x: Any) -> Any:
+        if not nested:
+            return gradient(x, size, method)
+        return tf.cond(
+            tf.reduce_sum(x) > -1.0, lambda: gradient(x, size, method), lambda: tf.zeros_like(x)
+        )
+
+    found = run(two, replica, each(two, [IMAGES, -IMAGES]))
+    expected = gradient(tf.constant(IMAGES), size, method).numpy()
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(found[1], 0 * expected if nested else -expected, rtol=1e-5)
