@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from counterparts.children import run_code
 
 import tpunb
 from tpunb import virtual
@@ -93,14 +90,7 @@ NEED_IT = {
 
 @pytest.mark.parametrize("missing", ["finder", "modules"])
 def test_all_say_the_same(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = str(Path(__file__).parent.parent)
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, missing],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={**os.environ, "PYTHONPATH": root, "TPUNB_TPU": ""},
-    )
+    run = run_code(PROGRAM, missing, TPUNB_TPU="")
     assert run.returncode == 0, run.stderr
     said: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
     assert {*tpunb.__all__, *(f"virtual.{name}" for name in virtual.__all__)} <= said.keys()

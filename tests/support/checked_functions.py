@@ -1,5 +1,4 @@
-"""Functions of many kinds, with what becomes of each on a TPU: it compiles, maybe with a warning, or
-the rule that it breaks."""
+"""Functions of many kinds, each with the rule that it breaks or is warned of, if there is one."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ MARK = "# here"
 
 CHECK, LIBTPU = "check", "libtpu"
 BOTH = CHECK, LIBTPU
-"""Who is asked: our rules alone, the TPU's own compiler, or both."""
+"""Who is asked: our rules, the TPU's own compiler, or both."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +62,7 @@ def asked(who: str, attribute: str = "") -> list[str]:
     ]
 
 
-def compiles(*args: Any, by: Any = (CHECK,), refused: str = "", warned: str = "") -> Decorator:
-    """Lists a function that compiles for a TPU."""
-
+def _listed(args: Any, by: Any, refused: str = "", warned: str = "") -> Decorator:
     def add(fn: Callable[..., Any]) -> Callable[..., Any]:
         CASES[fn.__name__] = Case(fn, args, refused, warned, by)
         return fn
@@ -73,14 +70,19 @@ def compiles(*args: Any, by: Any = (CHECK,), refused: str = "", warned: str = ""
     return add
 
 
+def compiles(*args: Any, by: Any = (CHECK,)) -> Decorator:
+    """Lists a function that compiles for a TPU."""
+    return _listed(args, by)
+
+
 def refused(code: str, *args: Any, by: Any = (CHECK,)) -> Decorator:
     """Lists a function that does not, at the line that is marked."""
-    return compiles(*args, by=by, refused=code)
+    return _listed(args, by, refused=code)
 
 
 def warned(code: str, *args: Any, by: Any = (CHECK,)) -> Decorator:
     """Lists a function that compiles with a warning, at the line that is marked."""
-    return compiles(*args, by=by, warned=code)
+    return _listed(args, by, warned=code)
 
 
 @compiles(X, tf.TensorSpec([16, 4]), by=BOTH)

@@ -47,6 +47,11 @@ def recurrent(api: Any) -> Any:
     return api.Model(words, layers.Dense(1)(layers.Bidirectional(layers.LSTM(3))(x)))
 
 
+def gated(api: Any) -> Any:
+    layers = api.layers
+    return sequential(api, layers.Embedding(10, 3), layers.GRU(4), layers.Dense(1), shape=(5,))
+
+
 def attention(api: Any) -> Any:
     series = api.Input((5, 4))
     x = api.layers.MultiHeadAttention(2, 3)(series, series)
@@ -137,6 +142,10 @@ def crossentropy() -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+def words_in_batches() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices((WORDS, Y)).batch(BATCH)
+
+
 def confusion() -> list[Any]:
     return [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
 
@@ -169,6 +178,7 @@ WEIGHTS = np.linspace(0.0, 1.0, ROWS, dtype=np.float32)
 CASES: dict[str, dict[str, Any]] = {
     "not built": case(unbuilt, metrics=["mae"]),
     "recurrent": case(recurrent, WORDS),
+    "gated": case(gated, x=lambda _: words_in_batches(), y=lambda _: None),
     "attention": case(attention, SERIES),
     "convolution": case(convolution, IMAGES, CLASSES, loss=crossentropy, metrics=["accuracy"]),
     "synchronised": case(synchronised),
@@ -229,7 +239,8 @@ def fitted(
     if callable(x):
         x, y = x(X), y(Y)
     model = compiled(strategy, **options)
-    history = model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0, **fit)
+    size = None if isinstance(x, tf.data.Dataset) else batch  # which has batches of its own
+    history = model.fit(x, y, batch_size=size, epochs=epochs, shuffle=False, verbose=0, **fit)
     return model, history.history
 
 
@@ -244,3 +255,21 @@ def assert_same_history(history: dict[str, Any], found: dict[str, Any]) -> None:
     assert set(found) == set(history)
     for key, values in history.items():
         np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-5)
+
+
+def assert_trained_alike(
+    one: Any, other: Any, given: dict[str, Any], *, atol: float = 2e-5, **options: Any
+) -> None:
+    """Compares two strategies, or one with one device, by the weights and histories of a fit."""
+    (model, history), (second, found) = (fitted(on, **given, **options) for on in (one, other))
+    assert_same(model, second, atol)
+    assert_same_history(history, found)
+
+
+def squares_lessened(model: Any, optimizer: Any, x: Any) -> Any:
+    """A step of one's own, towards outputs of zero; its loss."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    return loss

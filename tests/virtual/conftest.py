@@ -7,40 +7,21 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="module")
-def two(tf: Any) -> Any:
-    """A strategy of two replicas."""
-    return _strategy_of(2)
+def _shared(tpu: int | str, **options: Any) -> Any:
+    @pytest.fixture(scope="module")
+    def strategy(tf: Any) -> Any:
+        from support.strategies import strategy_of
+
+        return strategy_of(tpu, **options)
+
+    return strategy
 
 
-@pytest.fixture(scope="module")
-def three(tf: Any) -> Any:
-    """A strategy of three replicas."""
-    return _strategy_of(3)
+two, three, four = _shared(2), _shared(3), _shared(4)
+"""Strategies of so many replicas."""
 
+lenient = _shared(4, strict=False)
+"""One that lets pass what a TPU refuses: the engine's own tests go further than a TPU does."""
 
-@pytest.fixture(scope="module")
-def four(tf: Any) -> Any:
-    """A strategy of four replicas."""
-    return _strategy_of(4)
-
-
-@pytest.fixture(scope="module")
-def lenient(tf: Any) -> Any:
-    """A strategy of four replicas that lets pass what a TPU refuses.
-
-    The engine's own tests go further than a TPU does.
-    """
-    return _strategy_of(4, strict=False)
-
-
-@pytest.fixture(scope="module")
-def hosts(tf: Any) -> Any:
-    """A strategy of two hosts with eight cores each, in this process."""
-    return _strategy_of("v5e-16")
-
-
-def _strategy_of(tpu: Any, **options: Any) -> Any:
-    from support.strategies import strategy_of
-
-    return strategy_of(tpu, **options)
+hosts = _shared("v5e-16")
+"""One of two hosts with eight cores each, in this process."""

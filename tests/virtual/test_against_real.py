@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.keras_models import keras, sequential
 
 from tpunb.virtual import VirtualTPUStrategy, installed
 
-keras = pytest.importorskip("keras")
 layers = keras.layers
 
 pytestmark = pytest.mark.slow
@@ -91,29 +91,21 @@ def test_parts_of_a_batch(strategy: Any, rows: int, columns: int, part: int) -> 
 
 
 def iris_model() -> Any:
-    return keras.Sequential(
-        [
-            keras.Input((4,)),
-            layers.Dense(10, activation="relu"),
-            layers.Dense(10, activation="relu"),
-            layers.Dense(3),
-            layers.Dense(3, activation="softmax"),
-        ]
-    )
+    hidden = (layers.Dense(10, activation="relu") for _ in range(2))
+    return sequential(keras, *hidden, layers.Dense(3), layers.Dense(3, activation="softmax"))
 
 
 def reuters_model() -> Any:
-    return keras.Sequential(
-        [
-            keras.Input((300,)),
-            layers.Embedding(30982, 7),
-            layers.Conv1D(64, 5, activation="relu"),
-            layers.MaxPool1D(2),
-            layers.Conv1D(32, 3, activation="relu"),
-            layers.MaxPool1D(2),
-            layers.Flatten(),
-            layers.Dense(46, activation="softmax"),
-        ]
+    return sequential(
+        keras,
+        layers.Embedding(30982, 7),
+        layers.Conv1D(64, 5, activation="relu"),
+        layers.MaxPool1D(2),
+        layers.Conv1D(32, 3, activation="relu"),
+        layers.MaxPool1D(2),
+        layers.Flatten(),
+        layers.Dense(46, activation="softmax"),
+        shape=(300,),
     )
 
 
@@ -176,7 +168,7 @@ class Batches(keras.callbacks.Callback):
 def small(strategy: Any) -> Any:
     """A model whose data are of any number of rows."""
     with strategy.scope():
-        model = keras.Sequential([keras.Input((1,)), layers.Dense(1)])
+        model = sequential(keras, layers.Dense(1), shape=(1,))
         model.compile("sgd", "mse")
     return model
 

@@ -17,6 +17,7 @@ from support.checked_functions import (
     a_growing_tensor_array,
     asked,
 )
+from support.keras_models import squares_lessened
 from support.strategies import all_reduce, strategy_of
 
 import tpunb
@@ -54,11 +55,7 @@ def test_the_open_connection_is_checked_with() -> None:
     stray = keras.metrics.Mean()
 
     def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x) ** 2)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return all_reduce(loss)
+        return all_reduce(squares_lessened(model, optimizer, x))
 
     before = model.get_weights()
     assert check(step, X) == CheckReport()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.strategies import local, strategy_of
+from support.strategies import local, stepper, strategy_of
 from tensorflow.core.framework import dataset_options_pb2
 
 from tpunb.virtual import datasets, iterators
@@ -263,15 +263,12 @@ def test_the_end_comes_before_a_round_that_is_not_full(four: Any, traced: bool) 
 def test_training_does_not_change_what_it_is_fed(four: Any) -> None:
     rows = np.ones([8, 4], np.float32)
 
-    @tf.function
-    def step(x: Any) -> Any:
-        return four.run(lambda x: tf.nn.relu(x * 2.0 - 3.0) + x, args=(x,))
-
+    step = stepper(four, lambda x: tf.nn.relu(x * 2.0 - 3.0) + x)
     iterator = iter(
         four.experimental_distribute_dataset(tf.data.Dataset.from_tensors(rows).repeat())
     )
     for _ in range(3):
-        np.testing.assert_array_equal(local(four, step(next(iterator))), np.ones([4, 2, 4]))
+        np.testing.assert_array_equal(step(next(iterator)), np.ones([4, 2, 4]))
     assert (rows == 1.0).all()
 
 
@@ -290,10 +287,7 @@ def test_batches_from_python_leave_its_arrays_alone(four: Any) -> None:
         batches, output_signature=tf.TensorSpec([32], tf.float32)
     )
 
-    @tf.function
-    def step(x: Any) -> Any:
-        return four.run(lambda x: x * 2.0 - 1.0, args=(x,))
-
+    step = stepper(four, lambda x: x * 2.0 - 1.0)
     for _ in range(4):
         for batch in four.experimental_distribute_dataset(dataset):
             step(batch)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import keras_models
-from support.keras_models import BATCH, X, Y, assert_same, assert_same_history, case
+from support.keras_models import BATCH, X, Y, assert_same, assert_trained_alike, case
 from support.strategies import strategy_of
 from support.tiers import THOROUGH, thorough
 
@@ -60,10 +60,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ["metrics", *thorough(sorted(CASES.keys() - {"metrics"}))])
 def test_fit(name: str) -> None:
-    one, history = fitted(None, **CASES[name])
-    model, found = fitted(strategy_of((2, 4)[list(CASES).index(name) % 2]), **CASES[name])
-    assert_same(one, model, atol=1e-4)
-    assert_same_history(history, found)
+    size = (2, 4)[list(CASES).index(name) % 2]
+    assert_trained_alike(None, strategy_of(size), CASES[name], atol=1e-4, api=keras)
 
 
 @THOROUGH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.checked_functions import REFUSED, X
-from support.keras_models import CASES, assert_same, fitted, keras
+from support.keras_models import CASES, assert_same, fitted, keras, squares_lessened
 from support.strategies import (
     MEAN,
     SUM,
@@ -199,7 +200,6 @@ def test_cells(tpu: Any) -> None:
 
 def train(strategy: Any, optimizer: str, steps: int = 3) -> tuple[list[float], list[Any]]:
     """A custom loop whose optimizer makes its slots in the first step."""
-    count = strategy.num_replicas_in_sync
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
@@ -208,16 +208,10 @@ def train(strategy: Any, optimizer: str, steps: int = 3) -> tuple[list[float], l
 
     @tf.function
     def step(x: Any) -> Any:
-        def replica(x: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(model(x) ** 2) / (2.0 * count)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            made.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            return loss
+        losses = strategy.run(functools.partial(squares_lessened, model, made), args=(x,))
+        return strategy.reduce(SUM, losses, axis=None)
 
-        return strategy.reduce(SUM, strategy.run(replica, args=(x,)), axis=None)
-
-    x = each(strategy, [np.ones([2, 4], np.float32)] * count)
+    x = each(strategy, [np.ones([2, 4], np.float32)])
     losses = [float(step(x)) for _ in range(steps)]
     return losses, [weight.numpy() for weight in model.trainable_variables]
 

@@ -200,10 +200,8 @@ def test_numpy_python_and_none(four: Any) -> None:
         assert nothing is None
         return tf.reduce_sum(array) + number, flag
 
-    @tf.function
-    def call() -> Any:
-        return four.run(step, args=(np.ones([3], np.float32), 2.0, None), kwargs={"flag": True})
-
+    given = (np.ones([3], np.float32), 2.0, None)
+    call = tf.function(lambda: four.run(step, args=given, kwargs={"flag": True}))
     assert local(four, call()) == [(5.0, True)] * 4
 
 
@@ -327,32 +325,26 @@ def test_every_host_has_an_input_pipeline() -> None:
 # Results.
 
 
-def not_a_tensor() -> Any:
-    return object()
+REFUSED = {
+    "not a tensor": (lambda: object(), "must all either be Operations or convertible to Tensors"),
+    "no tensor in a dictionary": (
+        lambda: {"a": [object()]},
+        'convertible to Tensors. Got error: "',
+    ),
+    "operation before tensor": (
+        lambda: [tf.no_op(), tf.constant(1)],
+        "zero-or more Tensor values followed by zero or more Operations",
+    ),
+    "operation in a dictionary": (
+        lambda: {"a": tf.constant(1), "b": tf.no_op()},
+        "does not support Operation as return value in non-flat",
+    ),
+}
 
 
-def operation_before_tensor() -> Any:
-    return [tf.no_op(), tf.constant(1)]
-
-
-def operation_in_a_dictionary() -> Any:
-    return {"a": tf.constant(1), "b": tf.no_op()}
-
-
-def no_tensor_in_a_dictionary() -> Any:
-    return {"a": [object()]}
-
-
-@pytest.mark.parametrize(
-    ("replica", "message"),
-    [
-        (not_a_tensor, "return values must all either be Operations or convertible to Tensors"),
-        (no_tensor_in_a_dictionary, 'convertible to Tensors. Got error: "'),
-        (operation_before_tensor, "zero-or more Tensor values followed by zero or more Operations"),
-        (operation_in_a_dictionary, "does not support Operation as return value in non-flat"),
-    ],
-)
-def test_results_that_are_refused(two: Any, replica: Any, message: str) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def test_results_that_are_refused(two: Any, name: str) -> None:
+    replica, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         run(two, replica)
 

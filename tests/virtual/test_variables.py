@@ -120,14 +120,6 @@ def test_copies_that_come_to_differ_after_a_function_was_traced(four: Any) -> No
     assert copies(w) == [6.0, 7.0, 8.0, 9.0]
 
 
-def test_eager_run_sees_copies_that_came_to_differ(four: Any) -> None:
-    v = make(four, 1.0)
-    total = tf.function(lambda: all_reduce(v.read_value()))
-    assert local(four, four.run(total)) == [4.0] * 4
-    four.run(tf.function(lambda: v.assign(rank())))
-    assert local(four, four.run(total)) == [6.0] * 4
-
-
 def test_reduced_in_one_function_and_per_replica_in_another(four: Any) -> None:
     v, x = make(four), each(four, VALUES)
     shared = stepper(four, lambda x: v.assign_add(all_reduce(x)))
@@ -140,40 +132,103 @@ def test_reduced_in_one_function_and_per_replica_in_another(four: Any) -> None:
     assert copies(v) == [21.0, 22.0, 23.0, 24.0]
 
 
-def test_a_shared_update_followed_by_an_own_one(four: Any) -> None:
-    v = make(four)
-
-    def step(x: Any) -> Any:
-        v.assign(all_reduce(x))
-        first = v.read_value()
-        v.assign_add(x)
-        second = v.read_value()
-        v.assign_add(all_reduce(v.read_value()))
-        return first, second
-
-    results = run(four, step, each(four, VALUES))
-    assert results == [(10.0, 11.0), (10.0, 12.0), (10.0, 13.0), (10.0, 14.0)]
-    assert copies(v) == [61.0, 62.0, 63.0, 64.0]
+# Functions of variables and 1, 2, 3 and 4, what they give, and the copies that they leave.
 
 
-def test_order_of_reads_and_updates(four: Any) -> None:
-    v, w = make(four, 1.0), make(four, 0.0)
+def a_shared_update_and_an_own_one(v: Any, x: Any) -> Any:
+    v.assign(all_reduce(x))
+    first = v.read_value()
+    v.assign_add(x)
+    second = v.read_value()
+    v.assign_add(all_reduce(v.read_value()))
+    return first, second
 
-    def step(x: Any) -> Any:
-        before = v.read_value()
+
+def reads_between_updates(v: Any, w: Any, x: Any) -> Any:
+    before = v.read_value()
+    v.assign_add(1.0)
+    between = v.read_value()
+    v.assign(v * all_reduce(x))
+    after = v.read_value()
+    w.assign(after)
+    v.assign_sub(w)
+    v.assign_add(5.0)
+    return before, between, after, v.read_value(), w.read_value()
+
+
+def in_a_loop(shared: Any, own: Any, x: Any) -> Any:
+    for i in tf.range(3):
+        own.assign_add(x)
+        shared.assign_add(all_reduce(x) * tf.cast(i, tf.float32))
+        shared.assign_add(1.0)
+    return shared.read_value(), own.read_value()
+
+
+def in_nested_functions(v: Any, x: Any) -> Any:
+    @tf.function
+    def double() -> None:
+        v.assign(v * 2.0)
+
+    @tf.function
+    def add(x: Any) -> Any:
+        v.assign_add(all_reduce(x))
+        double()
+        return v.read_value()
+
+    double()
+    first = add(x)
+    double()
+    return first, v.read_value()
+
+
+def among_functions_that_do_nothing(v: Any, x: Any) -> Any:
+    nothing, same = tf.function(lambda: None), tf.function(tf.identity)
+    nothing()
+    y = same(x)
+    v.assign_add(1.0)
+    nothing()
+    with tf.control_dependencies([y]):
+        nothing()
+    return same(y), same(v.read_value()), x
+
+
+def as_often_as_its_rank(v: Any, x: Any) -> Any:
+    for _ in tf.range(replica_id()):
         v.assign_add(1.0)
-        between = v.read_value()
-        v.assign(v * all_reduce(x))
-        after = v.read_value()
-        w.assign(after)
-        v.assign_sub(w)
-        v.assign_add(5.0)
-        return before, between, after, v.read_value(), w.read_value()
+    return v.read_value()
 
-    expected = (1.0, 2.0, 20.0, 5.0, 20.0)
-    assert run(four, step, each(four, VALUES)) == [expected] * 4
-    assert copies(v) == [5.0] * 4
-    assert copies(w) == [20.0] * 4
+
+def where_a_condition_holds(v: Any, x: Any) -> Any:
+    if x > 2.0:
+        v.assign(7.0)
+    return v + 0.0
+
+
+PROGRAMS: dict[Any, tuple[list[float], list[Any], list[list[float]]]] = {
+    a_shared_update_and_an_own_one: (
+        [0.0],
+        [(10.0, 10.0 + x) for x in VALUES],
+        [[61.0, 62.0, 63.0, 64.0]],
+    ),
+    reads_between_updates: (
+        [1.0, 0.0],
+        [(1.0, 2.0, 20.0, 5.0, 20.0)] * 4,
+        [[5.0] * 4, [20.0] * 4],
+    ),
+    in_a_loop: ([0.0, 0.0], [(33.0, 3.0 * x) for x in VALUES], [[33.0] * 4, [3.0, 6.0, 9.0, 12.0]]),
+    in_nested_functions: ([1.0], [(24.0, 48.0)] * 4, [[48.0] * 4]),
+    among_functions_that_do_nothing: ([1.0], [(x, 2.0, x) for x in VALUES], [[2.0] * 4]),
+    as_often_as_its_rank: ([0.0], [0.0, 1.0, 2.0, 3.0], [[0.0, 1.0, 2.0, 3.0]]),
+    where_a_condition_holds: ([0.0], [0.0, 0.0, 7.0, 7.0], [[0.0, 0.0, 7.0, 7.0]]),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_order_of_reads_and_updates(four: Any, program: Any) -> None:
+    start, results, after = PROGRAMS[program]
+    variables = [make(four, value) for value in start]
+    assert run(four, lambda x: program(*variables, x), each(four, VALUES)) == results
+    assert [copies(variable) for variable in variables] == after
 
 
 def test_a_value_that_was_read_stays_when_the_variable_changes(four: Any) -> None:
@@ -193,22 +248,6 @@ def test_a_value_that_was_read_stays_when_the_variable_changes(four: Any) -> Non
         np.testing.assert_array_equal(result, expected)
 
 
-def test_updates_in_a_loop(four: Any) -> None:
-    shared, own = make(four), make(four)
-
-    def step(x: Any) -> Any:
-        for i in tf.range(3):
-            own.assign_add(x)
-            shared.assign_add(all_reduce(x) * tf.cast(i, tf.float32))
-            shared.assign_add(1.0)
-        return shared.read_value(), own.read_value()
-
-    results = run(four, step, each(four, VALUES))
-    assert results == [(33.0, 3.0), (33.0, 6.0), (33.0, 9.0), (33.0, 12.0)]
-    assert copies(shared) == [33.0] * 4
-    assert copies(own) == [3.0, 6.0, 9.0, 12.0]
-
-
 @pytest.mark.parametrize("talk", [False, True])
 def test_updates_under_a_condition(four: Any, talk: bool) -> None:
     v = make(four)
@@ -225,30 +264,6 @@ def test_updates_under_a_condition(four: Any, talk: bool) -> None:
     assert run(four, step, x, tf.constant(True)) == expected
     assert copies(v) == expected
     assert run(four, step, x, tf.constant(False)) == [e - 1.0 for e in expected]
-
-
-def as_often_as_its_rank(v: Any) -> None:
-    for _ in tf.range(replica_id()):
-        v.assign_add(1.0)
-
-
-def where_a_condition_holds(v: Any) -> None:
-    if rank() > 1.0:
-        v.assign(7.0)
-
-
-@pytest.mark.parametrize(
-    ("update", "expected"),
-    [(as_often_as_its_rank, [0.0, 1.0, 2.0, 3.0]), (where_a_condition_holds, [0.0, 0.0, 7.0, 7.0])],
-)
-def test_updates_of_some_replicas(four: Any, update: Any, expected: list[float]) -> None:
-    v = make(four)
-
-    def step() -> Any:
-        update(v)
-        return v + 0.0
-
-    assert run(four, step) == copies(v) == expected
 
 
 def test_the_first_replicas_flag_is_that_of_all(four: Any) -> None:
@@ -342,46 +357,6 @@ def test_variables_of_many_types(four: Any, dtype: str) -> None:
     expected = [1, 1] if dtype == "bool" else [3, 3]
     results = run(four, step, each(four, [[1, 0], [1, 1], [1, 1], [0, 1]]))
     np.testing.assert_array_equal(results, [expected] * 4)
-
-
-def test_updates_in_nested_functions_keep_their_order(four: Any) -> None:
-    v = make(four, 1.0)
-
-    @tf.function
-    def double() -> None:
-        v.assign(v * 2.0)
-
-    @tf.function
-    def add(x: Any) -> Any:
-        v.assign_add(all_reduce(x))
-        double()
-        return v.read_value()
-
-    def step(x: Any) -> Any:
-        double()
-        first = add(x)
-        double()
-        return first, v.read_value()
-
-    assert run(four, step, each(four, VALUES)) == [(24.0, 48.0)] * 4
-
-
-def test_a_function_that_only_reads_and_one_that_does_nothing(four: Any) -> None:
-    v = make(four, 1.0)
-
-    nothing, same = tf.function(lambda: None), tf.function(lambda x: x)
-
-    def step(x: Any) -> Any:
-        nothing()
-        y = same(x)
-        v.assign_add(1.0)
-        nothing()
-        with tf.control_dependencies([y]):
-            nothing()
-        return same(y), same(v.read_value()), x
-
-    results = run(four, step, each(four, VALUES))
-    assert results == [(k, 2.0, k) for k in (1.0, 2.0, 3.0, 4.0)]
 
 
 def test_updates_from_outside_reach_every_copy(four: Any) -> None:

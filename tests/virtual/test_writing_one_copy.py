@@ -381,27 +381,26 @@ def test_a_variable_from_elsewhere(three: Any, reads: Any, made: Any, tmp_path: 
 # A replica function hands a handle on, and writes by it.
 
 
-def through_a_loop(v: Any) -> Any:
-    return tf.while_loop(lambda k, _: k < 1, lambda k, h: (k + 1, h), (0, v.handle))[1]
+HANDED: dict[str, Callable[[Any], Any]] = {
+    "loop": lambda v: tf.while_loop(lambda k, _: k < 1, lambda k, h: (k + 1, h), (0, v.handle))[1],
+    "identity": lambda v: waiting(rank(), v.handle),
+    "function": lambda v: function(tf.identity)(v.handle),
+}
 
 
-def through_an_identity(v: Any) -> Any:
-    with tf.control_dependencies([rank()]):
-        return tf.identity(v.handle)
+def waiting(first: Any, value: Any) -> Any:
+    with tf.control_dependencies([first]):
+        return tf.identity(value)
 
 
-def through_a_function(v: Any) -> Any:
-    return function(tf.identity)(v.handle)
-
-
-@pytest.mark.parametrize("way", [through_a_loop, through_an_identity, through_a_function])
-def test_a_handle_is_handed_on(three: Any, way: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("way", HANDED)
+def test_a_handle_is_handed_on(three: Any, way: str) -> None:
     v = make(three, 1.0)
     read = function(lambda: three.run(lambda: v * 1.0))
     read()
 
     def write() -> Any:
-        tf.raw_ops.AssignVariableOp(resource=way(v), value=rank())
+        tf.raw_ops.AssignVariableOp(resource=HANDED[way](v), value=rank())
         return tf.constant(0)
 
     run(three, write)

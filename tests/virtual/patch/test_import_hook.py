@@ -55,10 +55,11 @@ def test_arrives_once_and_goes(package: Path) -> None:
     assert arrived == [1]
 
 
-def test_an_error_is_a_warning(package: Path) -> None:
-    def fail() -> None:
-        raise RuntimeError("too late")
+def fail(*_: Any, **__: Any) -> None:
+    raise RuntimeError("too late")
 
+
+def test_an_error_is_a_warning(package: Path) -> None:
     with (
         install.Hook(fail, required=False),
         pytest.warns(TpuWarning, match="do not answer.*RuntimeError: too late"),
@@ -67,9 +68,6 @@ def test_an_error_is_a_warning(package: Path) -> None:
 
 
 def test_an_error_of_what_is_required_fails_every_import(package: Path) -> None:
-    def fail() -> None:
-        raise RuntimeError("too late")
-
     with install.Hook(fail, required=True):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="too late"):
@@ -77,22 +75,19 @@ def test_an_error_of_what_is_required_fails_every_import(package: Path) -> None:
     assert load().value == 1
 
 
-def test_a_broken_package_breaks_as_it_would(package: Path) -> None:
-    package.write_text("import no_such_module_at_all\n")
+@pytest.mark.parametrize("broken", [True, False])
+def test_what_fails_without_the_hook_fails_as_it_would(
+    package: Path, broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if broken:
+        package.write_text("import no_such_module_at_all\n")
+    else:
+        monkeypatch.setattr(import_tensorflow, "_MODULE", "no_such_module_at_all")
     with (
         install.Hook(lambda: None, required=True),
         pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"),
     ):
-        load()
-
-
-def test_no_package_is_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_tensorflow, "_MODULE", "no_such_module_at_all")
-    with (
-        install.Hook(lambda: None, required=True),
-        pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"),
-    ):
-        importlib.import_module("no_such_module_at_all")
+        importlib.import_module(import_tensorflow._MODULE)
 
 
 def test_a_failure_is_remembered_and_the_environment_silent(
@@ -100,10 +95,6 @@ def test_a_failure_is_remembered_and_the_environment_silent(
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     monkeypatch.delenv("COLAB_TPU_ADDR", raising=False)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("too late")
-
     monkeypatch.setattr(install, "install", fail)
     install_when_imported("v3-8", environment=True)
     assert "COLAB_TPU_ADDR" in os.environ

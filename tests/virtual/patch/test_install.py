@@ -560,11 +560,7 @@ def test_where_results_are() -> None:
     install("v3-8")
     strategy = start("local")
     cores = [LOCAL.format(core) for core in range(8)]
-
-    @tf.function
-    def step(x: Any) -> Any:
-        return strategy.run(lambda x: x + 1.0, args=(x,))
-
+    step = tf.function(lambda x: strategy.run(tf.negative, args=(x,)))
     results = step(tf.ones([2])).values
     assert [result.backing_device for result in results] == cores
     assert {result.device for result in results} == {CORE.format(0)}

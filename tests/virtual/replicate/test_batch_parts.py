@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.joined import both_ways
-from support.keras_models import keras
+from support.keras_models import assert_trained_alike, case, keras, sequential
 from support.strategies import all_reduce, gradient_of, local, strategy_of
 
 from tpunb.virtual import replica_call
@@ -192,22 +192,15 @@ def test_functions_that_are_for_one_size_alone(usual: int) -> None:
 
 
 def test_training_is_that_of_one_device(joined: list[Written | None]) -> None:
-    def trained(strategy: Any) -> list[np.ndarray]:
-        with strategy.scope():
-            layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.0)]
-            model = keras.Sequential([keras.Input([FEATURES]), *layers, keras.layers.Dense(1)])
-            model.set_weights([np.full(v.shape, 0.1, np.float32) for v in model.weights])
-            model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
-        # Six batches of 16 and one of 4.
-        data = tf.data.Dataset.from_tensor_slices((rows(100), rows(100)[:, :1])).batch(16)
-        history = model.fit(data, epochs=2, verbose=0, shuffle=False)
-        results = [np.array(history.history[key]) for key in ("loss", "mae")]
-        return [*results, *model.get_weights()]
+    def network(api: Any) -> Any:
+        layers = api.layers.Dense(8, "relu"), api.layers.Dropout(0.0), api.layers.Dense(1)
+        return sequential(api, *layers, shape=(FEATURES,))
 
-    found = trained(strategy_of(REPLICAS))
-    expected = trained(tf.distribute.OneDeviceStrategy("CPU:0"))
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+    # Six batches of 16 and one of 4.
+    data = tf.data.Dataset.from_tensor_slices((rows(100), rows(100)[:, :1])).batch(16)
+    given = case(network, data, None, optimizer="adam", metrics=["mae"])
+    one = tf.distribute.OneDeviceStrategy("CPU:0")
+    assert_trained_alike(one, strategy_of(REPLICAS), given)
     assert any(joined)
 
 

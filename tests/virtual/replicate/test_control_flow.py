@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -224,32 +225,21 @@ def long_loop() -> Any:
     return tf.while_loop(lambda x: x < LONG, lambda x: [x + 1], [tf.constant(0)])[0]
 
 
-def branch_with_a_long_loop() -> Any:
-    return tf.cond(tf.constant(True), long_loop, lambda: tf.constant(0))
-
-
-def case_with_a_long_loop() -> Any:
-    return tf.switch_case(tf.constant(1), [lambda: tf.constant(0), long_loop])
-
-
-def loop_around_a_long_loop() -> Any:
-    return tf.while_loop(lambda x: x < 1, lambda x: [long_loop()], [tf.constant(0)])[0]
-
-
-def compiled_long_loop() -> Any:
-    return tf.function(long_loop, jit_compile=True)()
+ZERO = functools.partial(tf.constant, 0)
+LONG_LOOPS: dict[str, Callable[[], Any]] = {
+    "in place": long_loop,
+    "in a loop": lambda: tf.while_loop(lambda x: x < 1, lambda x: [long_loop()], [ZERO()])[0],
+    "compiled": lambda: tf.function(long_loop, jit_compile=True)(),
+    "in a branch": lambda: tf.cond(tf.constant(True), long_loop, ZERO),
+    "in a case": lambda: tf.switch_case(tf.constant(1), [ZERO, long_loop]),
+}
 
 
 @pytest.mark.parametrize(
-    "function",
-    [
-        long_loop,
-        loop_around_a_long_loop,
-        *thorough([compiled_long_loop, branch_with_a_long_loop, case_with_a_long_loop]),
-    ],
+    "name", ["in place", "in a loop", *thorough(["compiled", "in a branch", "in a case"])]
 )
-def test_long_loops_of_constants(two: Any, function: Any) -> None:
-    assert run(two, function) == [LONG, LONG]
+def test_long_loops_of_constants(two: Any, name: str) -> None:
+    assert run(two, LONG_LOOPS[name]) == [LONG, LONG]
 
 
 def test_a_loop_that_nothing_needs_does_not_run(two: Any) -> None:

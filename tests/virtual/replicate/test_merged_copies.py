@@ -25,7 +25,7 @@ from support.strategies import (
 )
 
 from tpunb.virtual.replicate import replication
-from tpunb.virtual.variable_copies import copies_of, handle_of
+from tpunb.virtual.variable_copies import copies_of
 
 MEAN = tf.VariableAggregation.MEAN
 CORES = 3
@@ -425,14 +425,6 @@ def test_what_is_read_once_has_resources_of_its_own(three: Any) -> None:
     assert len({id(copy._handle) for copy in v.values}) == CORES
     v.values[1].assign(5.0)
     assert copies(v) == [1.0, 5.0, 1.0]
-
-
-def test_they_come_apart(three: Any) -> None:
-    with three.scope():
-        v = tf.Variable([1.0, 2.0], name="apart")
-    v.values[1].assign([3.0, 4.0])
-    assert [value.tolist() for value in copies(v)] == [[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]]
-    assert [handle_of(copy)._name for copy in v.values] == [copy.name for copy in v.values]
 
 
 def test_one_value_is_computed_for_all(three: Any) -> None:

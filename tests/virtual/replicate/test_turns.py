@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.keras_models import keras
+from support.keras_models import assert_trained_alike, case, synchronised
 from support.strategies import (
     SUMMED_ON_READ,
     all_reduce,
@@ -149,24 +149,9 @@ def test_variables_and_effects_between_meetings() -> None:
 
 @THOROUGH
 def test_fit() -> None:
-    x, y = np.random.default_rng(0).normal(size=[2, 24, 4]).astype(np.float32)
-    weights = []
-    for at_once in (1, 4):
-        with strategy_of(4, at_once=at_once).scope():
-            keras.utils.set_random_seed(7)
-            model = keras.Sequential(
-                [
-                    keras.Input((4,)),
-                    keras.layers.Dense(8, activation="tanh"),
-                    keras.layers.BatchNormalization(synchronized=True),
-                    keras.layers.Dense(4),
-                ]
-            )
-            model.compile("adam", "mse")
-        model.fit(x, y, batch_size=10, epochs=2, shuffle=False, verbose=0)
-        weights.append(model.get_weights())
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    one, four = (strategy_of(4, at_once=at_once) for at_once in (1, 4))
+    given = case(synchronised, optimizer="adam")
+    assert_trained_alike(one, four, given, batch=10, atol=0.0)
 
 
 def test_replicas_of_several_cores() -> None:

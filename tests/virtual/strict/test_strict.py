@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ import pytest
 import tensorflow as tf
 from counterparts.children import output_of
 from support.checked_functions import REFUSED, X
-from support.strategies import each, gradient_of, local, run, strategy_of, strategy_of_parts
+from support.keras_models import squares_lessened
+from support.strategies import (
+    each,
+    gradient_of,
+    local,
+    run,
+    stepper,
+    strategy_of,
+    strategy_of_parts,
+)
 
 from tpunb import explain
 from tpunb.errors import TpuWarning
@@ -216,28 +226,21 @@ def test_unbuilt_models_and_optimizers_are_fine(four: Any) -> None:
         model.build((None, 2))
         optimizer.build(model.trainable_variables)
 
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x) ** 2)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
-
+    step = functools.partial(squares_lessened, model, optimizer)
     assert np.isfinite(run(four, step, each(four, [np.ones([2, 2], np.float32)] * 4))).all()
 
 
 def test_unknown_sizes_are_not_held_against_a_function(four: Any) -> None:
-    @tf.function(input_signature=[tf.TensorSpec([None, None])])
-    def step(x: Any) -> Any:
-        def replica(y: Any) -> Any:
-            # With any other number of elements than 6 this could not be done.
-            total = tf.reshape(y, [2, 3])
-            for _ in tf.range(2):
-                total += 1.0
-            return total
+    def replica(y: Any) -> Any:
+        # With any other number of elements than 6 this could not be done.
+        total = tf.reshape(y, [2, 3])
+        for _ in tf.range(2):
+            total += 1.0
+        return total
 
-        return four.run(replica, args=(x,))
-
+    step = tf.function(
+        lambda x: four.run(replica, args=(x,)), input_signature=[tf.TensorSpec([None, None])]
+    )
     assert local(four, step(tf.zeros([3, 2])))[0].tolist() == [[2.0] * 3] * 2
 
 
@@ -278,10 +281,7 @@ def test_strictness_does_not_look_at_later_steps(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(call, "enforce", lambda *a: (looked.append(a), enforce(*a)))
     strategy = strategy_of(2)
 
-    @tf.function
-    def step(x: Any) -> Any:
-        return strategy.run(lambda y: y + 1.0, args=(x,))
-
+    step = stepper(strategy, lambda y: y + 1.0)
     for _ in range(3):
         step(tf.constant(1.0))
     assert len(looked) == 1
