@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.cells import Notebook
 
 from tpunb.cells.capture import CellNameError
-from tpunb.cells.cell_errors import cell_lines
+from tpunb.cells.source import cell_filename
 from tpunb.errors import CellError
 
 
@@ -26,7 +26,7 @@ class Unusual(Exception):
         super().__init__(first, second)
 
 
-def failing(book: Notebook, text: str, kind: type[BaseException], **options: Any) -> BaseException:
+def failing(book: Notebook, text: str, kind: type[BaseException], **options: Any) -> Any:
     with pytest.raises(kind) as caught:
         book.cell(text, **options)
     return caught.value
@@ -35,7 +35,7 @@ def failing(book: Notebook, text: str, kind: type[BaseException], **options: Any
 def test_error_in_the_trace(book: Notebook) -> None:
     book.names["x"] = tf.ones([2, 3])
     error = failing(book, "y = x + 1\nfor i in range(2):\n  z = tf.matmul(x,\n    x)", ValueError)
-    assert cell_lines(error) == [4]
+    assert error.tpunb_lines == [4]
     assert "line 4 of the cell: z = tf.matmul(x," in getattr(error, "__notes__", [str(error)])[
         0
     ] or not (hasattr(error, "add_note"))
@@ -45,30 +45,26 @@ def test_error_in_the_run(book: Notebook) -> None:
     book.names["x"] = tf.constant(1.0)
     text = "y = x - 1\nz = tf.debugging.check_numerics(x / y, 'not a number')\nz"
     error = failing(book, text, tf.errors.InvalidArgumentError)
-    assert cell_lines(error) == [3]
+    assert error.tpunb_lines == [3]
     book.names["x"] = tf.constant(2.0)
     assert not book.cell(text).traced
 
 
 def test_error_in_a_function_of_the_cell(book: Notebook) -> None:
     error = failing(book, "def f(v):\n  raise KeyError(v)\nf(\n 'k')", KeyError)
-    assert cell_lines(error)[-1] == 3
+    assert error.tpunb_lines[-1] == 3
 
 
 def test_error_that_autograph_cannot_make_again(book: Notebook) -> None:
     book.names["Unusual"] = Unusual
     error = failing(book, "x = 1\nif x:\n  raise Unusual(1, 2)", Unusual)
     assert error.args == (1, 2)
-    assert cell_lines(error) == [4]
+    assert error.tpunb_lines == [4]
 
 
 def test_error_where_autograph_gives_up(one: Notebook) -> None:
     error = failing(one, "if (n := 3):\n  raise OSError('o')", OSError)
-    assert cell_lines(error) == [3]
-
-
-def test_lines_of_an_error_from_elsewhere() -> None:
-    assert cell_lines(ValueError("none")) == []
+    assert error.tpunb_lines == [3]
 
 
 def test_a_failed_trace_leaves_nothing(one: Notebook) -> None:
@@ -231,12 +227,13 @@ def test_only_so_many_programs_are_kept(one: Notebook, monkeypatch: pytest.Monke
 
 def test_close_takes_the_lines_back() -> None:
     book = Notebook("one")
-    book.cell("x = 1", filename="<named by the caller>")
-    assert linecache.getline("<named by the caller>", 2).strip() == "x = 1"
+    book.cell("closed = 1")
+    filename = cell_filename("closed = 1")
+    assert linecache.getline(filename, 2).strip() == "closed = 1"
     linecache.checkcache()
-    assert "<named by the caller>" in linecache.cache
+    assert filename in linecache.cache
     book.runner.close()
-    assert "<named by the caller>" not in linecache.cache
+    assert filename not in linecache.cache
 
 
 def test_lists_that_contain_themselves(one: Notebook) -> None:

@@ -21,7 +21,6 @@ from .source import (
     CellSource,
     StepSource,
     blocks,
-    is_cell_filename,
     keras_loop,
 )
 
@@ -30,27 +29,8 @@ _REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 
-def cell_lines(error: BaseException, filename: str | None = None) -> list[int]:
-    """The lines of a cell that an error came from, outermost call first.
-
-    Args:
-        error: An error raised while a cell was traced or run.
-        filename: The cell's name in tracebacks; by default, any name that
-            cells are given by themselves.
-
-    Returns:
-        Line numbers, the magic's line being 1; empty if none is known.
-    """
-    marked = getattr(error, "tpunb_lines", None)
-    if marked is not None and filename is None:
-        return list(marked)
-    belongs: Callable[[str], Any] = filename.__eq__ if filename else is_cell_filename
-    found = (line for name, line in _places(error) if belongs(name))
-    return list(dict.fromkeys(found))
-
-
 def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
-    """Marks an error with the line of the cell that it came from.
+    """Marks an error with the lines of the cell that it came from, outermost call first.
 
     Sets `tpunb_lines`, and `tpunb_replicas` where the message names them, and adds
     a note where Python has notes (3.11). The replica function's graph knows where the
@@ -58,7 +38,8 @@ def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
     """
     if hasattr(error, "tpunb_lines"):
         return
-    found = cell_lines(error, cell.filename) or _node_lines(error, graph, cell.filename)
+    found = [line for name, line in _places(error) if name == cell.filename]
+    found = found or _node_lines(error, graph, cell.filename)
     inside = range(2, len(cell.lines) + 1)  # without what is generated around the body
     numbers = list(dict.fromkeys(cell.first_line(line) for line in found if line in inside))
     error.tpunb_lines = numbers  # type: ignore[attr-defined]

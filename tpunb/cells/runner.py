@@ -99,8 +99,6 @@ class CellRunner:
         source: str,
         namespace: dict[str, Any],
         settings: RunSettings | None = None,
-        *,
-        filename: str | None = None,
         **options: Any,
     ) -> CellResult:
         """Runs a cell's body on every replica, once.
@@ -109,7 +107,6 @@ class CellRunner:
             source: The body: what is below the magic's line, which is line 1.
             namespace: Where the cell's names come from; it is not written to.
             settings: What to combine, and whether to measure.
-            filename: What tracebacks call the cell at its first run.
             **options: Settings by name, which replace those in `settings`.
 
         Raises:
@@ -120,7 +117,7 @@ class CellRunner:
                 lines that it came from.
         """
         started = time.perf_counter()
-        cell = self.parsed(source, filename)
+        cell = self.parsed(source)
         settings = dataclasses.replace(settings or RunSettings(), **options)
         outputs = checked_outputs(cell, settings)
         self.calls.begin()
@@ -218,9 +215,9 @@ class CellRunner:
         self._cells.clear()
         self.programs.clear()
 
-    def parsed(self, source: str, filename: str | None = None) -> CellSource:
+    def parsed(self, source: str) -> CellSource:
         """A cell's body, parsed; the very same for the same text."""
         cell = self._cells.get(source)
         if cell is None:
-            cell = self._cells[source] = parse_cell(source, filename)
+            cell = self._cells[source] = parse_cell(source)
         return cell
