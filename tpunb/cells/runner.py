@@ -144,9 +144,8 @@ class CellRunner:
         Takes `data` and `names` as `steps` does, and raises what it raises; `CheckError` where the
         strategy is not a virtual TPU's.
         """
-        if options.get("data") is None:
-            return self.programs.check(self.parsed(source), namespace, bound={})
-        return self.steps(source, namespace, **options).check()
+        steps = None if options.get("data") is not None else 1
+        return self.steps(source, namespace, steps=steps, **options).check()
 
     def steps(
         self,

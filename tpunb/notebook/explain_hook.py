@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -209,9 +209,3 @@ def about_missing(error: BaseException, magics: Iterable[str], *, connected: boo
             "`tpunb.history`, also that of `fit` with LiveCurves."
         )
     return None
-
-
-def gone(lost: Sequence[str]) -> str:
-    """The sentence that workers are gone."""
-    workers = f"The worker at {lost[0]} is" if len(lost) == 1 else f"{len(lost)} workers are"
-    return f"{workers} gone, or restarted, and all that was there is lost"

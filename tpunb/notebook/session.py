@@ -17,7 +17,6 @@ from tpunb.connection.plan import Plan
 from tpunb.display.live_progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.errors.base import hint
-from tpunb.notebook.explain_hook import gone
 from tpunb.training.stop_button import StopButton, explaining_interrupts
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class Session:
             self._bind(before, strategy_name)
             return before, _AGAIN
         else:
-            why = gone(lost) if lost else f"The connection to {before.tpu} is closed"
+            why = _gone(lost) if lost else f"The connection to {before.tpu} is closed"
             notice = (
                 f"{why}: models, variables and datasets made for it have to be made again in the "
                 "new strategy's scope."
@@ -277,7 +276,7 @@ class Session:
             connection = self.open_connection
             if connection and hasattr(error, "error_code") and (lost := connection.lost()):
                 raise WorkerError(
-                    f"{gone(lost)} ({type(error).__name__}).",
+                    f"{_gone(lost)} ({type(error).__name__}).",
                     fix="Run %tpu_connect again, make the model and its data again, and restore "
                     "its checkpoint.",
                     tried=tuple(f"{address} does not answer as before" for address in lost),
@@ -324,3 +323,9 @@ class Session:
         now = self.namespace.get(name, missing)
         if now is missing or now is self._bound.get(name, missing):
             self.namespace[name] = self._bound[name] = value
+
+
+def _gone(lost: Sequence[str]) -> str:
+    """The sentence that workers are gone."""
+    workers = f"The worker at {lost[0]} is" if len(lost) == 1 else f"{len(lost)} workers are"
+    return f"{workers} gone, or restarted, and all that was there is lost"
