@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 
 import pytest
 
 from tpunb._util import freed_memory
-from tpunb._util.freed_memory import giving_back, resident
+from tpunb._util.freed_memory import giving_back, resident, uncollected
 
 
 class Link:
@@ -30,6 +31,21 @@ def test_what_is_in_cycles_is_freed_where_the_process_has_grown(
 
     assert work()() is None
     assert work()() is not None, "the collector is not run for what is small"
+
+
+def test_a_block_is_left_alone_by_the_collector_unless_it_was_off_before() -> None:
+    with uncollected():
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells on Linux only")

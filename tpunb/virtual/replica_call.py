@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.freed_memory import uncollected
 from tpunb._util.integers import is_whole
 from tpunb._util.logs import logger
 from tpunb.errors import TpunbError
@@ -216,17 +217,18 @@ def replicate(
     """
     if not is_observed():
         settle_compilation_around()
-    inputs = [variable_utils.convert_variables_to_tensors(list(one)) for one in inputs]
-    columns = columns_of(inputs)
-    graph = trace(
-        function,
-        inputs[0],
-        columns,
-        options.cores,
-        assigned=options.assigned,
-        watcher=options.divergence,
-    )
-    return _call(graph, [column for column in columns if column[0] is not None], options)
+    with uncollected():
+        inputs = [variable_utils.convert_variables_to_tensors(list(one)) for one in inputs]
+        columns = columns_of(inputs)
+        graph = trace(
+            function,
+            inputs[0],
+            columns,
+            options.cores,
+            assigned=options.assigned,
+            watcher=options.divergence,
+        )
+        return _call(graph, [column for column in columns if column[0] is not None], options)
 
 
 def _call(
