@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hosting import Hosted
 from support import programs as made
+from support.displayed import PerReplica
 from support.tiers import THOROUGH
 from test_curves import by_hand, noise, trained
 from test_programs import several
-from test_replicas import GALLERY, Values, distributed  # noqa: F401
+from test_replicas import GALLERY, distributed  # noqa: F401
 
 from tpunb.display import live_progress
 from tpunb.display.describe.model_description import LayerNode, ModelVariable
@@ -103,7 +104,7 @@ FORMS: dict[str, Callable[[], str]] = {
     "replicas": lambda: str(
         mimebundle(
             describe_replica_values(
-                Values(*[np.array([k % 3, np.nan, np.inf, 1.0]) for k in range(8)])
+                PerReplica(*[np.array([k % 3, np.nan, np.inf, 1.0]) for k in range(8)])
             )
         )["text/html"]
     ),

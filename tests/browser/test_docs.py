@@ -17,9 +17,10 @@ import pytest
 from hosting import SCREENSHOTS, Hosted
 from playwright.sync_api import expect
 from support import programs as made
+from support.displayed import PerReplica
 from support.tiers import THOROUGH
 from test_curves import by_hand, noise, trained
-from test_replicas import Values, distributed, structure, with_nan  # noqa: F401
+from test_replicas import distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, drawn, places
 
 from tpunb.compiler.program import TpuPrograms
@@ -77,7 +78,7 @@ def replicas(host: Host, page: Any) -> Any:
 def replicas_difference(host: Host, page: Any) -> Any:
     """What one of the replicas has that the first has not."""
     values = [with_nan(2 if replica == 2 else 0) for replica in range(4)]
-    host(lambda: ReplicasWidget(Values(*values), mode="difference", selected=[2]))
+    host(lambda: ReplicasWidget(PerReplica(*values), mode="difference", selected=[2]))
     root = page.locator("[data-testid=tpunb-replicas]")
     expect(root).to_have_attribute("data-mode", "difference")
     expect(root.locator(".tpunb-replicas-legend")).to_contain_text("NaN")

@@ -89,6 +89,7 @@ CONFIG = json.dumps({"tpu_node_name": "configured", "project": "p", "zone": "z"}
         ({"TPU_NAME": "  "}, None),
         ({"COLAB_TPU_ADDR": ""}, None),
         ({"TPU_ACCELERATOR_TYPE": "v3-8", "TPU_WORKER_ID": "0"}, None),
+        ({"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "user@, grpc:///"}, None),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

@@ -406,7 +406,9 @@ def _named(environment: Mapping[str, str]) -> tuple[str | None, Slice, list[str]
     if variable in _ADDRESSES or "://" in value or "@" in value:
         # Each with `grpc://` and a port, without user names, which gRPC lacks.
         parts = (part.strip().rpartition("://")[2].rpartition("@")[2] for part in value.split(","))
-        hosts = [part.rstrip("/") for part in parts if part]
+        hosts = [host for part in parts if (host := part.rstrip("/"))]
+        if not hosts:
+            return None, Slice(), [f"{variable} has no address"]
         ports = ("" if re.search(r":\d+$", host) else f":{WORKER_PORT}" for host in hosts)
         value = ",".join(f"grpc://{host}{port}" for host, port in zip(hosts, ports, strict=True))
     return value, Slice(), tried
