@@ -74,7 +74,7 @@ def test_a_broken_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"all reduce SUM", "all reduce MEAN", "all reduce in a loop"} <= named(report)
     assert not {"permute", "all to all", "reduce SUM", "gather"} & named(report)
     [wrong] = [one for one in report.differences if one.name == "all reduce SUM"]
-    assert (wrong.expected, wrong.found) == ("10 10 10 10", "9 9 9 9")
+    assert wrong.expected == "10 10 10 10" != wrong.found
     assert "all reduce SUM" in str(report).partition("Held")[0]
 
 

@@ -114,16 +114,17 @@ def test_the_numbers_are_those_of_all_at_once() -> None:
         tf.nest.map_structure(np.testing.assert_array_equal, one, found[2])
 
 
-def test_much_is_added_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = list(np.random.default_rng(0).normal(size=[11, 64]).astype(np.float32))
-    whole = run(strategy_of(11), all_reduce, each(strategy_of(11), rows))
+@pytest.mark.parametrize(("cores", "sums"), [(2, 1), (3, 2), (8, 7), (11, 5), (16, 8), (17, 6)])
+def test_much_is_added_as_it_comes(cores: int, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = list(np.random.default_rng(0).normal(size=[cores, 64]).astype(np.float32))
+    whole = run(strategy_of(cores), all_reduce, each(strategy_of(cores), rows))
     monkeypatch.setattr("tpunb.virtual.replicate.writer._LITTLE", 0)
-    strategy = strategy_of(11, at_once=1)
+    strategy = strategy_of(cores, at_once=1)
     step = tf.function(lambda x: strategy.run(all_reduce, args=(x,)))
     x = each(strategy, rows)
     np.testing.assert_array_equal(local(strategy, step(x)), whole)
     functions = step.get_concrete_function(x).graph.as_graph_def().library.function
-    assert sum(node.op == "AddN" for one in functions for node in one.node_def) == 10
+    assert sum(node.op == "AddN" for one in functions for node in one.node_def) == sums
 
 
 def effects(at_once: int) -> Any:

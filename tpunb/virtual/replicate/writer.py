@@ -233,6 +233,10 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
             builder.controls[node.name][replica] = [name]
 
 
+_SUMS = 8
+"""As many sums are made one after the other where values come in turns."""
+
+
 def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> bool:
     """Return whether replicas that take turns would hold much until the last has its value."""
     if builder.at_once is None or len(group) < 3 or len(set(builder.processes)) > 1:
@@ -243,13 +247,14 @@ def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> 
 def _added_as_they_come(
     builder: Builder, name: str, values: Sequence[str], kind: AttrValue
 ) -> list[str]:
-    """Adds all values but the last, each in place as it comes; the order is that of one AddN."""
-    total = values[0]
-    for place, value in enumerate(values[1:-1], 2):
-        part, device = f"{name}/first_{place}", builder.cores[0][0]
-        builder.add("AddN", part, device, [total, value], T=kind, N=integer(2))
-        total = f"{part}:sum:0"
-    return [total, values[-1]]
+    """Adds all values but the last ones, an eighth at a time; the order is that of one AddN."""
+    some = -(-len(values) // _SUMS)
+    inputs = list(values[: some + 1])
+    for start in range(some + 1, len(values), some):
+        part, count = f"{name}/first_{start}", integer(len(inputs))
+        builder.add("AddN", part, builder.cores[0][0], inputs, T=kind, N=count)
+        inputs = [f"{part}:sum:0", *values[start : start + some]]
+    return inputs
 
 
 def _write_exchange(builder: Builder, node: NodeDef) -> None:
