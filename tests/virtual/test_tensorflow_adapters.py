@@ -78,7 +78,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "distributed input": {
             "_SingleWorkerOwnedDatasetIterator": "is the base of a host's iterator",
             "_SingleWorkerDatasetIteratorSpec": "is the base of its type",
-            "_replace_per_replica_spec": "writes a host's type once",
+            "_replace_per_replica_spec": "finds the type of a part",
             "_should_use_multi_device_iterator": "leaves data on the host where it is to stay",
         },
         "the host's iterator": {
@@ -112,7 +112,6 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "a distributed iterator": {"_iterators": "takes batches whole"},
         "distributed input": {
             "_create_per_replica": "groups the parts of a batch",
-            "_replace_per_replica_spec": "finds the type of a part",
         },
     },
     "virtual/strategy.py": {

@@ -215,10 +215,7 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
     @functools.cached_property
     def _component_specs(self) -> list[Any]:
         cores = self._input_workers.compute_devices_for_worker(0)
-        part = tf.nest.map_structure(
-            functools.partial(input_lib._replace_per_replica_spec, i=0), self._element_spec
-        )
-        element = tf.nest.map_structure(_relaxed, part)
+        element = tf.nest.map_structure(_relaxed, self._spec_of_part(0))
         return [iterator_ops.IteratorSpec(_with_sizes_spec(element, len(cores)))]
 
     def _from_components(self, components: Sequence[Any]) -> Any:

@@ -368,11 +368,15 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
     def _component_specs(self) -> list[Any]:
         specs = []
         for number, (worker, devices) in enumerate(self._input_workers._worker_device_pairs):
-            of_worker = functools.partial(input_lib._replace_per_replica_spec, i=number)
-            element = tf.nest.map_structure(of_worker, self._element_spec)
-            canonical = self._canonicalize_devices
-            specs.append(HostIteratorSpec(worker, devices, element, self._options, canonical))
+            part, canonical = self._spec_of_part(number), self._canonicalize_devices
+            specs.append(HostIteratorSpec(worker, devices, part, self._options, canonical))
         return specs
+
+    def _spec_of_part(self, number: int) -> Any:
+        """The type of one part of an element."""
+        return tf.nest.map_structure(
+            functools.partial(input_lib._replace_per_replica_spec, i=number), self._element_spec
+        )
 
     def _from_components(self, components: Sequence[Any]) -> Any:
         made = super()._from_components(components)

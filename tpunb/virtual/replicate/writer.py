@@ -247,7 +247,7 @@ def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> 
 def _added_as_they_come(
     builder: Builder, name: str, values: Sequence[str], kind: AttrValue
 ) -> list[str]:
-    """Adds all values but the last ones, an eighth at a time; the order is that of one AddN."""
+    """Adds all values but the last ones, an eighth at a time, in the replicas' order."""
     some = -(-len(values) // _SUMS)
     inputs = list(values[: some + 1])
     for start in range(some + 1, len(values), some):
