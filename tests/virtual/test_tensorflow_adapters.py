@@ -154,6 +154,20 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "a replicated variable": {"_vars": "finds the copies of a variable"},
     },
+    "virtual/row_copies.py": {
+        "a distributed variable": {
+            "_primary": "finds the first copy",
+            "_is_mirrored": "keeps as rows what each replica has for itself",
+            "_get_cross_replica": "reads all rows at once",
+            "_export_to_saved_model_graph": "has one variable stand for all rows",
+        },
+        "a variable": {"_read_variable_op": "reads a copy's row"},
+        "a variable's handle": {
+            "_handle_data": "takes another shape in a saved model",
+            "_parent_trackable": "saves rows with the variable that they are of",
+            "_distributed_container": "finds the variable that a copy belongs to",
+        },
+    },
     "virtual/keras_internals.py": {
         "a model": {
             "_flatten_layers": "names the layers of a model",

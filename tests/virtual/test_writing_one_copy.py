@@ -15,7 +15,7 @@ import psutil
 import pytest
 import tensorflow as tf
 from support.divergence import function, rank
-from support.strategies import copies, each, local, make, run, strategy_of
+from support.strategies import SUMMED_ON_READ, copies, each, local, make, run, strategy_of
 
 from tpunb.virtual._tensorflow import ResourceVariable
 from tpunb.virtual.variable_copies import copies_of
@@ -148,9 +148,12 @@ def reads(three: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")  # of what is deprecated
+@pytest.mark.parametrize("kept", [{}, SUMMED_ON_READ], ids=["mirrored", "rows"])
 @pytest.mark.parametrize(("way", "replica"), list(zip(WAYS, itertools.cycle([0, CORES - 1]))))
-def test_one_copy_is_written(three: Any, reads: Any, way: str, replica: int) -> None:
-    v, alone = make(three, [1.0, 1.0, 1.0]), tf.Variable([1.0, 1.0, 1.0])
+def test_one_copy_is_written(
+    three: Any, reads: Any, way: str, replica: int, kept: dict[str, Any]
+) -> None:
+    v, alone = make(three, [1.0, 1.0, 1.0], **kept), tf.Variable([1.0, 1.0, 1.0])
     read = reads(v)
     read()
     WAYS[way](v.values[replica])

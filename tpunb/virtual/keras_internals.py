@@ -7,6 +7,7 @@ lists them and tells when a release of Keras no longer has one. It does not impo
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,12 @@ from tpunb.errors.code_problems import Choose, definition, innermost, plain_func
 def is_model(value: object) -> bool:
     """Return whether this is a Keras model, of Keras 3 or tf_keras."""
     return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
+
+
+def is_looking_for_shapes() -> bool:
+    """Return whether Keras 3 builds a graph for the shapes in it, and never runs it."""
+    scopes = sys.modules.get("keras.src.backend.common.symbolic_scope")
+    return scopes is not None and bool(scopes.in_symbolic_scope())
 
 
 def model_of(fn: Any) -> Any:

@@ -19,6 +19,7 @@ from tpunb.errors import TpunbError
 from tpunb.machine.resources import measure, processors
 from tpunb.tpu.types import largest_memory
 from tpunb.virtual._tensorflow import (
+    AttrValue,
     FuncGraph,
     FunctionDef,
     atomic_function,
@@ -34,7 +35,7 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.devices import VirtualDevices, is_elsewhere, process_of
 from tpunb.virtual.graph.collectives import check_all
-from tpunb.virtual.graph.function_def import is_read
+from tpunb.virtual.graph.function_def import add_node, is_read
 from tpunb.virtual.graph.tensorflow_graphs import (
     add_functions_of,
     body_sizes,
@@ -62,7 +63,7 @@ from tpunb.virtual.strict.examination import (
     spare_the_machine,
 )
 from tpunb.virtual.strictness import Strictness
-from tpunb.virtual.variable_copies import outermost, replica_of
+from tpunb.virtual.variable_copies import Copies, outermost, replica_of
 
 _USUAL_MEMORY = 2**33  # of a machine that does not say what it has
 _JOINED_PART = 8
@@ -409,8 +410,45 @@ def _call_either(
     return outputs, [order[pair] for pair in pairs]
 
 
+def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None:
+    """Reads what each replica has of a variable, in the graph that is being built.
+
+    It is a replica function of one node: so it goes on to read what they have when the copies,
+    which are the rows of one resource, are split.
+
+    Returns:
+        Their values; None where the graph calls no replica function. It may be one that cannot
+        be written anew, such as a dataset's, or that is rewritten by who knows no such functions.
+    """
+    graph = ops.get_default_graph()
+    in_xla = control_flow_util.GraphOrParentsInXlaContext(graph)
+    if in_xla or not options.divergence.is_called_in(graph):
+        return None
+    definition, kind = FunctionDef(), copies.dtype.as_datatype_enum
+    definition.signature.name = "tpunb_rows"
+    definition.signature.input_arg.add(name="handle", type=tf.resource.as_datatype_enum)
+    definition.signature.output_arg.add(name="row", type=kind)
+    add_node(definition, "ReadVariableOp", "read", "", ["handle"], dtype=AttrValue(type=kind))
+    definition.ret["row"] = "read:value:0"
+    # What assigns rows later in the graph waits for the call, and so for the read.
+    definition.control_ret["read"] = "read"
+    definition.signature.control_output.append("read")
+    called: dict[str, FunctionDef] = {}
+    function = ReplicaFunction(definition, called.__getitem__, options.places)
+    argument = Argument(Passing.LOCAL, key=copies.key, merged=True)
+    made = options.divergence.write(function, {"handle": argument}, None)
+    if made is None:
+        raise AssertionError("To read rows splits them.")
+    copies.used = True
+    written = Written({"handle": copies.handles()[:1]}, *made)
+    rows = _emit(None, written, len(options.cores))
+    for row in rows:
+        row.set_shape(copies.shape)
+    return rows
+
+
 def _emit(
-    graph: FuncGraph,
+    graph: FuncGraph | None,
     written: Written,
     replicas: int,
     instead: Mapping[str, Sequence[Any]] | None = None,
@@ -421,14 +459,15 @@ def _emit(
     too: for those who look at the graph's operations.
 
     Args:
-        graph: The replica function as it was traced.
+        graph: The replica function as it was traced, if it was.
         written: The function for all replicas.
         replicas: How many there are.
         instead: What is passed in place of some of its values, by their names.
     """
     expansion = written.expansion
     outer = ops.get_default_graph()
-    add_functions_of(outer, graph)
+    if graph is not None:
+        add_functions_of(outer, graph)
     for function in written.functions:
         function.add_to(outer)
     given = {**written.values, **(instead or {})}

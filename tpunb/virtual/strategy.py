@@ -51,10 +51,12 @@ from tpunb.virtual.replica_call import (
     checked,
     most_joined,
     processors_for_each,
+    read_rows,
     replicate,
 )
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+from tpunb.virtual.row_copies import are_rows, can_be_rows, keep_as_rows
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.v1_steps import OuterGraph, run_steps
 from tpunb.virtual.variable_copies import (
@@ -349,11 +351,15 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         places, cores = self._options.places_of_cores, []
         firsts: dict[str, Any] = {}
+        one_place = len({*places.values()}) == 1
 
         def create(**kwargs: Any) -> Any:
             cores.append(device_util.current())
             place = places.get(cores[-1], cores[-1])
-            copy = copy_of(firsts[place], next_creator, kwargs) if place in firsts else None
+            copy, first = None, firsts.get(place)
+            if first is not None:
+                rows = one_place and can_be_rows(first, len(self._options.cores))
+                copy = copy_of(first, next_creator, kwargs, rows=rows)
             if copy is None:
                 with tf.device(place):
                     copy = next_creator(**kwargs)
@@ -361,12 +367,19 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
         variable = super()._create_variable(create, **kwargs)
         if distribute_utils.is_distributed_variable(variable):
-            watch_copies(variable, cores, self._options.divergence, next_creator)
+            if are_rows(variable):
+                keep_as_rows(variable, cores, self._options.divergence)
+            else:
+                watch_copies(variable, cores, self._options.divergence, next_creator)
         if self._tpu_devices.shape[1] > 1 and distribute_utils.is_distributed_variable(variable):
             spmd = self._use_spmd_for_xla_partitioning
             device = None if spmd else int(self._logical_device_stack[-1])
             self.recorder.variable(variable, device)
         return variable
+
+    def read_rows(self, copies: Copies) -> Sequence[Any] | None:
+        """Reads what each replica has of a variable, in the graph that is built, if it may be."""
+        return read_rows(copies, self._options)
 
     def _experimental_run_steps_on_iterator(
         self, fn: Any, multi_worker_iterator: Any, iterations: int, initial_loop_values: Any = None

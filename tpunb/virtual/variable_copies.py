@@ -48,9 +48,9 @@ from tpunb.virtual._tensorflow import (
     pywrap_tfe,
 )
 
-_COPIES = "_tpunb_copies"
-_INDEX = "_tpunb_index"
-_CORE = "_tpunb_core"
+COPIES = "_tpunb_copies"
+INDEX = "_tpunb_index"
+CORE = "_tpunb_core"
 _FIRST = "_tpunb_first"
 _CAPTURED = "_tpunb_captured"
 _LAST_CREATOR = (lambda: None).__name__
@@ -66,14 +66,8 @@ _READS = (
 )
 """TensorFlow's methods of a variable or a copy that read it and keep its handle to themselves."""
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
-_READERS = frozenset(
-    {
-        _FUNCTIONS,
-        "tensorflow.python.eager.backprop",
-        "tensorflow.python.eager.tape",
-        "tensorflow.python.framework.func_graph",
-    }
-)
+GRAPHS = frozenset({_FUNCTIONS, "tensorflow.python.framework.func_graph"})
+_READERS = GRAPHS | {"tensorflow.python.eager.backprop", "tensorflow.python.eager.tape"}
 """TensorFlow's modules that take a handle only to tell variables apart."""
 _EXECUTE = "tensorflow.python.eager.execute"
 _CALLBACKS = "tensorflow.python.ops.script_ops"
@@ -160,6 +154,8 @@ class Copies:
         watcher: As given.
         shared: As given.
         used: Whether there is a function that takes them for one.
+        dtype: The type of their values.
+        shape: The shape of each.
     """
 
     def __init__(self, key: str, copies: Sequence[Any], watcher: Watcher, *, shared: bool) -> None:
@@ -171,9 +167,10 @@ class Copies:
         devices = [handle.device for handle in handles]
         self._leads = leads(devices) if shared else list(range(len(copies)))
         # Resources live as long as a handle of them.
-        self._handles = [handles[lead] for lead in self._leads]
+        self._shared = [handles[lead] for lead in self._leads]
+        self._handles = list(self._shared)
         self._resources: tuple[Resource | None, ...] = ()
-        self._dtype, self._shape = copies[0].dtype, copies[0].shape
+        self.dtype, self.shape = copies[0].dtype, copies[0].shape
         self._names = [copy._handle_name for copy in copies]
         self._copies = [weakref.ref(copy) for copy in copies]  # which refer to this
 
@@ -186,6 +183,11 @@ class Copies:
     def are_equal(self) -> bool:
         """Whether nobody but the engine can have written them."""
         return self.key not in self.watcher.variables
+
+    @property
+    def stand_in(self) -> Any:
+        """The handle by which a traced function knows the variable."""
+        return self._handles[0]
 
     @property
     def resources(self) -> Sequence[Resource | None]:
@@ -206,33 +208,45 @@ class Copies:
         """The copy whose resource a copy shares, or shared."""
         return self._leads[index]
 
+    def keeps(self, index: int) -> bool:
+        """Return whether a copy keeps what is shared when they are split."""
+        return self.first(index) == index
+
     def reach(self, index: int, *, to_read: bool) -> Any:
         """A copy's handle, for anybody else."""
         if not to_read:
             self._refuse_in_callback()
             self.watcher.diverge({self.key})
-        if self.are_merged and self.first(index) != index and _is_kept():
+        if self.are_merged and not self.keeps(index) and _is_kept():
             self.watcher.split({self.key})
         return self._handles[index]
 
     def _refuse_in_callback(self) -> None:
         """Refuses to split copies from within a function that goes on to take them for one."""
-        if self.are_merged and self.used and _is_in_callback() and _running():
-            raise tf.errors.FailedPreconditionError(
-                None,
-                None,
-                f"A copy of {self._names[0]} is used on its own for the first time while a "
-                "function runs: in a tf.py_function, a tf.numpy_function or a dataset's generator. "
-                "The function has begun with one value for all copies.\nUse a copy before the "
-                "function runs: v.values[0].assign(v.values[0]).",
+        if self.are_merged and self.used and is_in_callback() and running():
+            raise self.used_too_late(
+                "in a tf.py_function, a tf.numpy_function or a dataset's generator",
+                "one value for all copies",
             )
+
+    def used_too_late(self, where: str, begun_with: str) -> tf.errors.OpError:
+        """The error of who uses a copy on its own while a function takes them for one."""
+        return tf.errors.FailedPreconditionError(
+            None,
+            None,
+            f"A copy of {self._names[0]} is used on its own for the first time while a function "
+            f"runs: {where}. The function has begun with {begun_with}.\nUse a copy before the "
+            "function runs: v.values[0].assign(v.values[0]).",
+        )
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
         """Mark writes by TensorFlow that give all copies the same value."""
         before, _now.written = _now.written, self
+        # Another thread may be about to split them.
+        alone = self.watcher.lock if tf.executing_eagerly() else contextlib.nullcontext()
         try:
-            with _trusted():
+            with alone, _trusted():
                 yield
         finally:
             _now.written = before
@@ -244,10 +258,8 @@ class Copies:
         """
         if not self.are_merged:
             return
-        with tf.init_scope():
-            resources = tuple(
-                None if self.first(k) == k else self._own(k) for k in range(len(self._leads))
-            )
+        with eagerly():
+            resources = tuple(map(self._own, range(len(self._leads))))
         if self.used:
             _followers.add(self)
         pairs = zip(self._handles, resources, strict=True)
@@ -257,48 +269,51 @@ class Copies:
     def catch_up(self) -> None:
         """Waits for what other threads run, which may have updated the first copies alone."""
         for _ in range(_TRIES):
-            running = _running()
-            while any(sys._current_frames().get(one) is frame for one, frame in running.items()):
-                time.sleep(0.001)
+            wait_for_running()
             self._copy_first()
-            if not _running() and self._are_level():
+            if not running() and self._are_level():
                 return  # else what began meanwhile has updated copies between two of them
 
     def _are_level(self) -> bool:
         """Return whether split copies hold the same, to the last bit."""
-        with tf.init_scope():
+        with eagerly():
             values = [
-                np.asarray(tf.raw_ops.ReadVariableOp(resource=one, dtype=self._dtype))
+                np.asarray(tf.raw_ops.ReadVariableOp(resource=one, dtype=self.dtype))
                 for one in self._handles
             ]
-        if self._dtype == tf.string:
+        if self.dtype == tf.string:
             return all(np.array_equal(one, values[0]) for one in values)
         return all(one.tobytes() == values[0].tobytes() for one in values)
 
     def _copy_first(self) -> None:
         """Gives split copies the value of the first again."""
-        with self.watcher.lock, tf.init_scope():
+        with self.watcher.lock, eagerly():
             for index, own in enumerate(self._resources):
                 if own is not None:
-                    first = self._handles[self.first(index)]
-                    value = tf.raw_ops.ReadVariableOp(resource=first, dtype=self._dtype)
+                    value = self._shared_value(index)
                     tf.raw_ops.AssignVariableOp(resource=own.handle, value=value)
 
-    def _own(self, index: int) -> Resource:
-        """A resource with the value that a copy shares."""
-        shared, name = self._handles[self.first(index)], f"{_PROCESS}_{next(_numbers)}"
+    def _shared_value(self, index: int) -> tf.Tensor:
+        """What a copy shares with others, also after they were split."""
+        return tf.raw_ops.ReadVariableOp(resource=self._shared[index], dtype=self.dtype)
+
+    def _own(self, index: int) -> Resource | None:
+        """A resource with the value that a copy shares; None for one that keeps what is shared."""
+        if self.keeps(index):
+            return None
+        shared, name = self._shared[index], f"{_PROCESS}_{next(_numbers)}"
         with tf.device(shared.device):
-            handle = tf.raw_ops.VarHandleOp(dtype=self._dtype, shape=self._shape, shared_name=name)
-            value = tf.raw_ops.ReadVariableOp(resource=shared, dtype=self._dtype)
+            handle = tf.raw_ops.VarHandleOp(dtype=self.dtype, shape=self.shape, shared_name=name)
+            value = self._shared_value(index)
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        handle._handle_data = shared._handle_data
+        handle._handle_data = self.stand_in._handle_data
         handle._name, handle._unique_id = self._names[index], name
         # What saves a model finds the variable by these.
         handle._parent_trackable = self._copies[index]
         handle._distributed_container = shared._distributed_container
         if self.used:
             setattr(handle, _FIRST, shared)
-        return Resource(name, self._dtype, self._shape, handle, _Deleter(handle))
+        return Resource(name, self.dtype, self.shape, handle, _Deleter(handle))
 
 
 # Who reaches for a copy.
@@ -320,6 +335,13 @@ def are_written_alike(copies: Copies) -> bool:
 
 
 @contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Leave whatever graph is being built, a model's that is saved too."""
+    with tf.init_scope(), context.eager_mode():
+        yield
+
+
+@contextlib.contextmanager
 def _trusted() -> Iterator[None]:
     """Allow access to copies that reads them, or gives all of them the same value."""
     _now.reads += 1
@@ -329,7 +351,7 @@ def _trusted() -> Iterator[None]:
         _now.reads -= 1
 
 
-def _running() -> dict[int, Any]:
+def running() -> dict[int, Any]:
     """The threads that run a function of TensorFlow's now, apart from this one: their frames."""
     mine, frames = threading.get_ident(), sys._current_frames().items()
     return {
@@ -339,7 +361,14 @@ def _running() -> dict[int, Any]:
     }
 
 
-def _is_in_callback() -> bool:
+def wait_for_running() -> None:
+    """Waits until what other threads run now has ended."""
+    begun = running()
+    while any(sys._current_frames().get(one) is frame for one, frame in begun.items()):
+        time.sleep(0.001)
+
+
+def is_in_callback() -> bool:
     """Return whether TensorFlow's runtime has called the Python code that asks."""
     frame = sys._getframe()
     while frame.f_back is not None:
@@ -379,18 +408,18 @@ def copies_of(variable: Any) -> Copies | None:
     """The copies of a variable, of which one is given; None of what nobody watches."""
     if isinstance(variable, TPUReplicatedVariable):
         variable = variable._vars[0]
-    return getattr(variable, _COPIES, None)
+    return getattr(variable, COPIES, None)
 
 
 def handle_of(copy: Any) -> Any:
     """A copy's handle, for the engine, or that of any other variable."""
     copies = copies_of(copy)
-    return copy.handle if copies is None else copies.handle(getattr(copy, _INDEX))
+    return copy.handle if copies is None else copies.handle(getattr(copy, INDEX))
 
 
 def replica_of(handle: Any) -> int:
     """The replica whose copy of a variable a handle is; 0 for any other tensor."""
-    return getattr(handle, _INDEX, 0)
+    return getattr(handle, INDEX, 0)
 
 
 def is_one_value(values: Any) -> bool:
@@ -440,34 +469,43 @@ def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher, creator:
     for index, copy in enumerate(copies):
         if not isinstance(copy, BaseResourceVariable):
             continue
-        if watched is None or watched.first(index) == index:
-            setattr(copy._handle, _INDEX, index)
-        setattr(copy, _CORE, cores[index])
+        if watched is None or watched.keeps(index):
+            setattr(copy._handle, INDEX, index)
+        setattr(copy, CORE, cores[index])
         kind: Any = type(copy)
         if watched is not None:
-            setattr(copy, _COPIES, watched)
-            setattr(copy, _INDEX, index)
-            vars(copy).pop("_handle")
-            copy.__class__ = _guarded(kind)
+            hide_handle(copy, watched, index)
+            copy.__class__ = guarded(kind)
         else:
-            copy.__class__ = _on_core(kind)
+            copy.__class__ = on_core(kind)
     if type(variable) in TPU_VARIABLES:
-        variable.__class__ = _of_copies(type(variable))  # type: ignore[arg-type]
+        variable.__class__ = of_copies(type(variable))  # type: ignore[arg-type]
+
+
+def hide_handle(copy: Any, copies: Copies, index: int) -> None:
+    """Has whoever asks a copy for its handle ask all copies."""
+    setattr(copy, COPIES, copies)
+    setattr(copy, INDEX, index)
+    vars(copy).pop("_handle")
 
 
 def _watched(variable: Any, copies: Sequence[Any], watcher: Watcher, *, is_trusted: bool) -> Copies:
-    # TensorFlow's own key begins again where a variable is gone.
-    variable._handle_id += f"_{next(_numbers)}"
     plain = tf.executing_eagerly() and all(type(copy) is ResourceVariable for copy in copies)
     several = len({copy._handle.device for copy in copies}) < len(copies)
     # A user's creator may have given each its own value.
     equal = is_trusted or not plain or _hold_one_value(copies)
-    watched = Copies(variable._handle_id, copies, watcher, shared=plain and several and equal)
+    watched = Copies(unique_key(variable), copies, watcher, shared=plain and several and equal)
     if watched.shared:
         watcher.add(watched)
     if not equal:
         watcher.diverge({watched.key})
     return watched
+
+
+def unique_key(variable: Any) -> str:
+    """Gives a variable a key of its own: TensorFlow's begins again where one is gone."""
+    variable._handle_id += f"_{next(_numbers)}"
+    return str(variable._handle_id)
 
 
 def _hold_one_value(copies: Sequence[Any]) -> bool:
@@ -480,8 +518,8 @@ def is_tensorflows(creator: Any) -> bool:
     return getattr(creator, "__name__", "") == _LAST_CREATOR
 
 
-def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
-    """A further copy of a mirrored variable, which shares the resource of the first one beside it.
+def copy_of(first: Any, creator: Any, options: Mapping[str, Any], *, rows: bool) -> Any | None:
+    """A further copy of a variable, which shares the resource of the first one beside it.
 
     It takes a fifth of the time of one with a resource, which would go when they are merged.
 
@@ -489,6 +527,7 @@ def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
         first: The copy that was created on the same device.
         creator: What would create a copy.
         options: What it would be given.
+        rows: Whether what each replica has for itself may be a row of one resource.
 
     Returns:
         The copy, or None where it cannot share.
@@ -497,7 +536,8 @@ def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
         return None
     if not is_tensorflows(creator):
         return None  # a user's is to hear of each
-    if options.get("synchronization") not in _MIRRORED or options.get("caching_device"):
+    sharing = _MIRRORED | {tf.VariableSynchronization.ON_READ} if rows else _MIRRORED
+    if options.get("synchronization") not in sharing or options.get("caching_device"):
         return None
     name = ops.name_from_scope_name(options["name"])
     copy = object.__new__(ResourceVariable)
@@ -522,33 +562,33 @@ def copy_of(first: Any, creator: Any, options: Mapping[str, Any]) -> Any | None:
 def classes_on_cores() -> list[type]:
     """The classes of variables and copies that say which core they are on."""
     kinds = ResourceVariable, TPUUninitializedVariable
-    return [*map(_on_core, kinds), *map(_guarded, kinds), *map(_of_copies, TPU_VARIABLES)]
+    return [*map(on_core, kinds), *map(guarded, kinds), *map(of_copies, TPU_VARIABLES)]
 
 
 @functools.cache
-def _on_core(kind: Any) -> type:
+def on_core(kind: Any) -> type:
     """A class of copies that say that they are on their core, and are kept elsewhere."""
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value, core = kind._read_variable_op(self, *args, **kwargs), getattr(self, _CORE)
+        value, core = kind._read_variable_op(self, *args, **kwargs), getattr(self, CORE)
         if not tf.executing_eagerly() or value.backing_device == core:
             return value
         with tf.device(core):
             return tf.identity(value)
 
-    return _subclass(
-        kind, {"device": property(operator.attrgetter(_CORE)), "_read_variable_op": read}
+    return subclass(
+        kind, {"device": property(operator.attrgetter(CORE)), "_read_variable_op": read}
     )
 
 
 @functools.cache
-def _guarded(kind: Any) -> type:
+def guarded(kind: Any) -> type:
     """A class of copies whose handle nobody gets unseen."""
-    on_core: Any = _on_core(kind)
+    located: Any = on_core(kind)
 
     def handle(self: Any) -> Any:
-        copies: Copies = getattr(self, _COPIES)
-        return copies.reach(getattr(self, _INDEX), to_read=_reads(sys._getframe(1)))
+        copies: Copies = getattr(self, COPIES)
+        return copies.reach(getattr(self, INDEX), to_read=_reads(sys._getframe(1)))
 
     def device(self: Any) -> str:
         asking: Any = sys._getframe(1)
@@ -557,7 +597,7 @@ def _guarded(kind: Any) -> type:
         if asking.f_globals is vars(ops):
             # What is to be beside a copy, an optimizer's slot for one, goes where it is kept.
             return str(handle_of(self).device)
-        return str(getattr(self, _CORE))
+        return str(getattr(self, CORE))
 
     def container(self: Any) -> Any:
         return handle_of(self)._distributed_container
@@ -567,24 +607,24 @@ def _guarded(kind: Any) -> type:
         # Variables that a function makes when it first runs: TensorFlow gives copies one value.
         first = asking.f_code.co_name == "initialize_variables"
         if not first or asking.f_globals.get("__name__") != _FUNCTIONS:
-            return on_core.assign(self, *args, **kwargs)
+            return located.assign(self, *args, **kwargs)
         with _trusted():
-            return on_core.assign(self, *args, **kwargs)
+            return located.assign(self, *args, **kwargs)
 
     methods = {
-        **{name: _reading(getattr(on_core, name)) for name in _READS if hasattr(on_core, name)},
+        **{name: _reading(getattr(located, name)) for name in _READS if hasattr(located, name)},
         "_handle": property(handle),
         "handle": property(handle),
         "assign": assign,
         "device": property(device),
-        "graph": property(_reading(on_core.graph.fget)),
+        "graph": property(_reading(located.graph.fget)),
         "_distributed_container": property(container),
     }
-    return _subclass(on_core, methods)
+    return subclass(located, methods)
 
 
 @functools.cache
-def _of_copies(kind: Any) -> type:
+def of_copies(kind: Any) -> type:
     """A class of variables that are, outside of a replica function, where their first copy is."""
 
     def device(self: Any) -> str:
@@ -598,9 +638,7 @@ def _of_copies(kind: Any) -> type:
             return kind._update_cross_replica(self, update_fn, value, **kwargs)
         if not is_one_value(value):
             copies.watcher.diverge({copies.key})
-        # Another thread may be about to split them.
-        eager = tf.executing_eagerly()
-        with copies.watcher.lock if eager else contextlib.nullcontext(), copies.written():
+        with copies.written():
             return kind._update_cross_replica(self, update_fn, value, **kwargs)
 
     def saveables(self: Any) -> Any:
@@ -613,7 +651,7 @@ def _of_copies(kind: Any) -> type:
         "_update_cross_replica": update,
         "_gather_saveables_for_checkpoint": saveables,
     }
-    return _subclass(kind, methods)
+    return subclass(kind, methods)
 
 
 def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -634,7 +672,8 @@ def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]
     return make
 
 
-def _subclass(kind: Any, methods: Mapping[str, Any]) -> type:
+def subclass(kind: Any, methods: Mapping[str, Any]) -> type:
+    """A class of TensorFlow's with some methods replaced, and its name."""
     names = {"__doc__": kind.__doc__, "__module__": kind.__module__, **methods}
     metaclass: Callable[..., type] = type(kind)
     return metaclass(kind.__name__, (kind,), names)
@@ -658,21 +697,42 @@ def _uses_first_too(op: Any, reads: Any, writes: Any) -> bool:
     found = False
     for touched, known in ((reads, (reads, writes)), (writes, (writes,))):
         firsts = [getattr(outermost(one), _FIRST, None) for one in touched]
-        more = [op.graph.capture(first) for first in firsts if first is not None]
+        # Where the first is not used there is nothing to wait for.
+        held = _captured(op.graph).by_outermost if any(map(tf.is_tensor, firsts)) else {}
+        more = [held[id(first)] for first in firsts if id(first) in held]
         more = [one for one in more if not any(one in seen for seen in known)]
         touched.update(more)
         found |= bool(more)
     return found
 
 
+class _Captured:
+    """What a graph captures: pairs of a tensor around it and the one in it that stands for it."""
+
+    def __init__(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        self.count = len(pairs)
+        self._pairs = pairs
+        self.outer = {id(inner): outer for outer, inner in pairs}
+
+    @functools.cached_property
+    def by_outermost(self) -> Mapping[int, Any]:
+        """The tensors in the graph, by the ids of those that they stand for."""
+        return {id(outermost(outer)): inner for outer, inner in self._pairs}
+
+
+def _captured(graph: Any) -> _Captured:
+    pairs = graph.captures
+    known: _Captured | None = getattr(graph, _CAPTURED, None)
+    if known is None or known.count != len(pairs):
+        known = _Captured(pairs)
+        setattr(graph, _CAPTURED, known)
+    return known
+
+
 def outermost(tensor: Any) -> Any:
     """Return a tensor as it was before graphs captured it."""
     while isinstance(graph := getattr(tensor, "graph", None), FuncGraph):
-        known: dict[int, Any]
-        count, known = getattr(graph, _CAPTURED, (-1, {}))
-        if count != len(graph.captures):
-            known = {id(inner): outer for outer, inner in graph.captures}
-            setattr(graph, _CAPTURED, (len(known), known))
+        known = _captured(graph).outer
         if id(tensor) not in known:
             return tensor
         tensor = known[id(tensor)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -355,6 +356,26 @@ def test_an_interrupt_leaves_nothing_half_done(
     v.values[1].assign(5.0)
     for k, read in enumerate(reads):
         assert local(three, read()) == [1.0 + k, 5.0 + k, 1.0 + k]
+
+
+def test_an_interrupt_waits_until_a_function_is_replaced(
+    three: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v = make(three, 1.0)
+    read = function(lambda: three.run(lambda: v + 1.0))
+    read()
+    original = replication.renew_function
+
+    def interrupted(*args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        original(*args)
+
+    monkeypatch.setattr(replication, "renew_function", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        v.values[1].assign(5.0)
+    monkeypatch.undo()
+    v.values[1].assign(5.0)
+    assert local(three, read()) == [2.0, 6.0, 2.0]
 
 
 # Copies that are created with the resource of the first one.

@@ -8,6 +8,7 @@ the k-th tensor of a node's output, and ``^node`` a control dependency.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ class Reference:
         return int(self.suffix.rsplit(":", 1)[1])
 
 
+@functools.lru_cache(maxsize=2**14)
 def reference(text: str) -> Reference:
     """Reads ``arg`` or ``node:output:k``."""
     source, colon, rest = text.partition(":")

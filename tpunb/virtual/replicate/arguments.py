@@ -326,14 +326,15 @@ def _of_column(
 
 
 def _of_variable(variable: TracedVariable) -> tuple[Argument, Sequence[Any]]:
+    passing = Passing.MIRRORED if variable.mirrored else Passing.LOCAL
     merged = variable.merged
     if merged is not None:
         # Its copies may have been split since it was traced.
         handles, are_merged = merged.handles(), merged.are_merged
         merged.used |= are_merged
-        return Argument(Passing.MIRRORED, key=variable.key, merged=are_merged), handles
+        return Argument(passing, key=variable.key, merged=are_merged), handles
     argument = Argument(
-        Passing.MIRRORED if variable.mirrored else Passing.LOCAL,
+        passing,
         key=variable.key if variable.mirrored else "",
         home=variable.home,
         copy_type=variable.dtype,

@@ -165,7 +165,7 @@ class JoinedTensors:
         if form is Form.ROWS or (axis and len(self._sizes(source)) > 1):
             inputs = [*values, self._integers(axis)]
             return self._node("ConcatV2", name, source, inputs, N=count, Tidx=_INT32)
-        if form is Form.STACKED and self._sizes(source):
+        if form is Form.STACKED and self._statics.sizes(source):
             # Joined as rows it can be both, and is copied once.
             rows = self.taken(source, Form.ROWS)
             return self._reshaped(name, source, rows, self._whole(source, form))
@@ -199,10 +199,11 @@ class JoinedTensors:
     def _repeated(self, source: Reference, form: Form) -> str:
         """Repeats the one value of all replicas for each."""
         name = self._name(source, form)
-        inputs = [
-            self.taken(source, Form.SHARED),
-            self._integers(self._whole(source, Form.STACKED)),
-        ]
+        text = self.taken(source, Form.SHARED)
+        if self._statics.sizes(source) is None:
+            count = integer(self._replicas)
+            return self._node("Pack", name, source, [text] * self._replicas, N=count)
+        inputs = [text, self._integers(self._whole(source, Form.STACKED))]
         text = self._node("BroadcastTo", f"{name}/all", source, inputs, Tidx=_INT32)
         if form is Form.STACKED:
             return text
@@ -347,7 +348,7 @@ class Builder:
         self._one_end: dict[str, bool] = {}
         self._types = {a.name: a.type for a in function.signature.input_arg}
         # Replicas that take turns would hold what is computed once from the first to the last.
-        once = bool(analysis.plans) and len({core[0] for core in self.cores}) == 1
+        once = Role.JOINED in analysis.roles.values() and len({core[0] for core in self.cores}) == 1
         self._everywhere = set() if once else _computed_everywhere(function, analysis)
         self.processes = [process_of(core[0]) for core in cores]
         self.handles = Handles(analysis.arguments, [core[0] for core in self.cores], self.add)

@@ -134,7 +134,7 @@ class _Candidates:
                     self._outputs[source.source].add(source)
                 for name in dict.fromkeys(source.source for source in data_inputs(node)):
                     self._users[name].append(node)
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[str, Plan] = dict(analysis.plans)
         for node in reversed(analysis.order):
             plan = self._plan(node)
             if plan is not None:
@@ -252,7 +252,8 @@ class _Candidates:
 
     def joined(self, plans: Mapping[str, Plan]) -> Analysis:
         """The analysis with the plans of nodes that are joined."""
-        roles = {**self._analysis.roles, **dict.fromkeys(plans, Role.JOINED)}
+        joined = dict.fromkeys(plans.keys() - self._analysis.plans.keys(), Role.JOINED)
+        roles = {**self._analysis.roles, **joined}
         return dataclasses.replace(self._analysis, roles=roles, plans=plans)
 
     # What is worth its conversions.
@@ -260,7 +261,8 @@ class _Candidates:
     def worthwhile(self) -> dict[str, Plan]:
         """The plans without those that would convert more than they save."""
         plans = dict(self.plans)
-        order = [node for node in self._analysis.order if node.name in plans]
+        free = plans.keys() - self._analysis.plans.keys()
+        order = [node for node in self._analysis.order if node.name in free]
         while True:
             dropped = [node for node in order if node.name in plans and self._drops(node, plans)]
             if not dropped:

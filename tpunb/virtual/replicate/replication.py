@@ -22,6 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.interrupts import uninterrupted
 from tpunb._util.logs import logger, timed
 from tpunb.virtual._tensorflow import (
     FuncGraph,
@@ -162,7 +163,7 @@ def _expanded(
         split=found.split,
         places=tuple(places[output] for output in outputs),
         repeated=builder.repeated(),
-        joined=frozenset(analysis.plans),
+        joined=frozenset(analysis.plans.keys() - found.plans.keys()),
         at_once=at_once,
     )
 
@@ -297,10 +298,17 @@ class Replication:
         Raises:
             ValueError: Replicas give copies values of their own.
         """
-        if self.equal == self.variables and not self._used and self._function.unit is None:
+        # Of what replicas keep as rows it has one for all, which each of them changes.
+        one = (None,) * len(self._function.cores)
+        arguments = {
+            name: dataclasses.replace(argument, resources=one) if argument.has_rows else argument
+            for name, argument in self._arguments.items()
+        }
+        changed = arguments != self._arguments or self._function.unit is not None
+        if self.equal == self.variables and not self._used and not changed:
             return {}
         function = dataclasses.replace(self._function, unit=None)
-        made = expand(function, self._arguments, name=self._name)
+        made = expand(function, arguments, name=self._name)
         if made.diverged:
             keys = keys_of(self._arguments, made.diverged)
             names = ", ".join(sorted(key.rpartition("_")[0] for key in keys))
@@ -358,6 +366,10 @@ class Divergence:
     def add(self, copies: Copies) -> None:
         """Takes the copies of a variable for one, until they are split."""
         self._merged[copies.key] = copies
+
+    def is_called_in(self, graph: Any) -> bool:
+        """Return whether a graph calls, by itself or in it, a function that is written anew."""
+        return any(graph in one.graphs for one in list(self._replications))
 
     def write(
         self, function: ReplicaFunction, arguments: Arguments, traced: Any
@@ -465,11 +477,12 @@ def as_known(
         if argument.merged and argument.key in separate:
             resources = separate[argument.key].resources
             known[name] = dataclasses.replace(argument, resources=resources)
-        if argument.key in diverged:
+        if argument.is_mirrored and argument.key in diverged:
             known[name] = mark_diverged(known[name])
     return known
 
 
+@uninterrupted()
 def _redefine(definition: FunctionDef, graphs: Iterable[Any]) -> None:
     """Replaces a function of the runtime, and of graphs, by another one of the same signature."""
     runtime, name = context.context(), definition.signature.name

@@ -17,6 +17,7 @@ from tpunb.virtual._tensorflow import (
     TPUReplicatedVariable,
     device_util,
     func_graph_from_py_func,
+    in_save_context,
     ops,
     tpu_shard_context,
     variable_utils,
@@ -35,7 +36,7 @@ class TracedVariable:
     """A variable with a component on each replica.
 
     Attributes:
-        handles: The handle on each replica, or on each process while the copies are merged.
+        handles: The handle on each replica, or one for all of copies that share a resource.
         mirrored: Whether the components are kept in sync.
         key: What stays the same for as long as the variable lives.
         name: Its name.
@@ -139,9 +140,13 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             if copies is not None:
                 copies.watcher.diverge({copies.key})
                 copies = None
+        elif copies is not None and (copies.watcher is not self._watcher or in_save_context()):
+            # While a model is saved its first copy stands for the variable, too.
+            copies.watcher.split({copies.key})
+            copies = None
         label = str(name).partition(":")[0]
         if copies is not None and copies.shared:
-            handles = copies.handles()
+            handles = [copies.stand_in]
             variable = TracedVariable(handles, is_mirrored, handle_id, label, copies)
         else:
             variable = self._of_components(vars_, is_mirrored, handle_id, label)

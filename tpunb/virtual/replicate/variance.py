@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, op_def_registry
 from tpunb.virtual.graph.collectives import gives_one_value
 from tpunb.virtual.graph.function_def import (
+    ASSIGNMENTS,
     BRANCHES,
     COLLECTIVES,
     CONTROL_FLOW,
@@ -41,7 +42,7 @@ from tpunb.virtual.graph.function_def import (
     reference,
     writes_variables,
 )
-from tpunb.virtual.replicate.joined_forms import Form, Plan
+from tpunb.virtual.replicate.joined_forms import SHARED, STACKED, Form, Plan
 from tpunb.virtual.variable_copies import Resource
 
 
@@ -102,7 +103,7 @@ class Argument:
 
     Attributes:
         passing: How it reaches the replicas.
-        key: What identifies a mirrored variable for as long as it lives; else empty.
+        key: What identifies a variable whose copies may share a resource; else empty.
         home: The logical device that holds a variable.
         copy_type: The type of a variable's value where every logical device has a copy
             of it, as protocol buffers number it; else None. After the handles of all
@@ -110,7 +111,7 @@ class Argument:
             logical devices.
         diverged: Whether the copies of a mirrored variable may differ between replicas.
         merged: Whether its copies in one process share a resource, or did when the function
-            was traced: then there is a handle for each process.
+            was traced: then there is a handle for each process. They are equal, or rows of it.
         resources: What the copies are kept in since they were split; None for those whose
             handle is passed.
         form: Of one tensor of all replicas' values.
@@ -149,6 +150,11 @@ class Argument:
     def is_merged(self) -> bool:
         """Whether its copies in one process share a resource."""
         return self.merged and not self.resources
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it is a variable of which the replicas' own values are rows of one resource."""
+        return self.passing is Passing.LOCAL and self.is_merged
 
     @property
     def variance(self) -> Variance:
@@ -195,6 +201,7 @@ class Role(enum.Enum):
         COLLECTIVE: It is wired between the replicas.
         LIFTED: It is control flow containing collectives, and runs once for all replicas.
         JOINED: One node does it on the values of all replicas, joined in one tensor.
+        KEPT: It reads or assigns what replicas keep as rows of one resource, all at once.
     """
 
     COMPUTE = enum.auto()
@@ -202,6 +209,7 @@ class Role(enum.Enum):
     COLLECTIVE = enum.auto()
     LIFTED = enum.auto()
     JOINED = enum.auto()
+    KEPT = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,7 +224,7 @@ class Analysis:
         roles: What becomes of a node, by its name.
         arguments: The function's arguments; those whose copies a replica may set on
             its own have diverged.
-        plans: How joined nodes do it, by their names.
+        plans: How joined and kept nodes do it, by their names.
         statics: What is known of the function's tensors; their shapes if nodes are joined.
         apart: The names of merged arguments that each replica changes for itself.
     """
@@ -278,6 +286,12 @@ class Body:
     gives: Sequence[Form]
 
 
+_OF_ALL_ROWS = {
+    "ReadVariableOp": Plan([SHARED], [Form.STACKED]),
+    **dict.fromkeys(ASSIGNMENTS, Plan([SHARED, STACKED], [])),
+}
+"""How one node does for all replicas what each does with the row that it keeps."""
+
 # A constant above this many bytes is kept once rather than once per core.
 _LARGE_CONSTANT = 4096
 
@@ -311,6 +325,7 @@ class _Pass:
         self.variances: dict[str, Variance] = {}
         self.output_variances: dict[str, list[Variance]] = {}
         self.roles: dict[str, Role] = {}
+        self.plans: dict[str, Plan] = {}
         self.apart: set[str] = set()
         self.analysis = Analysis(
             order,
@@ -319,6 +334,7 @@ class _Pass:
             self.roles,
             self.arguments,
             StaticTensors(function, self.nodes, {}),
+            self.plans,
             apart=self.apart,
         )
 
@@ -330,6 +346,12 @@ class _Pass:
     def _visit(self, node: NodeDef) -> None:
         """Settles a node whose inputs are settled."""
         self.roles[node.name] = Role.COMPUTE
+        rows = [one.source for one in data_inputs(node) if self._has_rows(one)]
+        if rows and node.op in _OF_ALL_ROWS:
+            self.roles[node.name], self.plans[node.name] = Role.KEPT, _OF_ALL_ROWS[node.op]
+            self.variances[node.name] = Variance.VARYING
+            return
+        self._split(rows)
         if self._hands_on(node):
             handles = self._mirrored(node)
             self._diverge(handles)
@@ -356,6 +378,10 @@ class _Pass:
             large = node.op == "Const" and node.attr["value"].ByteSize() > _LARGE_CONSTANT
             least = Variance.INVARIANT if large else Variance.CHEAP_INVARIANT
             self.variances[node.name] = max(self._input_variance(node), least)
+
+    def _has_rows(self, source: Reference) -> bool:
+        argument = self.arguments.get(source.source)
+        return argument is not None and argument.has_rows
 
     def _hands_on(self, node: NodeDef) -> bool:
         """Return whether a node gives a handle on: what is done with it then is not seen here."""
