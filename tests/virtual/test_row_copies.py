@@ -574,6 +574,23 @@ def test_a_copy_is_split_while_a_function_runs(
     assert copies(v)[:2] == [50_001.0, 1.0]
 
 
+def test_a_function_that_splits_copies_is_traced_while_another_runs(
+    strategy: Any, endless: Any
+) -> None:
+    v = of_each(strategy, 0.0)
+    step = function(lambda: strategy.run(lambda: v.assign_add(1.0)))
+    step()
+    endless(step)
+
+    @tf.function
+    def loop() -> Any:
+        strategy.run(lambda: in_a_loop(v))
+
+    with pytest.raises(tf.errors.FailedPreconditionError, match="Use a copy before"):
+        loop()
+    assert are_rows(v)
+
+
 def test_a_function_that_began_before_the_split_is_told(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
     stepper(strategy, lambda: v.assign_add(1.0))()

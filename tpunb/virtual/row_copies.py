@@ -112,16 +112,19 @@ class RowCopies(Copies):
     def reach(self, index: int, *, to_read: bool) -> Any:
         """A copy's handle, for anybody else; `to_read` if it only tells variables apart."""
         if self.are_merged and not (to_read or self._exported):
-            if self.used:
-                self._wait_for_functions()
             self.watcher.split({self.key})
         return self._handles[index]
 
-    def _wait_for_functions(self) -> None:
+    def wait_for_functions(self) -> None:
         """Waits until nothing runs that goes on to take the copies for rows.
 
         Between two steps of another thread nothing runs either, for a moment.
+
+        Raises:
+            FailedPreconditionError: Functions run all the time, or around this code.
         """
+        if not self.used:
+            return
         if is_in_callback() and running():
             raise self._used_too_late()
         began = since = time.monotonic()

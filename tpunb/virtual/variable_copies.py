@@ -212,6 +212,9 @@ class Copies:
         """Return whether a copy keeps what is shared when they are split."""
         return self.first(index) == index
 
+    def wait_for_functions(self) -> None:
+        """Does nothing: what functions still write into the first copy, `catch_up` finds there."""
+
     def reach(self, index: int, *, to_read: bool) -> Any:
         """A copy's handle, for anybody else."""
         if not to_read:

@@ -406,6 +406,8 @@ class Divergence:
     def split(self, variables: Collection[str]) -> None:
         """Gives each copy of variables a resource of its own."""
         with self._changing():
+            for copies in filter(None, map(self._merged.get, variables)):
+                copies.wait_for_functions()
             try:
                 self._renew(variables)
             except KeyboardInterrupt:
