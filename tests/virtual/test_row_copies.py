@@ -471,9 +471,7 @@ def test_looking_leaves_rows(strategy: Any, tmp_path: Any) -> None:
     strategy.experimental_local_results(v)
     strategy.reduce("SUM", v, axis=None)
     assert are_rows(v)
-    assert [one.device[-5:] for one in v.values] == ["TPU:0", "TPU:1", "TPU:2"] or len(
-        {one.device for one in v.values}
-    ) == CORES
+    assert len({one.device for one in v.values}) == CORES
 
 
 def test_a_creator_hears_of_each_copy(strategy: Any) -> None:
@@ -483,8 +481,10 @@ def test_a_creator_hears_of_each_copy(strategy: Any) -> None:
         heard.append(options["name"])
         return create(**options)
 
-    with strategy.scope(), tf.variable_creator_scope(creator):
+    with tf.variable_creator_scope(creator), strategy.scope():
         v = tf.Variable(1.0, name="v", **SUMMED_ON_READ)
+    assert len(heard) == CORES
+    assert not are_rows(v)
     step = stepper(strategy, lambda: v.assign_add(rank()))
     assert step() == [2.0, 3.0, 4.0]
 

@@ -149,6 +149,11 @@ class ReplicateOptions:
         pairs = zip(self.cores, self.places, strict=True)
         return {core: place for pair in pairs for core, place in zip(*pair, strict=True)}
 
+    @functools.cached_property
+    def in_one_place(self) -> bool:
+        """Whether one device computes for all replicas, and holds all copies of variables."""
+        return len({place for logical in self.places for place in logical}) == 1
+
     def place_of(self, device: str) -> str:
         """Return the device that computes and keeps a core's or host's values: its process's first.
 
@@ -324,8 +329,7 @@ def _batches(
 ) -> dict[int, BatchParts]:
     """The arguments that are parts of batches of unknown size, where they could be joined."""
     building = ops.get_default_graph().building_function
-    places = {place for logical in options.places for place in logical}
-    if function.shapes is None or not options.joined or not building or len(places) > 1:
+    if function.shapes is None or not options.joined or not building or not options.in_one_place:
         return {}
     return cut_batches(columns) if len(options.cores) > 1 else {}
 

@@ -47,6 +47,7 @@ from tpunb.virtual.variable_copies import (
     guarded,
     hide_handle,
     is_in_callback,
+    module_of,
     of_copies,
     running,
     subclass,
@@ -224,12 +225,14 @@ class RowCopies(Copies):
 
 
 def can_be_rows(variable: Any, replicas: int) -> bool:
-    """Return whether the copies of a variable may be rows.
+    """Return whether a variable is each replica's own, and its copies may be rows.
 
     Args:
         variable: The first replica's copy.
         replicas: How many there are to be.
     """
+    if variable.synchronization is not tf.VariableSynchronization.ON_READ:
+        return False
     kind, shape = variable.dtype, variable.shape
     if kind not in TYPES or not shape.is_fully_defined():
         return False
@@ -269,11 +272,8 @@ def _row(kind: Any) -> type:
 
     def handle(self: Any) -> Any:
         copies: RowCopies = getattr(self, COPIES)
-        asking = sys._getframe(1)
-        while asking.f_code.co_name == "handle" and asking.f_back is not None:
-            asking = asking.f_back  # a property of what holds the variable, which hands it on
-        named = str(asking.f_globals.get("__name__")) in GRAPHS
-        return copies.reach(getattr(self, INDEX), to_read=named)
+        to_read = module_of(sys._getframe(1)) in GRAPHS
+        return copies.reach(getattr(self, INDEX), to_read=to_read)
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         copies: RowCopies = getattr(self, COPIES)

@@ -351,14 +351,13 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         places, cores = self._options.places_of_cores, []
         firsts: dict[str, Any] = {}
-        one_place = len({*places.values()}) == 1
 
         def create(**kwargs: Any) -> Any:
             cores.append(device_util.current())
             place = places.get(cores[-1], cores[-1])
             copy, first = None, firsts.get(place)
             if first is not None:
-                rows = one_place and can_be_rows(first, len(self._options.cores))
+                rows = self._options.in_one_place and can_be_rows(first, len(self._options.cores))
                 copy = copy_of(first, next_creator, kwargs, rows=rows)
             if copy is None:
                 with tf.device(place):

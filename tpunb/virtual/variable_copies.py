@@ -388,11 +388,16 @@ def _is_kept() -> bool:
     return not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
 
 
-def _reads(frame: Any) -> bool:
-    """Return whether code that takes a handle only reads."""
+def module_of(frame: Any) -> str:
+    """Return the module of code that takes a handle."""
     while frame.f_code.co_name == "handle":
         frame = frame.f_back  # a property of what holds the variable, which hands it on
-    module = str(frame.f_globals.get("__name__"))
+    return str(frame.f_globals.get("__name__"))
+
+
+def _reads(frame: Any) -> bool:
+    """Return whether code that takes a handle only reads."""
+    module = module_of(frame)
     return _now.reads > 0 or module in _READERS or module.startswith(_GENERATED)
 
 
@@ -530,7 +535,7 @@ def copy_of(first: Any, creator: Any, options: Mapping[str, Any], *, rows: bool)
         first: The copy that was created on the same device.
         creator: What would create a copy.
         options: What it would be given.
-        rows: Whether what each replica has for itself may be a row of one resource.
+        rows: Whether each replica has its own value, and they may be rows of one resource.
 
     Returns:
         The copy, or None where it cannot share.
@@ -539,8 +544,8 @@ def copy_of(first: Any, creator: Any, options: Mapping[str, Any], *, rows: bool)
         return None
     if not is_tensorflows(creator):
         return None  # a user's is to hear of each
-    sharing = _MIRRORED | {tf.VariableSynchronization.ON_READ} if rows else _MIRRORED
-    if options.get("synchronization") not in sharing or options.get("caching_device"):
+    mirrored = options.get("synchronization") in _MIRRORED
+    if not (rows or mirrored) or options.get("caching_device"):
         return None
     name = ops.name_from_scope_name(options["name"])
     copy = object.__new__(ResourceVariable)
