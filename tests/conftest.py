@@ -16,6 +16,8 @@ from hypothesis import settings
 
 # Before anything imports TensorFlow, here and in the processes that tests start.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+# An error that a slower way makes good would never be noticed.
+os.environ["TPUNB_RAISE_INTERNAL_ERRORS"] = "1"
 # Off, numbers can be compared to the last digit; `TF_ENABLE_ONEDNN_OPTS=1` runs all with it on.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 

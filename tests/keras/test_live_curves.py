@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from support.strategies import strategy_of
 from support.tiers import THOROUGH, thorough
 
 from tpunb.display.widgets import frontend
-from tpunb.keras import LiveCurves
+from tpunb.keras import LiveCurves, log_recorder
 from tpunb.training import history as histories
 from tpunb.training.history import History
 from tpunb.training.stop_button import Stopped
@@ -197,9 +198,31 @@ def test_the_loss_of_each_batch(keras: Any, batch: int, size: int) -> None:
     assert best == values.min()
 
 
-def test_batches_of_any_size_and_weight(keras: Any) -> None:
-    """Batches may share a point; the points have the mean that Keras has."""
-    cuts = [0, 3, 9, 10, 30, 37, 39, 69]
+@pytest.mark.parametrize(
+    ("cuts", "looks"),
+    [
+        # The second and the third batch weigh as much as twice the first: 3 + 3 = 6 + 0.
+        ([0, 3, 9, 10, 30, 37, 39, 69], {3, 4, 5, 6}),
+        ([0, 3, 9, 10, 30, 37, 39, 69], set()),
+        # The weights vary late.
+        ([*range(0, 44, 4), 50, 53, 62, 63, 70], {12}),
+    ],
+    ids=["often", "once", "late"],
+)
+def test_batches_of_any_size_and_weight(
+    keras: Any, monkeypatch: pytest.MonkeyPatch, cuts: list[int], looks: set[int]
+) -> None:
+    """The points have Keras's mean, whenever the weights are looked at."""
+    now = itertools.count(0, 10).__next__  # each look comes later than the one before
+    clock = SimpleNamespace(monotonic=lambda: at, sleep=time.sleep)
+    monkeypatch.setattr(log_recorder, "time", clock)
+    at = now()
+
+    def begin(batch: int, logs: Any) -> None:
+        nonlocal at
+        if batch in looks:
+            at = now()
+
     pairs = list(itertools.pairwise(cuts))
     importances = [np.linspace(0, 2, stop - start) for start, stop in pairs]
 
@@ -212,7 +235,8 @@ def test_batches_of_any_size_and_weight(keras: Any) -> None:
     data = data.apply(tf.data.experimental.assert_cardinality(len(pairs)))
     live = LiveCurves()
     model = compiled_anew(keras, weighted_metrics=["mae"])
-    found = model.fit(data, epochs=1, verbose=0, callbacks=[live]).history
+    ticking = keras.callbacks.LambdaCallback(on_train_batch_begin=begin)
+    found = model.fit(data, epochs=1, verbose=0, callbacks=[ticking, live]).history
     for name, weights in (("loss", np.diff(cuts)), ("mae", [each.sum() for each in importances])):
         steps, values = live.history.columns(name)[1:3]
         assert steps[-1] == len(pairs)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import logging
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tpunb._util.internal_errors import report_internal_error
+from tpunb._util.logs import logger
 from tpunb._util.units import byte_count, grouped
 from tpunb.compiler import jax_functions
 from tpunb.compiler.batches import AnyBatch
@@ -58,8 +59,8 @@ def with_what_fits(
         try:
             for sentence in way:
                 fixes.append(sentence)
-        except Exception:  # of the function in another form: its own verdict stands
-            logging.getLogger("tpunb.compiler").debug("no other form", exc_info=True)
+        except Exception as failure:  # The verdict on the function itself stands.
+            report_internal_error(failure, logger("compiler"), "An alternative is left out.")
     (error,) = program.errors
     error = dataclasses.replace(error, fix=" ".join([*fixes, error.fix]))
     return dataclasses.replace(program, errors=(error,))

@@ -19,6 +19,8 @@ _SAME = 1e-3  # of numbers that Keras sums up in 32 bits
 # A mean is exact to 2**-24 of itself: late in a long epoch the share of one batch drowns in
 # that, and several batches make a point.
 _BLUR = 2.0**-24 / 0.002
+# So many executions are marked one by one before their weights count as even.
+_PROOF = 8
 
 
 class _Mark(NamedTuple):
@@ -41,9 +43,10 @@ class BatchValues:
 
     Keras logs the mean since the epoch's start, which begins anew with each epoch: such
     numbers cannot be compared. A mean and the weight behind it give what the last batch
-    has added. The weights are the metrics' own counts, looked at now and then: batches
-    between two looks that share their weight evenly are points of their own, others are
-    one point together.
+    has added. The weights are the metrics' own counts. Reading them takes a tenth of a
+    millisecond, so that they are read after each of the first executions, and then ten
+    times a second as long as all batches have the same weight. Once two weights differ,
+    they are read after each execution: a total does not tell how batches share it.
 
     A metric that is no mean, such as an AUC, has no value for a batch, and is left to the
     epoch's end. What a model's own `train_step` logs beside its metrics stays as it is.
@@ -55,7 +58,7 @@ class BatchValues:
         logged: The metrics that are logged within an epoch.
         drawn: Those of them that have values for batches.
         of_one_replica: Whether the logs are those of the first replica. Then they only say
-            that there is something, and each execution has to be marked.
+            that there is something.
     """
 
     def __init__(self, model: Any) -> None:
@@ -71,6 +74,8 @@ class BatchValues:
         self._named: dict[str, Any] = {}
         self._as_logged: set[str] = set()
         self._per_step: dict[str, float] = {}
+        self._varies = False
+        self._marked = 0
         self.drawn: set[str] = set()
         self.logged: set[str] = set()
         self.begin_epoch(0)
@@ -87,9 +92,11 @@ class BatchValues:
         self._reached: dict[str, tuple[float, float]] = {}  # the weight and the mean so far
 
     @property
-    def marked(self) -> bool:
-        """True if the weights have been looked at in this epoch."""
-        return self._step > self._first or bool(self._marks)
+    def needs_mark(self) -> bool:
+        """True if the last execution has to be marked, however short it was."""
+        if self.of_one_replica or self._varies or self._marked < _PROOF:
+            return True
+        return self._step == self._first and not self._marks
 
     def mark(self, step: int | None, *, ends: bool = False) -> None:
         """Looks at the metrics; what they hold is fetched later.
@@ -105,6 +112,7 @@ class BatchValues:
             means = [metric for metric in self._metrics if _is_mean(metric)]
             self._places = {id(metric): place for place, metric in enumerate(means)}
             self._read = _reader(self._model, means)
+        self._marked += 1
         self._marks.append(_Mark(step, self._read(), ends or step is None))
 
     def add(self, rows: Sequence[Row]) -> None:
@@ -201,19 +209,20 @@ class BatchValues:
     def _weights(self, name: str, steps: list[int], gained: float, *, ends: bool) -> list[float]:
         """The weight of each of several rows; zero for those that the last one stands for."""
         spans = [step - last for last, step in zip([self._step, *steps], steps, strict=False)]
+        nothing = [0.0] * len(steps)
+        together = [*nothing[1:], max(gained, 0.0)]
+        if self._varies:
+            return nothing if math.isnan(gained) else together
         if math.isnan(gained):
             return [span * self._per_step.get(name, 1.0) for span in spans]
-        nothing = [0.0] * (len(steps) - 1)
-        if gained <= 0:
-            return [*nothing, 0.0]
         each = self._per_step.setdefault(name, gained / sum(spans))
         weights = [span * each for span in spans]
         rest = gained - sum(weights[:-1])
         least = 0.0 if ends else weights[-1] * (1 - _SAME)
         if least < rest <= weights[-1] * (1 + _SAME):
             return [*weights[:-1], rest]
-        self._per_step[name] = gained / sum(spans)
-        return [*nothing, gained]
+        self._varies = True
+        return together
 
     def _metric_of(self, name: str) -> Any:
         """The metric that is logged under a name; None where none is known."""

@@ -99,7 +99,7 @@ class LogRecorder:
         if due:
             self._due = now + _INTERVAL
             self.collect()
-        if due or self._values.of_one_replica or not self._values.marked:
+        if due or self._values.needs_mark:
             self._look(self._base + batch)
         step = self._base + batch + 1
         if step >= self._rates.next_step:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from tpunb._util.internal_errors import report_internal_error
+from tpunb._util.logs import logger
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError, nearest
 from tpunb.errors.code_problems import known_error, refusal_in_short
@@ -81,12 +83,13 @@ class Explaining:
             # What the user has asked for is no error; it ends "run all" all the same.
             sys.stdout.write(f"Stopped: {error}\n")
             return
+        addition = internal_error = None
         try:
             if self._active:
                 shorten(error, shell)
             addition = self._addition(error)
-        except Exception:  # whatever fails in here, the user's own error is shown
-            addition = None
+        except Exception as failure:  # The user's own error is shown all the same.
+            internal_error = failure
         theirs, handler = self._theirs
         if isinstance(error, theirs):
             handler(kind, error, trace, tb_offset)
@@ -94,6 +97,9 @@ class Explaining:
             _show(shell, kind, error, trace)
         if addition is not None and not addition.shown:
             sys.stderr.write(f"{addition.text}\n")
+        if internal_error is not None:
+            log = logger("notebook")
+            report_internal_error(internal_error, log, "An error is shown without its explanation.")
 
     def _addition(self, error: BaseException) -> _Addition | None:
         """The addition to an error, prepared to be shown with it."""

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tpunb._util.freed_memory import uncollected
 from tpunb._util.integers import is_whole
+from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
 from tpunb.errors import TpunbError
 from tpunb.machine.resources import measure, processors
@@ -272,6 +273,7 @@ def _call(
         spare_the_machine(traced, len(options.cores), written.expansion.repeated)
     batches = _batches(function, columns, options)
     replicas = len(options.cores)
+    failure = None
     try:
         usual = _of_usual_size(function, traced, columns, batches, options)
         if usual is not None and usual.expansion.joined:
@@ -280,10 +282,13 @@ def _call(
         if usual is not None and usual.expansion.at_once != function.at_once:
             fewer = dataclasses.replace(function, at_once=usual.expansion.at_once)
             written = _written(fewer, traced, columns, options)
-    except Exception:
-        # Whatever goes wrong with what is joined goes well with what is not, or fails there too.
-        logger("replicate").debug("Batches of the usual size are not joined.", exc_info=True)
+    except Exception as error:
+        failure = error
     outputs = _emit(graph, written, replicas)
+    if failure is not None:
+        report_internal_error(
+            failure, logger("replicate"), "Batches of the usual size are not joined."
+        )
     return _packed(graph, outputs, written.expansion.places, options.cores)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.interrupts import uninterrupted
 from tpunb._util.logs import logger, timed
 from tpunb.virtual._tensorflow import (
@@ -118,13 +119,16 @@ def expand(
     """
     try:
         return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
-    except Exception:
+    except Exception as error:
         if function.body_sizes is None:
             raise
-        # Whatever goes wrong with joined loops goes well with those of each replica, or fails too.
-        logger("replicate").debug("Loops and branches are not joined.", exc_info=True)
-    function = dataclasses.replace(function, body_sizes=None)
-    return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
+        failure = error
+    # If joined loops cannot be written, each replica gets its own. That raises, too, if the
+    # program is wrong.
+    apart = dataclasses.replace(function, body_sizes=None)
+    expansion = _expanded(apart, arguments, name, prefix, assume_equal=assume_equal)
+    report_internal_error(failure, logger("replicate"), "Loops and branches are not joined.")
+    return expansion
 
 
 def _expanded(

@@ -459,7 +459,7 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
                 input_shapes=[None if shape is None else tf.TensorShape(shape) for shape in shapes],
             )
             tf.graph_util.import_graph_def(graph_def, name="")
-        except Exception:  # as where these sizes do not go together: the compiler is asked
+        except ValueError:  # These sizes do not go together: the compiler is asked.
             return known
         for operation in graph.get_operations():
             for index, tensor in enumerate(operation.outputs):
