@@ -15,6 +15,7 @@ from support.joined import both_ways
 from support.keras_models import assert_trained_alike, case, keras, sequential
 from support.strategies import all_reduce, gradient_of, local, strategy_of
 
+from tpunb._util import internal_errors
 from tpunb.virtual import replica_call
 from tpunb.virtual.replica_call import Written
 from tpunb.virtual.replicate import joining
@@ -151,12 +152,21 @@ def test_nothing_is_joined_where_nothing_tells_the_size(joined: list[Written | N
     assert joined == [None]
 
 
-def test_what_cannot_be_called_joined_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_costs_only_time_and_fails_under_tests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(*_: Any) -> None:
-        raise ValueError("No such shape.")
+        raise AssertionError("A rule is broken.")
 
     monkeypatch.setattr("tpunb.virtual.replica_call._call_either", fails)
-    call = caller(strategy_of(REPLICAS), lambda x: tf.nn.relu(x @ WEIGHTS) @ WEIGHTS.T)
+
+    def function(x: Any) -> Any:
+        return tf.nn.relu(x @ WEIGHTS) @ WEIGHTS.T
+
+    with pytest.raises(AssertionError, match="A rule is broken"):
+        caller(strategy_of(REPLICAS), function)([3] * REPLICAS)
+    monkeypatch.delenv(internal_errors.VARIABLE)
+    call = caller(strategy_of(REPLICAS), function)
     expected = np.maximum(rows(12) @ WEIGHTS, 0.0) @ WEIGHTS.T
     np.testing.assert_allclose(np.concatenate(call([3] * REPLICAS)), expected, rtol=1e-4)
 
