@@ -147,9 +147,11 @@ def mapped(i):
     big = tf.random.stateless_uniform([400, 400], [i, 1])
     return tf.linalg.svd(big, compute_uv=False)[:4, None] * tf.ones([1, 4])
 
-# No more than are taken: what is made ahead when a profile ends is recorded without its cause.
-batches_of_svd = tf.data.Dataset.range(5, output_type=tf.int32).map(mapped)
+# It computes ahead: before the profile begins, and after it ends.
+batches_of_svd = tf.data.Dataset.range(100, output_type=tf.int32).map(mapped).prefetch(4)
 step(next(iter(batches_of_svd)))
+ahead = iter(batches_of_svd)
+next(ahead)
 """)
     profile = profiled(
         fitted,

@@ -67,7 +67,15 @@ def test_a_tpu_computes_while_the_host_waits(space: Any) -> None:
     assert sum(one.share for one in profile.operations) == pytest.approx(1)
 
 
+def run_function(space: Any, *parts: tuple[str, float, float]) -> None:
+    """Add a thread with operations of a function that begins at 0 ms and runs for 100 ms."""
+    run = {"id": 1, "_p": 2}
+    add(space, "/host:CPU", "python", ("FunctionRun", 0, 100, run))
+    add(space, "/host:CPU", "step", ("ExecutorState::Process", 0, 100, {"_c": 2}), *parts)
+
+
 def test_functions_of_a_pipeline_on_any_thread(space: Any) -> None:
+    run_function(space)
     add(
         space, "/host:CPU", "tf_data", ("InstantiatedCapturedFunction::Run", 0, 1, {"id": 7}),
     )  # fmt: skip
@@ -87,6 +95,7 @@ def test_functions_of_a_pipeline_on_any_thread(space: Any) -> None:
         ("ExecutorState::Process", 5, 3, {"id": 8, "_c": 9}),
         ("decode:DecodeJpeg", 6, 1),
         ("IteratorGetNextOp::DoCompute", 6, 2),
+        ("ExecutorState::Process", 10, 4, {"id": 1}),
         ("StatefulPartitionedCall/dense/MatMul/replica_1:MatMul", 11, 1),
         ("x/_3:_Send", 13, 9),
     )
@@ -96,10 +105,18 @@ def test_functions_of_a_pipeline_on_any_thread(space: Any) -> None:
     assert profile.input_wait == 0, "an iterator within a pipeline"
 
 
+def test_functions_that_run_when_a_recording_begins_or_ends(space: Any) -> None:
+    """The profiler has no start of the first, and only parts of the second."""
+    run_function(space, ("relu:Relu", 3, 1))
+    add(space, "/host:CPU", "ahead", ("svd:Svd", 0, 1), ("mul:Mul", 1, 1))
+    add(space, "/host:CPU", "late", ("ExecutorState::Process", 90, 4, {"id": 5}), ("b:Svd", 91, 1))
+    assert [operation.kind for operation in read_profile(space, 0.1).operations] == ["Relu"]
+
+
 def test_nothing_and_too_much(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_profile(space, 1.0).steps == ()
-    add(space, "/host:CPU", "python", *[("a:MatMul", place, 1) for place in range(10)])
-    monkeypatch.setattr(profile_reader, "MOST_EVENTS", 4)
+    run_function(space, *[("a:MatMul", place, 1) for place in range(10)])
+    monkeypatch.setattr(profile_reader, "MOST_EVENTS", 6)
     profile = read_profile(space, 1.0)
-    assert profile.operations[0].calls == 4
+    assert profile.operations[0].calls == 4, "two are the start of the function and its part"
     assert any("Only the first" in note for note in profile.notes)

@@ -157,7 +157,7 @@ def read_profile(space: Any, seconds: float) -> Profile:
             cores += _device_events(plane, origin, "XLA Ops")
             lines = _device_events(plane, origin, "Steps")
             device_steps = device_steps or [step for line in lines for step in line]
-    host.find_input_pipelines()
+    host.find_runs()
     device = _device_times(cores, host)
     # The host only sends steps to a TPU: the TPU knows how long they take.
     steps, kind = (_in_sequence(device_steps), "step") if device_steps else host.steps()
@@ -197,6 +197,7 @@ class _Host:
     def __init__(self) -> None:
         self._threads: list[list[Event]] = []
         self._pipeline_runs: set[int] = set()
+        self._started_runs: set[int] = set()
 
     def read(self, plane: Any, origin: int, most: int) -> None:
         """Reads at most so many events of a plane; times count from the origin's nanosecond."""
@@ -217,8 +218,12 @@ class _Host:
             most -= len(line.events)
             self._threads.append(_by_start(events))
 
-    def find_input_pipelines(self) -> None:
-        """Finds the runs of functions that input pipelines call, and what these call."""
+    def find_runs(self) -> None:
+        """Find the runs of functions whose start is recorded, and those of input pipelines."""
+        for thread in self._threads:
+            for event in thread:
+                if event.kind in (Kind.CAPTURED, Kind.PRODUCER):
+                    self._started_runs |= event.runs
         count = -1
         while count < len(self._pipeline_runs):
             count = len(self._pipeline_runs)
@@ -245,10 +250,21 @@ class _Host:
         return Spans((e.start, e.end) for e, within in marked if e.kind is Kind.WAIT and not within)
 
     def operations(self) -> Iterator[list[Event]]:
-        """Each thread's operations, without those of input pipelines."""
+        """Yield each thread's operations, without those of input pipelines.
+
+        A pipeline computes ahead: it runs when a recording begins, and goes on when it ends.
+        The profiler keeps only events that begin and end in between. An operation of a function
+        whose start is missing is therefore left out. Steps begin and end in the recording.
+        """
         for thread in self._threads:
-            marked = self._marked_thread(thread)
-            yield [e for e, within in marked if e.kind is Kind.OPERATION and not within]
+            until = -1
+            operations = []
+            for event, within in self._marked_thread(thread):
+                if event.kind is Kind.CONSUMER and event.runs & self._started_runs:
+                    until = max(until, event.end)
+                if event.kind is Kind.OPERATION and not within and event.start < until:
+                    operations.append(event)
+            yield operations
 
     def tracing(self) -> int:
         """The time of tracing functions, in picoseconds."""
