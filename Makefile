@@ -25,11 +25,9 @@ WORKERS ?= 4
 QUICK := $(if $(THOROUGH),, and not thorough)
 # Whole files to each, slow ones first, as tests/conftest.py orders them.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# On CI's machines, which do other things too, a test that fails is run once more, and listed.
-RETRIED := $(if $(CI),--reruns 1 -raR)
 # What architecture, notebooks, wheel and site are held to; no other target repeats it.
 CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py tests/test_site.py
-UNIT_TESTS := $(PYTEST) $(RETRIED) $(CHECKS:%=--ignore=%)
+UNIT_TESTS := $(PYTEST) $(CHECKS:%=--ignore=%)
 # What an older TensorFlow, or an older release of what tests/oldest.txt pins, may change.
 # Browsers see neither; magics call what the tests of other rooms call, and the notebooks run them;
 # the TPU's compiler is not there; and the limits of displays, our own calls in large cells and

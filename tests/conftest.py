@@ -107,7 +107,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.suffix == NOTEBOOK:
             item.add_marker("tensorflow")
             item.add_marker("slow")
-            item.add_marker(pytest.mark.flaky(reruns=0))  # its kernel has run the cells before
         elif imports_tensorflow(item.path) or "tf" in getattr(item, "fixturenames", ()):
             item.add_marker("tensorflow")
         elif item.path.parent.name == BROWSER:
