@@ -88,9 +88,10 @@ def test_a_fit_that_waits_for_its_data(fitted: Notebook, folders: Path) -> None:
     # A batch waits for its data, which the host's sleep prepares in part, and computes.
     least = names["STEPS"] * (names["data_sleeps"] - names["host_sleeps"]) / in_steps
     share = profile.all_steps.input_wait_share
-    assert least - 0.1 <= share <= in_batches / in_steps + 0.1, profile
-    assert profile.all_steps.seconds == pytest.approx(in_steps, rel=0.1)
-    assert profile.whole.seconds == pytest.approx(took, rel=0.1)
+    assert least - 0.2 <= share <= in_batches / in_steps + 0.2, profile
+    # The clocks are read at different places: on a busy machine, time passes in between.
+    assert profile.all_steps.seconds == pytest.approx(in_steps, rel=0.3)
+    assert profile.whole.seconds == pytest.approx(took, rel=0.3)
     assert profile.all_steps.input_wait <= profile.whole.input_wait <= took - in_steps + in_batches
     assert profile.headline.startswith("It waits for its data")
     assert len(profile.steps) == names["STEPS"]
@@ -133,7 +134,7 @@ def test_a_loop_of_ones_own(fitted: Notebook) -> None:
         "took = time.perf_counter() - began",
     )
     names = fitted.names
-    assert profile.input_wait == pytest.approx(names["waited"] / names["took"], abs=0.1)
+    assert profile.input_wait == pytest.approx(names["waited"] / names["took"], abs=0.2)
     assert profile.steps == ()
 
 
