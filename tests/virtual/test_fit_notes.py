@@ -43,10 +43,21 @@ def model_of(library: Any) -> Any:
     return model
 
 
-@pytest.fixture(params=[keras, tf_keras], ids=["keras", "tf_keras"])
-def model(request: pytest.FixtureRequest, connection: Any) -> Any:
+@pytest.fixture(scope="module", params=[keras, tf_keras], ids=["keras", "tf_keras"])
+def traced_model(request: pytest.FixtureRequest, connection: Any) -> tuple[Any, list[Any]]:
+    """A model of the scope, with its first weights: tracing it is what takes long."""
     with connection.strategy.scope():
-        return model_of(request.param)
+        model = model_of(request.param)
+    return model, model.get_weights()
+
+
+@pytest.fixture
+def model(traced_model: tuple[Any, list[Any]]) -> Any:
+    """The same model for all tests, with its first weights and without notes."""
+    model, weights = traced_model
+    model.set_weights(weights)
+    fit_notes.notes_of(model).clear()
+    return model
 
 
 def told(call: Callable[[], Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,11 @@ def losses(model: Any) -> Any:
     return history, model.evaluate(X, Y, batch_size=16, verbose=0)
 
 
+@functools.cache
+def losses_without_a_check(library: Any, strategy: Any, *, built: bool) -> Any:
+    return losses(model_of(library, strategy, built=built))
+
+
 def state(model: Any) -> Any:
     known = (model.built, model.train_function, model.test_function, len(vars(model)))
     optimizer = getattr(model.optimizer, "variables", ())
@@ -89,7 +95,7 @@ QUICK = ("fit", "a step of one's own")
 def test_models_train_as_without_the_check(
     strategy: Any, library: Any, what: str, built: bool
 ) -> None:
-    expected = losses(model_of(library, strategy, built=built))
+    expected = losses_without_a_check(library, strategy, built=built)
     model = model_of(library, strategy, built=built)
     before, given = state(model), CHECKED[what](model)
     if what == "what calls fit":
