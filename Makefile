@@ -54,9 +54,9 @@ unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL:
 
 help:
-	echo "make setup   the virtual environment .venv with everything (others do it when needed)"
 	echo "make demo    execute the quickstart notebook on a virtual TPU"
 	echo "make lab     open the notebooks in JupyterLab, on this machine only"
+	echo "make setup   the virtual environment .venv with everything; the others add what they need"
 	echo "make test    unit tests and notebooks, on the newest TensorFlow"
 	echo "make test-thorough test-oldest test-tpu-wheel"
 	echo "             what takes longer, the oldest TensorFlow and that for TPUs: CI runs them too,"
@@ -66,7 +66,10 @@ help:
 	echo "make bench   the benchmarks, in a quarter of an hour (ARGS=--write puts them into docs/benchmarks.md)"
 	echo "make clean   remove environments, builds and caches"
 
-EVERYTHING := .[cpu,lab,test,browser,docs,dev]
+# What .venv has, in three steps: of each the next has all.
+DEMO := cpu,demo
+LAB := cpu,lab
+EVERYTHING := cpu,lab,test,browser,docs,dev
 
 # Runs a command that says nothing for minutes, with a line every ten seconds.
 define patiently
@@ -87,12 +90,26 @@ $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(
 	$(PYTHON) -m pip --python $(1)/bin/python install -qq pip; }
 endef
 
+define install_extras
+$(call make_environment,.venv)
+$(call patiently,$(BIN)/python $(PIP_INSTALL) -c tests/newest.txt -e ".[$(1)]")
+endef
+
+.venv/.demo: pyproject.toml Makefile tests/newest.txt
+	$(STAGE) ".venv: TensorFlow and what the quickstart needs, 2 GB; a minute or two, once"
+	$(call install_extras,$(DEMO))
+	touch $@
+
+.venv/.lab: pyproject.toml Makefile tests/newest.txt
+	$(STAGE) ".venv: TensorFlow and JupyterLab, 2.2 GB; a minute or two, once"
+	$(call install_extras,$(LAB))
+	touch $@ .venv/.demo
+
 .venv/.done: pyproject.toml Makefile tests/newest.txt
 	$(STAGE) ".venv: TensorFlow, JupyterLab and tools, 2.7 GB; some minutes, once"
-	$(call make_environment,.venv)
-	$(call patiently,$(BIN)/python $(PIP_INSTALL) -c tests/newest.txt -e "$(EVERYTHING)")
+	$(call install_extras,$(EVERYTHING))
 	$(BIN)/python $(TF_KERAS)
-	touch $@
+	touch $@ .venv/.lab .venv/.demo
 
 .venv-oldest/.done: pyproject.toml Makefile tests/oldest.txt
 	$(STAGE) ".venv-oldest: the oldest TensorFlow that is supported; some minutes, once"
@@ -124,14 +141,14 @@ endef
 	touch $@
 
 demo: export TF_ENABLE_ONEDNN_OPTS := 0
-demo: setup
+demo: .venv/.demo
 	$(STAGE) "executing $(QUICKSTART) on a virtual TPU"
 	$(BIN)/tpunb run $(QUICKSTART) -o $(EXECUTED)
 	echo
 	echo "The executed notebook is $(CURDIR)/$(EXECUTED)"
-	echo "Open it with: make lab"
+	echo "JupyterLab, with all notebooks: make lab"
 
-lab: setup
+lab: .venv/.lab
 	$(STAGE) "JupyterLab on 127.0.0.1; stop it with Ctrl-C"
 	$(BIN)/jupyter lab --ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/$(QUICKSTART) \

@@ -1,4 +1,7 @@
-"""README.md as PyPI shows it: PyPI has no files beside it, so relative links become absolute."""
+"""What the wheel has besides the package: README.md as PyPI shows it, and the quickstart notebook.
+
+PyPI has no files beside README.md, so relative links become absolute.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 PAGES = "https://github.com/tpunb/tpunb/blob/main/"
@@ -21,6 +25,16 @@ class LongDescription(MetadataHookInterface):
         """Sets the field `readme`."""
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": absolute(text)}
+
+
+class Quickstart(BuildHookInterface[Any]):
+    """Puts the quickstart notebook into the wheel, where `tpunb demo` finds it."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Adds the file, but not to an editable install, which has the checkout's."""
+        if version == "standard":
+            source = Path(self.root, "notebooks", "00_quickstart.ipynb")
+            build_data["force_include"][str(source)] = "tpunb/cli/quickstart.ipynb"
 
 
 def absolute(text: str) -> str:

@@ -1,7 +1,8 @@
-"""The wheel that is built here holds the package, all of it and nothing else."""
+"""The wheel that is built here has the package and the quickstart notebook, and nothing else."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -11,15 +12,21 @@ import pytest
 from support.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
+QUICKSTART = "tpunb/cli/quickstart.ipynb"
 
 
 @pytest.fixture(scope="module")
-def contents(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
     (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture
+def contents(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
@@ -36,7 +43,20 @@ def source_files() -> set[str]:
 
 def test_the_package_is_complete(contents: set[str]) -> None:
     packaged = {name for name in contents if ".dist-info/" not in name}
-    assert packaged == source_files()
+    assert packaged == source_files() | {QUICKSTART}
+
+
+def test_the_quickstart_is_where_the_demo_looks(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = "from tpunb.cli.demo import _quickstart as path; print(path().read_bytes().hex())"
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    shown = subprocess.run(
+        command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=PATIENCE
+    )
+    source = ROOT / "notebooks" / "00_quickstart.ipynb"
+    assert bytes.fromhex(shown.stdout.decode()) == source.read_bytes()
 
 
 def test_the_licence_is_there(contents: set[str]) -> None:

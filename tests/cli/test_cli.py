@@ -18,7 +18,7 @@ from support.patience import PATIENCE, wait_until
 
 import tpunb
 from tpunb import cli
-from tpunb.cli.run import Progress
+from tpunb.cli.progress import Progress
 
 pytestmark = pytest.mark.oldest
 
@@ -297,6 +297,7 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
     "command",
     [
         [],
+        ["demo"],
         ["run"],
         ["doctor"],
         ["topology"],

@@ -7,15 +7,16 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from tpunb.cli import compiler, doctor, explain, kernel, run, topology, verify, worker
+from tpunb.cli import compiler, demo, doctor, explain, kernel, run, topology, verify, worker
 from tpunb.cli.command import Failed, Interrupted, OutputError, ReaderGone, safe_streams
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
 _READER_GONE = 141  # 128 + SIGPIPE, as shells have it
-_COMMANDS = (run, kernel, topology, worker, compiler, doctor, verify, explain)
+_COMMANDS = (demo, run, kernel, topology, worker, compiler, doctor, verify, explain)
 _EPILOG = """\
 examples:
+  tpunb demo                             execute the quickstart notebook on a virtual TPU
   tpunb run notebook.ipynb --tpu v3-8    execute a notebook on a virtual TPU
   tpunb kernel install v5e-8             a virtual TPU in Jupyter's kernel picker
   tpunb topology v4-32                   what a TPU type looks like

@@ -158,15 +158,40 @@ def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[st
     if keras is not None:
         require_keras_2()
     name = _default_name(found, keras)
-    # What it runs is nobody's history.
-    spec = _spec(found, keras, ["--HistoryManager.hist_file=:memory:"])
+    spec = _spec(found, keras, [_WITHOUT_HISTORY])
     spec["env"]["TPUNB_TPU"] = _argument(found)
+    with _only_here(name, spec):
+        yield name
+
+
+@contextlib.contextmanager
+def own_kernel() -> Iterator[str]:
+    """A kernel of this Python, that this process and those it starts find.
+
+    The name `python3` may lead to another Python, if the user has installed a kernel for it.
+
+    Yields:
+        The kernel's name.
+
+    Raises:
+        KernelError: The packages that a kernel takes are not installed.
+    """
+    require_packages("ipykernel", "jupyter_client")
+    from ipykernel.kernelspec import get_kernel_dict
+
+    with _only_here(_OWN, get_kernel_dict(extra_arguments=[_WITHOUT_HISTORY])):
+        yield _OWN
+
+
+@contextlib.contextmanager
+def _only_here(name: str, spec: Mapping[str, Any]) -> Iterator[None]:
+    """A block in which Jupyter finds a kernel, by `JUPYTER_PATH`."""
     with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as made:
         write(Path(made, "kernels", name), _spec_file(spec))
         before = os.environ.get("JUPYTER_PATH")
         os.environ["JUPYTER_PATH"] = os.pathsep.join([made, *([before] if before else [])])
         try:
-            yield name
+            yield
         finally:
             if before is None:
                 os.environ.pop("JUPYTER_PATH", None)
@@ -230,11 +255,13 @@ def _spec(found: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> d
     }
 
 
-def _spec_file(spec: dict[str, Any]) -> dict[str, bytes]:
+def _spec_file(spec: Mapping[str, Any]) -> dict[str, bytes]:
     return {"kernel.json": (json.dumps(spec, indent=1) + "\n").encode()}
 
 
 LAUNCHER = "tpunb.kernel_launcher"
+_OWN = "tpunb-own"
+_WITHOUT_HISTORY = "--HistoryManager.hist_file=:memory:"  # what it runs is nobody's history
 MARK = "tpunb"
 _SPEC = "kernel.json"
 _FILES = (_SPEC, "logo-32x32.png", "logo-64x64.png", "logo-svg.svg")

@@ -1,0 +1,237 @@
+"""Executing a notebook in a kernel of its own, and saving it however that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tpunb._util.atomic_files import check_writable, is_stream, own_stream
+from tpunb._util.units import duration
+from tpunb.cli.command import Failed, Interrupted, Stopped, StopSignals
+from tpunb.cli.progress import Progress, explained
+from tpunb.machine.software import choose_keras_2
+from tpunb.notebook.files import NotebookError, write_notebook
+
+TIMEOUT = 600
+"""Seconds that one cell may take, by default."""
+
+EXECUTING = {name: name for name in ("nbclient", "ipykernel", "nbformat")}
+"""The packages that execute a notebook, by their modules: those of `tpunb[run]`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Execution:
+    """How to execute a notebook.
+
+    Attributes:
+        folder: The working folder of the kernel.
+        timeout: Seconds that one cell may take; 0 for no limit.
+        keep_going: Whether the cells after a failed cell are executed.
+        keras: 2 makes `tf.keras` Keras 2.
+        quiet: Whether only failures are printed.
+    """
+
+    folder: Path
+    timeout: int = TIMEOUT
+    keep_going: bool = False
+    keras: int | None = None
+    quiet: bool = False
+
+
+def execute_and_save(
+    notebook: Any,
+    output: Path,
+    execution: Execution,
+    kernel: contextlib.AbstractContextManager[str | None],
+) -> None:
+    """Execute a notebook, save it also when a cell fails, and print the result.
+
+    Args:
+        notebook: The notebook, which gets the outputs.
+        output: The file to save it in; see `prepare`.
+        execution: How to execute it.
+        kernel: Its block has a Jupyter kernel of the name that it yields; None is the
+            notebook's own.
+
+    Raises:
+        Failed: A cell failed.
+        Interrupted: The user interrupted the execution.
+        NotebookError: There is no such kernel, it does not start, or `output` cannot be written.
+    """
+    # Where the notebook goes to standard output, nothing else does.
+    stream = sys.stderr if own_stream(output) == 1 else sys.stdout
+    if execution.keras is not None and not execution.quiet:
+        print("tf.keras is Keras 2.", file=stream)
+    shown = None if execution.quiet else stream
+    progress = Progress(notebook.cells, shown, execution.timeout)
+    begin = time.monotonic()
+    with StopSignals() as signals, kernel as name:
+        try:
+            _execute(notebook, progress, kernel=name, execution=execution)
+        finally:
+            with signals.held():
+                write_notebook(notebook, output)
+    if progress.failed:
+        progress.end(f"{progress.summary()}; saved as {output}", stream)
+        raise Failed(progress.failures())
+    seconds = time.monotonic() - begin
+    progress.end(f"{progress.summary()} in {duration(seconds)}, saved as {output}")
+
+
+def prepare(output: Path) -> None:
+    """Makes the folder to write to: an error now, not after an hour of training.
+
+    Raises:
+        NotebookError: The file cannot be written.
+    """
+    if is_stream(output):
+        return
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotebookError(f"Cannot make the folder {output.parent}: {error.strerror}.") from error
+    try:
+        check_writable(output)
+    except OSError as error:
+        raise NotebookError(
+            f"Cannot write {output}: {error.strerror}.", fix="Choose another file with -o."
+        ) from error
+
+
+def missing_packages(modules: Mapping[str, str]) -> list[str]:
+    """Return the packages that are not installed.
+
+    Args:
+        modules: The name of each package, by the module that it brings.
+    """
+    return [
+        package for module, package in modules.items() if importlib.util.find_spec(module) is None
+    ]
+
+
+def _client(notebook: Any, progress: Progress, kernel: str | None, execution: Execution) -> Any:
+    from nbclient import NotebookClient
+
+    client = NotebookClient(
+        notebook,
+        timeout=execution.timeout or None,
+        resources={"metadata": {"path": str(execution.folder)}},
+        # The same notebook twice is the same file: no dates.
+        record_timing=False,
+        # Not the kernel's log of its sockets and of being interrupted.
+        extra_arguments=["--log-level=50"],
+        allow_errors=execution.keep_going,
+        interrupt_on_timeout=execution.keep_going,
+        on_cell_execute=progress.start,
+        on_cell_executed=progress.finish,
+    )
+    if kernel:
+        client.kernel_name = kernel
+    return client
+
+
+def _execute(
+    notebook: Any, progress: Progress, *, kernel: str | None, execution: Execution
+) -> None:
+    """Executes a notebook in place; `progress` knows the cells that failed."""
+    from jupyter_client.kernelspec import NoSuchKernel
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    client = _client(notebook, progress, kernel, execution)
+    environment = {
+        # A widget cannot be saved; and the command may itself be run in a notebook.
+        "TPUNB_WIDGETS": "never",
+        **os.environ,
+        # debugpy's warning about modules that CPython has frozen is of no use here.
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+    if execution.keras is not None:
+        choose_keras_2(environment)
+    try:
+        _run_in_thread(client, environment)
+    except KeyboardInterrupt as stop:
+        word, code = (str(stop), stop.code) if isinstance(stop, Stopped) else ("Interrupted", 130)
+        raise Interrupted(f"{word} in {progress.where()}", code) from None
+    except NoSuchKernel as error:
+        raise NotebookError(
+            f"There is no Jupyter kernel named {error.name!r}.",
+            fix="See the installed ones with `jupyter kernelspec list`.",
+        ) from error
+    except CellExecutionError as error:
+        progress.stop(explained(error.ename, error.evalue, error.traceback))
+    except CellTimeoutError:
+        progress.stop(f"it took longer than {execution.timeout} s")
+    except DeadKernelError:
+        progress.stop("the kernel died, perhaps for lack of memory")
+    except RuntimeError as error:
+        if progress.begun:
+            raise
+        raise NotebookError(
+            f"The kernel does not start: {error}.", fix="See its own message above."
+        ) from error
+
+
+def _run_in_thread(client: Any, environment: dict[str, str]) -> None:
+    """Executes a notebook so that Ctrl-C ends the kernel, and then this.
+
+    In the main thread nbclient handles Ctrl-C itself: it ends the kernel while a cell
+    runs, and then raises any error, or none.
+
+    Args:
+        client: nbclient's, with the notebook.
+        environment: The kernel's environment variables.
+    """
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    stopped = threading.Event()
+
+    async def execute() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.append((asyncio.get_running_loop(), task))
+        if stopped.is_set():
+            return
+        manager = client.create_kernel_manager()
+        try:
+            await client.async_execute(env=environment)
+        finally:
+            if stopped.is_set():
+                await _end(manager)
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
+        done = pool.submit(asyncio.run, execute())
+        try:
+            # In short waits: where another thread gets the signal, none of them is interrupted.
+            while not done.done():
+                concurrent.futures.wait([done], timeout=0.5)
+            done.result()
+        except KeyboardInterrupt:
+            stopped.set()
+            for loop, task in running:
+                loop.call_soon_threadsafe(task.cancel)
+            raise
+        finally:
+            # Where the kernel did not start, nbclient's clean-up at exit would fail.
+            done.add_done_callback(lambda _: atexit.unregister(client._cleanup_kernel))
+
+
+async def _end(manager: Any) -> None:
+    """Ends a kernel, which may still be starting, and its child processes."""
+    group = getattr(manager.provisioner, "pgid", None)
+    if manager.has_kernel:
+        await manager.shutdown_kernel(now=True)
+    if group and hasattr(os, "killpg"):
+        # The kernel has a session of its own, so what is left of the group are its children.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
