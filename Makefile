@@ -101,7 +101,7 @@ endef
 	touch $@
 
 .venv/.lab: pyproject.toml Makefile tests/newest.txt
-	$(STAGE) ".venv: TensorFlow and JupyterLab, 2.2 GB; a minute or two, once"
+	$(STAGE) ".venv: TensorFlow and JupyterLab, 2.1 GB; a minute or two, once"
 	$(call install_extras,$(LAB))
 	touch $@ .venv/.demo
 

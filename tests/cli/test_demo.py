@@ -1,4 +1,4 @@
-"""`tpunb demo`, with a small notebook in place of the quickstart, which tests of notebooks run."""
+"""`tpunb demo`, with a small notebook instead of the quickstart, which `make test` runs by nbval."""
 
 from __future__ import annotations
 

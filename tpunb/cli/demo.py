@@ -33,7 +33,7 @@ could not be executed or written; 130 interrupted, 143 terminated (SIGTERM)
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to those of the parser."""
+    """Adds the command to the parser."""
     demo = add_command(
         commands,
         "demo",
@@ -95,7 +95,7 @@ def _quickstart() -> Path:
 
 
 def _command_to_open(notebook: Path) -> str:
-    """Return what to type to open a notebook, with what it takes to install JupyterLab."""
+    """Return the command that opens a notebook in JupyterLab, and how to install that."""
     path = str(notebook.absolute())
     command = f'jupyter lab "{path}"' if " " in path else f"jupyter lab {path}"
     if missing_packages({"jupyterlab": "jupyterlab"}):
