@@ -66,7 +66,7 @@ help:
 	echo "make bench   the benchmarks, in a quarter of an hour (ARGS=--write puts them into docs/benchmarks.md)"
 	echo "make clean   remove environments, builds and caches"
 
-# What .venv has, in three steps: of each the next has all.
+# The extras of .venv, in three steps: each has all of the step before, and adds to what is there.
 DEMO := cpu,demo
 LAB := cpu,lab
 EVERYTHING := cpu,lab,test,browser,docs,dev
