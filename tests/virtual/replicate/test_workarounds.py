@@ -1,0 +1,93 @@
+"""What replicas compute where TensorFlow's optimizer, or a kernel of a CPU, is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.strategies import all_reduce, strategy_of
+
+from tpunb.virtual.replicate.workarounds import without_leaky_relu
+
+X = np.array([[-3.0, -0.5, 0.0, 0.5, 7.0]] * 4, np.float32) * [[1], [-1], [2], [0.5]]
+REPLICAS = len(X)
+
+
+def in_loop(x: Any) -> Any:
+    return tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, tf.maximum(y, 3.0 * y)), [0, x])[
+        1
+    ]
+
+
+MAXIMA: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "of twice": (lambda x: tf.maximum(x, 2.0 * x), lambda x: np.maximum(x, 2 * x)),
+    "of half": (lambda x: tf.maximum(x, x * 0.5), lambda x: np.maximum(x, x / 2)),
+    "of twice, first": (lambda x: tf.maximum(x * 2.0, x), lambda x: np.maximum(x, 2 * x)),
+    "of a sum of constants": (
+        lambda x: tf.maximum(x, (tf.constant(1.0) + 1.5) * x),
+        lambda x: np.maximum(x, 2.5 * x),
+    ),
+    "of a cast constant": (
+        lambda x: tf.maximum(x, tf.cast(tf.constant(3), tf.float32) * x),
+        lambda x: np.maximum(x, 3 * x),
+    ),
+    "of an expression twice": (
+        lambda x: tf.maximum(tf.sin(x), 2.0 * tf.sin(x)),
+        lambda x: np.maximum(np.sin(x), 2 * np.sin(x)),
+    ),
+    "in a loop": (in_loop, lambda x: np.where(x > 0, 9 * x, x)),
+    "in a branch": (
+        lambda x: tf.cond(tf.reduce_sum(x) < 1e3, lambda: tf.maximum(x, 2.0 * x), lambda: x),
+        lambda x: np.maximum(x, 2 * x),
+    ),
+    "summed": (
+        lambda x: all_reduce(tf.maximum(x, 2.0 * x)),
+        lambda x: np.broadcast_to(np.maximum(X, 2 * X).sum(0), x.shape),
+    ),
+    "of several factors": (
+        lambda x: tf.maximum(x, tf.constant([2.0, 0.5, 1.0, 3.0, 0.0]) * x),
+        lambda x: np.maximum(x, [2.0, 0.5, 1.0, 3.0, 0.0] * x),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MAXIMA)
+@pytest.mark.parametrize("joined", [True, False], ids=["joined", "apart"])
+def test_a_maximum_is_no_leaky_relu(name: str, joined: bool) -> None:
+    """TensorFlow's optimizer makes `maximum(x, 2x)` a LeakyRelu, which gives the minimum."""
+    function, expected = MAXIMA[name]
+    strategy = strategy_of(REPLICAS, joined=joined)
+
+    @tf.function
+    def run(rows: Any) -> Any:
+        parts = strategy.experimental_distribute_values_from_function(
+            lambda context: rows[context.replica_id_in_sync_group]
+        )
+        return strategy.experimental_local_results(strategy.run(function, args=(parts,)))
+
+    found = np.stack(run(tf.constant(X, tf.float32)))
+    np.testing.assert_allclose(found, expected(X), rtol=1e-6)
+
+
+def ops_of(function: Callable[[Any], Any]) -> list[str]:
+    """Return the operations that stand for maxima in a function as replicas compute it."""
+    specs = [tf.TensorSpec([2, 5])]
+    concrete = tf.function(function, input_signature=specs).get_concrete_function()
+    written = without_leaky_relu(concrete.function_def)
+    return [node.op for node in written.node_def if node.op in ("Maximum", "Minimum")]
+
+
+def test_only_what_may_become_a_leaky_relu_is_written_as_a_minimum() -> None:
+    """oneDNN, which tests leave off, is what TensorFlow's optimizer does it for."""
+    ones = tf.Variable(2.0)
+    minima = ["of twice", "of twice, first", "of a sum of constants", "of a cast constant"]
+    assert [ops_of(MAXIMA[name][0]) for name in minima] == [["Minimum"]] * len(minima)
+    assert ops_of(MAXIMA["of half"][0]) == ["Maximum"]
+    assert ops_of(MAXIMA["of several factors"][0]) == ["Maximum"]
+    assert ops_of(lambda x: tf.maximum(x, ones * x)) == ["Maximum"]
+    assert ops_of(lambda x: tf.maximum(x, x * x)) == ["Maximum"]
+    whole = tf.function(lambda x: tf.maximum(tf.cast(x, tf.int32), 2 * tf.cast(x, tf.int32)))
+    assert ops_of(whole.python_function) == ["Maximum"]
