@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,8 +134,10 @@ def test_gradients_of_nothing(place: str, sizes: list[int | None], replicas: int
 def test_the_same_with_onednn_as_users_have_it() -> None:
     """And as they have it not: one of the two is what runs in this process."""
     other = "0" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1" else "1"
+    files = [__file__, str(Path(__file__).with_name("test_workarounds.py"))]
+    chosen = ["-p", "no:cacheprovider", "-k", "3-batch or leaky"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "3-batch", __file__],
+        [sys.executable, "-m", "pytest", "-q", *chosen, *files],
         env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": other},
         capture_output=True,
         text=True,
