@@ -118,6 +118,9 @@ def test_a_refusal_says_how_much_is_needed() -> None:
     assert needed_bytes("RESOURCE_EXHAUSTED: Ran out of memory on HBM.") == 0
     assert needed_bytes("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.") is None
     assert needed_bytes("UNIMPLEMENTED: dot") is None
+    assert needed_bytes(OOM.replace("16.06G", "1.50E")) == int(1.5 * 2**60)
+    assert needed_bytes(OOM.replace("16.06G", "512.00P")) == 2**59
+    assert needed_bytes(OOM.replace("16.06G", "-1.50E")) == 0
 
 
 def test_a_refusal_names_the_type_and_the_node() -> None:
