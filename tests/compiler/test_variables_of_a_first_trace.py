@@ -1,4 +1,4 @@
-"""Variables that a first trace makes count once a core, whatever way the program reaches them."""
+"""Variables that a first trace makes count once a core, however the program reaches them."""
 
 from __future__ import annotations
 

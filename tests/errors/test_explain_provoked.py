@@ -346,6 +346,28 @@ def test_a_synchronisation_in_a_nested_function() -> None:
     provoked(36, step)
 
 
+@pytest.mark.parametrize("name", ["keras", "tf_keras", "tf_keras.legacy", "TensorFlow 1"])
+def test_an_update_outside_of_a_replica_function(two: Any, name: str) -> None:
+    with two.scope():
+        if name == "TensorFlow 1":
+            optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        elif name == "keras":
+            optimizer = keras.optimizers.Adam()
+        else:
+            package = pytest.importorskip("tf_keras").optimizers
+            optimizer = (package.legacy if "legacy" in name else package).Adam()
+        variable = tf.Variable(1.0)
+        update = tf.function(lambda: optimizer.apply_gradients([(tf.ones([]), variable)]))
+        provoked(68, update)
+
+
+def test_per_replica_values_that_are_not_passed(two: Any) -> None:
+    value = per_replica(two)
+    add = tf.function(lambda x: x + 1.0)
+    provoked(69, run, two, lambda: add(value))
+    assert run(two, add, value) is not None  # what the fix says
+
+
 def test_a_global_batch_that_does_not_divide(two: Any) -> None:
     def dataset(context: Any) -> Any:
         return tf.data.Dataset.range(9).batch(context.get_per_replica_batch_size(9))

@@ -281,7 +281,7 @@ def needed_bytes(message: str) -> int | None:
 
 
 def _allocation(message: str) -> int:
-    """The bytes of the one buffer that an error names, which is a part of what is needed."""
+    """The bytes of the single buffer that an error names; the program needs more."""
     found = _ALLOCATION.search(message)
     return int(found[1]) if found else 0
 

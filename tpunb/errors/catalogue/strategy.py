@@ -8,6 +8,12 @@ from tpunb.errors.catalogue.keras_2 import KERAS_2_RUNS_IT
 _TPU_STRATEGY = "tensorflow: tpu_strategy.py"
 _DISTRIBUTE_LIB = "tensorflow: distribute_lib.py"
 
+# In Keras's line of a step: no accuracy is NaN, or larger than 1, by itself.
+_TOO_MUCH = (
+    r"\d[mun]?s/(?:step|epoch) - [^\n]{0,300}\b\w{0,40}accuracy: "
+    r"(?:nan\b|(?!\d{1,5}\.\d{1,9}e-)(?:1\.(?!0{1,8}\b)|[2-9]\.|[1-9]\d{1,4}\.)\d)"
+)
+
 STRATEGY = (
     Explanation(
         "32",
@@ -88,6 +94,32 @@ STRATEGY = (
         "Put one `@tf.function` around strategy.run and none inside; move the update out of the "
         "condition.",
         ("keras-team/keras-cv#1752",),
+    ),
+    Explanation(
+        "68",
+        "An update outside of a replica function",
+        (
+            r"'NoneType' object has no attribute 'merge_call'",
+            r"instead of `apply_gradients\(\)` in a cross-replica context",
+            r"apply_gradients\(\) cannot be called in cross-replica context",
+            r"Use `(?:_distributed_apply|_distributed_apply_gradients)\(\)` instead of",
+        ),
+        "An optimizer updates variables in `strategy.scope()` itself. It needs the gradients of "
+        "a replica, and this code does not run on one.",
+        "Only make things in the scope. Put the step into a function and run it on the replicas, "
+        "`strategy.run(step, args=(batch,))` inside of a `@tf.function`, or into a cell of "
+        "`%%tpu_run`.",
+        ("tensorflow/tensorflow#36955", "tensorflow/tensorflow#43974"),
+    ),
+    Explanation(
+        "69",
+        "Per-replica values that a replica function does not get as arguments",
+        (r"Flattening a PerReplica to components is not supported in replica context",),
+        "A batch or another value that has a part for each replica is passed on within a replica "
+        "function, which took it from the notebook. There it is still the value of all replicas.",
+        "Pass it to the replica function, which then gets its own part: `strategy.run(step, "
+        "args=(batch,))`. A cell of `%%tpu_run` does so with every name that it reads.",
+        ("tensorflow/tensorflow#35404",),
     ),
     Explanation(
         "37",
@@ -236,5 +268,17 @@ STRATEGY = (
         "started it already.",
         "Restart the kernel and run `%tpu_connect --simulate ...` before any TensorFlow operation.",
         ("tensorflow: context.py",),
+    ),
+    Explanation(
+        "70",
+        "Metrics of several replicas that are NaN, or too large by their number",
+        (_TOO_MUCH,),
+        "Keras 3 before 3.10 adds metrics up over the replicas: the loss and the accuracy that "
+        "`fit` prints are NaN, or too large by the number of replicas. The model itself learns.",
+        'Run `%pip install "keras>=3.10"`, then restart the kernel. `%tpu_doctor` says which '
+        "release is installed. With 3.10 or later NaN comes from the model or the data: "
+        "`tf.debugging.enable_check_numerics()` on a CPU finds where.",
+        ("tensorflow/tensorflow#86953", "keras-team/keras#19340", "keras-team/keras#21467"),
+        rank=2,
     ),
 )
