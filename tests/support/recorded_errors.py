@@ -429,6 +429,26 @@ RECORDED = [
     ),
     (69, "ValueError: Flattening a PerReplica to components is not supported in replica context."),
     (
+        71,
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    optimizer.build(model.trainable_variables)\n  File "/lib/keras/src/optimizers/adam.py", line 97, in build\n    super().build(var_list)\nRuntimeError: Need to be inside "with strategy.scope()" for <tensorflow.python.distribute.tpu_strategy.TPUStrategy object at 0x7f1>',
+    ),
+    (
+        34,
+        'Traceback (most recent call last):\n  File "/lib/keras/src/optimizers/base_optimizer.py", line 501, in apply\n    self.build(trainable_variables)\n  File "/lib/keras/src/optimizers/adam.py", line 97, in build\n    super().build(var_list)\nRuntimeError: Need to be inside "with strategy.scope()" for <tensorflow.python.distribute.tpu_strategy.TPUStrategy object at 0x7f1>',
+    ),
+    (
+        72,
+        'Traceback (most recent call last):\n  File "/lib/keras/src/utils/traceback_utils.py", line 122, in error_handler\nRuntimeError: Mixing different tf.distribute.Strategy objects: <tensorflow.python.distribute.tpu_strategy.TPUStrategy object at 0x7f1> is not <tensorflow.python.distribute.distribute_lib._DefaultDistributionStrategy object at 0x7f2>',
+    ),
+    (
+        34,
+        'Traceback (most recent call last):\n  File "/lib/tf_keras/src/utils/traceback_utils.py", line 70, in error_handler\nRuntimeError: Mixing different tf.distribute.Strategy objects: <tensorflow.python.distribute.tpu_strategy.TPUStrategy object at 0x7f1> is not <tensorflow.python.distribute.distribute_lib._DefaultDistributionStrategy object at 0x7f2>',
+    ),
+    (
+        34,
+        "ValueError: Metric (MeanAbsoluteError(name=mean_absolute_error,dtype=float32)) passed to `model.compile` was created inside a different distribution strategy scope than the model.",
+    ),
+    (
         70,
         "300/300 ━━━━━━━━━━━━━━━━━━━━ 22s 47ms/step - loss: nan - sparse_categorical_accuracy: nan - val_loss: nan - val_sparse_categorical_accuracy: nan",
     ),

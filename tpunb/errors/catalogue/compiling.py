@@ -63,7 +63,7 @@ COMPILING = (
         (r"No registered 'Where' OpKernel",),
         "tf.where(condition) and tf.boolean_mask give as many rows as there are true elements; a "
         "TPU's program needs to know the size beforehand.",
-        "Keep the shape: `tf.where(condition, x, 0.0)`, or multiply by a mask.",
+        "Keep the shape: `tf.where(condition, x, tf.zeros_like(x))`, or multiply by a mask.",
         ("tensorflow/tpu#236", "tensorflow/tensorflow#47211"),
     ),
     Explanation(
@@ -134,8 +134,9 @@ COMPILING = (
         ),
         "The compiled program needs more memory (HBM) than a core has. The message lists its "
         "largest allocations, and what padding adds to them.",
-        "Make the batch smaller, use mixed_bfloat16, or recompute activations "
-        "(`tf.recompute_grad`); `%tpu_topology` shows the memory of each type.",
+        "Make the batch smaller, use mixed_bfloat16, or recompute activations (`keras.remat`, "
+        "`jax.checkpoint`, `tf.recompute_grad`). `tpunb.largest_batch(model, dataset, "
+        'tpu="v5e-8")` finds the batch that fits.',
         ("tensorflow/tpu#385", page_of_xla("1000")),
     ),
     Explanation(

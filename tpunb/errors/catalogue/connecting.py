@@ -9,6 +9,9 @@ from tpunb.errors.catalogue.entry import Clue, Explanation
 _WORKER = r"(?:t1v-)?n-[0-9a-f]{1,20}-w-\d+"
 _CONNECTING_FRAMES = r"experimental_connect_to_cluster|connect_to_cluster|initialize_tpu_system"
 
+FOR_TPU = '`%pip install "tensorflow-tpu==2.20.*" "libtpu>=0.0.14,<0.0.32"`'
+"""How to install TensorFlow for a TPU: pip would take a newer libtpu, with which it aborts."""
+
 CONNECTING = (
     Explanation(
         "1",
@@ -43,8 +46,8 @@ CONNECTING = (
         ),
         "TensorFlow was installed without TPU support, or the machine has no TPU; the device "
         "TPU_SYSTEM:0 of `tensorflow-tpu` is no TPU, and is there on any machine.",
-        "With a TPU, install `tensorflow-tpu` in the version of `tensorflow`, restart the kernel "
-        "and run `%tpu_connect local`. Without one: `%tpu_connect --simulate v5e-8`.",
+        f"With a TPU, `%pip uninstall -y tensorflow tensorflow-cpu`, then {FOR_TPU}; restart the "
+        "kernel and run `%tpu_connect local`. Without one: `%tpu_connect --simulate v5e-8`.",
         (
             "googlecolab/colabtools#5228",
             "googlecolab/colabtools#5203",
@@ -59,10 +62,10 @@ CONNECTING = (
             r"Cannot install [^\n]{0,100}tensorflow-tpu[^\n]{0,300}conflicting dependencies",
             r"No matching distribution found for (?:tensorflow-tpu|libtpu)",
         ),
-        "TPU runtimes do not bring TensorFlow along, and `tensorflow-tpu` wants exactly its own "
-        "version of libtpu.",
-        "`pip install tensorflow-tpu`: 2.19 or later needs nothing else, 2.18 the find-links page "
-        'of TensorFlow\'s installation guide. Without a TPU: `pip install "tpunb[cpu]"`.',
+        "TPU runtimes do not bring TensorFlow along, and each `tensorflow-tpu` works with certain "
+        "versions of libtpu only.",
+        f"With a TPU, {FOR_TPU}, on Python 3.10 to 3.13; then restart the kernel. Without a TPU: "
+        '`%pip install "tpunb[cpu]"`.',
         ("googlecolab/colabtools#5185", "googlecolab/colabtools#5164"),
     ),
     Explanation(
@@ -187,8 +190,8 @@ CONNECTING = (
         ),
         "`tensorflow-tpu` allows newer releases of libtpu than it can use, and pip installs the "
         "newest: importing TensorFlow then ends the process.",
-        'Run `%pip install "libtpu>=0.0.14,<0.0.32"` for `tensorflow-tpu` 2.20, then restart the '
-        "kernel. `%tpu_doctor` says which pair is installed.",
+        f"For `tensorflow-tpu` 2.20, {FOR_TPU}, then restart the kernel. `%tpu_doctor` says which "
+        "pair is installed.",
         ("tensorflow: tpu_executor_init_fns.inc",),
     ),
     Explanation(

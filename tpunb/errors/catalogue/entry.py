@@ -35,7 +35,7 @@ class Explanation:
     """The explanation of a known error; displays itself in a notebook and a terminal.
 
     Attributes:
-        code: Its code in the catalogue: `"1"` to `"70"` for an error, `"P1"` to `"P10"` for a
+        code: Its code in the catalogue: `"1"` to `"72"` for an error, `"P1"` to `"P10"` for a
             performance trap.
         title: What it is, in a few words.
         clues: What it is known by; none where there is no message.

@@ -8,6 +8,21 @@ from tpunb.errors.catalogue.keras_2 import KERAS_2_RUNS_IT
 _TPU_STRATEGY = "tensorflow: tpu_strategy.py"
 _DISTRIBUTE_LIB = "tensorflow: distribute_lib.py"
 
+_OF_TPU = r"TPUStrategy (?:object|of)"
+_NEEDS_SCOPE = rf'Need to be inside "with strategy\.scope\(\)" for <[^\n]{{0,120}}{_OF_TPU}'
+_MIXED = r"Mixing different tf\.distribute\.Strategy objects"
+# A call of the user's, and not one of Keras's in a step. Source lines may stand between.
+_CALLS_BUILD = (
+    r'File "(?![^"\n]{0,300}[/\\]optimizers[/\\])[^"\n]{1,300}", line \d+, in [^\n]{1,100}\n'
+    r'(?: {4,}[^\n]{0,300}\n){0,4} {0,2}File "[^"\n]{1,300}[/\\]optimizers[/\\]\w{1,40}\.py", '
+    r"line \d+, in build\b"
+)
+# Keras leaves its other files out of tracebacks.
+_KERAS_3_FIT = (
+    r"(?<!tf_)keras[/\\]src[/\\]"
+    r"(?:utils[/\\]traceback_utils|backend[/\\]tensorflow[/\\]trainer)\.py"
+)
+
 # In Keras's line of a step: no accuracy is NaN, or larger than 1, by itself.
 _TOO_MUCH = (
     r"\d[mun]?s/(?:step|epoch) - [^\n]{0,300}\b\w{0,40}accuracy: "
@@ -53,24 +68,45 @@ STRATEGY = (
             r"Trying to create optimizer slot variable under the scope",
             r"was not created in the distribution strategy scope",
             r"metric was not created in TPUStrategy scope",
+            r"passed to `model\.compile` was created inside a different distribution strategy",
             r"`colocate_vars_with` must only be passed a variable created in this",
             r"'ResourceVariable' object has no attribute '_packed_variable'",
             # A TPU core, or a virtual one: the first CPU is the host.
             r"Trying to access resource [^\n]{0,300} from device [^\n]{0,100}(?:TPU:\d|CPU:[1-9])",
             Clue(r"\bAssertionError\b", where=r"_distributed_tf_update_step"),
-            Clue(
-                r'Need to be inside "with strategy\.scope\(\)"', where=r"TPUStrategy (?:object|of)"
-            ),
-            Clue(
-                r"Mixing different tf\.distribute\.Strategy objects",
-                where=r"TPUStrategy (?:object|of)|tpu_strategy\.py",
-            ),
+            _NEEDS_SCOPE,
+            Clue(_MIXED, where=_OF_TPU + r"|tpu_strategy\.py"),
         ),
-        "The model, its metrics or its optimizer were made outside the strategy's scope, so their "
-        "variables are not on the TPU.",
-        "Make the model and the optimizer, and compile, inside `with strategy.scope():`. Keras 2 "
-        f"lets `compile` stand outside: {KERAS_2_RUNS_IT}.",
+        "Variables of a model, a metric or an optimizer were made outside the strategy's scope, so "
+        "they are not on the TPU. They are made where the object is, where it is built "
+        "(`model.build`, `optimizer.build`, a first call), or by `model.compile`.",
+        "Do all of this inside `with strategy.scope():`. Variables that exist already stay where "
+        "they are: make the model and the optimizer again.",
         ("tensorflow/tensorflow#55713", "tensorflow/tensorflow#37054"),
+        rank=1,
+    ),
+    Explanation(
+        "71",
+        "An optimizer that is built outside strategy.scope()",
+        (Clue(_NEEDS_SCOPE, where=_CALLS_BUILD),),
+        "`optimizer.build` makes a variable for each of the model's variables. These are on the "
+        "TPU, and the call stands outside the strategy's scope.",
+        "Make the optimizer again, as the failed call leaves it half built, and build it inside: "
+        "`with strategy.scope(): optimizer.build(model.trainable_variables)`. Or leave the call "
+        "out: the first step builds the optimizer.",
+        ("tensorflow: distribute_lib.py",),
+    ),
+    Explanation(
+        "72",
+        "Keras 3 trains what was compiled outside strategy.scope()",
+        (Clue(_MIXED + r": [^\n]{0,200}" + _OF_TPU, where=_KERAS_3_FIT),),
+        "`model.compile`, or the optimizer that it was given, stands outside the strategy's scope; "
+        "perhaps the model does too. Keras 3 makes the variables of the optimizer and of the "
+        "metrics there.",
+        "Put the model and `model.compile(...)`, with the optimizer and the metrics, inside `with "
+        "strategy.scope():`. Keras 2 lets `compile` alone stand outside, if it is given the "
+        f"optimizer by name: {KERAS_2_RUNS_IT}.",
+        ("tensorflow: distribute_lib.py",),
     ),
     Explanation(
         "35",
