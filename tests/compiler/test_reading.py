@@ -134,6 +134,8 @@ def test_a_refusal_names_the_type_and_the_node() -> None:
     several = "Unable to parse module assembly:\nbut got 'tensor<?x?xf32, #stablehlo.bounds<9, 9>>'"
     assert refusal(several).code == "dynamic-shape"
     assert refusal("INTERNAL: odd").code == "compile"
+    unaligned = "cannot statically prove that index in dimension 0 is a multiple of 8"
+    assert "pl.multiple_of" in refusal(f"INTERNAL: Mosaic failed: {unaligned}").fix
     assert refusal("").reason
 
 

@@ -30,6 +30,7 @@ from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import LOWERING, TRACING, Settings, program_for
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, is_of_this_package
+from tpunb.errors.explain import explain
 from tpunb.virtual.keras_internals import (
     build_for,
     is_model,
@@ -263,11 +264,14 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
         traced.lower(lowering_platforms=("tpu",))
     except Exception as refused:
         uneven = type(refused).__name__ == "IndivisibleError"
+        known = explain(refused)
         problem = Problem(
             "compile",
             f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
             "Take a size that the mesh divides, or another sharding."
             if uneven
+            else known.fix
+            if known
             else "Write it with other operations.",
             message=str(refused),
         )

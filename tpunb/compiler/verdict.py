@@ -20,6 +20,7 @@ from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.display.live_progress import CellDisplay
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
+from tpunb.errors.explain import explain
 from tpunb.errors.refusals import LIBTPU, SMALLER, refusal_of
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
 
@@ -297,7 +298,9 @@ def refusal(message: str) -> Problem:
     else:
         first = unmarked(message).splitlines()[0].rstrip(".") if message else "it gives no reason"
         code, reason = "compile", f"The TPU's compiler refuses it: {first}."
+        explained = explain(message)
         fix = "Write it with other operations, or report it with this message."
+        fix = explained.fix if explained else fix
     return Problem(code, reason, fix, message=message, node=node)
 
 

@@ -105,7 +105,8 @@ LIBTPU = (
         r"memory space vmem",
         "compile",
         "One operation needs more fast memory than the core has.",
-        "Split the tensor that it works on, or change its shape.",
+        "Split the tensor that it works on, or change its shape. In a Pallas kernel, make the "
+        "blocks smaller, or raise `vmem_limit_bytes` in its `pltpu.CompilerParams`.",
     ),
 )
 """Those of the TPU's own compiler, beside programs that do not fit."""

@@ -54,8 +54,8 @@ PALLAS = (
         "A matrix product in a type that this TPU does not multiply",
         (r"Unsupported matmul RHS type on target", code_of_xla("2001")),
         "The second factor of a kernel's matrix product has a type that the matrix unit of this "
-        "TPU generation does not take. Which types it takes differs: v2 and v3 know no int8, for "
-        "example.",
+        "TPU generation does not take: v2, v3 and v4 take no int8, and v2 and v3 no bfloat16. All "
+        "take float32.",
         "Cast both factors in the kernel before they are multiplied: `x.astype(jnp.float32)`.",
         (page_of_xla("2001"), "jax-ml/jax#23989"),
     ),
