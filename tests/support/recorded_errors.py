@@ -497,6 +497,7 @@ ORDINARY = [
     "loss: nan - accuracy: 0.1",
     "10/10 ━━━━━━━━━━━━━━━━━━━━ 1s 9ms/step - accuracy: 1.0000 - loss: nan",
     "10/10 - 1s - 9ms/step - accuracy: 9.7656e-04 - loss: 6.9078 - val_accuracy: 1.0000e-04",
+    "10/10 - 1s - 9ms/step - accuracy: 1.0000e+00 - loss: nan",
     "[epoch 3] loss: 0.41 - accuracy: 97.5",
     "EAL: Cannot open /dev/vfio/151: Device or resource busy",
     "OSError: [Errno 16] Device or resource busy: '/dev/vfio/20'",

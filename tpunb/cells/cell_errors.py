@@ -491,7 +491,7 @@ _OPERATORS: dict[str, type[ast.AST]] = {
 
 
 def _of_mixed_types(message: str, nodes: list[ast.AST]) -> tuple[str, str]:
-    """What TensorFlow did not mix, and a cast of one operand to the other's type."""
+    """Return the types that TensorFlow did not mix, and a cast of one operand to the other's."""
     found = _TWO_TYPES.search(message) or _TWO_DTYPES.search(message)
     operator = _OPERATORS.get(found.groupdict().get("op") or "") if found else None
     pairs = [pair for node in nodes if (pair := _operands(node, operator)) is not None]
@@ -514,12 +514,12 @@ def _is_integer(kind: str) -> bool:
 
 
 def _rank(kind: str) -> int:
-    """Types of lower rank are cast: integers to floats, and what a TPU has no type for."""
+    """Return the rank of a type: the lower one is cast, such as int32 or float64 to float32."""
     return (0 if _is_integer(kind) else 2) + (not kind.endswith("64"))
 
 
 def _operands(node: ast.AST, operator: type[ast.AST] | None) -> tuple[ast.expr, ast.expr] | None:
-    """The two sides of an operation; None if a node is none, or another one than the given."""
+    """Return both sides of an operation; None for other nodes, and for other operators."""
     if isinstance(node, ast.Compare):
         return None if operator else (node.left, node.comparators[0])
     if not isinstance(node, ast.BinOp | ast.AugAssign):
@@ -539,7 +539,7 @@ _REDUCTIONS = {
 
 
 def _of_all_reduce(nodes: list[ast.AST]) -> tuple[str, str]:
-    """The value that a cell reduces over the replicas, and what to write for its reduction."""
+    """Return the value that a cell reduces over the replicas, and the code that reduces it."""
     calls = (node for node in nodes if isinstance(node, ast.Call))
     call = next((one for one in calls if getattr(one.func, "attr", "") == "all_reduce"), None)
     named = {one.arg: one.value for one in call.keywords} if call else {}

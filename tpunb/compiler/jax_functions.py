@@ -250,7 +250,7 @@ def _export(
 
 
 def _bytes(arrays: Iterable[Any]) -> int:
-    """What arrays take at least: types of less than a byte do not count."""
+    """Return the bytes of arrays; types of less than a byte do not count."""
     counted = (one for one in arrays if not str(one.dtype).endswith(("int2", "int4", "e2m1fn")))
     return sum(math.prod(one.shape) * one.dtype.itemsize for one in counted)
 

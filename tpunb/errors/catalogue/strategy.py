@@ -13,20 +13,20 @@ _NEEDS_SCOPE = rf'Need to be inside "with strategy\.scope\(\)" for <[^\n]{{0,120
 _MIXED = r"Mixing different tf\.distribute\.Strategy objects"
 # A call of the user's, and not one of Keras's in a step. Source lines may stand between.
 _CALLS_BUILD = (
-    r'File "(?![^"\n]{0,300}[/\\]optimizers[/\\])[^"\n]{1,300}", line \d+, in [^\n]{1,100}\n'
-    r'(?: {4,}[^\n]{0,300}\n){0,4} {0,2}File "[^"\n]{1,300}[/\\]optimizers[/\\]\w{1,40}\.py", '
+    r'File "(?![^"\n]{0,300}\Woptimizers\W)[^"\n]{1,300}", line \d+, in [^\n]{1,100}\n'
+    r'(?: {4,}[^\n]{0,300}\n){0,4} {0,2}File "[^"\n]{1,300}\Woptimizers\W\w{1,40}\.py", '
     r"line \d+, in build\b"
 )
 # Keras leaves its other files out of tracebacks.
 _KERAS_3_FIT = (
-    r"(?<!tf_)keras[/\\]src[/\\]"
-    r"(?:utils[/\\]traceback_utils|backend[/\\]tensorflow[/\\]trainer)\.py"
+    r"(?<!tf_)keras\Wsrc\W"
+    r"(?:utils\Wtraceback_utils|backend\Wtensorflow\Wtrainer)\.py"
 )
 
 # In Keras's line of a step: no accuracy is NaN, or larger than 1, by itself.
 _TOO_MUCH = (
     r"\d[mun]?s/(?:step|epoch) - [^\n]{0,300}\b\w{0,40}accuracy: "
-    r"(?:nan\b|(?!\d{1,5}\.\d{1,9}e-)(?:1\.(?!0{1,8}\b)|[2-9]\.|[1-9]\d{1,4}\.)\d)"
+    r"(?:nan\b|(?!\d{1,5}\.\d{1,9}e)(?:1\.(?!0{1,8}\b)|[2-9]\.|[1-9]\d{1,4}\.)\d)"
 )
 
 STRATEGY = (

@@ -147,13 +147,13 @@ def _sizes(shape: tf.TensorShape) -> tuple[int, ...]:
 
 
 def _bytes(held: tuple[tuple[int, ...], int]) -> int:
-    """What a tensor or a variable takes, by its sizes and its type's number."""
+    """Return the bytes of a tensor or a variable, from its sizes and its type's number."""
     sizes, kind = held
     return math.prod(sizes) * int(tf.as_dtype(kind).size)
 
 
 def _result_bytes(traced: TracedFunction) -> int:
-    """What the results of known size take, each once."""
+    """Return the bytes of the results whose sizes are known; each tensor counts once."""
     distinct = {id(tensor): tensor for tensor in traced.graph.outputs}.values()
     known = [one for one in distinct if one.shape.is_fully_defined() and one.dtype.size]
     return sum(_bytes((tuple(one.shape), one.dtype.as_datatype_enum)) for one in known)
