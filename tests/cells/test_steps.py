@@ -507,7 +507,7 @@ optimizer.apply(tape.gradient(loss, variables), variables)
     assert int(optimizer.iterations.numpy()) == 16
     outside = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
     for name, made in (("model", outside), ("optimizer", keras.optimizers.Adam())):
-        with pytest.raises(CellError, match=f"`{name}` was made outside"):
+        with pytest.raises(CellError, match=f"Variables of `{name}` were made outside"):
             connection.cells.steps(source, {**names, name: made}, data=dataset).go()
 
 

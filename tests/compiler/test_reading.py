@@ -118,6 +118,9 @@ def test_a_refusal_says_how_much_is_needed() -> None:
     assert needed_bytes("RESOURCE_EXHAUSTED: Ran out of memory on HBM.") == 0
     assert needed_bytes("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.") is None
     assert needed_bytes("UNIMPLEMENTED: dot") is None
+    assert needed_bytes(OOM.replace("16.06G", "1.50E")) == int(1.5 * 2**60)
+    assert needed_bytes(OOM.replace("16.06G", "512.00P")) == 2**59
+    assert needed_bytes(OOM.replace("16.06G", "-1.50E")) == 0
 
 
 def test_a_refusal_names_the_type_and_the_node() -> None:
@@ -131,6 +134,8 @@ def test_a_refusal_names_the_type_and_the_node() -> None:
     several = "Unable to parse module assembly:\nbut got 'tensor<?x?xf32, #stablehlo.bounds<9, 9>>'"
     assert refusal(several).code == "dynamic-shape"
     assert refusal("INTERNAL: odd").code == "compile"
+    unaligned = "cannot statically prove that index in dimension 0 is a multiple of 8"
+    assert "pl.multiple_of" in refusal(f"INTERNAL: Mosaic failed: {unaligned}").fix
     assert refusal("").reason
 
 

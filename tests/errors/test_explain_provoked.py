@@ -197,14 +197,14 @@ def test_a_model_outside_the_scope(two: Any) -> None:
     model = model_of(keras)
     model.compile(keras.optimizers.Adam(), "mse")
     with two.scope():
-        provoked(34, fit, model)
+        provoked(72, fit, model)
 
 
 def test_an_optimizer_outside_the_scope(two: Any) -> None:
     with two.scope():
         model = model_of(keras)
     model.compile(keras.optimizers.Adam(), "mse")
-    provoked(34, fit, model)
+    provoked(72, fit, model)
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
@@ -268,9 +268,31 @@ def test_compile_outside_the_scope(two: Any) -> None:
     with two.scope():
         model = model_of(keras)
     model.compile("adam", "mse", metrics=["mae"])
-    error = provoked(34, fit, model)
+    error = provoked(72, fit, model)
     assert "Mixing different tf.distribute.Strategy objects" in str(error)
     assert "--keras 2" in explain(error).fix
+
+
+def test_an_optimizer_built_outside_the_scope(two: Any) -> None:
+    with two.scope():
+        model = model_of(keras)
+        model.compile("adam", "mse")
+    error = provoked(71, model.optimizer.build, model.trainable_variables)
+    assert "with strategy.scope(): optimizer.build" in explain(error).fix
+    with two.scope():  # what the fix says
+        model.compile("adam", "mse")
+        model.optimizer.build(model.trainable_variables)
+    fit(model)
+
+
+def test_an_optimizer_of_keras_2_built_outside_the_scope(two: Any, keras2: Any) -> None:
+    with two.scope():
+        model = model_of(keras2)
+        model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    found = explain(provoked(34, fit, model))
+    assert "`optimizer.build`" in found.cause
+    assert "Keras 2" not in found.fix  # it is the one in use
 
 
 @pytest.fixture
@@ -344,6 +366,28 @@ def test_a_synchronisation_in_a_nested_function() -> None:
         return mirrored.run(lambda: nested())
 
     provoked(36, step)
+
+
+@pytest.mark.parametrize("name", ["keras", "tf_keras", "tf_keras.legacy", "TensorFlow 1"])
+def test_an_update_outside_of_a_replica_function(two: Any, name: str) -> None:
+    with two.scope():
+        if name == "TensorFlow 1":
+            optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        elif name == "keras":
+            optimizer = keras.optimizers.Adam()
+        else:
+            package = pytest.importorskip("tf_keras").optimizers
+            optimizer = (package.legacy if "legacy" in name else package).Adam()
+        variable = tf.Variable(1.0)
+        update = tf.function(lambda: optimizer.apply_gradients([(tf.ones([]), variable)]))
+        provoked(68, update)
+
+
+def test_per_replica_values_that_are_not_passed(two: Any) -> None:
+    value = per_replica(two)
+    add = tf.function(lambda x: x + 1.0)
+    provoked(69, run, two, lambda: add(value))
+    assert run(two, add, value) is not None  # what the fix says
 
 
 def test_a_global_batch_that_does_not_divide(two: Any) -> None:

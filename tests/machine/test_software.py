@@ -261,7 +261,7 @@ BAD = [
     ),
     bad(
         of(tensorflow="2.21.0", keras="3.9.2"),
-        "wrong loss",
+        "known error 70",
         'pip install "keras>=3.10"',
         stops=False,
     ),

@@ -59,15 +59,33 @@ MISTAKES = {
     "x = replica_id * 1.5": ("integers do not become floats", "`tf.cast(replica_id, tf.float32)`"),
     "x = tf.ones([2]) + replica_id": ("integers do not become floats", "`tf.cast(replica_id,"),
     "x = replica_id / 2.5": ("integers do not become floats", "`tf.cast(replica_id,"),
-    "x = 1.5 * tf.constant(1)": ("integers do not become floats", "`tf.cast(x, tf.float32)`"),
+    "x = 1.5 * tf.constant(1)": ("integers do not become", "`tf.cast(tf.constant(1), tf.float32)`"),
+    "x = 2 * (tf.ones([2]) + replica_id)": ("integers do not", "`tf.cast(replica_id, tf.float32)`"),
+    "d = tf.cast(1, tf.float64)\nx = d - tf.ones([2])": (
+        "float64 and float32",
+        "`tf.cast(d, tf.float",
+    ),
+    "replica_id += 0.5": ("integers do not become floats", "`tf.cast(replica_id, tf.float32)`"),
     "x = tf.ones([2])\nx[0] += 1": ("cannot be changed in place", "`tf.tensor_scatter_nd_update("),
     "strategy.run(lambda: 1)": (
         "The cell itself runs on every replica",
         "Leave `strategy.run` out",
     ),
     "strategy.gather(replica_id, 0)": ("The cell itself runs on every", "`ctx.all_gather("),
-    "ctx.all_reduce('mean', replica_id)": ("The mean of integers", "tf.cast(x, tf.float32)"),
-    "ctx.all_reduce('max', tf.ones([]))": ("'sum' or 'mean'", "ctx.all_gather([x], axis=0)"),
+    "ctx.all_reduce('mean', replica_id)": (
+        "The mean of integers",
+        "tf.cast(replica_id, tf.float32)",
+    ),
+    "ctx.all_reduce('max', tf.ones([]))": (
+        "'sum' or 'mean'",
+        "`tf.reduce_max(ctx.all_gather(tf.ones([])[tf.newaxis], axis=0), axis=0)`",
+    ),
+    "ctx.all_reduce('avg', tf.ones([]))": (
+        "'sum' or 'mean'",
+        "`ctx.all_reduce('mean', tf.ones([]))`",
+    ),
+    "ctx.all_reduce(value=2.0, reduce_op='MIN')": ("'sum' or 'mean'", "`tf.reduce_min("),
+    "x = round(tf.ones([]))": ("`round` does not round", "`tf.round(x)`"),
     "x = [10, 20][replica_id]": ("Python needs the value of a tensor here", "`tf.gather("),
     "x = (1.0, 2.0)[int(replica_id)]": ("Python needs the value of a tensor", "`tf.gather("),
     "x = {0: 1.0, 1: 2.0}[replica_id]": ("Python needs the value of a tensor", "`tf.gather("),
@@ -76,7 +94,7 @@ MISTAKES = {
     "import math\nx = math.sin(tf.ones([]))": ("Python needs the value of a", "TensorFlow's"),
     "x = np.zeros(replica_id)": ("Python needs the value of a tensor here", "TensorFlow's"),
     "x = tf.ones([2]).mean()": ("`mean` is NumPy's", "`tf.reduce_mean(x)`"),
-    "x = tf.ones([2]).reshape(1, 2)": ("`reshape` is NumPy's", "`tf.reshape(x, …)`"),
+    "x = tf.ones([2]).reshape(1, 2)": ("`reshape` is NumPy's", "`tf.reshape(x, [2, -1])`"),
     "x = tf.ones([2, 3]).T": ("`T` is NumPy's", "`tf.transpose(x)`"),
     "x = tf.ones([2])\nx.assign_add(1)": ("a `tf.Variable` can", "Assign the new value to a name"),
     "x = tf.ones([]).item()": ("`item` is NumPy's", "Write `x` in place of `x.item`"),
@@ -101,6 +119,19 @@ def test_one_mistake_one_explanation(book: Notebook, body: str) -> None:
         assert "Known error" not in ran.text
         assert "symbolic" not in ran.text
         assert ran.text.count("Try: ") == 1
+
+
+REDUCED = ("avg", "max", "min", "prod")
+
+
+@pytest.mark.parametrize("value", ["s", "x", "s + 1.0", "2.0", "x[0]", "tf.reduce_sum(x)"])
+def test_the_advice_for_a_reduction_can_be_followed(book: Notebook, value: str) -> None:
+    book.good("s, x = tf.constant(3.0), tf.ones([2, 2])")
+    for name in REDUCED:
+        error = book.run(f"%%tpu_run\ny = ctx.all_reduce({name!r}, {value})").error
+        assert isinstance(error, CellError)
+        (code,) = re.findall("`([^`]+)`", error.fix)
+        book.good(f"%%tpu_run\ny = {code}")
 
 
 def test_what_is_not_converted_runs_without_an_alarm(book: Notebook) -> None:

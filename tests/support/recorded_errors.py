@@ -306,6 +306,157 @@ RECORDED = [
         34,
         "InvalidArgumentError: Trying to access resource Variable located in device /job:localhost/replica:0/task:0/device:CPU:0 from device /job:localhost/replica:0/task:0/device:TPU:0",
     ),
+    (
+        9,
+        "RuntimeError: Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed: open(/dev/vfio/1): Device or resource busy: Device or resource busy; Couldn't open iommu group /dev/vfio/1 (set JAX_PLATFORMS='' to automatically choose an available backend)",
+    ),
+    (
+        10,
+        "InvalidArgumentError: NodeDef expected inputs 'string' do not match 0 inputs specified; Op<name=_Send; signature=tensor:T -> ; attr=T:type; attr=tensor_name:string; attr=send_device:string>; NodeDef: {{node _Send}}",
+    ),
+    (
+        28,
+        "Compilation failure: XLA has not implemented dynamic sized slice with non-trival stride yet. Please file a bug against XLA",
+    ),
+    (
+        28,
+        "UnimplementedError: {{function_node __inference_train_function_66860}} Compilation failure: CustomCall is not supported to have a dynamic dimension\n\tTPU compilation failed\n\t [[{{node tpu_compile_succeeded_assert/_7048177641045036345/_5}}]]",
+    ),
+    (
+        28,
+        'UNIMPLEMENTED: CustomCall "ApproxTopK" is not supported to have a dynamic dimension',
+    ),
+    (
+        28,
+        "UnimplementedError:  Compilation failure: Asked to propagate a dynamic dimension from hlo %scatter.14694 = f32[8333,256]{1,0} scatter(f32[8333,256]{1,0} %broadcast.14689, s32[320]{0} %reshape.2569), which is not implemented.",
+    ),
+    (
+        28,
+        "InvalidArgumentError: 9 root error(s) found.\n  (0) INVALID_ARGUMENT: {{function_node __inference_train_function_56513}} Squeeze op does not support bounded dynamic dimensions.",
+    ),
+    (
+        28,
+        "(0) Unimplemented: Compilation failure: Dynamic Spatial Convolution is not supported: lhs shape is f32[<=16,32,32,3]",
+    ),
+    (28, "Compilation failure: Dynamic shape is not supported for non trivial window"),
+    (
+        30,
+        "RESOURCE_EXHAUSTED: Allocation (size=2305843009213693952) would exceed memory (size=17179869184) :: %s0 = inlined_call_operand.hbm [shape: f32[1073741824,536870912], index: 0, kind: input] :: slice_add_fusion",
+    ),
+    (
+        31,
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 4.39G. That was not possible. There are 2.30G free.; (0x0x0_HBM0)",
+    ),
+    (
+        31,
+        "ValueError: RESOURCE_EXHAUSTED: E0100: RuntimeBufferAllocationFailure:\nError allocating device buffer",
+    ),
+    (
+        31,
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Error loading program 'jit_step': Attempting to reserve 29.49G at the bottom of memory. That was not possible. There are 147.64M free, 0B reserved, and 147.64M reservable.",
+    ),
+    (
+        59,
+        "RuntimeError: Bad StatusOr access: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space vmem. Used 32.42M of 16.00M vmem. Exceeded vmem capacity by 16.42M",
+    ),
+    (
+        59,
+        "RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:\nRan out of memory in memory space vmem while allocating on stack for %add.1 = f32[8192,1024]{1,0:T(8,128)} custom-call(%x.1)",
+    ),
+    (
+        59,
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Allocation (size=134217728) would exceed memory (size=67108864) :: #allocation25 [shape = 'u8[134217728]{0}', space=vmem, size = 0x8000000, tag = 'scoped memory for kernel.2'] :: kernel.2",
+    ),
+    (
+        60,
+        "INTERNAL: Mosaic failed to compile TPU kernel with MLIR module name `<no name>` HLO name `_lambda_.1`: E2003: CompileTimeMosaicUnprovenMemoryAccessAlignment: cannot statically prove that index in dimension 0 is a multiple of 8\nSee https://openxla.org/xla/errors/error_2003 for more details.",
+    ),
+    (
+        60,
+        "INTERNAL: Mosaic failed to compile TPU kernel: cannot statically prove that index in dimension 1 is a multiple of 128",
+    ),
+    (
+        61,
+        "ValueError: The Pallas TPU lowering currently requires that the last two dimensions of your block shape are divisible by 8 and 128 respectively, or be equal to the respective dimensions of the overall array. Block spec for args[0] in pallas_call add has block shape (4, 256)",
+    ),
+    (
+        61,
+        "ValueError: The Pallas TPU lowering currently requires that rank 1 block shapes, either 1) the first (and only) dimension of the block shape is equal to the first (and only) dimension of the array shape",
+    ),
+    (
+        61,
+        "UNIMPLEMENTED: Mosaic failed to compile TPU kernel: Failed to set window params for input 0: Operand of shape (..., 256, 8192) has tiling (16, 128), but its block shape (..., 8, 8192) is not divisible by tiling evenly nor matches the full shape.",
+    ),
+    (
+        61,
+        "NotImplementedError: Mosaic failed to lower: the second last dimension of a block should be divisible by 8, got 4",
+    ),
+    (
+        62,
+        "INTERNAL: Mosaic failed to compile TPU kernel: Unsupported matmul RHS type on target: 'vector<256x256xi8>'\n",
+    ),
+    (
+        62,
+        "HLO name `_lambda_.1`: E2001: CompileTimeMosaicUnsupportedRhsType: Unsupported matmul RHS type on target: vector<128x128xi8>",
+    ),
+    (
+        63,
+        "INTERNAL: Accelerator device halted prematurely, perhaps due to an on-device check-failure. Node 0 halted unexpectedly at tag:pc TensorCoreSequencer:1:0x1d9 ...",
+    ),
+    (63, "E0200: RuntimeUnexpectedCoreHalt: INTERNAL: observed errors are: [Hardware]"),
+    (
+        64,
+        "XlaRuntimeError: INVALID_ARGUMENT: Executable(jit_embedding_pipeline_step_fn) expected parameter 2482 of size 5242880 (bf16[16,1280,40]{2,1,0:T(8,128)(2,1)}) but got buffer with incompatible size 1638400 (bf16[16,1280,40]{1,2,0:T(8,128)(2,1)}): while running replica 0",
+    ),
+    (
+        65,
+        "INVALID_ARGUMENT: Tensor which is moved to host (starting from tuple.64) is returned from the entry computation but the layout for this output is not set to host memory.",
+    ),
+    (
+        66,
+        "RuntimeError: Bad StatusOr access: UNKNOWN: TPU initialization failed: open(/dev/accel2): Operation not permitted: Operation not permitted; Couldn't open device: /dev/accel2",
+    ),
+    (
+        66,
+        "E tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc:533] Invalid argument: Invalid fd: -1; Couldn't open device: /dev/accel0 (Operation not permitted); Unable to create Node RegisterInterface for node 0",
+    ),
+    (67, "jaxlib.xla_extension.XlaRuntimeError: UNAVAILABLE: No TPU Platform available."),
+    (67, "RuntimeError: No ba16c7433 device found."),
+    (68, "AttributeError: 'NoneType' object has no attribute 'merge_call'"),
+    (
+        68,
+        "RuntimeError: Use `_distributed_apply()` instead of `apply_gradients()` in a cross-replica context.",
+    ),
+    (69, "ValueError: Flattening a PerReplica to components is not supported in replica context."),
+    (
+        71,
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    optimizer.build(model.trainable_variables)\n  File "/lib/keras/src/optimizers/adam.py", line 97, in build\n    super().build(var_list)\nRuntimeError: Need to be inside "with strategy.scope()" for <tensorflow.python.distribute.tpu_strategy.TPUStrategy object at 0x7f1>',
+    ),
+    (
+        34,
+        'Traceback (most recent call last):\n  File "/lib/keras/src/optimizers/base_optimizer.py", line 501, in apply\n    self.build(trainable_variables)\n  File "/lib/keras/src/optimizers/adam.py", line 97, in build\n    super().build(var_list)\nRuntimeError: Need to be inside "with strategy.scope()" for <tensorflow.python.distribute.tpu_strategy.TPUStrategy object at 0x7f1>',
+    ),
+    (
+        72,
+        'Traceback (most recent call last):\n  File "/lib/keras/src/utils/traceback_utils.py", line 122, in error_handler\nRuntimeError: Mixing different tf.distribute.Strategy objects: <tensorflow.python.distribute.tpu_strategy.TPUStrategy object at 0x7f1> is not <tensorflow.python.distribute.distribute_lib._DefaultDistributionStrategy object at 0x7f2>',
+    ),
+    (
+        34,
+        'Traceback (most recent call last):\n  File "/lib/tf_keras/src/utils/traceback_utils.py", line 70, in error_handler\nRuntimeError: Mixing different tf.distribute.Strategy objects: <tensorflow.python.distribute.tpu_strategy.TPUStrategy object at 0x7f1> is not <tensorflow.python.distribute.distribute_lib._DefaultDistributionStrategy object at 0x7f2>',
+    ),
+    (
+        34,
+        "ValueError: Metric (MeanAbsoluteError(name=mean_absolute_error,dtype=float32)) passed to `model.compile` was created inside a different distribution strategy scope than the model.",
+    ),
+    (
+        70,
+        "300/300 ━━━━━━━━━━━━━━━━━━━━ 22s 47ms/step - loss: nan - sparse_categorical_accuracy: nan - val_loss: nan - val_sparse_categorical_accuracy: nan",
+    ),
+    (
+        70,
+        "469/469 ━━━━━━━━━━━━━━━━━━━━ 28s 45ms/step - loss: nan - sparse_categorical_accuracy: 2.1701 - val_loss: 0.3587 - val_sparse_categorical_accuracy: 0.8993",
+    ),
+    (70, "100/100 - 3s - 30ms/step - accuracy: 7.4125 - loss: 1.3021"),
 ]
 
 RETRACING = "WARNING:tensorflow:5 out of the last 5 calls to <function step at 0x7f0> triggered tf.function retracing. Tracing is expensive"
@@ -344,6 +495,25 @@ ORDINARY = [
     "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
     "TypeError: float() argument must be a string or a real number, not 'list'",
     "loss: nan - accuracy: 0.1",
+    "10/10 ━━━━━━━━━━━━━━━━━━━━ 1s 9ms/step - accuracy: 1.0000 - loss: nan",
+    "10/10 - 1s - 9ms/step - accuracy: 9.7656e-04 - loss: 6.9078 - val_accuracy: 1.0000e-04",
+    "10/10 - 1s - 9ms/step - accuracy: 1.0000e+00 - loss: nan",
+    "[epoch 3] loss: 0.41 - accuracy: 97.5",
+    "EAL: Cannot open /dev/vfio/151: Device or resource busy",
+    "OSError: [Errno 16] Device or resource busy: '/dev/vfio/20'",
+    "PermissionError: [Errno 13] Permission denied: '/dev/kvm'",
+    "RtApiWasapi::wasapiThread: Error allocating device buffer memory.",
+    "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 285212672 bytes.",
+    "a.py:3:0: E0102: function already defined line 1 (function-redefined)",
+    "a.py:3:0: E0100: __init__ method is a generator (init-is-generator)",
+    "a.py:3:0: E1200: Unsupported logging format character 'y' (logging-unsupported-format)",
+    "E0102 12:00:00.259790   12189 server.cc:128] The request has failed",
+    "ValueError: NodeDef expected inputs '' do not match 1 inputs specified; Op<name=Const>",
+    "InvalidArgumentError: padded_shape[0]=257 is not divisible by block_shape[0]=2",
+    "ValueError: `height` and `width` have to be divisible by 8 but are 255 and 256.",
+    "AssertionError: erb_bins should be divisible by 8",
+    "AttributeError: 'NoneType' object has no attribute 'call'",
+    "WARNING:absl:No GPU/TPU found, falling back to CPU.",
     "",
 ]  # fmt: skip
 

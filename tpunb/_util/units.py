@@ -6,7 +6,7 @@ import math
 
 Number = int | float | bool
 
-_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _THOUSAND, _TEN_MILLION = 1e3, 1e7
 _EXACT = 2**53
 """Up to here a page's numbers hold every integer."""

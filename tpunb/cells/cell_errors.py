@@ -196,8 +196,10 @@ _AUTOGRAPH = re.compile(r"tensorflow/python/autograph/operators/control_flow\.py
 _AS_ROWS = r"Iterating over a symbolic `?tf\.Tensor`?"
 _AS_BOOL = r"symbolic `?tf\.Tensor`? as a Python `?bool`?"
 _MIXED = (
-    r"parameter '[xy]' of op '\w+', got |\bExpected \w+, but got \S+ of type "
-    r"|does not match type \w+ of argument '[xy]'|`x` and `y` must have the same dtype"
+    r"parameter '[xy]' of op '\w+', got \S+ of type '(?:float|int|bool)"
+    r"|\bExpected \w+, but got \S+ of type '(?:float|int|bool)"
+    r"|type (?!string)\w+ that does not match type (?!string)\w+ of argument '[xy]'"
+    r"|`x` and `y` must have the same dtype"
 )
 _AS_NUMBER = (
     r"\b(?:list|tuple|string|bytes|range) ind(?:ices|ex) must be [^\n]*, not \w*Tensor"
@@ -210,7 +212,8 @@ _AS_NUMBER = (
 )
 _OF_NUMPY = {
     **dict.fromkeys(("mean", "sum", "max", "min", "prod", "any", "all"), "tf.reduce_{}(x)"),
-    **dict.fromkeys(("reshape", "round", "argmax", "argmin"), "tf.{}(x, …)"),
+    **dict.fromkeys(("round", "argmax", "argmin"), "tf.{}(x)"),
+    "reshape": "tf.reshape(x, [2, -1])",
     "T": "tf.transpose(x)",
     "transpose": "tf.transpose(x)",
     "astype": "tf.cast(x, tf.int32)",
@@ -293,8 +296,8 @@ _MISTAKES = (
     _Mistake(
         TypeError,
         _MIXED,
-        "TensorFlow does not mix types in arithmetic: integers do not become floats.",
-        "Cast to one type first, as in `tf.cast({integer}, tf.float32)`.",
+        "TensorFlow does not mix types in arithmetic: {types}.",
+        "Cast to one type first: `{cast}`.",
         lambda nodes: any(isinstance(n, ast.BinOp | ast.AugAssign | ast.Compare) for n in nodes),
     ),
     _Mistake(
@@ -313,15 +316,22 @@ _MISTAKES = (
         (TypeError, ValueError),
         _MIXED,
         "The mean of integers is not an integer.",
-        "Write `ctx.all_reduce('mean', tf.cast(x, tf.float32))`.",
+        "Write `ctx.all_reduce('mean', tf.cast({value}, tf.float32))`.",
         _calls_method("all_reduce"),
     ),
     _Mistake(
         (TypeError, ValueError),
         r"is not a valid ReduceOp",
         "`all_reduce` takes 'sum' or 'mean'.",
-        "For the largest of all: `tf.reduce_max(ctx.all_gather([x], axis=0))`.",
+        "Write `{reduction}`.",
         _calls_method("all_reduce"),
+    ),
+    _Mistake(
+        AttributeError,
+        r"\w*Tensor'? object has no attribute 'astype'",
+        "Python's `round` does not round a tensor.",
+        "Write `tf.round(x)`.",
+        lambda nodes: any(isinstance(n, ast.Name) and n.id == "round" for n in nodes),
     ),
     _Mistake(
         AttributeError,
@@ -449,16 +459,102 @@ def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[st
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     asked = next((node.value for node in attributes if node.attr == "numpy"), None)
     owner = asked.id if isinstance(asked, ast.Name) else "result"
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    types, cast = _of_mixed_types(str(error), nodes)
+    value, reduction = _of_all_reduce(nodes)
     missing = re.search(r"has no attribute '(\w+)'", str(error))
     attribute = missing[1] if missing else ""
     return {
         "in_the_next_cell": f"{owner}.values[0].numpy()" if replicas > 1 else f"{owner}.numpy()",
-        "integer": "replica_id" if "replica_id" in names else "x",
+        "types": types,
+        "cast": cast,
+        "value": value,
+        "reduction": reduction,
         "attribute": attribute,
         "tensorflow": _OF_NUMPY.get(attribute, "").format(attribute),
         "loop": next((n.attr for n in attributes if n.attr in KERAS_LOOPS), ""),
     }
+
+
+_TWO_TYPES = re.compile(
+    r"Input 'y' of '(?P<op>\w+)' Op has type (?P<right>\w+) that does not match type (?P<left>\w+)"
+)
+_TWO_DTYPES = re.compile(r"same dtype, got (?:tf\.)?(?P<left>\w+) != (?:tf\.)?(?P<right>\w+)")
+_TENSORS_TYPE = re.compile(r"Expected (\w+)\b")
+_OPERATORS: dict[str, type[ast.AST]] = {
+    "AddV2": ast.Add,
+    "FloorDiv": ast.FloorDiv,
+    "FloorMod": ast.Mod,
+    "Mul": ast.Mult,
+    "Pow": ast.Pow,
+    "Sub": ast.Sub,
+}
+
+
+def _of_mixed_types(message: str, nodes: list[ast.AST]) -> tuple[str, str]:
+    """Return the types that TensorFlow did not mix, and a cast of one operand to the other's."""
+    found = _TWO_TYPES.search(message) or _TWO_DTYPES.search(message)
+    operator = _OPERATORS.get(found.groupdict().get("op") or "") if found else None
+    pairs = [pair for node in nodes if (pair := _operands(node, operator)) is not None]
+    left, right = pairs[0] if len(pairs) == 1 else (ast.Name("x"), ast.Name("x"))
+    if found is None:  # a tensor and a number of Python's
+        kind = _TENSORS_TYPE.search(message)
+        types = (kind[1] if kind else "int32", "float32")
+        operands = (right, left) if isinstance(left, ast.Constant) else (left, right)
+    else:
+        types, operands = (found["left"], found["right"]), (left, right)
+    changed = 0 if _rank(types[0]) < _rank(types[1]) else 1
+    mixed = " and ".join(types)
+    if any(map(_is_integer, types)) and not all(map(_is_integer, types)):
+        mixed = "integers do not become floats"
+    return mixed, f"tf.cast({_shown(operands[changed])}, tf.{types[1 - changed]})"
+
+
+def _is_integer(kind: str) -> bool:
+    return kind.startswith(("int", "uint", "bool"))
+
+
+def _rank(kind: str) -> int:
+    """Return the rank of a type: the lower one is cast, such as int32 or float64 to float32."""
+    return (0 if _is_integer(kind) else 2) + (not kind.endswith("64"))
+
+
+def _operands(node: ast.AST, operator: type[ast.AST] | None) -> tuple[ast.expr, ast.expr] | None:
+    """Return both sides of an operation; None for other nodes, and for other operators."""
+    if isinstance(node, ast.Compare):
+        return None if operator else (node.left, node.comparators[0])
+    if not isinstance(node, ast.BinOp | ast.AugAssign):
+        return None
+    if operator is not None and not isinstance(node.op, operator):
+        return None
+    return (node.left, node.right) if isinstance(node, ast.BinOp) else (node.target, node.value)
+
+
+_REDUCTIONS = {
+    **dict.fromkeys(("max", "maximum"), "max"),
+    **dict.fromkeys(("min", "minimum"), "min"),
+    **dict.fromkeys(("prod", "product", "mul"), "prod"),
+    **dict.fromkeys(("any", "or"), "any"),
+    **dict.fromkeys(("all", "and"), "all"),
+}
+
+
+def _of_all_reduce(nodes: list[ast.AST]) -> tuple[str, str]:
+    """Return the value that a cell reduces over the replicas, and the code that reduces it."""
+    calls = (node for node in nodes if isinstance(node, ast.Call))
+    call = next((one for one in calls if getattr(one.func, "attr", "") == "all_reduce"), None)
+    named = {one.arg: one.value for one in call.keywords} if call else {}
+    given = [*(call.args if call else ()), None, None]
+    operation, argument = given[0] or named.get("reduce_op"), given[1] or named.get("value")
+    value = _shown(argument) if argument is not None else "x"
+    name = str(operation.value).lower() if isinstance(operation, ast.Constant) else "max"
+    if (function := _REDUCTIONS.get(name)) is None:
+        return value, f"ctx.all_reduce('mean', {value})"
+    if isinstance(argument, ast.BinOp | ast.UnaryOp | ast.Compare | ast.IfExp):
+        value = f"({value})"
+    rows = f"{value}[tf.newaxis]"
+    if not isinstance(argument, ast.Name | ast.Call | ast.Attribute | ast.Subscript | ast.BinOp):
+        rows = f"tf.stack([{_shown(argument)}])" if argument is not None else "x[tf.newaxis]"
+    return value, f"tf.reduce_{function}(ctx.all_gather({rows}, axis=0), axis=0)"
 
 
 def _path(body: list[ast.stmt], line: int) -> list[ast.stmt]:

@@ -24,7 +24,7 @@ def make_ready(
     """Builds optimizers that are not built, where the replicas' variables belong.
 
     Raises:
-        CellError: A model that the cell trains was made outside of the scope.
+        CellError: Variables of what the cell trains were made outside of the scope.
     """
     taken = {**captured.read, **captured.closed}
     optimizers = {
@@ -73,9 +73,9 @@ def _refuse_outside(name: str, variables: list[Any], strategy: Any) -> None:
             inner, tf.distribute.DistributedValues
         ):
             raise CellError(
-                f"`{name}` was made outside of the strategy's scope: its "
-                "variables have no copy on each replica, and the cell cannot train them.",
-                fix="Make models and optimizers inside of `with strategy.scope():`.",
+                f"Variables of `{name}` were made outside of the strategy's scope: they have no "
+                "copy on each replica, and the cell cannot train them.",
+                fix="Make it inside of `with strategy.scope():`, and call its `build` there too.",
             )
 
 

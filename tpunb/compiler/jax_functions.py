@@ -14,11 +14,12 @@ import dataclasses
 import functools
 import importlib
 import itertools
+import math
 import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import LOWERING, TRACING, Settings, program_for
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, is_of_this_package
+from tpunb.errors.explain import explain
 from tpunb.virtual.keras_internals import (
     build_for,
     is_model,
@@ -239,7 +241,18 @@ def _export(
     kept = [place for place in exported.module_kept_var_idx if place < len(variables)]
     known = [(variables[place], True) for place in kept]
     parameters = [*known, *answer["arguments"][len(known) :]]
-    return Prepared(origins, module=answer["module"], jax=True, parameters=parameters), devices
+    passed = [exported.in_avals[place] for place in exported.module_kept_var_idx]
+    size = max(_bytes(passed), _bytes(exported.out_avals))
+    prepared = Prepared(
+        origins, module=answer["module"], jax=True, parameters=parameters, held_bytes=size
+    )
+    return prepared, devices
+
+
+def _bytes(arrays: Iterable[Any]) -> int:
+    """Return the bytes of arrays; types of less than a byte do not count."""
+    counted = (one for one in arrays if not str(one.dtype).endswith(("int2", "int4", "e2m1fn")))
+    return sum(math.prod(one.shape) * one.dtype.itemsize for one in counted)
 
 
 def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Settings) -> Prepared:
@@ -251,11 +264,14 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
         traced.lower(lowering_platforms=("tpu",))
     except Exception as refused:
         uneven = type(refused).__name__ == "IndivisibleError"
+        known = explain(refused)
         problem = Problem(
             "compile",
             f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
             "Take a size that the mesh divides, or another sharding."
             if uneven
+            else known.fix
+            if known
             else "Write it with other operations.",
             message=str(refused),
         )

@@ -101,6 +101,8 @@ class Prepared:
             is none.
         jax: Whether it is JAX's.
         parameters: The module's arguments.
+        held_bytes: What its arguments take, or its results if that is more, without padding: of
+            TensorFlow on a replica, of JAX on all cores; 0 where it is not known.
         notes: What a reader has to know of the figures.
     """
 
@@ -110,7 +112,12 @@ class Prepared:
     module: bytes = b""
     jax: bool = False
     parameters: Parameters = ()
+    held_bytes: int = 0
     notes: tuple[str, ...] = ()
+
+    def least_bytes(self, target: Target) -> int:
+        """Return what its arguments or results take of a core: the program takes more."""
+        return self.held_bytes // (target.cores if self.jax else target.partitions)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -67,7 +67,13 @@ def prepare(traced: TracedFunction, settings: Settings, layers: Collection[str] 
     operations = set(origins.operations.values())
     notes += [note for op, note in _LOWERED_AS_ON_A_CPU.items() if op in operations]
     parameters = _named(traced, lowered)
-    return Prepared(origins, module=lowered.module, parameters=parameters, notes=tuple(notes))
+    return Prepared(
+        origins,
+        module=lowered.module,
+        parameters=parameters,
+        held_bytes=lowered.held_bytes,
+        notes=tuple(notes),
+    )
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:

@@ -20,6 +20,7 @@ from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.display.live_progress import CellDisplay
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
+from tpunb.errors.explain import explain
 from tpunb.errors.refusals import LIBTPU, SMALLER, refusal_of
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
 
@@ -115,8 +116,11 @@ def program_for(
             )
             low = False
             answer = _ask(prepared, wanted, settings, low)
+        least = prepared.least_bytes(wanted)
         if isinstance(answer, Refused):
             program = _refused(program, answer.message, prepared, wanted, settings)
+        elif answer.peak < least and least >= _OVERFLOWS:
+            program = _too_large(program, "", 0, prepared, wanted, settings)
         else:
             program = _accepted(program, answer, prepared, wanted, settings)
             if low:
@@ -163,20 +167,47 @@ def _refused(
     program: TpuProgram, message: str, prepared: Prepared, wanted: Target, settings: Settings
 ) -> TpuProgram:
     needed = needed_bytes(message)
-    if needed is None:
+    if needed is None and prepared.least_bytes(wanted) <= wanted.hardware.usable_bytes:
         problem = _located(refusal(message), prepared, settings)
         return dataclasses.replace(program, errors=(problem,))
-    available = wanted.hardware.usable_bytes
+    return _too_large(program, message, needed or 0, prepared, wanted, settings)
+
+
+def _too_large(
+    program: TpuProgram,
+    message: str,
+    needed: int,
+    prepared: Prepared,
+    wanted: Target,
+    settings: Settings,
+) -> TpuProgram:
+    """A program that does not fit.
+
+    Args:
+        program: What is known of it.
+        message: The compiler's error.
+        needed: The bytes that it names; 0 if it names none.
+        prepared: The function.
+        wanted: The TPU type.
+        settings: How it was compiled.
+    """
+    available, held = wanted.hardware.usable_bytes, prepared.least_bytes(wanted)
+    least = max(held, available, _allocation(message))
+    if max(needed, held) >= _OVERFLOWS:
+        needed, least = 0, max(needed, least)  # a sum that has overflowed is too small
     roomy = _in_a_larger_memory(prepared, wanted, settings)
-    peak = needed or (roomy.peak if roomy else available + 1)
+    bound = not needed and (roomy is None or roomy.peak <= least)
     memory = dataclasses.replace(
-        roomy or ProgramMemory(peak, available, wanted.tpu.hbm_bytes),
-        peak=peak,
+        roomy or ProgramMemory(0, available, wanted.tpu.hbm_bytes),
+        peak=needed or (least + 1 if bound or roomy is None else roomy.peak),
         available=available,
         data_sheet=wanted.tpu.hbm_bytes,
         exact=bool(needed),
+        bound=bound,
     )
-    reason = f"The program takes {byte_count(peak)} of a core's {byte_count(available)}."
+    reason = f"The program takes {memory.takes} of a core's {byte_count(available)}."
+    if bound and least == available:
+        reason = f"The program does not fit into a core's {byte_count(available)}."
     largest = memory.largest[0] if memory.largest else None
     node = largest.node if largest else ""
     if largest is not None:
@@ -214,14 +245,19 @@ def _in_a_larger_memory(
     return described(answer, parse(answer.text), prepared, roomy)
 
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SIZE = r"([\d.]+)([KMGT]?)B?"
+_OVERFLOWS = 2**50
+"""From here on libtpu's sums may have overflowed: it counts in 64 bits. Version 0.0.52 reports
+4 EiB for five results of 4 EiB each, and takes two to four of them for a program that fits."""
+
+_UNITS = {unit: 2 ** (10 * power) for power, unit in enumerate(["", *"KMGTPE"])}
+_SIZE = r"([\d.]+)([KMGTPE]?)i?B?"
 _NEEDED = (
     re.compile(rf"total memory required[^(]*\({_SIZE}\)"),
     re.compile(rf"Used {_SIZE} of"),
     re.compile(rf"\({_SIZE}\) exceeds available HBM"),
     re.compile(rf"[Aa]ttempting to (?:allocate|reserve) {_SIZE}"),
 )
+_ALLOCATION = re.compile(r"Allocation \(size=(\d+)\) would exceed memory")
 _NODE = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _OF_X64 = re.compile(r"not implemented: (?:ROOT )?%?\S+ = (\w+)\[")
 
@@ -245,6 +281,12 @@ def needed_bytes(message: str) -> int | None:
     return 0
 
 
+def _allocation(message: str) -> int:
+    """The bytes of the single buffer that an error names; the program needs more."""
+    found = _ALLOCATION.search(message)
+    return int(found[1]) if found else 0
+
+
 def refusal(message: str) -> Problem:
     """Explains why libtpu refuses a program for another reason than memory."""
     found = _NODE.search(message)
@@ -256,7 +298,9 @@ def refusal(message: str) -> Problem:
     else:
         first = unmarked(message).splitlines()[0].rstrip(".") if message else "it gives no reason"
         code, reason = "compile", f"The TPU's compiler refuses it: {first}."
+        explained = explain(message)
         fix = "Write it with other operations, or report it with this message."
+        fix = explained.fix if explained else fix
     return Problem(code, reason, fix, message=message, node=node)
 
 

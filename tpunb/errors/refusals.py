@@ -66,6 +66,12 @@ XLA = (
         "Make it a Python number or take it from a static shape; for a mask, use "
         "`tf.sequence_mask(..., maxlen=64)`.",
     ),
+    Refusal(
+        r"may overflow int64|overflow in static extent product",
+        "compile",
+        "A tensor has more bytes than 64 bits can count.",
+        "Make it smaller: check its shape.",
+    ),
     Refusal(r"[Dd]ynamic", "compile", "A shape depends on the data.", "Work at a fixed shape."),
 )
 """Those of XLA, as far as its intermediate form."""
@@ -90,10 +96,17 @@ LIBTPU = (
         FIXED_SHAPE,
     ),
     Refusal(
+        r"Iteration bounds are too large",
+        "compile",
+        "An operation goes through more elements than the TPU's compiler can count.",
+        "Make its tensors smaller: check their shapes, or work on parts of them in a loop.",
+    ),
+    Refusal(
         r"memory space vmem",
         "compile",
         "One operation needs more fast memory than the core has.",
-        "Split the tensor that it works on, or change its shape.",
+        "Split the tensor that it works on, or change its shape. In a Pallas kernel, make the "
+        "blocks smaller, or raise `vmem_limit_bytes` in its `pltpu.CompilerParams`.",
     ),
 )
 """Those of the TPU's own compiler, beside programs that do not fit."""

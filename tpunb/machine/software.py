@@ -345,7 +345,8 @@ class Software:
         if not legacy and (3,) <= release(keras) < _OLDEST_KERAS:
             yield Problem(
                 "keras",
-                f"Keras {keras} reports a wrong loss when it trains on several replicas.",
+                f"Keras {keras} reports NaN, or a loss and an accuracy too large by the number of "
+                "replicas, when it trains on several (known error 70).",
                 "Install Keras 3.10 or newer, then restart the kernel.",
                 'pip install "keras>=3.10"',
                 stops=False,

@@ -99,6 +99,7 @@ class ProgramMemory:
         by_layer: The same by Keras layer.
         exact: Whether `peak` is the compiler's figure; a sum of what it reported where it
             gave none, as for some programs that do not fit.
+        bound: Whether the program takes more than `peak`, and nobody knows how much.
     """
 
     peak: int
@@ -114,6 +115,13 @@ class ProgramMemory:
     by_line: tuple[Share, ...] = ()
     by_layer: tuple[Share, ...] = ()
     exact: bool = True
+    bound: bool = False
+
+    @property
+    def takes(self) -> str:
+        """The peak for a reader: `"16.1 GiB"`, with `"about"` or `"more than"` before it."""
+        how = "more than " if self.bound else "" if self.exact else "about "
+        return f"{how}{byte_count(self.peak)}"
 
     @property
     def fits(self) -> bool:
@@ -322,8 +330,7 @@ class Program:
             return f"{self.tpu}: does not compile: {self.errors[0].reason}"
         parts = [f"{self.tpu}: compiles"]
         if self.memory is not None:
-            used, free = byte_count(self.memory.peak), byte_count(self.memory.available)
-            parts.append(f"{used} of {free} a core")
+            parts.append(f"{self.memory.takes} of {byte_count(self.memory.available)} a core")
         if self.time is not None:
             parts.append(f"about {self.time} a call")
         return ", ".join(parts) + "."

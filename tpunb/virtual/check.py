@@ -24,7 +24,7 @@ from tpunb.virtual.strict.advice import advice
 from tpunb.virtual.strict.examination import Examination, examine, observing
 from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.strictness import REFUSED
-from tpunb.virtual.untouched import untouched
+from tpunb.virtual.untouched import remembered, untouched
 
 _CODE = "48"  # in the catalogue
 
@@ -245,16 +245,19 @@ def trace_for(
 
     def as_replica() -> list[_Seen]:
         values = [_element(argument) for argument in args]
-        found: list[_Seen] = []
-        with observing(lambda traced: found.append(see(traced)), written=False):
+        with observing(see, written=False) as found:
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
-        return found[-1:]  # the first trace is made twice where it makes variables
+        return found
 
     def as_caller() -> list[_Seen]:
-        found: list[_Seen] = []
-        with observing(lambda traced: found.append(see(traced)), written=False):
-            concrete = _traced(fn, args)
-        return found or ([] if strategy else [see(traced_function_of(concrete))])
+        for _ in range(2):
+            with observing(lambda traced: (traced, see(traced)), written=False) as found:
+                concrete = _traced(fn, args)
+            # If a function called in it made variables, only the next trace has none to make.
+            if not any(traced.makes_variables for traced, _ in found):
+                break
+        seen = [one for _, one in found]
+        return seen or ([] if strategy else [see(traced_function_of(concrete))])
 
     if strategy is None:
         return as_caller()
@@ -262,12 +265,14 @@ def trace_for(
     if any(hasattr(argument, "__next__") for argument in args):
         ways.reverse()  # only a caller takes an iterator
     failures = []
+    restore = remembered(fn, args)
     for way in ways:
         try:
             if found := way():
                 return found
         except Exception as error:
             failures.append(error)
+            restore()  # a tf.function makes variables in its first trace alone
     # What the catalogue knows is no mistake in how the function was tried.
     raise next((failure for failure in failures if explain(failure)), failures[0])
 

@@ -51,6 +51,15 @@ def untouched(*roots: Any) -> Iterator[None]:
     Args:
         roots: Functions, models, and their arguments.
     """
+    restore = remembered(*roots)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def remembered(*roots: Any) -> Callable[[], None]:
+    """Return a function that gives objects back the state that they have now; see `untouched`."""
     state = _State()
     for root in roots:
         state.keep(root, own=False)
@@ -60,12 +69,13 @@ def untouched(*roots: Any) -> Iterator[None]:
     seeds = getattr(context.context(), "_rng", None)  # of TensorFlow, once it has a seed
     state.keep((random._inst, seeds), own=True)
     generator = np.random.get_state()
-    try:
-        yield
-    finally:
-        for restore in state.restorers:
-            restore()
+
+    def restore() -> None:
+        for one in state.restorers:
+            one()
         np.random.set_state(generator)
+
+    return restore
 
 
 class _State:

@@ -158,8 +158,8 @@ def with_program(
     """
     several = [programs] if isinstance(programs, Program) else programs or []
     for program in several:
-        if program.tpu == topology.name and program.memory is not None:
-            memory = program.memory
+        memory = program.memory
+        if program.tpu == topology.name and memory is not None and not memory.bound:
             return replace(topology, needed_bytes=memory.peak, usable_bytes=memory.available)
     return topology
 

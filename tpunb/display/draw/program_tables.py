@@ -251,9 +251,12 @@ def headline(program: Program) -> str:
         return f"Not known whether it compiles: {program.unknown.rstrip('.')}."
     if memory is not None and memory.over:
         outcome = "Compiles" if program.ok else "Does not fit"
+        available = byte_count(memory.available)
+        if memory.bound:
+            return f"{outcome}: {memory.takes} a core, of the {available} available."
         return (
             f"{outcome}: {byte_count(memory.peak)} a core, {byte_count(memory.over)} more than "
-            f"the {byte_count(memory.available)} available."
+            f"the {available} available."
         )
     if program.errors:
         return f"Does not compile: {counted(len(program.errors), 'error')}."
@@ -262,9 +265,16 @@ def headline(program: Program) -> str:
 
 def memory_phrase(memory: ProgramMemory) -> str:
     """`"3.4 GiB of 15.48 GiB a core (22%)"`."""
-    exact = "" if memory.exact else "about "
+    phrase = f"{memory.takes} of {byte_count(memory.available)} a core"
     share = percent(memory.peak / max(memory.available, 1))
-    return f"{exact}{byte_count(memory.peak)} of {byte_count(memory.available)} a core ({share})"
+    return phrase if memory.bound else f"{phrase} ({share})"
+
+
+def over_phrase(memory: ProgramMemory) -> str:
+    """`"310 MiB too much"`; empty for a program that fits."""
+    if not memory.over:
+        return ""
+    return "too much" if memory.bound else f"{byte_count(memory.over)} too much"
 
 
 def part_phrase(kind: str, size: int) -> str:

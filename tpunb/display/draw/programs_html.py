@@ -23,7 +23,7 @@ from tpunb._util.tables import (
     scrolled,
     table,
 )
-from tpunb._util.units import and_more, byte_count
+from tpunb._util.units import and_more
 from tpunb.display.draw import program_tables as shown
 from tpunb.display.draw.programs_text import programs_text
 from tpunb.tpu.compiled_program import Program, ProgramMemory
@@ -139,8 +139,8 @@ def _memory(memory: ProgramMemory) -> Markup:
                 style = f"float:left;height:16px;width:{width:.2f}%;background:{colour}"
                 blocks.append(f'<div style="{style}"></div>')
         legend.append(_swatch(_COLOURS[kind]) + escaped(shown.part_phrase(kind, size)))
-    if memory.over:
-        legend.append(f"{_swatch(_OVER)}<b>{escaped(byte_count(memory.over))} too much</b>")
+    if over := shown.over_phrase(memory):
+        legend.append(f"{_swatch(_OVER)}<b>{escaped(over)}</b>")
     if limit := shown.memory_limit(memory):
         legend.append(escaped(limit))
     spaced = " ".join(

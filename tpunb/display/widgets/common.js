@@ -218,7 +218,7 @@ export function groups(count) {
 
 /** Bytes in the unit that suits them. */
 export function memoryText(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
   let size = bytes;
   let unit = 0;
   while (size >= 1024 && unit < units.length - 1) {

@@ -8,7 +8,6 @@ from typing import Any
 
 import traitlets
 
-from tpunb._util.units import byte_count
 from tpunb.display.draw import program_tables as shown
 from tpunb.display.draw.programs_html import programs_bundle
 from tpunb.display.widgets.live_widget import LiveWidget
@@ -115,6 +114,6 @@ def _memory(memory: ProgramMemory) -> dict[str, Any]:
         "available": memory.available,
         "total": max(memory.peak, memory.available, 1),
         "says": shown.memory_phrase(memory),
-        "over": f"{byte_count(memory.over)} too much" if memory.over else "",
+        "over": shown.over_phrase(memory),
         "limit": shown.memory_limit(memory),
     }

@@ -9,7 +9,9 @@ from tpunb.errors.catalogue.compiling import COMPILING
 from tpunb.errors.catalogue.connecting import CONNECTING
 from tpunb.errors.catalogue.entry import Clue, Explanation, link
 from tpunb.errors.catalogue.keras_2 import KERAS_2
+from tpunb.errors.catalogue.pallas import PALLAS
 from tpunb.errors.catalogue.performance import PERFORMANCE
+from tpunb.errors.catalogue.running import RUNNING
 from tpunb.errors.catalogue.strategy import STRATEGY
 from tpunb.errors.catalogue.workers import WORKERS
 
@@ -19,6 +21,8 @@ CHAPTERS: dict[str, tuple[Explanation, ...]] = {
     "Connecting": CONNECTING,
     "Workers, files and datasets": WORKERS,
     "Compiling, shapes and memory": COMPILING,
+    "Kernels of Pallas": PALLAS,
+    "Loading and running programs": RUNNING,
     "Using the strategy": STRATEGY,
     "Notebooks written for Keras 2": KERAS_2,
     "Performance traps": PERFORMANCE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpunb.errors.catalogue.entry import Explanation
+from tpunb.errors.catalogue.entry import Explanation, code_of_xla, page_of_xla
 
 _OF_DATA_SIZE = r"No registered '(?:Unique\w{0,12}|ListDiff|DynamicPartition|NonMaxSuppressionV\d)'"
 _KNOWN_ISSUES = "https://www.tensorflow.org/xla/known_issues"
@@ -63,7 +63,7 @@ COMPILING = (
         (r"No registered 'Where' OpKernel",),
         "tf.where(condition) and tf.boolean_mask give as many rows as there are true elements; a "
         "TPU's program needs to know the size beforehand.",
-        "Keep the shape: `tf.where(condition, x, 0.0)`, or multiply by a mask.",
+        "Keep the shape: `tf.where(condition, x, tf.zeros_like(x))`, or multiply by a mask.",
         ("tensorflow/tpu#236", "tensorflow/tensorflow#47211"),
     ),
     Explanation(
@@ -86,12 +86,28 @@ COMPILING = (
             r"Dynamic input dimension to reshape",
             r"Reshape's input dynamic dimension is decomposed",
             r"TPU has inputs with dynamic shapes",
+            r"XLA has not implemented dynamic sized slice",
+            r"CustomCall (?:\"\S{1,100}\" )?is not supported to have a dynamic dimension",
+            r"Asked to propagate a dynamic dimension from hlo ",
+            r"Squeeze op does not support bounded dynamic",
+            r"AllToAll(?:Tuple)? does not support (?:un)?bounded dynamic shapes",
+            r"Dynamic shape is not supported for non[ -]trivial window",
+            r"Detects a (?:non-batch )?dynamic dimension (?:of|on the data input of) ",
+            r"Cross-tile reduction along dynamic dimension",
         ),
-        "A shape is not fixed when the program is compiled: the batch, most often, because the "
-        "last one is smaller.",
-        "`dataset.batch(n, drop_remainder=True)`, and `tf.ensure_shape` where TensorFlow lost a "
-        "shape.",
-        ("tensorflow/tensorflow#45175", "tensorflow/tensorflow#32868"),
+        "A size is not fixed when the program is compiled: the batch, most often, because a "
+        "dataset's last batch may be smaller. A TPU then compiles every batch with a size that has "
+        "only a bound, which some operations do not support.",
+        "`dataset.batch(n, drop_remainder=True)`; for `predict`, pad the last batch and cut the "
+        "result. Where sequences or images differ in size, pad them to one: `padded_batch(n, "
+        "padded_shapes=..., drop_remainder=True)`. `tf.ensure_shape` helps where TensorFlow lost a "
+        "shape that you know.",
+        (
+            "tensorflow/tensorflow#45175",
+            "tensorflow/tensorflow#41899",
+            "tensorflow/tensorflow#42401",
+            "tensorflow/tensorflow#33890",
+        ),
     ),
     Explanation(
         "29",
@@ -113,22 +129,15 @@ COMPILING = (
         (
             r"Ran out of memory in memory space hbm",
             r"TPU TensorCore Hbm usage: ",
-            r"\bE1000: ",
+            r"Allocation \(size=\d+\) would exceed memory \(size=\d+\) :: (?![^\n]{0,400}vmem)",
+            code_of_xla("1000"),
         ),
         "The compiled program needs more memory (HBM) than a core has. The message lists its "
         "largest allocations, and what padding adds to them.",
-        "Make the batch smaller, use mixed_bfloat16, or recompute activations "
-        "(`tf.recompute_grad`); `%tpu_topology` shows the memory of each type.",
-        ("tensorflow/tpu#385", "https://openxla.org/xla/errors/error_1000"),
-    ),
-    Explanation(
-        "31",
-        "No memory is left on the TPU",
-        (r"Attempting to reserve [^\n]{0,80} at the bottom of memory",),
-        "The program fits, but not beside what is on the TPU already: older models and their "
-        "optimizers, most often.",
-        "Delete old models and results, or connect again; make the batch smaller.",
-        ("pytorch/xla#1735",),
+        "Make the batch smaller, use mixed_bfloat16, or recompute activations (`keras.remat`, "
+        "`jax.checkpoint`, `tf.recompute_grad`). `tpunb.largest_batch(model, dataset, "
+        'tpu="v5e-8")` finds the batch that fits.',
+        ("tensorflow/tpu#385", page_of_xla("1000")),
     ),
     Explanation(
         "50",
@@ -140,5 +149,19 @@ COMPILING = (
         "Use a tape that is not persistent, or give the batch a fixed size: "
         "`dataset.batch(n, drop_remainder=True)`.",
         ("`_convert_dynamic_dimension_to_zero` in TensorFlow's tensorflow/python/ops/cond_v2.py",),
+    ),
+    Explanation(
+        "65",
+        "A result in the host's memory that is not declared so",
+        (
+            r"Tensor which is moved to host [^\n]{0,200}is returned from the entry computation",
+            code_of_xla("1200"),
+        ),
+        "A tensor that the program has moved to the host's memory is among its results, and the "
+        "program says of this result that it is in the TPU's memory.",
+        "Move it back before it is returned, `jax.device_put(x, jax.memory.Space.Device)`; or "
+        "declare where the result is: `jax.jit(f, out_shardings=sharding.with_memory_kind("
+        '"pinned_host"))`.',
+        (page_of_xla("1200"),),
     ),
 )

@@ -9,6 +9,9 @@ from tpunb.errors.catalogue.entry import Clue, Explanation
 _WORKER = r"(?:t1v-)?n-[0-9a-f]{1,20}-w-\d+"
 _CONNECTING_FRAMES = r"experimental_connect_to_cluster|connect_to_cluster|initialize_tpu_system"
 
+FOR_TPU = '`%pip install "tensorflow-tpu==2.20.*" "libtpu>=0.0.14,<0.0.32"`'
+"""How to install TensorFlow for a TPU: pip would take a newer libtpu, with which it aborts."""
+
 CONNECTING = (
     Explanation(
         "1",
@@ -43,8 +46,8 @@ CONNECTING = (
         ),
         "TensorFlow was installed without TPU support, or the machine has no TPU; the device "
         "TPU_SYSTEM:0 of `tensorflow-tpu` is no TPU, and is there on any machine.",
-        "With a TPU, install `tensorflow-tpu` in the version of `tensorflow`, restart the kernel "
-        "and run `%tpu_connect local`. Without one: `%tpu_connect --simulate v5e-8`.",
+        f"With a TPU, `%pip uninstall -y tensorflow tensorflow-cpu`, then {FOR_TPU}; restart the "
+        "kernel and run `%tpu_connect local`. Without one: `%tpu_connect --simulate v5e-8`.",
         (
             "googlecolab/colabtools#5228",
             "googlecolab/colabtools#5203",
@@ -59,10 +62,10 @@ CONNECTING = (
             r"Cannot install [^\n]{0,100}tensorflow-tpu[^\n]{0,300}conflicting dependencies",
             r"No matching distribution found for (?:tensorflow-tpu|libtpu)",
         ),
-        "TPU runtimes do not bring TensorFlow along, and `tensorflow-tpu` wants exactly its own "
-        "version of libtpu.",
-        "`pip install tensorflow-tpu`: 2.19 or later needs nothing else, 2.18 the find-links page "
-        'of TensorFlow\'s installation guide. Without a TPU: `pip install "tpunb[cpu]"`.',
+        "TPU runtimes do not bring TensorFlow along, and each `tensorflow-tpu` works with certain "
+        "versions of libtpu only.",
+        f"With a TPU, {FOR_TPU}, on Python 3.10 to 3.13; then restart the kernel. Without a TPU: "
+        '`%pip install "tpunb[cpu]"`.',
         ("googlecolab/colabtools#5185", "googlecolab/colabtools#5164"),
     ),
     Explanation(
@@ -139,11 +142,14 @@ CONNECTING = (
             r"libtpu multi-process lockfile",
             r"libtpu\.so already in used? ",
             r"libtpu\.so is already in use",
+            r"\bopen\(/dev/(?:vfio/|accel)\d+\): Device or resource busy",
+            r"Couldn't open iommu group /dev/vfio/\d+",
         ),
         "Only one process can hold a TPU: another kernel has it, or one that died left its lock.",
-        "Shut the other kernel down (`sudo lsof -w /dev/accel0 /dev/vfio/*` names it). If nobody "
-        "holds the TPU, remove `/tmp/libtpu_lockfile`.",
-        ("jax-ml/jax#10192", "tensorflow/tensorflow#61293"),
+        "Shut the other kernel down: `sudo lsof -w /dev/accel* /dev/vfio/*` and `%tpu_doctor` name "
+        "it. If nobody holds the TPU, `sudo rm -f /tmp/libtpu_lockfile`; in a container, restart "
+        "the container.",
+        ("jax-ml/jax#10192", "tensorflow/tensorflow#61293", "google/gvisor#11545"),
     ),
     Explanation(
         "10",
@@ -152,12 +158,17 @@ CONNECTING = (
             r"nor a name of a function registered in binary running on " + _WORKER,
             r"Op type not registered '\w+' in binary running on " + _WORKER,
             r"and the TPU runs [^\n]{1,200}: the versions have to be equal",
+            r"NodeDef expected inputs 'string' do not match 0 inputs specified",
         ),
         "The notebook's TensorFlow sends operations that the TPU's runtime does not know: their "
         "versions differ.",
         "Use equal versions: install the TPU runtime's version of TensorFlow, or create the TPU "
         "with the runtime of yours.",
-        ("tensorflow/tensorflow#40622", "tensorflow/tensorflow#34391"),
+        (
+            "tensorflow/tensorflow#40622",
+            "tensorflow/tensorflow#34391",
+            "tensorflow/tensorflow#41075",
+        ),
     ),
     Explanation(
         "11",
@@ -179,8 +190,33 @@ CONNECTING = (
         ),
         "`tensorflow-tpu` allows newer releases of libtpu than it can use, and pip installs the "
         "newest: importing TensorFlow then ends the process.",
-        'Run `%pip install "libtpu>=0.0.14,<0.0.32"` for `tensorflow-tpu` 2.20, then restart the '
-        "kernel. `%tpu_doctor` says which pair is installed.",
+        f"For `tensorflow-tpu` 2.20, {FOR_TPU}, then restart the kernel. `%tpu_doctor` says which "
+        "pair is installed.",
         ("tensorflow: tpu_executor_init_fns.inc",),
+    ),
+    Explanation(
+        "66",
+        "The TPU's device cannot be opened",
+        (
+            r"\bopen\(/dev/(?:vfio/|accel)\d+\): (?:Operation not permitted|Permission denied)",
+            r"Couldn't open device: /dev/accel\d+ \((?:Operation not permitted|Permission denied)",
+        ),
+        "The TPU's driver lets no second process open the device, and a process that was "
+        "interrupted may still run and hold it; or this user, or this container, has no right to.",
+        "End the process that holds it: `sudo lsof -w /dev/accel* /dev/vfio/*` names it; if none "
+        "does, `sudo reboot`. A container needs the devices: `docker run --privileged --net=host`. "
+        "`ls -l /dev/accel* /dev/vfio` shows who may open them.",
+        ("pytorch/xla#3947", "pytorch/xla#9604", "pytorch/xla#3165"),
+    ),
+    Explanation(
+        "67",
+        "libtpu finds no TPU",
+        (r"No TPU [Pp]latform available", r"\bNo ba16c7433 device found"),
+        "libtpu is installed, and it sees no TPU on this machine: the runtime has none, or a "
+        "container does not show it.",
+        "Choose a runtime with a TPU, or start the container with `--privileged`; `%tpu_doctor` "
+        "says what this machine has. Without a TPU, `%tpu_connect --simulate v5e-8`, or "
+        "`JAX_PLATFORMS=cpu` for JAX.",
+        ("jax-ml/jax#13260",),
     ),
 )

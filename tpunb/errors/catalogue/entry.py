@@ -35,7 +35,7 @@ class Explanation:
     """The explanation of a known error; displays itself in a notebook and a terminal.
 
     Attributes:
-        code: Its code in the catalogue: `"1"` to `"58"` for an error, `"P1"` to `"P10"` for a
+        code: Its code in the catalogue: `"1"` to `"72"` for an error, `"P1"` to `"P10"` for a
             performance trap.
         title: What it is, in a few words.
         clues: What it is known by; none where there is no message.
@@ -91,6 +91,24 @@ class Explanation:
             f'<div><div style="font-weight:600">{escaped(self.headline)}</div>'
             f"{scrolled(table(rows, named=True, style=PLAIN))}</div>"
         )
+
+
+def page_of_xla(code: str) -> str:
+    """The address of the page about an error code of XLA, such as `"1000"`."""
+    return f"https://openxla.org/xla/errors/error_{code}"
+
+
+def code_of_xla(code: str) -> str:
+    """The pattern of a message with an error code of XLA.
+
+    Its messages have the code before the error's name, `E1000: CompileTimeHbmOom:`, or the
+    page's address behind the text. Linters have codes of the same form without such names.
+
+    Args:
+        code: A pattern of the code's four digits.
+    """
+    name = r"(?:Runtime|CompileTime)[A-Z]\w"
+    return rf"\bE{code}: {name}|See https://openxla\.org/xla/errors/error_{code} for"
 
 
 def link(source: str) -> str | None:

@@ -8,6 +8,27 @@ from tpunb.errors.catalogue.keras_2 import KERAS_2_RUNS_IT
 _TPU_STRATEGY = "tensorflow: tpu_strategy.py"
 _DISTRIBUTE_LIB = "tensorflow: distribute_lib.py"
 
+_OF_TPU = r"TPUStrategy (?:object|of)"
+_NEEDS_SCOPE = rf'Need to be inside "with strategy\.scope\(\)" for <[^\n]{{0,120}}{_OF_TPU}'
+_MIXED = r"Mixing different tf\.distribute\.Strategy objects"
+# A call of the user's, and not one of Keras's in a step. Source lines may stand between.
+_CALLS_BUILD = (
+    r'File "(?![^"\n]{0,300}\Woptimizers\W)[^"\n]{1,300}", line \d+, in [^\n]{1,100}\n'
+    r'(?: {4,}[^\n]{0,300}\n){0,4} {0,2}File "[^"\n]{1,300}\Woptimizers\W\w{1,40}\.py", '
+    r"line \d+, in build\b"
+)
+# Keras leaves its other files out of tracebacks.
+_KERAS_3_FIT = (
+    r"(?<!tf_)keras\Wsrc\W"
+    r"(?:utils\Wtraceback_utils|backend\Wtensorflow\Wtrainer)\.py"
+)
+
+# In Keras's line of a step: no accuracy is NaN, or larger than 1, by itself.
+_TOO_MUCH = (
+    r"\d[mun]?s/(?:step|epoch) - [^\n]{0,300}\b\w{0,40}accuracy: "
+    r"(?:nan\b|(?!\d{1,5}\.\d{1,9}e)(?:1\.(?!0{1,8}\b)|[2-9]\.|[1-9]\d{1,4}\.)\d)"
+)
+
 STRATEGY = (
     Explanation(
         "32",
@@ -47,24 +68,45 @@ STRATEGY = (
             r"Trying to create optimizer slot variable under the scope",
             r"was not created in the distribution strategy scope",
             r"metric was not created in TPUStrategy scope",
+            r"passed to `model\.compile` was created inside a different distribution strategy",
             r"`colocate_vars_with` must only be passed a variable created in this",
             r"'ResourceVariable' object has no attribute '_packed_variable'",
             # A TPU core, or a virtual one: the first CPU is the host.
             r"Trying to access resource [^\n]{0,300} from device [^\n]{0,100}(?:TPU:\d|CPU:[1-9])",
             Clue(r"\bAssertionError\b", where=r"_distributed_tf_update_step"),
-            Clue(
-                r'Need to be inside "with strategy\.scope\(\)"', where=r"TPUStrategy (?:object|of)"
-            ),
-            Clue(
-                r"Mixing different tf\.distribute\.Strategy objects",
-                where=r"TPUStrategy (?:object|of)|tpu_strategy\.py",
-            ),
+            _NEEDS_SCOPE,
+            Clue(_MIXED, where=_OF_TPU + r"|tpu_strategy\.py"),
         ),
-        "The model, its metrics or its optimizer were made outside the strategy's scope, so their "
-        "variables are not on the TPU.",
-        "Make the model and the optimizer, and compile, inside `with strategy.scope():`. Keras 2 "
-        f"lets `compile` stand outside: {KERAS_2_RUNS_IT}.",
+        "Variables of a model, a metric or an optimizer were made outside the strategy's scope, so "
+        "they are not on the TPU. They are made where the object is, where it is built "
+        "(`model.build`, `optimizer.build`, a first call), or by `model.compile`.",
+        "Do all of this inside `with strategy.scope():`. Variables that exist already stay where "
+        "they are: make the model and the optimizer again.",
         ("tensorflow/tensorflow#55713", "tensorflow/tensorflow#37054"),
+        rank=1,
+    ),
+    Explanation(
+        "71",
+        "An optimizer that is built outside strategy.scope()",
+        (Clue(_NEEDS_SCOPE, where=_CALLS_BUILD),),
+        "`optimizer.build` makes a variable for each of the model's variables. These are on the "
+        "TPU, and the call stands outside the strategy's scope.",
+        "Make the optimizer again, as the failed call leaves it half built, and build it inside: "
+        "`with strategy.scope(): optimizer.build(model.trainable_variables)`. Or leave the call "
+        "out: the first step builds the optimizer.",
+        ("tensorflow: distribute_lib.py",),
+    ),
+    Explanation(
+        "72",
+        "Keras 3 trains what was compiled outside strategy.scope()",
+        (Clue(_MIXED + r": [^\n]{0,200}" + _OF_TPU, where=_KERAS_3_FIT),),
+        "`model.compile`, or the optimizer that it was given, stands outside the strategy's scope; "
+        "perhaps the model does too. Keras 3 makes the variables of the optimizer and of the "
+        "metrics there.",
+        "Put the model and `model.compile(...)`, with the optimizer and the metrics, inside `with "
+        "strategy.scope():`. Keras 2 lets `compile` alone stand outside, if it is given the "
+        f"optimizer by name: {KERAS_2_RUNS_IT}.",
+        ("tensorflow: distribute_lib.py",),
     ),
     Explanation(
         "35",
@@ -88,6 +130,32 @@ STRATEGY = (
         "Put one `@tf.function` around strategy.run and none inside; move the update out of the "
         "condition.",
         ("keras-team/keras-cv#1752",),
+    ),
+    Explanation(
+        "68",
+        "An update outside of a replica function",
+        (
+            r"'NoneType' object has no attribute 'merge_call'",
+            r"instead of `apply_gradients\(\)` in a cross-replica context",
+            r"apply_gradients\(\) cannot be called in cross-replica context",
+            r"Use `(?:_distributed_apply|_distributed_apply_gradients)\(\)` instead of",
+        ),
+        "An optimizer updates variables in `strategy.scope()` itself. It needs the gradients of "
+        "a replica, and this code does not run on one.",
+        "Only make things in the scope. Put the step into a function and run it on the replicas, "
+        "`strategy.run(step, args=(batch,))` inside of a `@tf.function`, or into a cell of "
+        "`%%tpu_run`.",
+        ("tensorflow/tensorflow#36955", "tensorflow/tensorflow#43974"),
+    ),
+    Explanation(
+        "69",
+        "Per-replica values that a replica function does not get as arguments",
+        (r"Flattening a PerReplica to components is not supported in replica context",),
+        "A batch or another value that has a part for each replica is passed on within a replica "
+        "function, which took it from the notebook. There it is still the value of all replicas.",
+        "Pass it to the replica function, which then gets its own part: `strategy.run(step, "
+        "args=(batch,))`. A cell of `%%tpu_run` does so with every name that it reads.",
+        ("tensorflow/tensorflow#35404",),
     ),
     Explanation(
         "37",
@@ -236,5 +304,17 @@ STRATEGY = (
         "started it already.",
         "Restart the kernel and run `%tpu_connect --simulate ...` before any TensorFlow operation.",
         ("tensorflow: context.py",),
+    ),
+    Explanation(
+        "70",
+        "Metrics of several replicas that are NaN, or too large by their number",
+        (_TOO_MUCH,),
+        "Keras 3 before 3.10 adds metrics up over the replicas: the loss and the accuracy that "
+        "`fit` prints are NaN, or too large by the number of replicas. The model itself learns.",
+        'Run `%pip install "keras>=3.10"`, then restart the kernel. `%tpu_doctor` says which '
+        "release is installed. With 3.10 or later NaN comes from the model or the data: "
+        "`tf.debugging.enable_check_numerics()` on a CPU finds where.",
+        ("tensorflow/tensorflow#86953", "keras-team/keras#19340", "keras-team/keras#21467"),
+        rank=2,
     ),
 )

@@ -126,9 +126,9 @@ WORKERS = (
         (r"AUTO sharding policy will apply DATA sharding policy",),
         "The dataset is not made from files, so every worker reads all of it and keeps its own "
         "part. This is expected.",
-        "Nothing is wrong. To silence it, set "
-        "`options.experimental_distribute.auto_shard_policy = tf.data.experimental."
-        "AutoShardPolicy.DATA` on the dataset.",
+        "Nothing is wrong. To silence it: `options = tf.data.Options(); "
+        "options.experimental_distribute.auto_shard_policy = tf.data.experimental."
+        "AutoShardPolicy.DATA; dataset = dataset.with_options(options)`.",
         ("tensorflow/tensorflow#45157",),
         rank=2,
     ),
@@ -138,8 +138,10 @@ WORKERS = (
         (r"does not support distributed datasets with device prefetch when using sparse",),
         "A TPU's memory cannot hold sparse and ragged tensors, and distributed datasets are "
         "copied there by default.",
+        "Make it dense in the pipeline: `dataset.map(lambda x: x.to_tensor(shape=[None, 64]))` for "
+        "ragged batches, `tf.sparse.to_dense(x)` for sparse ones. If only the host reads it: "
         "`strategy.experimental_distribute_dataset(dataset, tf.distribute.InputOptions("
-        "experimental_fetch_to_device=False))`, and make it dense before the TPU computes with it.",
+        "experimental_fetch_to_device=False))`.",
         ("tensorflow: tpu_strategy.py",),
     ),
 )

@@ -94,6 +94,14 @@ def without_attribute(concrete: Any, name: str) -> None:
     )
 
 
+def outermost_graph() -> Any:
+    """The graph of the function that is being traced and that no other one calls."""
+    graph = ops.get_default_graph()
+    while isinstance(outer := getattr(graph, "outer_graph", None), FuncGraph):
+        graph = outer
+    return graph
+
+
 def control_flow_context(graph: Any) -> Any:
     """The control flow context of what a graph gets now; None outside of any."""
     return graph._get_control_flow_context()

@@ -117,6 +117,11 @@ class TracedFunction:
         return inlined(self.atomic.cached_definition, self.library)
 
     @functools.cached_property
+    def makes_variables(self) -> bool:
+        """Whether it makes variables: TensorFlow traces it again, without their first values."""
+        return any(node.op == "VarIsInitializedOp" for node in self.definition.node_def)
+
+    @functools.cached_property
     def made(self) -> list[Made]:
         """The tensors of known size, of loops, branches and calls too, that are really made."""
         used = needed(self.definition, without=_ASK_SHAPES)

@@ -8,12 +8,13 @@ import dataclasses
 import linecache
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, innermost, refusal
+from tpunb.virtual.graph.tensorflow_graphs import outermost_graph
 from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
 from tpunb.virtual.strict.known_ops import compiles_for_certain
 from tpunb.virtual.strict.lint import statically_found
@@ -26,6 +27,8 @@ _observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = con
     "tpunb_observer", default=None
 )
 _written: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_written", default=True)
+
+_Seen = TypeVar("_Seen")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,24 +59,37 @@ def _located(problem: Problem, places: SourceLines) -> Problem:
 @contextlib.contextmanager
 def observed() -> Iterator[list[Examination]]:
     """Collects the examinations of what is traced inside, where nothing is refused."""
-    found: list[Examination] = []
-    with observing(lambda traced: found.append(examine(traced))):
+    with observing(examine) as found:
         yield found
 
 
 @contextlib.contextmanager
 def observing(
-    observer: Callable[[TracedFunction], None], *, written: bool = True
-) -> Iterator[None]:
-    """Passes the replica functions that are traced inside to an observer; none is refused or run.
+    see: Callable[[TracedFunction], _Seen], *, written: bool = True
+) -> Iterator[list[_Seen]]:
+    """Collects what is made of the replica functions that are traced inside; none runs.
+
+    TensorFlow traces a function again if it made variables: its first trace also writes their
+    initial values, on all replicas. It never runs on a TPU, so only the last trace is kept.
 
     Args:
-        observer: Is called with each while the graph around it is being built.
+        see: Is called with each function while the graph around it is being built.
         written: Whether they are written out for all replicas, as what may run later has to be.
     """
-    tokens = _observer.set(observer), _written.set(written)
+    found: list[_Seen] = []
+    last: Any = None
+
+    def observe(traced: TracedFunction) -> None:
+        nonlocal last
+        trace = outermost_graph()
+        if trace is not last:
+            found.clear()
+            last = trace
+        found.append(see(traced))
+
+    tokens = _observer.set(observe), _written.set(written)
     try:
-        yield
+        yield found
     finally:
         _observer.reset(tokens[0])
         _written.reset(tokens[1])

@@ -7,6 +7,7 @@ core; stand-ins take their places, and what is left is what a TPU would compile.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -69,12 +70,14 @@ class Lowered:
         text: HLO for a reader; empty where another compiler goes on.
         module: A serialized `HloModuleProto` for that one.
         arguments: The names of its arguments, in order, as the function has them.
+        held_bytes: What they take, or the results if that is more, without padding.
         sized: Whether all sizes are known; others were taken as `ANY_SIZE`.
     """
 
     text: str
     module: bytes
     arguments: tuple[str, ...]
+    held_bytes: int
     sized: bool
 
 
@@ -93,11 +96,13 @@ def _lowered(
     writer = CompilerFunctions(traced.library, for_tpu=for_tpu)
     lowered, specs = writer.write(traced.definition, given, host)
     arguments = tuple(argument.name for argument in lowered.signature.input_arg)
+    tensors = [(_sizes(spec.shape), spec.dtype.as_datatype_enum) for spec in specs]
+    variables = [_variable(given[name].handle) for name in arguments[len(specs) :]]
     request = Request(
         lowered.signature.name,
         [one.SerializeToString() for one in _with_callees(lowered, writer.made, traced.library)],
-        [(_sizes(spec.shape), spec.dtype.as_datatype_enum) for spec in specs],
-        [_variable(given[name].handle) for name in arguments[len(specs) :]],
+        tensors,
+        variables,
         serialized=for_tpu,
     )
     sized = all(spec.shape.is_fully_defined() for spec in specs)
@@ -106,7 +111,8 @@ def _lowered(
     except ChildLostError as error:
         return _unchecked(f"{error} while it looked at this function.")
     if answer.compiled:
-        return Lowered(answer.text, answer.module, arguments, sized)
+        size = max(sum(map(_bytes, [*tensors, *variables])), _result_bytes(traced))
+        return Lowered(answer.text, answer.module, arguments, size, sized)
     if _OF_ITS_OWN_STATE.search(answer.text):
         return _unchecked(f"did not look at this function: {answer.text.splitlines()[0]}")
     return _refused(answer.text, not sized)
@@ -138,6 +144,19 @@ def _sizes(shape: tf.TensorShape) -> tuple[int, ...]:
     if shape.rank is None:
         raise Unknown("An argument's rank is unknown.")
     return tuple(ANY_SIZE if size is None else size for size in shape)
+
+
+def _bytes(held: tuple[tuple[int, ...], int]) -> int:
+    """Return the bytes of a tensor or a variable, from its sizes and its type's number."""
+    sizes, kind = held
+    return math.prod(sizes) * int(tf.as_dtype(kind).size)
+
+
+def _result_bytes(traced: TracedFunction) -> int:
+    """Return the bytes of the results whose sizes are known; each tensor counts once."""
+    distinct = {id(tensor): tensor for tensor in traced.graph.outputs}.values()
+    known = [one for one in distinct if one.shape.is_fully_defined() and one.dtype.size]
+    return sum(_bytes((tuple(one.shape), one.dtype.as_datatype_enum)) for one in known)
 
 
 def _variable(handle: Any) -> tuple[tuple[int, ...], int]:

@@ -1,0 +1,63 @@
+"""Kernels of Pallas that the TPU's compiler refuses."""
+
+from __future__ import annotations
+
+from tpunb.errors.catalogue.entry import Clue, Explanation, code_of_xla, page_of_xla
+
+PALLAS = (
+    Explanation(
+        "59",
+        "An operation needs more fast memory than a core has",
+        (
+            r"memory space vmem\b",
+            r"Allocation \(size=\d+\) would exceed memory \(size=\d+\) :: [^\n]{0,400}space=vmem",
+            code_of_xla("1001"),
+        ),
+        "A core computes in its fast memory (VMEM). The blocks of a Pallas kernel do not fit into "
+        "the part of it that a kernel may use; without Pallas it is an operation that XLA has "
+        "fused.",
+        "In Pallas, make the blocks smaller, or allow the kernel more: `pl.pallas_call(..., "
+        "compiler_params=pltpu.CompilerParams(vmem_limit_bytes=64 * 2**20))`. Without Pallas, make "
+        "the tensor that the message names smaller.",
+        (page_of_xla("1001"), "jax-ml/jax#38988", "pytorch/xla#9524"),
+    ),
+    Explanation(
+        "60",
+        "An index that is not known to be aligned",
+        (
+            r"cannot statically prove that index in dimension \d+ is a multiple of \d+",
+            code_of_xla("2003"),
+        ),
+        "A kernel loads or stores at an index that is computed when it runs. In memory values "
+        "stand in tiles, and the compiler has to know that the index is where a tile begins.",
+        "If it is, say so: `x_ref[pl.ds(pl.multiple_of(start, 8), 8)]`, with the number of the "
+        "message in place of 8. If it is not, load whole tiles and select from them.",
+        (page_of_xla("2003"), "jax-ml/jax#36770"),
+    ),
+    Explanation(
+        "61",
+        "Blocks that do not match the tiles",
+        (
+            r"The Pallas TPU lowering currently requires that [^\n]{0,80}\bblock shape",
+            Clue(r"should be divisible by (?:8|16|32|128)\b", where=r"[Mm]osaic|[Pp]allas"),
+            r"has tiling \([^\n]{1,40}\), but its block shape \([^\n]{1,80}\) is not divisible",
+            code_of_xla("2002"),
+        ),
+        "A TPU stores arrays in tiles, of 8 by 128 numbers of 32 bits. A block of a Pallas kernel "
+        "has to consist of whole tiles.",
+        "Make the last size of `pl.BlockSpec` a multiple of 128 and the one before it a multiple "
+        "of 8 (16 for bfloat16, if the message says so); or give both the array's own sizes.",
+        (page_of_xla("2002"), "jax-ml/jax#21999"),
+    ),
+    Explanation(
+        "62",
+        "A matrix product in a type that this TPU does not multiply",
+        (r"Unsupported matmul RHS type on target", code_of_xla("2001")),
+        "The second factor of a kernel's matrix product has a type that the matrix unit of this "
+        "TPU generation does not take: v2, v3 and v4 take no int8, and v2 and v3 no bfloat16. All "
+        "take float32.",
+        "Cast both factors in the kernel before they are multiplied: `x.astype(jnp.float32)`.",
+        (page_of_xla("2001"), "jax-ml/jax#23989"),
+    ),
+)
+"""Errors of kernels; entry 63 is about those that fail while they run."""
