@@ -22,6 +22,7 @@ from tpunb.tpu.compiled_program import Buffer, CodeLine
 from tpunb.virtual.check import refuse_other_strategies
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.keras_internals import layer_names, models_in
+from tpunb.virtual.strict import xla
 
 from ..errors.code_problems import SourceLine
 from .capture import Captured
@@ -39,6 +40,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     """Compiles a step of a cell, whose data's first batch is read: see `CellRunner.compile`."""
     strategy = steps.programs.strategy
     libtpu.start()
+    xla.start()
     refuse_other_strategies(strategy)
     kinds = targets(list(settings.tpus) or None, strategy)
     settings.say("tracing the cell")

@@ -180,7 +180,7 @@ class Programs:
         captured = self._capturer.capture(cell, namespace, bound)
         make_ready(cell, captured, namespace, self.strategy)
         found: list[TracedFunction] = []
-        with observing(found.append), traced_anew():
+        with observing(found.append, written=False), traced_anew():
             captured = self._trace_only(cell, namespace, bound, arguments)
         return captured, found
 

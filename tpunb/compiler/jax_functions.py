@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tpunb.compiler import libtpu
+from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
@@ -239,7 +240,14 @@ def _export(
     kept = [place for place in exported.module_kept_var_idx if place < len(variables)]
     known = [(variables[place], True) for place in kept]
     parameters = [*known, *answer["arguments"][len(known) :]]
-    return Prepared(origins, module=answer["module"], jax=True, parameters=parameters), devices
+    prepared = Prepared(
+        origins,
+        module=answer["module"],
+        jax=True,
+        parameters=parameters,
+        fingerprint=Fingerprint(answer["digest"], answer["names"]),
+    )
+    return prepared, devices
 
 
 def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Settings) -> Prepared:

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb.compiler import fingerprint
 from tpunb.compiler.libtpu import Parameters, Prepared
 from tpunb.compiler.program import CompileError
 from tpunb.compiler.topologies import cores_of
@@ -67,7 +68,13 @@ def prepare(traced: TracedFunction, settings: Settings, layers: Collection[str] 
     operations = set(origins.operations.values())
     notes += [note for op, note in _LOWERED_AS_ON_A_CPU.items() if op in operations]
     parameters = _named(traced, lowered)
-    return Prepared(origins, module=lowered.module, parameters=parameters, notes=tuple(notes))
+    return Prepared(
+        origins,
+        module=lowered.module,
+        parameters=parameters,
+        notes=tuple(notes),
+        fingerprint=fingerprint.of_hlo(lowered.module),
+    )
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:
