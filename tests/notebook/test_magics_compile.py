@@ -13,13 +13,14 @@ from support.shell import Notebook
 from tpunb._util.child_process import ChildLostError
 from tpunb.compiler import libtpu
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused
+from tpunb.compiler.partial_answers import CompilationStopped
 from tpunb.compiler.program import CompilerUnavailableError, TpuProgram, TpuPrograms
 from tpunb.training.stop_button import Stopped
 
 pytestmark = pytest.mark.usefixtures("tf")
 
 OPENING = [
-    "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
+    "%load_ext tpunb\nimport tensorflow as tf, numpy as np, tpunb",
     "%tpu_connect --simulate v3-8",
     "x, w = tf.ones([8, 16]), tf.ones([16, 4])",
 ]
@@ -162,6 +163,29 @@ def test_an_interrupt_leaves_the_notebook_usable(book: Notebook, fake: FakeLibtp
     assert "Traceback" not in ran.text
     fake.answer = lambda _: compiled(GIB)
     assert program_of(book).ok
+
+
+@pytest.mark.parametrize("kind", ["cell", "function"])
+def test_an_interrupt_keeps_the_types_that_are_done(
+    book: Notebook, fake: FakeLibtpu, kind: str
+) -> None:
+    def answer(target: Any) -> Compiled:
+        if target.tpu.name == "v6e-8":
+            raise KeyboardInterrupt
+        return compiled(GIB)
+
+    fake.answer = answer
+    if kind == "cell":
+        ran = book.run(f"%%tpu_compile --for v3-8,v5e-8,v6e-8,v5p-8 -o made\n{DENSE}")
+        assert [program.tpu for program in book.names["made"]] == ["v3-8", "v5e-8"]
+        assert book.session.connection.program is book.names["made"]
+    else:
+        ran = book.run("tpunb.compile(tf.nn.relu, x, tpu=['v3-8', 'v5e-8', 'v6e-8', 'v5p-8'])")
+    assert isinstance(ran.error, CompilationStopped)
+    assert "while compiling for v6e-8. v3-8 and v5e-8 are known" in ran.text
+    assert "Traceback" not in ran.text
+    assert [row.count("yes") for row in ran.shown[0]["text/plain"].splitlines()[1:]] == [1, 1]
+    assert fake.asked == ["v3-8", "v5e-8", "v6e-8"]
 
 
 def test_a_crash_is_no_verdict(book: Notebook, fake: FakeLibtpu) -> None:

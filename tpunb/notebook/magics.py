@@ -20,6 +20,7 @@ from IPython.display import display
 
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.cells.source import cell_filename
+from tpunb.compiler.partial_answers import CompilationStopped
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
@@ -245,7 +246,13 @@ class TpuMagics(Magics):  # type: ignore[misc]
             timeout=args.timeout,
             largest_batch=args.largest_batch,
         )
-        program = self.session.compile(cell, settings, self._data(args), args.names)
+        try:
+            program = self.session.compile(cell, settings, self._data(args), args.names)
+        except CompilationStopped as stopped:
+            if args.out is not None:
+                self.shell.user_ns[args.out] = stopped.programs
+            display(stopped.programs)
+            raise
         if args.out is not None:
             self.shell.user_ns[args.out] = program
         return program
