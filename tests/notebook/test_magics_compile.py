@@ -11,10 +11,12 @@ import pytest
 from support.shell import Notebook
 
 from tpunb._util.child_process import ChildLostError
+from tpunb.cells import input_speed
 from tpunb.compiler import libtpu
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused
 from tpunb.compiler.partial_answers import CompilationStopped
 from tpunb.compiler.program import CompilerUnavailableError, TpuProgram, TpuPrograms
+from tpunb.training.input_speed import InputSpeed
 from tpunb.training.stop_button import Stopped
 
 pytestmark = pytest.mark.usefixtures("tf")
@@ -186,6 +188,31 @@ def test_an_interrupt_keeps_the_types_that_are_done(
     assert "Traceback" not in ran.text
     assert [row.count("yes") for row in ran.shown[0]["text/plain"].splitlines()[1:]] == [1, 1]
     assert fake.asked == ["v3-8", "v5e-8", "v6e-8"]
+
+
+def test_the_input_is_measured_beside_the_program(
+    book: Notebook, fake: FakeLibtpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[Any, Any]] = []
+
+    def speed(data: Any, program: Any) -> InputSpeed:
+        measured.append((data, program))
+        return InputSpeed(480.0, 30.0, 3.0, "2 processors")
+
+    monkeypatch.setattr(input_speed, "input_speed", speed)
+    book.good("ds = tf.data.Dataset.from_tensor_slices(tf.ones([64, 16])).batch(16)")
+    ran = book.good("%%tpu_compile -d ds --input -o made\ny = tf.nn.relu(batch)")
+    assert measured == [(book.names["ds"], ran.value)]
+    assert ran.value is book.names["made"]
+    assert "the input delivers 480 examples/s" in ran.shown[0]["text/plain"]
+    fake.asked.clear()
+    ran = book.run("%%tpu_compile -d it --input\ny = batch")
+    assert "there is no 'it'" in ran.text
+    ran = book.run("it = iter(ds)\n") or book.run("")
+    ran = book.run("%%tpu_compile -d it --input\ny = batch")
+    assert "cannot be read from its start again" in ran.text
+    assert fake.asked == []
+    assert "name it with -d" in book.run("%%tpu_compile --input\ny = x").text
 
 
 def test_a_crash_is_no_verdict(book: Notebook, fake: FakeLibtpu) -> None:

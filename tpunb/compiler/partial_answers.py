@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
 
-from tpunb.compiler.program import TpuProgram, TpuPrograms
+from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
 from tpunb.compiler.topologies import Target
 from tpunb.training.stop_button import Stopped
 
@@ -86,7 +86,9 @@ def for_each_type(
             raise
         known = TpuPrograms([shown(program) for program in programs])
         raise CompilationStopped(_stopped(names, len(programs)), known) from None
-    return [shown(program) for program in programs]
+    done = [shown(program) for program in programs]
+    remember_program(TpuPrograms(done))
+    return done
 
 
 def _stopped(names: Sequence[str], known: int) -> str:
