@@ -20,7 +20,7 @@ from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
 from tpunb.errors import CellError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.compiled_program import StepTime
-from tpunb.training.input_speed import Change, latest_input_speed
+from tpunb.training.input_speed import Change, Stage, latest_input_speed
 from tpunb.virtual.input_pipeline import Pipeline
 
 SECONDS = 0.02
@@ -173,11 +173,20 @@ def test_what_takes_other_code_is_named_and_not_tried() -> None:
     generated = tf.data.Dataset.from_generator(
         lambda: iter(range(100)), output_signature=tf.TensorSpec([], tf.int64)
     )
-    speed = speed_of(generated.map(python).map(decode).batch(2).prefetch(2))
-    untried = [change.code for change in speed.changes if change.gain is None]
-    assert "tf.io.decode_jpeg(image, ratio=2)" in untried
-    assert "python without tf.py_function or tf.numpy_function" in untried
-    assert "files or arrays in place of from_generator" in untried
+    pipeline = Pipeline(generated.map(python).map(decode).batch(2).prefetch(2))
+    codes = [change.code for change in pipeline_changes.untried(pipeline, ())]
+    decoding, calling, generating = codes
+    assert decoding == "tf.io.decode_jpeg(image, ratio=2)"
+    assert calling == "python without tf.py_function or tf.numpy_function"
+    assert generating == "files or arrays instead of from_generator"
+
+    def said(**shares: float) -> list[str]:
+        names = {"generator": "from_generator", "decode": "map(decode)", "python": "map(python)"}
+        stages = [Stage(names[name], 1.0, 1, share) for name, share in shares.items()]
+        return [change.code for change in pipeline_changes.untried(pipeline, stages)]
+
+    assert said(decode=0.9, python=0.05) == [".batch(n).map(decode)", decoding]
+    assert said(generator=0.8, python=0.15, decode=0.05) == [calling, generating]
 
 
 class Batches:

@@ -161,7 +161,9 @@ def test_what_can_be_said_of_functions() -> None:
         ("PaddedBatchV2", "batch"),
         ("ParallelInterleaveDatasetV4", "interleave"),
         ("FlatMapDataset", "flat_map"),
-        ("TFRecordDataset", "tfrecord"),
+        ("TFRecordDataset", "TFRecordDataset"),
+        ("FiniteRepeat", "repeat"),
+        ("MemoryCacheImpl", "cache"),
         ("Shuffle", "shuffle"),
     ],
 )

@@ -62,10 +62,11 @@ def input_speed(
     Args:
         dataset: A `tf.data.Dataset`, or anything that can be iterated more than once, such as a
             `keras.utils.PyDataset` or a list of batches. It is read from its start, and repeats.
-        program: A program that was compiled with `speed=True`, or several; by default the one
-            that was compiled last.
+        program: A program that was compiled with `speed=True`, or several; by default the
+            latest.
         seconds: How long the pipeline is measured; each change is tried for half of that.
-        progress: Is called with what is done next; by default a notebook's cell shows it.
+        progress: Receives the name of each part that begins; by default a notebook's cell
+            shows it.
 
     Returns:
         The speed, what limits it and what helps.
@@ -154,7 +155,7 @@ _COMPILE_BEFORE = (
 
 
 def needs(program: TpuProgram | TpuPrograms | None) -> Iterator[TpuNeed]:
-    """What programs that were compiled with their time take of an input."""
+    """The examples a second that programs take, if they were compiled with their time."""
     for one in [program] if isinstance(program, TpuProgram) else program or ():
         if one.time is not None and one.examples:
             hosts = accelerator(one.tpu).num_hosts
@@ -163,7 +164,7 @@ def needs(program: TpuProgram | TpuPrograms | None) -> Iterator[TpuNeed]:
 
 
 def _stages(dataset: tf.data.Dataset, pipeline: Pipeline, seconds: float) -> Sequence[Stage]:
-    """The stages, the one that limits the pipeline first; none where they are not known."""
+    """The stages, the slowest first; none where tf.data has no statistics."""
     try:
         statistics = Statistics(dataset, pipeline.names())
         read(lambda: iter(statistics), seconds, batched=False)
@@ -173,7 +174,7 @@ def _stages(dataset: tf.data.Dataset, pipeline: Pipeline, seconds: float) -> Seq
 
 
 def limits(worked: Sequence[StageStatistics]) -> Sequence[Stage]:
-    """The stages by what each takes on its threads, the longest first.
+    """The stages by their time on their threads, the longest first.
 
     Args:
         worked: The last stage first.

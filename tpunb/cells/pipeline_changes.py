@@ -19,6 +19,9 @@ _OF_MEMORY = 0.5
 _MOST_CACHED = 8
 """Elements that are held to try a cache."""
 
+_SLOW = 0.1
+"""The share of the time from which on other code for a stage is worth a word."""
+
 _ANY_PYTHON = "Python runs one call at a time; operations of TensorFlow run on all processors"
 
 
@@ -35,7 +38,7 @@ def changes(
         dataset: The pipeline.
         pipeline: Its graph.
         own: Its speed as it is.
-        stages: Its stages, the one that limits it first.
+        stages: Its stages, the slowest first.
         seconds: How long a change is tried.
 
     Yields:
@@ -148,17 +151,22 @@ def _bytes(element_spec: Any) -> int | None:
 
 
 def untried(pipeline: Pipeline, stages: Sequence[Stage]) -> Iterator[Change]:
-    """Changes that take other code."""
+    """Changes that take other code, of stages that take a part of the time."""
+    slow = {stage.name for stage in stages if stage.share >= _SLOW}
+
+    def takes_time(name: str) -> bool:
+        return not stages or any(stage.endswith(f"({name})") for stage in slow)
+
     slowest = stages[0].name if stages else ""
     for name in dict.fromkeys(pipeline.maps_before_batches()):
         if slowest.endswith(f"map({name})"):
             note = f"one call for a batch, if {name} takes batches"
             yield Change(f".batch(n).map({name})", None, note)
-    for name in dict.fromkeys(pipeline.decoding_for_resizing):
-        note = f"{name} decodes whole images and resizes them: store smaller images, or decode less"
+    for name in filter(takes_time, dict.fromkeys(pipeline.decoding_for_resizing)):
+        note = f"{name} resizes what it decodes: store smaller images, or decode fewer pixels"
         yield Change("tf.io.decode_jpeg(image, ratio=2)", None, note)
-    for name in dict.fromkeys(pipeline.python):
+    for name in filter(takes_time, dict.fromkeys(pipeline.python)):
         code = f"{name} without tf.py_function or tf.numpy_function"
         yield Change(code, None, _ANY_PYTHON)
-    if pipeline.has_generator:
-        yield Change("files or arrays in place of from_generator", None, _ANY_PYTHON)
+    if pipeline.has_generator and (not stages or "from_generator" in slow):
+        yield Change("files or arrays instead of from_generator", None, _ANY_PYTHON)

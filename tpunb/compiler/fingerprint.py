@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _STAND_IN = "opt-barrier"
-"""The opcode of what stands for another operation: `virtual/strict/stand_ins.py`."""
+"""The opcode of the stand-ins that `virtual/strict/stand_ins.py` writes."""
 
 _MEANING = re.compile(r"/\w+/[\w-]+$")
-"""The end of a stand-in's name: the operation that it stands for, and with what settings."""
+"""The end of a stand-in's name: another operation, and its settings."""
 
 _JOINT = re.compile("[;/]")
 _OP_NAME = re.compile(r'(?<=op_name=")(?:[^"\\]|\\.)*(?=")')
@@ -23,8 +23,8 @@ class Fingerprint:
     """A program without its names, and the names.
 
     Attributes:
-        digest: A hash of what the compiler computes with.
-        names: The name of each operation, in the order in which they stand in the program.
+        digest: A hash of the program without its names.
+        names: The name of each operation, in the program's order.
     """
 
     digest: str
@@ -101,7 +101,7 @@ def _without_name(
 
 
 def renamed(text: str, before: Sequence[str], after: Sequence[str]) -> str | None:
-    """Replace the names of operations in what the compiler wrote about an equal program.
+    """Replace the names of operations in the compiler's text about an equal program.
 
     Args:
         text: Optimised HLO, or the message of a refusal.
@@ -135,7 +135,7 @@ def _counterpart(name: str, counterparts: Mapping[str, str | None]) -> str | Non
     """The counterpart of a name, or of several that the compiler joined; None if unknown."""
     if not name or name in counterparts:
         return counterparts.get(name, "")
-    # The compiler joins the names of fused operations by `;`, those of a call and its body by `/`.
+    # The compiler joins names: of fused operations by `;`, of a call and its body by `/`.
     for joint in sorted(map(re.Match.start, _JOINT.finditer(name)), reverse=True):
         first = counterparts.get(name[:joint])
         rest = None if first is None else _counterpart(name[joint + 1 :], counterparts)

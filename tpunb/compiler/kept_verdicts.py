@@ -1,7 +1,7 @@
 """The compiler's answers in the user's cache folder: the same program is not compiled twice.
 
 An answer is kept for a program without its names, a TPU type, the effort and the compiler's
-releases. Crashes, time limits and errors of this machine are no answers.
+releases. Crashes, time limits and errors of this machine are not kept.
 """
 
 from __future__ import annotations
@@ -177,4 +177,4 @@ class _PlainValues(pickle.Unpickler):
     """Reads dicts, tuples, numbers and texts, and nothing that runs code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
+        raise pickle.UnpicklingError(f"{module}.{name} is not a plain value")

@@ -22,7 +22,7 @@ class CompilationStopped(Stopped):
     """An interrupt has ended a compilation when some of its answers were known.
 
     Args:
-        message: What is known and what is not, in a sentence or two.
+        message: The types that are known, and those that are not.
         programs: The programs that are known.
 
     Attributes:
@@ -45,7 +45,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Return whether somebody is told what is known."""
+    """Return whether a watcher is set."""
     return _watcher.get() is not None
 
 
@@ -94,7 +94,7 @@ def for_each_type(
 def _stopped(names: Sequence[str], known: int) -> str:
     """The sentence after "CompilationStopped:"."""
     if known == len(names):
-        what = "while looking for what fits. The verdicts are known."
+        what = "while looking for a batch or a type that fits. The verdicts are known."
     else:
         what = f"while compiling for {names[known]}. {_listed(names[:known])} known, "
         what += f"{_listed(names[known:])} not."

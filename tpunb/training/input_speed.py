@@ -26,7 +26,7 @@ class Stage:
         name: The transformation, with the user's function: `"map(decode)"`.
         seconds: What it works for an element that the pipeline delivers, its inputs left out.
         workers: On how many threads it works at a time.
-        share: Of the time of all stages, each divided by its workers, 0 to 1.
+        share: Its part of the time of all stages, each divided by its workers, 0 to 1.
     """
 
     name: str
@@ -85,7 +85,7 @@ class InputSpeed:
         elements_per_second: The same in elements, which are batches as a rule.
         seconds: How long was measured.
         processors: This machine's, in words.
-        stages: Its stages, the one that limits it first; empty where tf.data has no statistics.
+        stages: Its stages, the slowest first; empty where tf.data has no statistics.
         changes: Changes that were tried, or are worth a try.
         needs: What TPUs take of it.
         notes: What has to be known of the figures, a sentence each.

@@ -1,8 +1,7 @@
 """A `tf.data` pipeline as its graph: stages with their statistics, and changed copies of it.
 
 tf.data keeps a model of each iterator that tunes itself: the time and the elements of each stage.
-A changed copy is made of the serialized graph, as the Python objects of a dataset cannot be
-written anew.
+A changed copy is made from the serialized graph: the Python objects of a dataset cannot change.
 """
 
 from __future__ import annotations
@@ -26,6 +25,21 @@ _FUNCTION = re.compile(
 )
 _BATCHING = re.compile(r"Batch(?!To)")
 _TRANSFORMATION = re.compile(r"^(?:Parallel|Legacy|_?Anonymous)*(\w+?)(?:Dataset)?(?:V\d+)?$")
+_METHODS = {
+    "padded_batch": "batch",
+    "finite_repeat": "repeat",
+    "forever_repeat": "repeat",
+    "memory_cache": "cache",
+    "memory_cache_impl": "cache",
+    "tensor": "from_tensors",
+    "from_tensor": "from_tensors",
+    "tensor_slice": "from_tensor_slices",
+    "generator": "from_generator",
+    "tfrecord": "TFRecordDataset",
+    "text_line": "TextLineDataset",
+}
+"""The users' names for stages whose operations have other names."""
+
 _BETWEEN_LOOKS = 0.02
 """Seconds, so that looking takes little of the time that is looked at."""
 
@@ -82,7 +96,7 @@ class Pipeline:
 
     @property
     def is_batched(self) -> bool:
-        """Whether one of its stages makes batches."""
+        """True if a stage makes batches."""
         return any(_BATCHING.search(node.op) for node in self._graph.node)
 
     @property
@@ -148,7 +162,7 @@ class Pipeline:
 
     @property
     def has_generator(self) -> bool:
-        """Whether elements come from a Python generator."""
+        """True if elements come from a Python generator."""
         return _OF_GENERATORS in self.functions_with(_CALLS_PYTHON)
 
     @property
@@ -189,7 +203,7 @@ def transformation(name: str) -> str:
     """The transformation of a stage, such as `"map"` of `"ParallelMapV2"` or `"MapDataset"`."""
     found = _TRANSFORMATION.match(name)
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[1] if found else name).lower()
-    return "batch" if words == "padded_batch" else words
+    return _METHODS.get(words, words)
 
 
 def with_statistics(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -234,9 +248,9 @@ class Statistics:
                 yield None
 
     def stages(self) -> list[StageStatistics]:
-        """What the stages have worked since the first element of each pass, the last stage first.
+        """The stages' work after the first element of each pass, the last stage first.
 
-        A pass of which nothing but the first element was seen counts as a whole.
+        A pass with only one look counts as a whole.
         """
         worked = [differences(first, last) for first, last in self._passes]
         kept = [one for one in worked if [stage.name for stage in one] == self._stage_names]
@@ -307,7 +321,7 @@ def stages_of(model: Any, names: Mapping[str, Sequence[str]]) -> list[StageStati
 def differences(
     before: Sequence[StageStatistics], after: Sequence[StageStatistics]
 ) -> list[StageStatistics]:
-    """What stages have worked between two looks; since the start where there was only one."""
+    """The stages' work between two looks; since the start if there was only one look."""
     if before is after or [one.name for one in before] != [one.name for one in after]:
         return list(after)
     return [
