@@ -129,6 +129,16 @@ def test_the_batch_of_the_data(book: Notebook, fake: FakeLibtpu) -> None:
     assert "global batch 32" in str(program_of(book, body, "-d data --as a,b"))
 
 
+@pytest.mark.parametrize("data", ["ds", "strategy.experimental_distribute_dataset(ds)"])
+def test_data_that_never_end_have_a_first_batch(
+    book: Notebook, fake: FakeLibtpu, data: str
+) -> None:
+    book.good("ds = tf.data.Dataset.from_tensors(tf.ones([16])).repeat().batch(16, True)")
+    book.good(f"endless = {data}")
+    assert program_of(book, "batch @ w", "-d endless").examples == 16
+    assert book.good("%%tpu_check -d endless\nbatch @ w").value.ok
+
+
 def test_a_refusal_before_libtpu_is_at_its_line(book: Notebook, fake: FakeLibtpu) -> None:
     program = program_of(book, "y = x * 2\ntf.strings.as_string(y)")
     assert {one.line for one in program.errors} == {3}
