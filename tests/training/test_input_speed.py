@@ -65,7 +65,7 @@ def test_the_text() -> None:
         "1 change of these makes it faster:",
         "  change                                             gain",
         "  .map(decode, num_parallel_calls=tf.data.AUTOTUNE)  1.9 times",
-        "  .prefetch(tf.data.AUTOTUNE)                        1 times    as the last stage",
+        "  .prefetch(tf.data.AUTOTUNE)                        none       as the last stage",
         "  .batch(n).map(decode)                              not tried  one call for a batch",
         "",
         "A note.",

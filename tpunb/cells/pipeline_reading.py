@@ -27,6 +27,10 @@ _PATIENCE = 4.0
 """The measured times after which a single element has to do."""
 
 
+_TO_END = 2.0
+"""Seconds that an iterator has to end before the next one is measured."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Measured:
     """A part of a pipeline's elements, as it was read.
@@ -88,6 +92,7 @@ def read(
         came = reading.came[first - 1 :]
     finally:
         reading.stop.set()
+    reading.ended.wait(_TO_END)  # what reads ahead would slow down the next one
     taken = max(came[-1][0] - came[0][0], 1e-9)
     return Measured(len(came) - 1, sum(size for _, size in came[1:]), taken)
 
@@ -134,15 +139,18 @@ class _Reading:
 
     def _read(self) -> None:
         try:
-            iterator = self._start()
-            for element in iterator:
-                self.came.append((time.monotonic(), size_of(element) if self._batched else 1))
-                if self.stop.is_set():
-                    break
+            self._read_all()
         except BaseException as error:  # the thread that waits raises it
             self._error = error
         finally:
             self.ended.set()
+
+    def _read_all(self) -> None:
+        """Reads until it is stopped; the iterator ends with this call."""
+        for element in self._start():
+            self.came.append((time.monotonic(), size_of(element) if self._batched else 1))
+            if self.stop.is_set():
+                break
 
 
 def size_of(element: Any) -> int:

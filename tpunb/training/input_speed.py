@@ -148,8 +148,7 @@ class InputSpeed:
 
     def _change_rows(self) -> Iterator[tuple[str, ...]]:
         for change in sorted(self.changes, key=lambda one: -(one.gain or 0.0)):
-            gain = "not tried" if change.gain is None else f"{rate(change.gain)} times"
-            yield change.code, gain, change.note
+            yield change.code, _gain_phrase(change), change.note
 
     def _parts(self) -> Iterator[tuple[str, Sequence[str], list[tuple[str, ...]]]]:
         """A sentence, and the head and the rows of the table below it."""
@@ -188,6 +187,13 @@ def rate(value: float) -> str:
 
 def _range(low: float, high: float) -> str:
     return rate(low) if rate(low) == rate(high) else f"{rate(low)} to {rate(high)}"
+
+
+def _gain_phrase(change: Change) -> str:
+    """A gain in words; below what two measurements differ it is none."""
+    if change.gain is None:
+        return "not tried"
+    return f"{rate(change.gain)} times" if change.helps else "none"
 
 
 _latest: InputSpeed | None = None
