@@ -11,7 +11,7 @@ from support.patience import PATIENCE
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpunb._util.deadline import Deadline
-from tpunb.compiler import prepare
+from tpunb.compiler import fingerprint as fingerprints
 from tpunb.compiler.fingerprint import Fingerprint, of_hlo, renamed
 from tpunb.compiler.prepare import function_for
 from tpunb.compiler.verdict import Settings
@@ -114,9 +114,11 @@ def test_what_a_stand_in_stands_for_counts(others: tuple[str, str]) -> None:
     assert one.digest == elsewhere.digest
 
 
-def test_what_is_no_module_has_none() -> None:
+def test_what_is_no_module_or_too_large_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_hlo(b"\xff\xff no module") is None
-    assert prepare.fingerprint.of_hlo(TINY) is not None
+    assert of_hlo(TINY) is not None
+    monkeypatch.setattr(fingerprints, "_MOST_BYTES", len(TINY) - 1)
+    assert of_hlo(TINY) is None
 
 
 TEXT = 'ROOT %add.3 = f32[] add(%a, %b), metadata={op_type="AddV2" op_name="NAMED" id=3}'

@@ -115,6 +115,15 @@ def test_what_calls_python_can_be_copied_too() -> None:
     assert values(changed) == [0, 1, 2]
 
 
+def test_functions_without_a_name_of_the_users_have_none() -> None:
+    files = tf.data.Dataset.from_tensors("nowhere").interleave(tf.data.TextLineDataset)
+    grouped = numbers().group_by_window(lambda x: x % 2, lambda key, group: group.batch(2), 2)
+    assert Pipeline(files).names() == {}
+    assert not any(
+        "Dataset" in name for names in Pipeline(grouped).names().values() for name in names
+    )
+
+
 def test_options_are_kept() -> None:
     options = tf.data.Options()
     options.deterministic = True

@@ -22,6 +22,9 @@ _MOST_CACHED = 8
 _SLOW = 0.1
 """The share of the time from which on other code for a stage is worth a word."""
 
+_GENERATORS = frozenset({"from_generator", "flat_map(flat_map_fn)"})
+"""The stages of `Dataset.from_generator`."""
+
 _ANY_PYTHON = "Python runs one call at a time; operations of TensorFlow run on all processors"
 
 
@@ -168,5 +171,5 @@ def untried(pipeline: Pipeline, stages: Sequence[Stage]) -> Iterator[Change]:
     for name in filter(takes_time, dict.fromkeys(pipeline.python)):
         code = f"{name} without tf.py_function or tf.numpy_function"
         yield Change(code, None, _ANY_PYTHON)
-    if pipeline.has_generator and (not stages or "from_generator" in slow):
+    if pipeline.has_generator and (not stages or slow & _GENERATORS):
         yield Change("files or arrays instead of from_generator", None, _ANY_PYTHON)

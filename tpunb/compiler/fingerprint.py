@@ -8,6 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_MOST_BYTES = 2**28
+"""A larger module holds data, of which further copies could fill the memory."""
+
 _STAND_IN = "opt-barrier"
 """The opcode of the stand-ins that `virtual/strict/stand_ins.py` writes."""
 
@@ -38,8 +41,10 @@ def of_hlo(module: bytes) -> Fingerprint | None:
     names of stand-ins are kept, because the compiler's process reads them.
 
     Returns:
-        The fingerprint; None if this TensorFlow cannot read the module.
+        The fingerprint; None if this TensorFlow cannot read the module, or it is too large.
     """
+    if len(module) > _MOST_BYTES:
+        return None
     try:
         from google.protobuf.message import DecodeError
         from tensorflow.compiler.xla.service import hlo_pb2

@@ -23,12 +23,17 @@ AUTOTUNE = tf.data.AUTOTUNE
 _FUNCTION = re.compile(
     r"^__inference_(?:Dataset_(?:(?:flat_)?map|interleave|filter|scan|take_while|reduce)_)?"
 )
+_NO_NAME = re.compile(r"class|Dataset_")
+"""The beginnings of names that TensorFlow gives to functions of classes and to its own."""
+
 _BATCHING = re.compile(r"Batch(?!To)")
 _TRANSFORMATION = re.compile(r"^(?:Parallel|Legacy|_?Anonymous)*(\w+?)(?:Dataset)?(?:V\d+)?$")
 _METHODS = {
     "padded_batch": "batch",
     "finite_repeat": "repeat",
     "forever_repeat": "repeat",
+    "file_cache": "cache",
+    "file_cache_impl": "cache",
     "memory_cache": "cache",
     "memory_cache_impl": "cache",
     "tensor": "from_tensors",
@@ -181,7 +186,8 @@ class Pipeline:
     def _function(self, node: Any) -> str:
         """The name of a node's function, without what TensorFlow puts around it."""
         names = [one.func.name for one in node.attr.values() if one.HasField("func")]
-        return _FUNCTION.sub("", re.sub(r"_\d+$", "", names[0])) if names else ""
+        name = _FUNCTION.sub("", re.sub(r"_\d+$", "", names[0])) if names else ""
+        return "" if _NO_NAME.match(name) else name
 
     def _reached(self, node: Any) -> frozenset[str]:
         """The operations of the functions that a node calls, and of those that they call."""
