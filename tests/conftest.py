@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,15 @@ NOTEBOOK = ".ipynb"
 
 WITHOUT_TENSORFLOW = "not tensorflow"
 """How pytest's `-m` begins for the tests that need no TensorFlow."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps the compiler's verdicts of a run for that run, and leaves the user's alone."""
+    if hasattr(config, "workerinput"):  # the process that started this one has done so
+        return
+    verdicts = tempfile.TemporaryDirectory(prefix="tpunb-verdicts-", ignore_cleanup_errors=True)
+    os.environ["TPUNB_VERDICTS"] = verdicts.name
+    config.add_cleanup(verdicts.cleanup)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -74,6 +74,7 @@ NEED_IT = {
     "check",
     "compare",
     "check()",
+    "input_speed",
     "profile",
     "connect()",
     "TPUStrategy()",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tpunb.version import __version__
 
 if TYPE_CHECKING:
+    from tpunb.cells.input_speed import input_speed
     from tpunb.cells.profiling import profile
     from tpunb.compiler.batches import LargestBatch, largest_batch
     from tpunb.compiler.check import check
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tpunb.notebook.displays import show
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
+    from tpunb.training.input_speed import InputSpeed
     from tpunb.training.profile import Profile
     from tpunb.verification.report import VerifyReport
     from tpunb.verification.run import verify
@@ -54,6 +56,7 @@ __all__ = [
     "DoctorReport",
     "Explanation",
     "History",
+    "InputSpeed",
     "LargestBatch",
     "LiveCurves",
     "Profile",
@@ -75,6 +78,7 @@ __all__ = [
     "doctor",
     "explain",
     "history",
+    "input_speed",
     "largest_batch",
     "load_ipython_extension",
     "profile",
@@ -92,6 +96,7 @@ _HOMES = {
     "DoctorReport": "connection.doctor",
     "Explanation": "errors.catalogue",
     "History": "training.history",
+    "InputSpeed": "training.input_speed",
     "LargestBatch": "compiler.batches",
     "LiveCurves": "keras",
     "Profile": "training.profile",
@@ -111,6 +116,7 @@ _HOMES = {
     "connect": "connection.connect",
     "doctor": "connection.doctor",
     "explain": "errors.explain",
+    "input_speed": "cells.input_speed",
     "largest_batch": "compiler.batches",
     "profile": "cells.profiling",
     "show": "notebook.displays",

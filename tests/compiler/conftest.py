@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
+from tpunb.compiler import kept_verdicts
 from tpunb.compiler.libtpu import why_unavailable
+
+
+@pytest.fixture(autouse=True)
+def verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the verdicts that the test keeps: none are there when it begins."""
+    kept = tmp_path / "verdicts"
+    monkeypatch.setenv(kept_verdicts.FOLDER, str(kept))
+    return kept
 
 
 @pytest.fixture(scope="session")

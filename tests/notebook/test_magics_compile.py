@@ -11,15 +11,18 @@ import pytest
 from support.shell import Notebook
 
 from tpunb._util.child_process import ChildLostError
+from tpunb.cells import input_speed
 from tpunb.compiler import libtpu
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused
+from tpunb.compiler.partial_answers import CompilationStopped
 from tpunb.compiler.program import CompilerUnavailableError, TpuProgram, TpuPrograms
+from tpunb.training.input_speed import InputSpeed
 from tpunb.training.stop_button import Stopped
 
 pytestmark = pytest.mark.usefixtures("tf")
 
 OPENING = [
-    "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
+    "%load_ext tpunb\nimport tensorflow as tf, numpy as np, tpunb",
     "%tpu_connect --simulate v3-8",
     "x, w = tf.ones([8, 16]), tf.ones([16, 4])",
 ]
@@ -126,6 +129,16 @@ def test_the_batch_of_the_data(book: Notebook, fake: FakeLibtpu) -> None:
     assert "global batch 32" in str(program_of(book, body, "-d data --as a,b"))
 
 
+@pytest.mark.parametrize("data", ["ds", "strategy.experimental_distribute_dataset(ds)"])
+def test_data_that_never_end_have_a_first_batch(
+    book: Notebook, fake: FakeLibtpu, data: str
+) -> None:
+    book.good("ds = tf.data.Dataset.from_tensors(tf.ones([16])).repeat().batch(16, True)")
+    book.good(f"endless = {data}")
+    assert program_of(book, "batch @ w", "-d endless").examples == 16
+    assert book.good("%%tpu_check -d endless\nbatch @ w").value.ok
+
+
 def test_a_refusal_before_libtpu_is_at_its_line(book: Notebook, fake: FakeLibtpu) -> None:
     program = program_of(book, "y = x * 2\ntf.strings.as_string(y)")
     assert {one.line for one in program.errors} == {3}
@@ -162,6 +175,54 @@ def test_an_interrupt_leaves_the_notebook_usable(book: Notebook, fake: FakeLibtp
     assert "Traceback" not in ran.text
     fake.answer = lambda _: compiled(GIB)
     assert program_of(book).ok
+
+
+@pytest.mark.parametrize("kind", ["cell", "function"])
+def test_an_interrupt_keeps_the_types_that_are_done(
+    book: Notebook, fake: FakeLibtpu, kind: str
+) -> None:
+    def answer(target: Any) -> Compiled:
+        if target.tpu.name == "v6e-8":
+            raise KeyboardInterrupt
+        return compiled(GIB)
+
+    fake.answer = answer
+    if kind == "cell":
+        ran = book.run(f"%%tpu_compile --for v3-8,v5e-8,v6e-8,v5p-8 -o made\n{DENSE}")
+        assert [program.tpu for program in book.names["made"]] == ["v3-8", "v5e-8"]
+        assert book.session.connection.program is book.names["made"]
+    else:
+        ran = book.run("tpunb.compile(tf.nn.relu, x, tpu=['v3-8', 'v5e-8', 'v6e-8', 'v5p-8'])")
+    assert isinstance(ran.error, CompilationStopped)
+    assert "while compiling for v6e-8. v3-8 and v5e-8 are known" in ran.text
+    assert "Traceback" not in ran.text
+    assert [row.count("yes") for row in ran.shown[0]["text/plain"].splitlines()[1:]] == [1, 1]
+    assert fake.asked == ["v3-8", "v5e-8", "v6e-8"]
+
+
+def test_the_input_is_measured_beside_the_program(
+    book: Notebook, fake: FakeLibtpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[Any, Any]] = []
+
+    def speed(data: Any, program: Any) -> InputSpeed:
+        measured.append((data, program))
+        return InputSpeed(480.0, 30.0, 3.0, "2 processors")
+
+    monkeypatch.setattr(input_speed, "input_speed", speed)
+    book.good("ds = tf.data.Dataset.from_tensor_slices(tf.ones([64, 16])).batch(16)")
+    ran = book.good("%%tpu_compile -d ds --input -o made\ny = tf.nn.relu(batch)")
+    assert measured == [(book.names["ds"], ran.value)]
+    assert ran.value is book.names["made"]
+    assert "the input delivers 480 examples/s" in ran.shown[0]["text/plain"]
+    fake.asked.clear()
+    ran = book.run("%%tpu_compile -d it --input\ny = batch")
+    assert "there is no 'it'" in ran.text
+    ran = book.run("it = iter(ds)\n") or book.run("")
+    ran = book.run("%%tpu_compile -d it --input\ny = batch")
+    assert "cannot be read from its start again" in ran.text
+    assert fake.asked == []
+    assert "name it with -d" in book.run("%%tpu_compile --input\ny = x").text
 
 
 def test_a_crash_is_no_verdict(book: Notebook, fake: FakeLibtpu) -> None:

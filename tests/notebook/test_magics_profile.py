@@ -93,7 +93,8 @@ def test_a_fit_that_waits_for_its_data(fitted: Notebook, folders: Path) -> None:
     assert profile.all_steps.seconds == pytest.approx(in_steps, rel=0.3)
     assert profile.whole.seconds == pytest.approx(took, rel=0.3)
     assert profile.all_steps.input_wait <= profile.whole.input_wait <= took - in_steps + in_batches
-    assert profile.headline.startswith("It waits for its data")
+    assert profile.headline.startswith("On this machine, ")
+    assert "tpunb.input_speed(dataset) measures the input alone" in profile.notes[-1]
     assert len(profile.steps) == names["STEPS"]
     assert profile.device == "CPU"
     assert "MatMul" in {one.kind for one in profile.operations}

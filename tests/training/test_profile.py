@@ -33,22 +33,25 @@ def waiting(count: int = 2, name: str = "step") -> Profile:
 def test_what_is_said() -> None:
     profile = waiting()
     assert profile.input_wait == 0.25
-    assert profile.headline == "It waits for its data: 25% of 4 s, 50% of the time of 2 steps."
+    assert profile.headline == "25% of the run (4 s) and 50% of 2 steps waited for data."
     text = str(profile)
     assert "step 0     1 s   500 ms (50%)  200 ms (20%)  200 ms (20%)  100 ms (10%)" in text
     assert "and 10 more" in text
     assert text.count("MatMul") == 20
     assert profile.as_dict()["steps"][0]["host"] == profile.steps[0].host
     assert str(Profile()) == "Nothing is recorded yet."
-    assert "hardly" in Profile(StepTimes("whole", 1.0, 0.05)).headline
-    assert "no data" in Profile(StepTimes("whole", 1.0)).headline
+    here = Profile(StepTimes("whole", 1.0, 0.05))
+    assert here.headline == "On this machine, 5% of the run (1 s) waited for data."
+    assert Profile(StepTimes("whole", 1.0)).headline.endswith(
+        " 0% of the run (1 s) waited for data."
+    )
 
 
 def test_a_first_step_that_is_far_longer_is_told_apart() -> None:
     first = StepTimes("step 0", 9.0, 0.0, 1.0)
     steps = waiting().steps
     told = Profile(StepTimes("whole", 12.0, 1.0), (first, *steps))
-    assert told.headline.endswith("50% of the time of 2 steps after the first.")
+    assert told.headline.endswith("and 50% of 2 steps after the first waited for data.")
     assert "all after the first  2 s" in str(told)
     alike = Profile(StepTimes("whole", 12.0, 1.0), (steps[0], *steps))
     assert alike.steady_steps == alike.steps

@@ -1,0 +1,3 @@
+import os
+
+os.environ["TPUNB_VERDICTS"] = "off"  # what is compared has to be compiled

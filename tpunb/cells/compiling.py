@@ -13,6 +13,7 @@ from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.batches import FINE, AnyBatch, search
+from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.prepare import traced_function
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
@@ -22,6 +23,7 @@ from tpunb.tpu.compiled_program import Buffer, CodeLine
 from tpunb.virtual.check import refuse_other_strategies
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.keras_internals import layer_names, models_in
+from tpunb.virtual.strict import xla
 
 from ..errors.code_problems import SourceLine
 from .capture import Captured
@@ -39,6 +41,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     """Compiles a step of a cell, whose data's first batch is read: see `CellRunner.compile`."""
     strategy = steps.programs.strategy
     libtpu.start()
+    xla.start()
     refuse_other_strategies(strategy)
     kinds = targets(list(settings.tpus) or None, strategy)
     settings.say("tracing the cell")
@@ -61,15 +64,21 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
         layers=frozenset(layers),
         examples=sum(batch.sizes) or None if batch is not None else None,
     )
-    programs = [function.on(kind, how) for kind in kinds]
-    if batch is not None and batch.sizes:
-        batches = _any_batch(steps, max(batch.sizes))
-        for place, (kind, program) in enumerate(zip(kinds, programs, strict=True)):
-            if settings.largest_batch:
-                programs[place] = _with_largest(program, kind, batches, settings, how)
-            else:
-                programs[place] = with_what_fits(program, kind, how, lambda: batches, models)
-    shown = [_of_cell(program, steps.cell, captured, functions) for program in programs]
+    batches = _any_batch(steps, max(batch.sizes)) if batch is not None and batch.sizes else None
+
+    def completed(kind: Target, program: TpuProgram) -> TpuProgram:
+        if batches is None:
+            return program
+        if settings.largest_batch:
+            return _with_largest(program, kind, batches, settings, how)
+        return with_what_fits(program, kind, how, lambda: batches, models)
+
+    shown = for_each_type(
+        kinds,
+        lambda kind: function.on(kind, how),
+        completed,
+        lambda program: _of_cell(program, steps.cell, captured, functions),
+    )
     return shown[0] if len(shown) == 1 else TpuPrograms(shown)
 
 

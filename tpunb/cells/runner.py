@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
+
 from tpunb.virtual.check import CheckReport
 
 from ..training.stop_button import explaining_interrupts
@@ -144,7 +146,7 @@ class CellRunner:
         Takes `data` and `names` as `steps` does, and raises what it raises; `CheckError` where the
         strategy is not a virtual TPU's.
         """
-        steps = None if options.get("data") is not None else 1
+        steps = _steps_to_examine(options.get("data"))
         return self.steps(source, namespace, steps=steps, **options).check()
 
     def steps(
@@ -195,7 +197,7 @@ class CellRunner:
         """
         from .compiling import compile_step
 
-        steps = None if options.get("data") is not None else 1
+        steps = _steps_to_examine(options.get("data"))
         step = self.steps(source, namespace, steps=steps, **options)
         return compile_step(step, how or CompileSettings())
 
@@ -220,3 +222,15 @@ class CellRunner:
         if cell is None:
             cell = self._cells[source] = parse_cell(source)
         return cell
+
+
+def _steps_to_examine(data: Any) -> int | None:
+    """The number of steps of a run that is only traced: None for all, so that arrays are fed whole.
+
+    Data that never ends has no number, and only its first batch is read.
+    """
+    if data is None:
+        return 1
+    cardinality = getattr(data, "cardinality", None)  # a method of some, a property of others
+    count = cardinality() if callable(cardinality) else cardinality
+    return 1 if count is not None and int(count) == tf.data.INFINITE_CARDINALITY else None

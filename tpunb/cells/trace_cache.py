@@ -179,7 +179,7 @@ class Programs:
         """
         captured = self._capturer.capture(cell, namespace, bound)
         make_ready(cell, captured, namespace, self.strategy)
-        with observing(lambda traced: traced) as found, traced_anew():
+        with observing(lambda traced: traced, written=False) as found, traced_anew():
             captured = self._trace_only(cell, namespace, bound, arguments)
         return captured, found
 

@@ -49,15 +49,17 @@ def add_to(commands: Any) -> None:
         "status",
         _status,
         help="show where it is, its releases and its size",
-        description="Show which compiler is used: folder, Python, releases and size.",
+        description="Show which compiler is used (folder, Python, releases and size), and how many "
+        "verdicts on programs are kept.",
         epilog="example:\n  tpunb compiler status",
     )
     add_command(
         actions,
         "remove",
         _remove,
-        help="delete what install made",
-        description="Delete the environment that install made, and nothing else.",
+        help="delete what install made, and the verdicts that are kept",
+        description="Delete the environment that install made and the verdicts that are kept, and "
+        "nothing else.",
         epilog="example:\n  tpunb compiler remove",
     )
 
@@ -70,8 +72,8 @@ def _install(args: argparse.Namespace) -> None:
 
 
 def _status(args: argparse.Namespace) -> None:
-    from tpunb._util.units import byte_count
-    from tpunb.compiler import environment, libtpu
+    from tpunb._util.units import byte_count, counted
+    from tpunb.compiler import environment, kept_verdicts, libtpu
 
     del args
     made = environment.find()
@@ -79,14 +81,18 @@ def _status(args: argparse.Namespace) -> None:
         print(f"folder    {made.folder}\npython    {made.python}")
         print(f"releases  {environment.listed(made.versions)}")
         print(f"size      {byte_count(made.size)}")
+    count, size = kept_verdicts.size()
+    if count:
+        kept = f"{counted(count, 'verdict')}, {byte_count(size)}, in {kept_verdicts.folder()}"
+        print(f"kept      {kept}")
     if why := libtpu.why_unavailable():
         raise Failed(str(why))
     print(f"used      {libtpu.described()}")
 
 
 def _remove(args: argparse.Namespace) -> None:
-    from tpunb.compiler import environment
+    from tpunb.compiler import environment, kept_verdicts
 
     del args
-    removed = environment.remove()
-    print("Nothing is installed." if removed is None else f"Removed {removed}")
+    removed = list(filter(None, [kept_verdicts.remove(), environment.remove()]))
+    print("\n".join(f"Removed {folder}" for folder in removed) or "Nothing is installed.")

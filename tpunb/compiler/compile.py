@@ -9,8 +9,9 @@ from typing import Any, overload
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.batches import lowering, with_any_batch
+from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import TpuProgram, TpuPrograms
-from tpunb.compiler.topologies import targets
+from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Settings, deadline_for, reporting
 from tpunb.compiler.would_fit import with_what_fits
 from tpunb.virtual.keras_internals import chooser, models_in
@@ -72,7 +73,8 @@ def compile(
             that of the open connection. A function that needs none can do without.
         speed: Whether to estimate the time, which takes the compiler ten times as long.
         timeout: Seconds that all of it may take; by default 300 for each type.
-        progress: Is called with what is done next; by default a notebook's cell shows it.
+        progress: Is called with what is done next, and with each type that is done while others
+            are left; by default a notebook's cell, or a terminal, shows it.
         **named: The function's arguments by name. `functools.partial` gives it those that
             have a name of the above.
 
@@ -85,6 +87,8 @@ def compile(
             is meant; or a mesh of JAX's is not of as many devices as the type has cores.
         AcceleratorTypeError: There is no such type.
         Exception: What the function raises when it is traced.
+        CompilationStopped: An interrupt has ended it when some types were done: its `programs`
+            has them.
     """
     libtpu.start()
     if named:
@@ -94,10 +98,12 @@ def compile(
     with reporting(progress) as say:
         settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
         function = lower(fn, args, strategy, settings)
-        programs = [function.on(kind, settings) for kind in kinds]
         models = models_in(fn)
         jax_call = (fn, args) if jax_functions.takes(fn, args) and not models else None
-        for place, (kind, program) in enumerate(zip(kinds, programs, strict=True)):
+
+        def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
             batches = functools.partial(with_any_batch, fn, args, strategy, kind)
-            programs[place] = with_what_fits(program, kind, settings, batches, models, jax_call)
+            return with_what_fits(program, kind, settings, batches, models, jax_call)
+
+        programs = for_each_type(kinds, lambda kind: function.on(kind, settings), with_fixes)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)

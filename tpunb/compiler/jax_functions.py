@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from tpunb.compiler import libtpu
+from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
@@ -244,7 +245,12 @@ def _export(
     passed = [exported.in_avals[place] for place in exported.module_kept_var_idx]
     size = max(_bytes(passed), _bytes(exported.out_avals))
     prepared = Prepared(
-        origins, module=answer["module"], jax=True, parameters=parameters, held_bytes=size
+        origins,
+        module=answer["module"],
+        jax=True,
+        parameters=parameters,
+        held_bytes=size,
+        fingerprint=Fingerprint(answer["digest"], answer["names"]),
     )
     return prepared, devices
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import os
 import re
 import shutil
@@ -24,7 +25,8 @@ from tpunb._util.child_process import ChildLostError, ChildProcess, started
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb._util.units import byte_count
-from tpunb.compiler import environment
+from tpunb.compiler import environment, kept_verdicts
+from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import Problem, SourceLine
@@ -50,6 +52,9 @@ _ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "PYTHONWARNINGS": "ignore",
 }
+_FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
+"""The environment variables of libtpu's and XLA's own options, which change programs."""
+
 _SCRIPT = Path(__file__).with_name("libtpu_process.py")
 _INSTALL = (
     "tpunb compiler install (in a cell: !tpunb compiler install). It downloads some 230 MB into "
@@ -104,6 +109,7 @@ class Prepared:
         held_bytes: What its arguments take, or its results if that is more, without padding: of
             TensorFlow on a replica, of JAX on all cores; 0 where it is not known.
         notes: What a reader has to know of the figures.
+        fingerprint: The module's, under which its verdicts are kept; None to keep none.
     """
 
     origins: Origins
@@ -114,6 +120,7 @@ class Prepared:
     parameters: Parameters = ()
     held_bytes: int = 0
     notes: tuple[str, ...] = ()
+    fingerprint: Fingerprint | None = None
 
     def least_bytes(self, target: Target) -> int:
         """Return what its arguments or results take of a core: the program takes more."""
@@ -243,7 +250,7 @@ def start() -> None:
 def ask(
     prepared: Prepared, target: Target, *, deadline: Deadline, low_effort: bool, text: bool
 ) -> Compiled | Refused:
-    """Compiles a function.
+    """Compiles a function, unless the answer about an equal program is kept.
 
     Args:
         prepared: The function; one of JAX is partitioned over all cores.
@@ -266,7 +273,7 @@ def ask(
         "text": text,
         "jax": prepared.jax,
     }
-    answer = _answered(request, deadline)
+    answer = _kept_or_answered(prepared.fingerprint, request, deadline)
     if "error" in answer:
         return Refused(answer["error"])
     kernels = {name: Kernel(*work) for name, work in answer["kernels"].items()}
@@ -279,14 +286,51 @@ def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
     Returns:
         The `module` for `ask`, with an own name for each operation, `<name>~~<number>`; of each
         number its `places`, files and lines from the innermost; of each of its `arguments` the
-        name and whether it is donated; how many devices its `mesh` has. Or `error`, why it cannot
-        be read.
+        name and whether it is donated; how many devices its `mesh` has; a `digest` of it without
+        names, and the `names`. Or `error`, why it cannot be read.
 
     Raises:
         ChildLostError: As `ask`.
         CompilerUnavailableError: It cannot be started.
     """
     return _answered({"exported": True, "module": module}, deadline)
+
+
+def _kept_or_answered(
+    program: Fingerprint | None, request: Mapping[str, Any], deadline: Deadline
+) -> Mapping[str, Any]:
+    """The answer that is kept about an equal program, or the compiler's."""
+
+    def answered() -> Mapping[str, Any]:
+        return _answered(request, deadline)
+
+    if program is None or kept_verdicts.folder() is None:
+        return answered()
+    releases = _releases(deadline)
+    if set(releases) != set(environment.PACKAGES):  # an unknown release may be replaced by another
+        return answered()
+    compiler = {"releases": releases, "flags": _flags(), "process": _digest_of_script()}
+    question = {**request, **compiler, "module": ""}
+    return kept_verdicts.answer_for(program, question, answered)
+
+
+def _releases(deadline: Deadline) -> dict[str, str]:
+    """The releases of the packages that compile."""
+    if os.environ.get(PYTHON):
+        return dict(_answered({"releases": list(environment.PACKAGES)}, deadline))
+    if (made := environment.find()) and not made.problem:
+        return dict(made.versions)
+    return _own()
+
+
+@functools.cache
+def _digest_of_script() -> str:
+    return hashlib.sha256(_SCRIPT.read_bytes()).hexdigest()
+
+
+def _flags() -> tuple[str, ...]:
+    """The user's flags for the compiler, which its process reads when it starts."""
+    return tuple(os.environ.get(name, "") for name in _FLAGS)
 
 
 def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
@@ -297,7 +341,7 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
         if error.crashed:
             descriptor, path = tempfile.mkstemp(prefix="tpunb-", suffix=".hlo.pb")
             with os.fdopen(descriptor, "wb") as file:
-                file.write(request["module"])
+                file.write(request.get("module", b""))
             more = f"; the program that it crashed on is in {path}"
         elif error.out_of_memory:
             total = resources.measure().total
@@ -317,9 +361,18 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
     return answer
 
 
-@functools.cache
+_children: dict[tuple[str, ...], ChildProcess] = {}
+"""The process, by the flags that it was started with; one at most."""
+
+
 def _child() -> ChildProcess:
-    return ChildProcess(_start, seconds=300.0)
+    flags = _flags()
+    if flags not in _children:
+        for other in list(_children.values()):
+            other.close()
+        _children.clear()
+        _children[flags] = ChildProcess(_start, seconds=300.0)
+    return _children[flags]
 
 
 def _start() -> subprocess.Popen[bytes]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import hashlib
 import json
 import math
 import operator
@@ -22,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ else:
 
 _OF_THIS_PROGRAM = (AttributeError, ImportError, LookupError, NameError, TypeError)
 """Errors that are no verdict: this program and the libraries do not fit each other."""
+
+_MODULE = re.compile(r"\bmodule @(?:\"[^\"]*\"|[\w.$-]+)")
 
 _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 
@@ -78,9 +82,11 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             of a chip's configuration, or empty), `replicas`, `partitions`, `effort`
             (empty for all of it), `text` (whether the program is wanted) and `jax`
             (whether the module is one that was read here); or of a `module` that JAX
-            `exported`, to read it.
+            `exported`, to read it; or of packages whose `releases` are wanted.
     """
     try:
+        if "releases" in request:
+            return _releases(request["releases"])
         if request.get("exported"):
             return _exported(request["module"])
         devices = _devices(request["topology"], request["chip"])
@@ -99,6 +105,15 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
 
 
+def _releases(packages: list[str]) -> dict[str, str]:
+    """The releases of those packages that say theirs."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
 @functools.cache
 def _devices(topology: str, chip: str) -> list[Any]:
     config = {"chip_config_name": chip} if chip else {}
@@ -110,6 +125,8 @@ def _exported(artifact: bytes) -> dict[str, Any]:
     """A module of JAX's whose operations have names of their own, and where they came from."""
     with mlir.make_ir_context(), ir.Location.unknown():
         module = _jax.mlir.deserialize_portable_artifact(artifact)
+        digest = _digest(module)
+        names: list[str] = []
         places: list[list[tuple[str, int]]] = []
 
         def mark(operation: Any) -> Any:
@@ -117,6 +134,7 @@ def _exported(artifact: bytes) -> dict[str, Any]:
             if isinstance(where, ir.NameLoc):
                 name = f"{where.name_str}~~{len(places)}"
                 operation.location = ir.Location.name(name, where.child_loc)
+                names.append(name)
                 places.append(list(_frames(where)))
             return ir.WalkResult.ADVANCE
 
@@ -134,7 +152,15 @@ def _exported(artifact: bytes) -> dict[str, Any]:
         "places": places,
         "arguments": arguments,
         "mesh": max(sizes, default=1),
+        "digest": digest,
+        "names": (*names, *(name for name, _ in arguments)),
     }
+
+
+def _digest(module: Any) -> str:
+    """A hash of a module without its own name, and without the names and lines in it."""
+    text = str(module.operation.get_asm(enable_debug_info=False))
+    return hashlib.sha256(_MODULE.sub("module", text, count=1).encode()).hexdigest()
 
 
 def _frames(where: Any) -> Iterator[tuple[str, int]]:

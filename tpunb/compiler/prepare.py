@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb.compiler import fingerprint
 from tpunb.compiler.libtpu import Parameters, Prepared
 from tpunb.compiler.program import CompileError
 from tpunb.compiler.topologies import cores_of
@@ -73,6 +74,7 @@ def prepare(traced: TracedFunction, settings: Settings, layers: Collection[str] 
         parameters=parameters,
         held_bytes=lowered.held_bytes,
         notes=tuple(notes),
+        fingerprint=fingerprint.of_hlo(lowered.module),
     )
 
 

@@ -198,3 +198,17 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
 
     def __repr__(self) -> str:
         return f"TpuPrograms({', '.join(program.tpu for program in self)})"
+
+
+_latest: TpuProgram | TpuPrograms | None = None
+
+
+def remember_program(program: TpuProgram | TpuPrograms) -> None:
+    """Sets the program that was compiled last."""
+    global _latest
+    _latest = program
+
+
+def latest_program() -> TpuProgram | TpuPrograms | None:
+    """The program that was compiled last in this process; None before the first."""
+    return _latest

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 from tpunb._util.child_process import ChildLostError
@@ -15,10 +17,12 @@ from tpunb.compiler import libtpu
 from tpunb.compiler.hlo import parse
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused, unmarked
 from tpunb.compiler.memory import described, line_name
+from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import TpuProgram, merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
-from tpunb.display.live_progress import CellDisplay
+from tpunb.display.live_progress import CompilationDisplay
+from tpunb.display.widgets import frontend
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
 from tpunb.errors.explain import explain
 from tpunb.errors.refusals import LIBTPU, SMALLER, refusal_of
@@ -313,12 +317,29 @@ def reporting(progress: Callable[[str], None] | None) -> Iterator[Callable[[str]
     """Gives what to call with each thing that is done next.
 
     Args:
-        progress: What the caller wants it told to; None for a line in the notebook's cell,
-            from two seconds on.
+        progress: What the caller wants it told to; None for a line in the notebook's cell, from
+            two seconds on, above the types that are done.
     """
-    if progress is not None:
+    if progress is not None and is_watched():
         yield progress
-        return
-    doing = [TRACING]
-    with CellDisplay(lambda: doing[-1]):
-        yield doing.append
+    elif progress is not None:
+        with watching(functools.partial(_said, progress)):
+            yield progress
+    else:
+        doing = [TRACING]
+        try:
+            with CompilationDisplay(lambda: doing[-1]) as shown, watching(shown.known):
+                yield doing.append
+        except CompilationStopped as stopped:
+            if frontend.execution() is not None:
+                bundle = stopped.programs._repr_mimebundle_()
+                frontend.publish(bundle, {}, display_id=uuid.uuid4().hex, update=False)
+            raise
+
+
+def _said(
+    progress: Callable[[str], None], programs: Sequence[TpuProgram], left: Sequence[str]
+) -> None:
+    """Say which type is done, and which are left."""
+    if programs and left:
+        progress(f"{programs[-1].headline} Left: {', '.join(left)}.")

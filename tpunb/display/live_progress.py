@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tpunb._util.plain_text import plain
 from tpunb._util.tables import escaped
 from tpunb._util.units import counted, duration, grouped
 from tpunb.display.widgets import frontend
 
 if TYPE_CHECKING:
     from tpunb.display.widgets.curves import CurvesWidget
-    from tpunb.training.history import History
-
-if TYPE_CHECKING:
+    from tpunb.tpu.compiled_program import Program
     from tpunb.training.history import History
 
 
@@ -248,6 +248,62 @@ class CellDisplay:
         return f"{self._phase()}, {duration(round(time.monotonic() - self._since))}"
 
 
+class CompilationDisplay:
+    """Shows what is compiled, from two seconds on, and the TPU types that are done.
+
+    Where widgets can run, nothing of it remains at the end: the answer has all of it. In a terminal
+    there is a line on standard error for each type that is done while others are left.
+
+    Args:
+        phase: Gives what is done now.
+    """
+
+    def __init__(self, phase: Callable[[], str]) -> None:
+        self._phase = phase
+        self._since = time.monotonic()
+        self._programs: Sequence[Program] = ()
+        self._left: Sequence[str] = ()
+        self._told = 0
+        self._line = _LiveLine(self._progress, interval=0.5, delay=_SLOW, html=self._html)
+
+    def __enter__(self) -> CompilationDisplay:
+        if frontend.execution() is not None:
+            self._line.refresh()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.stop()
+        self._line.remove()
+
+    def known(self, programs: Sequence[Program], left: Sequence[str]) -> None:
+        """Shows the programs that are known, and the types that are left."""
+        self._programs, self._left = programs, left
+        slow = time.monotonic() - self._since >= _SLOW
+        if left and slow and not frontend.shows_widgets() and frontend.in_terminal():
+            for program in programs[self._told :]:
+                sys.stderr.write(f"{plain(program.headline)} Left: {', '.join(left)}.\n")
+            self._told = len(programs)
+
+    def _progress(self) -> str:
+        from tpunb.display.draw.programs_text import programs_text
+
+        text = f"{self._phase()}, {duration(round(time.monotonic() - self._since))}"
+        if self._left[1:]:
+            text += f" · then {', '.join(self._left[1:])}"
+        if not self._programs:
+            return text
+        several = len(self._programs) > 1
+        done = programs_text(self._programs) if several else plain(self._programs[0].headline)
+        return f"{text}\n{done}"
+
+    def _html(self, text: str) -> str:
+        """The line, and below it the table of the types that are done."""
+        from tpunb.display.draw.programs_html import types_table
+
+        done = types_table(self._programs) if self._programs else ""
+        return f"{_html(text.splitlines()[0])}{done}"
+
+
 class ConnectDisplay:
     """Shows what is waited for while connecting takes its time.
 
@@ -289,12 +345,18 @@ class _LiveLine:
         text: Gives the line.
         interval: Seconds between two renewals.
         delay: Seconds before it is shown at all.
+        html: Makes HTML of the text; by default a grey line.
     """
 
     def __init__(
-        self, text: Callable[[], str], interval: float, delay: float | None = None
+        self,
+        text: Callable[[], str],
+        interval: float,
+        delay: float | None = None,
+        html: Callable[[str], str] | None = None,
     ) -> None:
         self._text, self._interval, self._delay = text, interval, delay
+        self._html = html or _html
         self._display = uuid.uuid4().hex
         self._live = frontend.shows_widgets()
         self._shown = False
@@ -349,7 +411,7 @@ class _LiveLine:
         """Shows the line; one that stays is plain text, the same wherever it was run."""
         data: dict[str, Any] = {"text/plain": line}
         if not self._ended.is_set():
-            data["text/html"] = _html(line)
+            data["text/html"] = self._html(line)
         frontend.publish(data, {}, display_id=self._display, update=self._shown)
         self._shown = True
 

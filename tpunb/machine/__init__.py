@@ -16,7 +16,7 @@ from tpunb.machine.software import Software, find_software
 
 # fmt: off
 SHOWN = (
-    "TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPUNB_WIDGETS", "TPUNB_LOG",
+    "TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPUNB_WIDGETS", "TPUNB_VERDICTS", "TPUNB_LOG",
     # Which TPU: TensorFlow's own resolver
     "TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_API_DISCOVERY_URL",
     "GCE_METADATA_HOST", "GCE_METADATA_IP",

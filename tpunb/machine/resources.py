@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import re
 import shutil
 
-from tpunb._util.units import byte_count
+from tpunb._util.units import byte_count, counted
 from tpunb.machine import chips
 from tpunb.machine.chips import text_of
 from tpunb.machine.problems import Problem
 
 _MEMINFO = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)  # in KiB
+_MODEL = re.compile(r"^model name\s*:\s*(.+)", re.MULTILINE)
 _LITTLE = 2**30  # TensorFlow alone takes about half of it
 _LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 _USES = ("sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory/memory.usage_in_bytes")
@@ -78,3 +80,11 @@ def processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def processor_phrase() -> str:
+    """The processors that this process may use, in words: `"2 processors, Intel Xeon"`."""
+    cpuinfo = text_of(chips.ROOT / "proc" / "cpuinfo") or ""
+    model = _MODEL.search(cpuinfo)
+    name = model[1].strip() if model else platform.machine()
+    return ", ".join(filter(None, [counted(processors(), "processor"), name]))

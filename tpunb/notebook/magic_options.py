@@ -197,6 +197,12 @@ COMPILE = (
         "--largest-batch", action="store_true", help="look for the largest batch of -d that fits"
     ),
     argument(
+        "--input",
+        action="store_true",
+        dest="input_speed",
+        help="measure how fast -d delivers, and compare it with the TPU's estimate",
+    ),
+    argument(
         "--timeout",
         type=_seconds,
         metavar="S",

@@ -20,6 +20,7 @@ from IPython.display import display
 
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.cells.source import cell_filename
+from tpunb.compiler.partial_answers import CompilationStopped
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
@@ -230,6 +231,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
+            %%tpu_compile --for v5e-8 -d train --input
+            loss = train_step(batch)  # does the input keep the TPU busy?
+
             %%tpu_compile --for v5e-8
             jax_step(params, batch)  # in JAX: this call is compiled
         """
@@ -239,15 +243,32 @@ class TpuMagics(Magics):  # type: ignore[misc]
             raise UsageError(
                 "--largest-batch needs data whose batch it may change: name it with -d"
             )
+        if args.input_speed and not args.data:
+            raise UsageError("--input measures the data of a cell: name it with -d")
+        data = self._data(args)
+        if args.input_speed:
+            from tpunb.cells.pipeline_reading import repeated
+
+            repeated(data)  # what cannot be read again is refused before it is compiled
         settings = CompileSettings(
             tpus=[accelerator(name).name for name in args.tpus],
-            speed=args.speed,
+            speed=args.speed or args.input_speed,
             timeout=args.timeout,
             largest_batch=args.largest_batch,
         )
-        program = self.session.compile(cell, settings, self._data(args), args.names)
+        try:
+            program = self.session.compile(cell, settings, data, args.names)
+        except CompilationStopped as stopped:
+            if args.out is not None:
+                self.shell.user_ns[args.out] = stopped.programs
+            display(stopped.programs)
+            raise
         if args.out is not None:
             self.shell.user_ns[args.out] = program
+        if args.input_speed:
+            from tpunb.cells.input_speed import input_speed
+
+            display(input_speed(data, program))
         return program
 
     @magic_arguments()
@@ -280,6 +301,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         )
         connection = self.session.open_connection
         profile.notes += profiled_cell.unrecorded_cores(connection)
+        profile.notes += profiled_cell.about_a_tpus_input(profile)
         profile.notes += profiled_cell.compiler_estimates(connection)
         if args.out is not None:
             self.shell.user_ns[args.out] = profile

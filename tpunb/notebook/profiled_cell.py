@@ -15,6 +15,7 @@ from tpunb.cells.cell_errors import syntax_error
 from tpunb.cells.profiling import profile
 from tpunb.compiler.program import TpuProgram
 from tpunb.connection.connection import Connection
+from tpunb.training.input_speed import latest_input_speed
 from tpunb.training.profile import Profile
 from tpunb.virtual.devices import is_elsewhere
 
@@ -68,6 +69,20 @@ def unrecorded_cores(connection: Connection | None) -> tuple[str, ...]:
     text = (
         f"The {counted(elsewhere, 'core')} belong to other processes, and only this process is "
         "recorded: what they compute and exchange is host time here, spent waiting for them."
+    )
+    return (text,)
+
+
+def about_a_tpus_input(recorded: Profile) -> tuple[str, ...]:
+    """A sentence on a TPU's waiting, about which a run on processors says nothing."""
+    if recorded.on_tpu:
+        return ()
+    known = latest_input_speed()
+    if known is not None and known.needs:
+        return (f"The input alone, measured before: {known.headline}",)
+    text = (
+        "A TPU's steps are shorter than these: tpunb.input_speed(dataset) measures the input alone "
+        "and compares it with a TPU."
     )
     return (text,)
 

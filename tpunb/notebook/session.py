@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
 from tpunb.cells.source import parse_cell
+from tpunb.compiler.partial_answers import CompilationStopped, watching
 from tpunb.compiler.program import CompileError
 from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
-from tpunb.display.live_progress import CellDisplay, RunDisplay
+from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.errors.base import hint
 from tpunb.training.stop_button import StopButton, explaining_interrupts
@@ -230,7 +231,26 @@ class Session:
         data: Any = None,
         names: Sequence[str] = ("batch",),
     ) -> TpuProgram | TpuPrograms:
-        """Compiles a cell's body with the TPU's own compiler; runs nothing."""
+        """Compiles a cell's body with the TPU's own compiler; runs nothing.
+
+        Raises:
+            CompilationStopped: The stop button has ended it, and some TPU types are done.
+        """
+        try:
+            program = self._compiled(source, settings, data, names)
+        except CompilationStopped as stopped:
+            self._remember_program(stopped.programs)
+            raise
+        self._remember_program(program)
+        return program
+
+    def _remember_program(self, program: TpuProgram | TpuPrograms) -> None:
+        if self.open_connection is not None:
+            self.open_connection.program = program
+
+    def _compiled(
+        self, source: str, settings: CompileSettings, data: Any, names: Sequence[str]
+    ) -> TpuProgram | TpuPrograms:
         from tpunb.cells.jax_cell import compile_jax_cell, is_jax_cell
 
         __tracebackhide__ = True
@@ -242,7 +262,8 @@ class Session:
 
         settings = dataclasses.replace(settings, say=say)
         stopped = explaining_interrupts(lambda: f"while {doing}; nothing was run.")
-        with self._short_errors(source), CellDisplay(lambda: doing), stopped:
+        shown = CompilationDisplay(lambda: doing)
+        with self._short_errors(source), shown, watching(shown.known), stopped:
             cell = parse_cell(source)
             if is_jax_cell(cell, self.namespace):
                 if data is not None:
@@ -253,14 +274,10 @@ class Session:
                 connection = self.open_connection
                 if not settings.tpus and connection is not None and connection.kind == "virtual":
                     settings = dataclasses.replace(settings, tpus=[connection.tpu])
-                program = compile_jax_cell(cell, self.namespace, settings)
-            else:
-                program = self.connection.cells.compile(
-                    source, self.namespace, settings, data=data, names=names
-                )
-        if self.open_connection is not None:
-            self.open_connection.program = program
-        return program
+                return compile_jax_cell(cell, self.namespace, settings)
+            return self.connection.cells.compile(
+                source, self.namespace, settings, data=data, names=names
+            )
 
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:

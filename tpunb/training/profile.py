@@ -13,9 +13,6 @@ from tpunb._util.units import counted, duration, grouped
 _MOST_STEPS = 12
 _MOST_OPERATIONS = 20
 _LONGEST_NAME = 70
-_WAITS = 0.1
-"""From which share on a run is said to wait for its data."""
-
 _STEP_HEAD = ("", "time", "input wait", "host", "device", "collectives")
 _OPERATION_HEAD = ("operation", "time", "share", "calls", "kind")
 _APART = 3
@@ -112,17 +109,20 @@ class Profile:
         """The outcome in a line."""
         if not self.whole.seconds:
             return "Nothing is recorded yet."
-        share = f"{self.input_wait:.0%} of {duration(self.whole.seconds)}"
-        steady = _sum("", self.steady_steps)
+        where = "" if self.on_tpu else "On this machine, "
+        text = f"{where}{self.input_wait:.0%} of the run ({duration(self.whole.seconds)})"
         if self.steps:
             noun, _, what = self.step_kind.partition(" ")
-            steps = " ".join(filter(None, (counted(len(self.steady_steps), noun), what)))
-            after = " after the first" if self.steady_steps != self.steps else ""
-            share += f", {steady.input_wait_share:.0%} of the time of {steps}{after}"
-        worst = max(self.input_wait, steady.input_wait_share)
-        verdict = "It hardly waits for its data" if worst else "It waits for no data"
-        verdict = verdict if worst < _WAITS else "It waits for its data"
-        return f"{verdict}: {share}."
+            steady = self.steady_steps
+            steps = " ".join(filter(None, (counted(len(steady), noun), what)))
+            after = " after the first" if steady != self.steps else ""
+            text += f" and {_sum('', steady).input_wait_share:.0%} of {steps}{after}"
+        return f"{text} waited for data."
+
+    @property
+    def on_tpu(self) -> bool:
+        """True if the operations ran on a TPU, and not on this machine's processors."""
+        return self.device == "TPU"
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values; times in seconds."""

@@ -146,6 +146,11 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_debug_info_pb2 import GraphDebugInfo
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+# What tf.data counts of the stages of an iterator.
+from tensorflow.core.framework.model_pb2 import ModelProto
+
+# The operations that there are, and the values of constants.
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 

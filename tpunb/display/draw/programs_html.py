@@ -61,10 +61,8 @@ def programs_bundle(programs: Sequence[Program]) -> dict[str, Any]:
     return {"text/plain": programs_text(programs), "text/html": programs_html(programs)}
 
 
-def programs_html(programs: Sequence[Program]) -> str:
-    """The table "which TPU do I need", and each program folded below it; or a single program."""
-    if len(programs) == 1:
-        return _program(programs[0])
+def types_table(programs: Sequence[Program]) -> Markup:
+    """The table "which TPU do I need"."""
     head, cells = shown.type_rows(programs)
     rows = [
         [
@@ -73,7 +71,14 @@ def programs_html(programs: Sequence[Program]) -> str:
         ]
         for program, row in zip(programs, cells, strict=True)
     ]
-    parts: list[str] = [scrolled(table(rows, head=head, named=True, style=LINED))]
+    return Markup(scrolled(table(rows, head=head, named=True, style=LINED)))
+
+
+def programs_html(programs: Sequence[Program]) -> str:
+    """The table "which TPU do I need", and each program folded below it; or a single program."""
+    if len(programs) == 1:
+        return _program(programs[0])
+    parts: list[str] = [types_table(programs)]
     parts += map(_small, filter(None, [shown.types_note(programs)]))
     parts += [folded(shown.title(one), _program(one)) for one in programs[:MAX_PROGRAMS]]
     if (rest := len(programs) - MAX_PROGRAMS) > 0:

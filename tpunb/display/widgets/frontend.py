@@ -45,6 +45,12 @@ def is_program() -> bool:
     return hasattr(_shell(), "kernel") and not shows_widgets()
 
 
+def in_terminal() -> bool:
+    """Returns whether a person's terminal gets what is written to standard error."""
+    stream = sys.stderr
+    return stream is not None and not hasattr(_shell(), "kernel") and stream.isatty()
+
+
 def saves_static_forms() -> bool:
     """Returns whether the page itself writes static forms into the file, and live ones can stay.
 

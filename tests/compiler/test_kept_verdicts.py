@@ -1,0 +1,257 @@
+"""Verdicts on disk: the same program is compiled once, and a damaged file harms nobody."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpunb import cli
+from tpunb._util.child_process import ChildLostError
+from tpunb.compiler import kept_verdicts
+from tpunb.compiler.fingerprint import Fingerprint
+
+PROGRAM = Fingerprint("digest", ("scope/add",))
+QUESTION = {"topology": "v5e:2x4", "effort": "", "releases": {"libtpu": "0.0.52"}}
+HLO = 'ROOT %a = f32[] add(%x, %y), metadata={op_name="scope/add"}'
+ANSWER = {"peak": 12, "text": HLO, "cost": {"flops": 1.5}, "kernels": {"k": (4, (1.0, 2.0))}}
+
+
+class Compiler:
+    """Answers, and counts how often it is asked."""
+
+    def __init__(self, answer: Mapping[str, Any] = ANSWER) -> None:
+        self.answer, self.asked = answer, 0
+
+    def __call__(self) -> Mapping[str, Any]:
+        self.asked += 1
+        return self.answer
+
+    def about(
+        self, program: Fingerprint = PROGRAM, question: Mapping[str, Any] = QUESTION
+    ) -> Mapping[str, Any]:
+        return kept_verdicts.answer_for(program, question, self)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def test_an_answer_is_kept_as_it_was(verdicts: Path) -> None:
+    compiler = Compiler()
+    assert compiler.about() == compiler.about() == ANSWER
+    assert compiler.asked == 1
+    assert kept_verdicts.size() == (1, files(verdicts)[0].stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("program", "question"),
+    [
+        (Fingerprint("other", PROGRAM.names), QUESTION),
+        (PROGRAM, {**QUESTION, "topology": "v3:2x2"}),
+        (PROGRAM, {**QUESTION, "effort": "EFFORT_O0"}),
+        (PROGRAM, {**QUESTION, "releases": {"libtpu": "0.0.53"}}),
+    ],
+)
+def test_another_question_has_an_answer_of_its_own(
+    program: Fingerprint, question: Mapping[str, Any]
+) -> None:
+    compiler = Compiler()
+    compiler.about()
+    compiler.about(program, question)
+    assert compiler.asked == 2
+
+
+def test_an_equal_program_with_other_names_gets_the_text_in_its_own() -> None:
+    compiler = Compiler()
+    compiler.about()
+    found = compiler.about(Fingerprint("digest", ("layer_7/add",)))
+    assert found["text"] == HLO.replace("scope/add", "layer_7/add")
+    assert compiler.asked == 1
+    assert compiler.about()["text"] == HLO
+
+
+def test_what_cannot_be_renamed_is_compiled() -> None:
+    compiler = Compiler({**ANSWER, "text": HLO.replace("scope/add", "made/by/the/compiler")})
+    compiler.about()
+    compiler.about(Fingerprint("digest", ("layer_7/add",)))
+    assert compiler.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        ("UNIMPLEMENTED: While rewriting computation to not contain X{64|128}", True),
+        ("INVALID_ARGUMENT: shapes differ", True),
+        ("RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required (16G)", True),
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.", True),
+        ("ABORTED: Internal error when accessing libtpu multi-process lockfile", False),
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes.", False),
+        ("DEADLINE_EXCEEDED: it took long", False),
+        ("[Errno 28] No space left on device", False),
+    ],
+)
+def test_a_refusal_is_kept_if_it_is_about_the_program(message: str, kept: bool) -> None:
+    compiler = Compiler({"error": message})
+    assert compiler.about() == compiler.about() == {"error": message}
+    assert compiler.asked == (1 if kept else 2)
+
+
+@pytest.mark.parametrize("answer", [{"broken": "AttributeError: x"}, {"missing": "no jax"}])
+def test_what_is_no_verdict_is_not_kept(answer: Mapping[str, Any], verdicts: Path) -> None:
+    Compiler(answer).about()
+    assert files(verdicts) == []
+
+
+def test_a_crash_or_a_time_limit_is_not_kept(verdicts: Path) -> None:
+    def crash() -> Mapping[str, Any]:
+        raise ChildLostError("the compiler crashed.", crashed=True)
+
+    with pytest.raises(ChildLostError):
+        kept_verdicts.answer_for(PROGRAM, QUESTION, crash)
+    assert files(verdicts) == []
+    assert Compiler().about() == ANSWER
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
+
+
+def with_code(data: bytes) -> bytes:
+    """An entry that would run something when it is read."""
+    del data
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os._exit, (3,)
+
+    return kept_verdicts._written({"key": Evil(), "names": (), "answer": {}})
+
+
+def of_another(data: bytes) -> bytes:
+    return kept_verdicts._written({"key": "of another", "names": (), "answer": {"peak": len(data)}})
+
+
+def not_an_entry(data: bytes) -> bytes:
+    return kept_verdicts._written({"peak": len(data)})
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, with_code, of_another, not_an_entry, bytes.title])
+def test_a_damaged_file_is_ignored_and_replaced(
+    damage: Callable[[bytes], bytes], verdicts: Path
+) -> None:
+    compiler = Compiler()
+    compiler.about()
+    (path,) = files(verdicts)
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert compiler.about() == ANSWER
+    assert compiler.asked == 2
+    assert path.read_bytes() == whole
+    compiler.about()
+    assert compiler.asked == 2
+
+
+def test_an_empty_file_and_a_folder_in_its_place_harm_nobody(verdicts: Path) -> None:
+    compiler = Compiler()
+    compiler.about()
+    (path,) = files(verdicts)
+    path.write_bytes(b"")
+    assert compiler.about() == ANSWER
+    path.unlink()
+    path.mkdir()
+    assert compiler.about() == ANSWER
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(
+    verdicts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts.write_text("a file")
+    compiler = Compiler()
+    assert compiler.about() == compiler.about() == ANSWER
+    assert compiler.asked == 2
+    monkeypatch.setenv(kept_verdicts.FOLDER, "off")
+    assert compiler.about() == ANSWER
+    assert kept_verdicts.size() == (0, 0)
+    assert kept_verdicts.remove() is None
+
+
+def test_what_was_used_longest_ago_makes_room(
+    verdicts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Compiler()
+    numbered = [Fingerprint(f"program {number}", ("scope/add",)) for number in range(4)]
+    for age, program in enumerate(numbered[:3]):
+        compiler.about(program)
+        for path in files(verdicts):
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 100 + age))
+    compiler.about(numbered[0])  # used again: now it is the youngest
+    (verdicts / ".tpunb-12.tmp").write_bytes(b"of a process that was killed")
+    os.utime(verdicts / ".tpunb-12.tmp", (1, 1))
+    (verdicts / "notes.txt").write_text("the user's")
+    monkeypatch.setattr(kept_verdicts, "MOST_FILES", 2)
+    compiler.about(numbered[3])
+    assert kept_verdicts.size()[0] == 2
+    assert sorted(path.suffix for path in files(verdicts)) == [".txt", ".verdict", ".verdict"]
+    asked = compiler.asked
+    compiler.about(numbered[3])
+    compiler.about(numbered[0])
+    assert compiler.asked == asked
+    monkeypatch.setattr(kept_verdicts, "MOST_BYTES", files(verdicts)[0].stat().st_size)
+    compiler.about(numbered[1])
+    assert kept_verdicts.size()[0] == 1
+
+
+def test_processes_that_write_at_once_leave_whole_files(verdicts: Path) -> None:
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        "from tpunb.compiler import kept_verdicts as kept\n"
+        "from tpunb.compiler.fingerprint import Fingerprint\n"
+        "kept.MOST_FILES = 3\n"
+        "for number in range(40):\n"
+        "    answer = {'peak': number % 5, 'text': 'x' * 50_000}\n"
+        "    program = Fingerprint(str(number % 5), ())\n"
+        "    found = kept.answer_for(program, {}, lambda: answer)\n"
+        "    assert found == answer, found"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait() for process in running] == [0, 0]
+    assert 0 < kept_verdicts.size()[0] <= 4
+    assert all(kept_verdicts._read(path.read_bytes()) for path in files(verdicts))
+
+
+def test_the_command_shows_and_removes_them(
+    verdicts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Compiler().about()
+    (verdicts / "notes.txt").write_text("the user's")
+    cli.main(["compiler", "status"])
+    size = files(verdicts)[0].stat().st_size
+    assert f"kept      1 verdict, {size} B, in {verdicts}" in capsys.readouterr().out
+    assert cli.main(["compiler", "remove"]) == 0
+    assert capsys.readouterr().out == f"Removed {verdicts}\n"
+    assert [path.name for path in files(verdicts)] == ["notes.txt"]
+
+
+def test_they_are_beside_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(kept_verdicts.FOLDER)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert kept_verdicts.folder() == tmp_path / "tpunb" / "verdicts"
+
+
+def test_an_entry_is_plain_data() -> None:
+    entry = {"key": "k", "names": ("n",), "answer": dict(ANSWER)}
+    assert kept_verdicts._read(kept_verdicts._written(entry)) == entry
+    with pytest.raises(pickle.UnpicklingError, match="not a plain value"):
+        kept_verdicts._PlainValues.find_class(None, "os", "system")  # type: ignore[arg-type]

@@ -1,0 +1,154 @@
+"""Several TPU types: what is done is told while others are left, and an interrupt keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tpunb.compiler.partial_answers import CompilationStopped, for_each_type, is_watched, watching
+from tpunb.compiler.program import TpuProgram
+from tpunb.compiler.topologies import Target, target
+from tpunb.compiler.verdict import reporting
+from tpunb.display import live_progress
+from tpunb.display.live_progress import CompilationDisplay
+from tpunb.display.widgets import frontend
+
+KINDS = [target(name, None) for name in ("v3-8", "v5e-8", "v6e-8")]
+
+
+def program(kind: Target) -> TpuProgram:
+    return TpuProgram(kind.tpu.name, kind.replicas)
+
+
+def unchanged(_: Target, program: TpuProgram) -> TpuProgram:
+    return program
+
+
+def stopping_at(name: str, then: Callable[[Target], Any] = program) -> Callable[..., Any]:
+    def compiled(kind: Target, *known: TpuProgram) -> Any:
+        if kind.tpu.name == name:
+            raise KeyboardInterrupt
+        return known[0] if known else then(kind)
+
+    return compiled
+
+
+def test_what_is_known_and_what_is_left_is_told_in_order() -> None:
+    told: list[tuple[list[str], list[str]]] = []
+    with watching(lambda known, left: told.append(([one.tpu for one in known], list(left)))):
+        found = for_each_type(KINDS, program, unchanged)
+    assert [one.tpu for one in found] == ["v3-8", "v5e-8", "v6e-8"]
+    assert told[:3] == [
+        ([], ["v3-8", "v5e-8", "v6e-8"]),
+        (["v3-8"], ["v5e-8", "v6e-8"]),
+        (["v3-8", "v5e-8"], ["v6e-8"]),
+    ]
+    assert told[3:] == [(["v3-8", "v5e-8", "v6e-8"], [])] * 3
+    assert not is_watched()
+
+
+@pytest.mark.parametrize(
+    ("stopped_at", "known", "says"),
+    [
+        ("v5e-8", ["v3-8"], "for v5e-8. v3-8 is known, v5e-8 and v6e-8 are not."),
+        ("v6e-8", ["v3-8", "v5e-8"], "for v6e-8. v3-8 and v5e-8 are known, v6e-8 is not."),
+    ],
+)
+def test_an_interrupt_keeps_what_is_known(stopped_at: str, known: Sequence[str], says: str) -> None:
+    with pytest.raises(CompilationStopped) as stopped:
+        for_each_type(KINDS, stopping_at(stopped_at), unchanged)
+    assert [one.tpu for one in stopped.value.programs] == known
+    assert says in str(stopped.value)
+    assert isinstance(stopped.value, KeyboardInterrupt)
+
+
+def test_an_interrupt_while_looking_for_what_fits_keeps_all_verdicts() -> None:
+    with pytest.raises(
+        CompilationStopped, match="looking for a batch or a type that fits"
+    ) as stopped:
+        for_each_type(KINDS, program, stopping_at("v3-8"))
+    assert len(stopped.value.programs) == 3
+
+
+def test_where_nothing_is_known_an_interrupt_is_an_ordinary_one() -> None:
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        for_each_type(KINDS, stopping_at("v3-8"), unchanged)
+    assert not isinstance(stopped.value, CompilationStopped)
+
+
+def test_what_is_shown_and_kept_is_in_the_users_terms() -> None:
+    def shown(one: TpuProgram) -> TpuProgram:
+        return TpuProgram(one.tpu, one.replicas, notes=("of the cell",))
+
+    with pytest.raises(CompilationStopped) as stopped:
+        for_each_type(KINDS, stopping_at("v5e-8"), unchanged, shown)
+    assert stopped.value.programs[0].notes == ("of the cell",)
+
+
+def test_a_callers_progress_hears_of_each_type_that_is_done() -> None:
+    said: list[str] = []
+    with reporting(said.append) as say:
+        say("tracing")
+        for_each_type(KINDS, program, unchanged)
+    assert said == [
+        "tracing",
+        "v3-8: compiles. Left: v5e-8, v6e-8.",
+        "v5e-8: compiles. Left: v6e-8.",
+    ]
+
+
+def test_who_watches_already_goes_on_watching() -> None:
+    told: list[int] = []
+    with watching(lambda known, left: told.append(len(known))), reporting(lambda text: None):
+        for_each_type(KINDS, program, unchanged)
+    assert max(told) == 3
+
+
+class Published:
+    """What is published in a front end that runs widgets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.forms: list[dict[str, Any]] = []
+        monkeypatch.setattr(frontend, "shows_widgets", lambda: True)
+        monkeypatch.setattr(frontend, "execution", lambda: 3)
+        monkeypatch.setattr(
+            frontend, "publish", lambda data, metadata, **names: self.forms.append(data)
+        )
+        monkeypatch.setattr(live_progress, "_SLOW", 0.0)
+
+
+def test_a_notebook_shows_the_types_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = Published(monkeypatch)
+    display = CompilationDisplay(lambda: "compiling for v6e-8")
+    display._line._interval = 0.01
+    display.known([program(kind) for kind in KINDS[:1]], ["v5e-8", "v6e-8"])
+    with display:
+        while not published.forms:
+            pass
+        display.known([program(kind) for kind in KINDS[:2]], ["v6e-8"])
+        count = len(published.forms)
+        while len(published.forms) < count + 2:
+            pass
+    first, last = published.forms[0], published.forms[-2]
+    assert "compiling for v6e-8, 0 s · then v6e-8\nv3-8: compiles." in first["text/plain"]
+    assert "<table" in first["text/html"]
+    assert last["text/plain"].count("yes") == 2
+    assert last["text/html"].count("yes") == 2
+    assert "then" not in last["text/plain"]
+    assert published.forms[-1] == {}  # nothing of it remains
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_gets_a_line_for_each(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live_progress, "_SLOW", 0.0)
+    monkeypatch.setattr(frontend, "in_terminal", lambda: terminal)
+    with CompilationDisplay(lambda: "compiling") as display, watching(display.known):
+        for_each_type(KINDS, program, unchanged)
+    shown = capsys.readouterr()
+    lines = ["v3-8: compiles. Left: v5e-8, v6e-8.", "v5e-8: compiles. Left: v6e-8."]
+    assert shown.err.splitlines() == (lines if terminal else [])
+    assert shown.out == ""

@@ -1,0 +1,175 @@
+"""Changes of an input pipeline that may make it faster: tried where a copy of it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from .._util.units import byte_count
+from ..machine.resources import measure
+from ..training.input_speed import HELPS, Change, Stage
+from ..virtual.input_pipeline import AUTOTUNE, Pipeline
+from .pipeline_reading import Measured, read
+
+_OF_MEMORY = 0.5
+"""The part of the available memory that a cache may take."""
+
+_MOST_CACHED = 8
+"""Elements that are held to try a cache."""
+
+_SLOW = 0.1
+"""The share of the time from which on other code for a stage is worth a word."""
+
+_GENERATORS = frozenset({"from_generator", "flat_map(flat_map_fn)"})
+"""The stages of `Dataset.from_generator`."""
+
+_ANY_PYTHON = "Python runs one call at a time; operations of TensorFlow run on all processors"
+
+
+def changes(
+    dataset: tf.data.Dataset,
+    pipeline: Pipeline,
+    own: Measured,
+    stages: Sequence[Stage],
+    seconds: float,
+) -> Iterator[Change]:
+    """Try changes of a pipeline, one at a time.
+
+    Args:
+        dataset: The pipeline.
+        pipeline: Its graph.
+        own: Its speed as it is.
+        stages: Its stages, the slowest first.
+        seconds: How long a change is tried.
+
+    Yields:
+        Each when it is tried, and at the end those that only its author can try.
+    """
+    trials = _Trials(dataset, own, seconds)
+    gain = trials.gain
+    yield from _in_parallel(pipeline, gain)
+    yield from _in_any_order(dataset, pipeline, gain)
+    yield from _cached(dataset, pipeline, own, seconds, gain)
+    if "Prefetch" not in pipeline.last:
+        changed = _endless(dataset).prefetch(AUTOTUNE)
+        note = "as the last stage; in training it also works while the TPU computes"
+        yield Change(".prefetch(tf.data.AUTOTUNE)", gain(changed), note)
+    yield from untried(pipeline, stages)
+
+
+class _Trials:
+    """Measures changed pipelines beside the pipeline as it is.
+
+    Args:
+        dataset: The pipeline.
+        own: Its speed.
+        seconds: How long each is measured.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, own: Measured, seconds: float) -> None:
+        self._dataset, self._own, self._seconds = dataset, own, seconds
+
+    def gain(self, changed: Any, skip: int = 1) -> float | None:
+        """The speed of a changed pipeline as a multiple of the pipeline's own.
+
+        What seems to help is measured again, and beside it the pipeline as it is: other programs
+        on the machine make one of two measurements slower. The smaller gain counts.
+        """
+        try:
+            gain = self._speed(changed, skip) / self._own.elements_per_second
+            if gain >= HELPS:
+                gain = min(gain, self._speed(changed, skip) / self._speed(_endless(self._dataset)))
+        except tf.errors.OpError:  # a copy of its graph lacks what the pipeline itself has
+            return None
+        return gain
+
+    def _speed(self, dataset: Any, skip: int = 1) -> float:
+        read_again = read(lambda: iter(dataset), self._seconds, batched=False, skip=skip)
+        return read_again.elements_per_second
+
+
+def _endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+    return dataset if endless else dataset.repeat()
+
+
+def _in_parallel(pipeline: Pipeline, gain: Callable[[Any], float | None]) -> Iterator[Change]:
+    names = list(pipeline.serial_maps())
+    changed = pipeline.in_parallel()
+    if changed is not None:
+        code = f".map({', '.join(names)}, num_parallel_calls=tf.data.AUTOTUNE)"
+        note = "" if len(names) == 1 else "in each of these maps"
+        yield Change(code, gain(_endless(changed)), note)
+
+
+def _in_any_order(
+    dataset: tf.data.Dataset, pipeline: Pipeline, gain: Callable[[Any], float | None]
+) -> Iterator[Change]:
+    has_threads = any(operation.startswith("Parallel") for operation in pipeline.operations)
+    if not has_threads or dataset.options().deterministic is not None:
+        return
+    options = tf.data.Options()
+    options.deterministic = False
+    code = "options.deterministic = False; ds = ds.with_options(options)"
+    yield Change(code, gain(_endless(dataset.with_options(options))), "elements in any order")
+
+
+def _cached(
+    dataset: tf.data.Dataset,
+    pipeline: Pipeline,
+    own: Measured,
+    seconds: float,
+    gain: Callable[..., float | None],
+) -> Iterator[Change]:
+    """A cache as the last stage, tried with a few elements."""
+    cached = any(operation.startswith("Cache") for operation in pipeline.operations)
+    count = int(dataset.cardinality())
+    if cached or count == tf.data.INFINITE_CARDINALITY:
+        return
+    note = "in memory; what is random before it is drawn once"
+    size = _bytes(dataset.element_spec)
+    if count > 0 and size is not None:
+        available = measure().available
+        note = f"{byte_count(count * size)} in memory; what is random before it is drawn once"
+        if available is not None and count * size > _OF_MEMORY * available:
+            note = f"{byte_count(count * size)}, and {byte_count(available)} of memory is free"
+            yield Change(".cache()", None, f"{note}: cache smaller elements, or a file")
+            return
+    held = max(1, min(_MOST_CACHED, int(own.elements_per_second * seconds)))
+    if count > 0:
+        held = min(held, count)
+    yield Change(".cache()", gain(dataset.take(held).cache().repeat(), held + 1), note)
+
+
+def _bytes(element_spec: Any) -> int | None:
+    """The bytes of an element; None where its size is not known."""
+    total = 0
+    for spec in tf.nest.flatten(element_spec):
+        if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
+            return None
+        total += spec.shape.num_elements() * max(spec.dtype.size, 1)
+    return total
+
+
+def untried(pipeline: Pipeline, stages: Sequence[Stage]) -> Iterator[Change]:
+    """Changes that take other code, of stages that take a part of the time."""
+    slow = {stage.name for stage in stages if stage.share >= _SLOW}
+
+    def takes_time(name: str) -> bool:
+        return not stages or any(stage.endswith(f"({name})") for stage in slow)
+
+    slowest = stages[0].name if stages else ""
+    for name in dict.fromkeys(pipeline.maps_before_batches()):
+        if slowest.endswith(f"map({name})"):
+            note = f"one call for a batch, if {name} takes batches"
+            yield Change(f".batch(n).map({name})", None, note)
+    for name in filter(takes_time, dict.fromkeys(pipeline.decoding_for_resizing)):
+        note = f"{name} resizes what it decodes: store smaller images, or decode fewer pixels"
+        yield Change("tf.io.decode_jpeg(image, ratio=2)", None, note)
+    for name in filter(takes_time, dict.fromkeys(pipeline.python)):
+        code = f"{name} without tf.py_function or tf.numpy_function"
+        yield Change(code, None, _ANY_PYTHON)
+    if pipeline.has_generator and (not stages or slow & _GENERATORS):
+        yield Change("files or arrays instead of from_generator", None, _ANY_PYTHON)

@@ -1,0 +1,149 @@
+"""A program's identity for the compiler: programs that differ only in names and lines are equal."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_MOST_BYTES = 2**28
+"""A larger module holds data, of which further copies could fill the memory."""
+
+_STAND_IN = "opt-barrier"
+"""The opcode of the stand-ins that `virtual/strict/stand_ins.py` writes."""
+
+_MEANING = re.compile(r"/\w+/[\w-]+$")
+"""The end of a stand-in's name: another operation, and its settings."""
+
+_JOINT = re.compile("[;/]")
+_OP_NAME = re.compile(r'(?<=op_name=")(?:[^"\\]|\\.)*(?=")')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """A program without its names, and the names.
+
+    Attributes:
+        digest: A hash of the program without its names.
+        names: The name of each operation, in the program's order.
+    """
+
+    digest: str
+    names: tuple[str, ...]
+
+
+def of_hlo(module: bytes) -> Fingerprint | None:
+    """Return the fingerprint of a serialized `HloModuleProto`.
+
+    Names, numbers, and lines of source differ from process to process and from cell to cell. The
+    names of stand-ins are kept, because the compiler's process reads them.
+
+    Returns:
+        The fingerprint; None if this TensorFlow cannot read the module, or it is too large.
+    """
+    if len(module) > _MOST_BYTES:
+        return None
+    try:
+        from google.protobuf.message import DecodeError
+        from tensorflow.compiler.xla.service import hlo_pb2
+    except ImportError:
+        return None
+    try:
+        program: Any = hlo_pb2.HloModuleProto.FromString(module)
+    except DecodeError:
+        return None
+    names = tuple(
+        instruction.metadata.op_name or instruction.name  # as the compiler calls it
+        for computation in program.computations
+        for instruction in computation.instructions
+    )
+    _without_names(program)
+    data = program.SerializeToString(deterministic=True)
+    return Fingerprint(hashlib.sha256(data).hexdigest(), names)
+
+
+def _without_names(program: Any) -> None:
+    """Numbers what a module consists of by its place, and takes names and lines out."""
+    computations = program.computations
+    numbers = {one.id: place for place, one in enumerate(computations)}
+    for field in ("name", "entry_computation_name", "id", "stack_frame_index", "profile_info"):
+        if field in program.DESCRIPTOR.fields_by_name:
+            program.ClearField(field)
+    program.entry_computation_id = numbers.get(program.entry_computation_id, 0)
+    del program.host_program_shape.parameter_names[:]
+    for computation in computations:
+        places = {one.id: place for place, one in enumerate(computation.instructions)}
+        computation.ClearField("name")
+        computation.id = numbers[computation.id]
+        computation.root_id = places.get(computation.root_id, 0)
+        del computation.program_shape.parameter_names[:]
+        for instruction in computation.instructions:
+            _without_name(instruction, places, numbers)
+
+
+def _without_name(
+    instruction: Any, places: Mapping[int, int], computations: Mapping[int, int]
+) -> None:
+    """Takes the name and the line out of an instruction, and numbers what it refers to."""
+    meaning = None
+    if instruction.opcode == _STAND_IN:
+        meaning = _MEANING.search(instruction.metadata.op_name)
+    instruction.ClearField("name")
+    instruction.ClearField("metadata")
+    if meaning:
+        instruction.metadata.op_name = meaning[0]
+    instruction.id = places[instruction.id]
+    for field, known in (
+        ("operand_ids", places),
+        ("control_predecessor_ids", places),
+        ("called_computation_ids", computations),
+    ):
+        if numbers := list(getattr(instruction, field)):
+            instruction.ClearField(field)
+            getattr(instruction, field).extend(known[number] for number in numbers)
+
+
+def renamed(text: str, before: Sequence[str], after: Sequence[str]) -> str | None:
+    """Replace the names of operations in the compiler's text about an equal program.
+
+    Args:
+        text: Optimised HLO, or the message of a refusal.
+        before: The names in the program that it is about.
+        after: The names in the equal program, in the same order.
+
+    Returns:
+        The text; None if it has a name whose counterpart is not known.
+    """
+    if before == after:
+        return text
+    if len(before) != len(after):
+        return None
+    counterparts: dict[str, str | None] = {}
+    for old, new in zip(before, after, strict=True):
+        if counterparts.setdefault(old, new) != new:
+            counterparts[old] = None  # operations that shared a name no longer do
+    complete = True
+
+    def rename(written: re.Match[str]) -> str:
+        nonlocal complete
+        counterpart = _counterpart(written[0], counterparts)
+        complete &= counterpart is not None
+        return counterpart or ""
+
+    text = _OP_NAME.sub(rename, text)
+    return text if complete else None
+
+
+def _counterpart(name: str, counterparts: Mapping[str, str | None]) -> str | None:
+    """The counterpart of a name, or of several that the compiler joined; None if unknown."""
+    if not name or name in counterparts:
+        return counterparts.get(name, "")
+    # The compiler joins names: of fused operations by `;`, of a call and its body by `/`.
+    for joint in sorted(map(re.Match.start, _JOINT.finditer(name)), reverse=True):
+        first = counterparts.get(name[:joint])
+        rest = None if first is None else _counterpart(name[joint + 1 :], counterparts)
+        if first is not None and rest is not None:
+            return first + name[joint] + rest
+    return None

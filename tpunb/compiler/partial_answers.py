@@ -1,0 +1,107 @@
+"""Programs for several TPU types: each is shown once it is known, and an interrupt keeps it."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+
+from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
+from tpunb.compiler.topologies import Target
+from tpunb.training.stop_button import Stopped
+
+Watcher = Callable[[Sequence[TpuProgram], Sequence[str]], None]
+"""Is called with the programs that are known, and the types that are left."""
+
+_watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar(
+    "tpunb_programs_watcher", default=None
+)
+
+
+class CompilationStopped(Stopped):
+    """An interrupt has ended a compilation when some of its answers were known.
+
+    Args:
+        message: The types that are known, and those that are not.
+        programs: The programs that are known.
+
+    Attributes:
+        programs: The same.
+    """
+
+    def __init__(self, message: str, programs: TpuPrograms) -> None:
+        super().__init__(message)
+        self.programs = programs
+
+
+@contextlib.contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Tells a watcher what is known each time a compilation inside goes on to its next part."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def is_watched() -> bool:
+    """Return whether a watcher is set."""
+    return _watcher.get() is not None
+
+
+def for_each_type(
+    kinds: Sequence[Target],
+    compiled: Callable[[Target], TpuProgram],
+    completed: Callable[[Target, TpuProgram], TpuProgram],
+    shown: Callable[[TpuProgram], TpuProgram] = lambda program: program,
+) -> list[TpuProgram]:
+    """Compile for one TPU type after the other.
+
+    Args:
+        kinds: The types.
+        compiled: Compiles for a type.
+        completed: Adds to a program what takes further compilations, such as what would fit; it
+            is called when all verdicts are known.
+        shown: Makes of a program what a user is shown.
+
+    Raises:
+        CompilationStopped: An interrupt has ended it, and some programs are known.
+    """
+    names = [kind.tpu.name for kind in kinds]
+    programs: list[TpuProgram] = []
+
+    def tell(left: Sequence[str]) -> None:
+        if (watcher := _watcher.get()) is not None:
+            watcher([shown(program) for program in programs], left)
+
+    try:
+        for place, kind in enumerate(kinds):
+            tell(names[place:])
+            programs.append(compiled(kind))
+        for place, kind in enumerate(kinds):
+            tell([])
+            programs[place] = completed(kind, programs[place])
+    except KeyboardInterrupt:
+        if not programs:
+            raise
+        known = TpuPrograms([shown(program) for program in programs])
+        raise CompilationStopped(_stopped(names, len(programs)), known) from None
+    done = [shown(program) for program in programs]
+    remember_program(TpuPrograms(done))
+    return done
+
+
+def _stopped(names: Sequence[str], known: int) -> str:
+    """The sentence after "CompilationStopped:"."""
+    if known == len(names):
+        what = "while looking for a batch or a type that fits. The verdicts are known."
+    else:
+        what = f"while compiling for {names[known]}. {_listed(names[:known])} known, "
+        what += f"{_listed(names[known:])} not."
+    return f"{what} Compile it again to go on: known verdicts are kept."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names with their verb: `"v3-8 is"`, `"v3-8 and v5e-8 are"`."""
+    *first, last = names
+    return f"{', '.join(first)} and {last} are" if first else f"{last} is"
