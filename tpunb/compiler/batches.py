@@ -75,7 +75,7 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
     if jax_functions.takes(fn, args):  # JAX's take the batch of all devices
         before, resized = jax_functions.any_batch(fn, args)
         sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
-        cores = kind.replicas if whole else jax_functions.devices_of(fn, sized)
+        cores = kind.replicas if whole else jax_functions.devices_of(fn, sized, kind)
         return AnyBatch(lowered, resized, before, cores, cores)
     before, resized = _any_batch(args)
     return AnyBatch(lowered, resized, before, cores_of(strategy)[0] if whole else 1)

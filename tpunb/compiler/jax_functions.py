@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tpunb.compiler import libtpu
+from tpunb.compiler.jax_chip import LoweredFor, asks_in_vain
 from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
@@ -93,25 +94,26 @@ def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: None, settings: Settings) -> JaxFunction:
-    """Traces and exports a function of JAX; see `tpunb.compile` for the arguments and errors."""
+    """Return a function of JAX for any TPU type; see `tpunb.compile` for the arguments and errors.
+
+    It is traced and exported when it is compiled for the first of the types.
+    """
     del strategy
     layers = layer_names(fn)
     if is_keras_model(fn):
         sizes = [one.shape[0] for one in _leaves(_batch(args)) if one.shape]
 
-        def model_for(cores: int) -> tuple[Prepared, int]:
-            settings.progress(TRACING)
-            return _export(settings, layers, *_model_step(fn, args, cores))
+        def model_for(wanted: Target) -> tuple[Prepared, int]:
+            return _export(settings, layers, *_model_step(fn, args, wanted.replicas))
 
-        return JaxFunction(functools.cache(model_for), sizes[0] if sizes else None)
+        return JaxFunction(model_for, settings, sizes[0] if sizes else None, by_cores=True)
     if unknown := next((shape for shape in map(np.shape, _leaves(args)) if None in shape), None):
         raise CompileError(
             f"An argument's shape {unknown} has no size.",
             fix="Give it a number; tpunb.largest_batch finds the largest.",
         )
-    settings.progress(TRACING)
-    exported = _at_the_jit(fn, args, functools.partial(_export, settings, layers))
-    return JaxFunction(lambda _: exported)
+    export = functools.partial(_export, settings, layers)
+    return JaxFunction(lambda _: _at_the_jit(fn, args, export), settings)
 
 
 def _leaves(nest: Any) -> list[Any]:
@@ -119,14 +121,15 @@ def _leaves(nest: Any) -> list[Any]:
     return found
 
 
-def devices_of(fn: Any, args: Sequence[Any]) -> int:
+def devices_of(fn: Any, args: Sequence[Any], wanted: Target) -> int:
     """Return the number of devices in the mesh of a function's arguments."""
 
     def counted(jitted: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         export = importlib.import_module("jax.export").export(jitted, platforms=["tpu"])
         return export(*args, **named).nr_devices
 
-    return int(_at_the_jit(fn, args, counted))
+    with LoweredFor(wanted):
+        return int(_at_the_jit(fn, args, counted))
 
 
 def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., list[Any]]]:
@@ -170,18 +173,43 @@ def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., l
     return before, with_batch
 
 
-@dataclasses.dataclass(frozen=True)
 class JaxFunction:
-    """A function of JAX that is exported, or a model that is for each number of cores.
+    """A function of JAX, or a model, that is exported for TPU types.
 
-    Attributes:
-        exported: The request for libtpu and the number of devices, by the number of cores; a
-            function's arguments have theirs.
+    A model is exported for each number of cores; the arguments of a function have theirs. A
+    function whose kernels ask for the chip is also exported for each family of TPU types.
+
+    Args:
+        export: Traces it, and returns the request for libtpu and the number of devices.
+        settings: Whose progress tells of tracing.
         examples: A model's global batch; None for a function.
+        by_cores: Whether it differs by the number of cores, as a model does.
     """
 
-    exported: Callable[[int], tuple[Prepared, int]]
-    examples: int | None = None
+    def __init__(
+        self,
+        export: Callable[[Target], tuple[Prepared, int]],
+        settings: Settings,
+        examples: int | None = None,
+        *,
+        by_cores: bool = False,
+    ) -> None:
+        self._export, self._settings, self._examples = export, settings, examples
+        self._by_cores = by_cores
+        self._exported: dict[tuple[int, str], tuple[Prepared, int]] = {}
+
+    def _exported_for(self, wanted: Target) -> tuple[Prepared, int]:
+        """The request for libtpu and the number of devices."""
+        cores = wanted.replicas if self._by_cores else 0
+        any_chip, this_chip = (cores, ""), (cores, wanted.tpu.family)
+        for key in (any_chip, this_chip):
+            if key in self._exported:
+                return self._exported[key]
+        self._settings.progress(TRACING)
+        with LoweredFor(wanted) as chip:
+            exported = self._export(wanted)
+        self._exported[this_chip if chip.was_asked else any_chip] = exported
+        return exported
 
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:
         """Compiles it for one TPU type: a function for the devices of its arguments' mesh.
@@ -189,21 +217,22 @@ class JaxFunction:
         Raises:
             CompileError: The mesh is not of as many devices as the type has cores, or the batch
                 cannot be cut over them.
+            Exception: What the function raises when it is traced.
         """
-        prepared, devices = self.exported(wanted.replicas)
+        prepared, devices = self._exported_for(wanted)
         cores = wanted.tpu.num_devices
         if devices not in {1, cores}:
             made = "without a keras.distribution, which the model is made in"
-            if self.examples is None:
+            if self._examples is None:
                 made = f"with another mesh: jax.sharding.AbstractMesh(({cores},), ('data',))"
             raise CompileError(
                 f"The mesh has {devices} devices, and a {wanted.tpu.name} has {cores} cores.",
                 fix=f"Choose a type with as many, or compile it {made}.",
             )
-        by_data = self.examples is not None and devices == wanted.replicas
+        by_data = self._examples is not None and devices == wanted.replicas
         replicas = devices if by_data else 1
         wanted = dataclasses.replace(wanted, replicas=replicas, partitions=devices // replicas)
-        return program_for(prepared, wanted, settings, self.examples)
+        return program_for(prepared, wanted, settings, self._examples)
 
 
 def _export(
@@ -215,13 +244,19 @@ def _export(
     variables: Sequence[str] = (),
 ) -> tuple[Prepared, int]:
     """The request for libtpu and the number of devices; `variables` names the first arguments."""
-    traced = jitted.trace(*args, **named)
+    unplaced = _Origins((), settings.choose, layers)
+    try:
+        traced = jitted.trace(*args, **named)
+    except Exception as error:
+        if asks_in_vain(error):
+            return _without_a_chip(unplaced), 1
+        raise
     settings.progress(LOWERING)
     export = importlib.import_module("jax.export")
     try:
         exported = export.export(jitted, platforms=["tpu"])(*args, **named)
     except Exception as error:  # JAX has many kinds
-        return _not_exported(traced, error, _Origins((), settings.choose, layers), settings), 1
+        return _not_exported(traced, error, unplaced, settings), 1
     devices = exported.nr_devices
     answer = libtpu.read_exported(exported.mlir_module_serialized, settings.deadline)
     origins = _Origins(answer.get("places", ()), settings.choose, layers)
@@ -244,6 +279,8 @@ def _export(
 
 def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Settings) -> Prepared:
     """Explain why a traced function cannot be exported: a TPU or `jax.export` refuses it."""
+    if asks_in_vain(error):
+        return _without_a_chip(origins)
     if found := _CALLBACK.search(str(traced.jaxpr)):
         reason = f"it calls the host ({found[0]}), which JAX does not export. Compile without."
         return Prepared(origins, unknown=reason)
@@ -261,6 +298,16 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
         )
         return Prepared(origins, (problem.at(lines_of(refused)).shown(settings.choose),))
     return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
+
+
+def _without_a_chip(origins: _Origins) -> Prepared:
+    """Say that a kernel asks for the chip, which this release of JAX does not let us describe."""
+    version = sys.modules["jax"].__version__
+    reason = (
+        "a Pallas kernel asks which TPU it is compiled for, and this JAX ("
+        f"{version}) answers with this machine's processor. Upgrade JAX."
+    )
+    return Prepared(origins, unknown=reason)
 
 
 def _at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
