@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.tables import escaped
 from tpunb._util.units import grouped
 from tpunb.compiler import jax_functions, libtpu
+from tpunb.compiler.frameworks import JAX
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target, cores_of, targets
 from tpunb.compiler.verdict import Settings, reporting
@@ -20,18 +22,42 @@ from tpunb.virtual.keras_internals import chooser, model_of
 _DIVIDED_BY_ANY_MESH = 1 << 14
 
 
-def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[..., Any], Any]:
+class Lowering(NamedTuple):
+    """The way in which a function is lowered.
+
+    Attributes:
+        lower: Lowers it, as `prepare.function_for` does or `jax_functions.function_for`.
+        strategy: The strategy whose replicas run it; None for one of JAX.
+        note: A sentence where both frameworks could trace it; else empty.
+    """
+
+    lower: Callable[..., Any]
+    strategy: Any
+    note: str = ""
+
+
+def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> Lowering:
     """Return how a function, JAX's or TensorFlow's, is lowered, and on whose replicas it runs."""
-    if jax_functions.takes(fn, args):
-        return jax_functions.function_for, None
+    strategy = strategy or current_strategy()
+    framework, note = jax_functions.chosen(fn, args, strategy)
+    if framework == JAX:
+        return Lowering(jax_functions.function_for, None, note)
     with needing_tensorflow():
         from tpunb.compiler.prepare import function_for
         from tpunb.virtual.keras_models import strategy_of
-        from tpunb.virtual.strategy import current
-    strategy = strategy or current()
+    strategy = strategy or current_strategy()
     if strategy is None and (model := model_of(fn)) is not None:
         strategy = strategy_of(model)
-    return function_for, strategy
+    return Lowering(function_for, strategy, note)
+
+
+def current_strategy() -> Any:
+    """The strategy in use; None where TensorFlow is not imported."""
+    if sys.modules.get("tensorflow") is None:
+        return None
+    from tpunb.virtual.strategy import current
+
+    return current()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +91,14 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
     Raises:
         CompileError: None of the arguments has a batch.
     """
-    lower, strategy = lowering(fn, args, strategy)
+    lower, strategy, _ = lowering(fn, args, strategy)
 
     def lowered(arguments: Sequence[Any], settings: Settings) -> Any:
         return lower(fn, arguments, strategy, settings)
 
     # A model takes its global batch, a replica function that of a replica.
     whole = model_of(fn) is not None
-    if jax_functions.takes(fn, args):  # JAX's take the batch of all devices
+    if lower is jax_functions.function_for:  # JAX's take the batch of all devices
         before, resized = jax_functions.any_batch(fn, args)
         sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
         cores = kind.replicas if whole else jax_functions.devices_of(fn, sized, kind)
@@ -261,7 +287,7 @@ def largest_batch(
         CompilerUnavailableError: The compiler is not installed.
     """
     libtpu.start()
-    _, replicated = lowering(fn, specs, strategy)
+    replicated = lowering(fn, specs, strategy).strategy
     with reporting(progress) as say:
         found = [
             _largest(

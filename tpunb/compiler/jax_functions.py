@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tpunb.compiler import libtpu
+from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in, frameworks_of
 from tpunb.compiler.jax_chip import LoweredFor, asks_in_vain
 from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
@@ -37,6 +38,7 @@ from tpunb.virtual.keras_internals import (
     jax_state,
     layer_names,
     model_of,
+    steps_in_a_program,
 )
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
@@ -56,6 +58,7 @@ _STATES = {
     "predict": _VARIABLES,
 }
 _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
+_OF_A_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
 
 
 def is_keras_model(fn: Any) -> bool:
@@ -64,20 +67,71 @@ def is_keras_model(fn: Any) -> bool:
     return model is not None and is_of_jax(model)
 
 
-def takes(fn: Any, args: Sequence[Any]) -> bool:
-    """Return whether a function is to be compiled as JAX's: by itself, or by its arguments."""
-    jax = sys.modules.get("jax")
+def chosen(
+    fn: Any, args: Sequence[Any], strategy: Any = None, named: Mapping[str, Any] | None = None
+) -> tuple[str, str]:
+    """Return the framework that compiles a function, and a note if the other could do so as well.
+
+    Args:
+        fn: The function.
+        args: Its arguments.
+        strategy: The strategy of TensorFlow's that is in use, if there is one.
+        named: Its arguments by name.
+    """
+    named = named or {}
+    jax: Any = sys.modules.get("jax")
     if jax is None:
-        return False
+        return TENSORFLOW, ""
     if is_keras_model(fn) or (hasattr(fn, "trace") and hasattr(fn, "lower")):
-        return True
+        return JAX, ""
     kinds = (jax.Array, jax.ShapeDtypeStruct)
-    given = any(isinstance(leaf, kinds) for leaf in _leaves(args))
-    return given or "tensorflow" not in sys.modules
+    leaves = _leaves([*args, *named.values()])
+    has_tensorflow = sys.modules.get("tensorflow") is not None
+    if not has_tensorflow or any(isinstance(leaf, kinds) for leaf in leaves):
+        return JAX, ""
+    if model_of(fn) is not None or TENSORFLOW in frameworks_in(map(type, leaves)):
+        return TENSORFLOW, ""
+    reached = frameworks_of(fn)
+    if len(reached) == 1:
+        return next(iter(reached)), ""
+    if not _can_trace(functools.partial(fn, **named) if named else fn, args):
+        return TENSORFLOW, ""
+    if not reached and strategy is not None:
+        return TENSORFLOW, _EITHER_BY_TENSORFLOW
+    return JAX, "" if reached else _EITHER_BY_JAX
 
 
-def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+_EITHER_BY_JAX = (
+    "JAX and TensorFlow can both trace this function: JAX did. For TensorFlow, pass tf.TensorSpec "
+    "arguments."
+)
+_EITHER_BY_TENSORFLOW = (
+    "JAX and TensorFlow can both trace this function: TensorFlow did, as it is connected. For JAX, "
+    "pass jax.ShapeDtypeStruct arguments."
+)
+
+
+def _can_trace(fn: Any, args: Sequence[Any]) -> bool:
+    """Return whether JAX traces a call; operations of TensorFlow's in it go into a spare graph."""
+
+    def trace(jitted: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        return jitted.trace(*args, **named)
+
+    with sys.modules["tensorflow"].Graph().as_default():
+        try:
+            _at_the_jit(fn, args, trace)
+        except Exception:  # whatever the function raises
+            return False
+    return True
+
+
+def with_named(fn: Any, named: Mapping[str, Any], framework: str) -> Any:
     """A function with arguments that are given by name; JAX's traces them like the others.
+
+    Args:
+        fn: The function.
+        named: The arguments.
+        framework: The one that compiles it.
 
     Raises:
         CompileError: It is a model, whose step takes none.
@@ -88,7 +142,7 @@ def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
             fix="Pass a model its batch alone: tpunb.compile(model, x, y).",
         )
     plain = isinstance(fn, (types.FunctionType, types.MethodType)) and not hasattr(fn, "lower")
-    if plain and takes(fn, [*args, *named.values()]):
+    if plain and framework == JAX:
         fn = sys.modules["jax"].jit(fn)
     return functools.partial(fn, **named)
 
@@ -340,7 +394,9 @@ def _at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
         kinds = (jax.Array, jax.ShapeDtypeStruct, np.ndarray)
         arrays = {place: leaf for place, leaf in enumerate(held) if isinstance(leaf, kinds)}
         if not arrays:
-            return then(jax.jit(fn), args, {})
+            # A second jit of the same ufunc ends the process (jax 0.10.2).
+            plain = (lambda *args: fn(*args)) if isinstance(fn, np.ufunc) else fn
+            return then(jax.jit(plain), args, {})
 
         def call(model: Any, *args: Any) -> Any:
             leaves = [model.get(place, leaf) for place, leaf in enumerate(held)]
@@ -472,6 +528,7 @@ def _model_step(
     """
     jax: Any = sys.modules["jax"]
     model, method = (fn, "fit") if is_model(fn) else (fn.__self__, fn.__name__)
+    method = _OF_A_BATCH.get(method, method)
     if method not in _STEPS:
         raise CompileError(
             f"A model's {method} has no step.",
@@ -502,11 +559,19 @@ def _model_step(
     if whole and method != "predict":
         options["out_shardings"] = (None, tree_map(lambda one: one.sharding, state))
 
+    steps = steps_in_a_program(model)
+    predicts = method == "predict"
+
     def step(state: Any, data: Any) -> Any:  # a new one: JAX keeps the traces of the model's own
-        results = own(state, data)
-        if method == "predict":  # as Keras has it: what is donated comes back
-            results = results[0], (state[0], results[1])
-        return results
+        outputs = []
+        for batch in data if steps > 1 else [data]:
+            results = own(state, batch)
+            outputs.append(results[0])
+            # As Keras has it: what is donated comes back.
+            state = (state[0], results[1]) if predicts else results[1]
+        if predicts and steps > 1:
+            return tree_map(lambda *parts: jax.numpy.concatenate(parts), *outputs), state
+        return outputs[-1], state
 
     jitted = jax.jit(step, donate_argnums=0, **options)
     names = [
@@ -516,7 +581,8 @@ def _model_step(
             model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         )
     ]
-    return jitted, [state, tree_map(cut, data)], {}, names
+    batch = tree_map(cut, data)
+    return jitted, [state, [batch] * steps if steps > 1 else batch], {}, names
 
 
 def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequence[int]], Any]]:
@@ -540,7 +606,7 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
             if shape and shape[0] % cores:
                 raise CompileError(
                     f"A global batch of {shape[0]} cannot be cut over {cores} cores.",
-                    fix=f"Take a multiple of {cores}.",
+                    fix=f"Take a multiple of {cores}, or compile for a type with one core.",
                 )
             return ("batch",) if shape else ()
 

@@ -231,7 +231,7 @@ class Session:
         names: Sequence[str] = ("batch",),
     ) -> TpuProgram | TpuPrograms:
         """Compiles a cell's body with the TPU's own compiler; runs nothing."""
-        from tpunb.cells.jax_cell import compile_jax_cell, is_jax_cell
+        from tpunb.cells.call_cell import compile_call_cell, is_call_cell
 
         __tracebackhide__ = True
         doing = "tracing the cell"
@@ -244,16 +244,16 @@ class Session:
         stopped = explaining_interrupts(lambda: f"while {doing}; nothing was run.")
         with self._short_errors(source), CellDisplay(lambda: doing), stopped:
             cell = parse_cell(source)
-            if is_jax_cell(cell, self.namespace):
+            connection = self.open_connection
+            if is_call_cell(cell, self.namespace, connected=connection is not None):
                 if data is not None:
                     raise CompileError(
-                        "A cell of JAX takes its batch from its last call, not from -d.",
+                        "The cell takes its batch from its last call, not from -d.",
                         fix="Leave -d out; tpunb.largest_batch(step, ...) finds the largest batch.",
                     )
-                connection = self.open_connection
                 if not settings.tpus and connection is not None and connection.kind == "virtual":
                     settings = dataclasses.replace(settings, tpus=[connection.tpu])
-                program = compile_jax_cell(cell, self.namespace, settings)
+                program = compile_call_cell(cell, self.namespace, settings)
             else:
                 program = self.connection.cells.compile(
                     source, self.namespace, settings, data=data, names=names

@@ -1,0 +1,186 @@
+"""`%%tpu_compile` on a cell whose last call is compiled for a TPU, and not made.
+
+It is a call of a function of JAX, or of a Keras model's `fit`, `evaluate` or `predict`. Without a
+connection it may also be one of a function of TensorFlow.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import linecache
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tpunb.compiler import jax_functions
+from tpunb.compiler.compile import compile_call
+from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in, frameworks_of
+from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
+from tpunb.errors import TpunbError
+from tpunb.errors.code_problems import is_of_this_package
+
+from .keras_calls import METHODS, KerasCall, is_keras_method, keras_call
+from .settings import CompileSettings
+from .source import CellSource
+
+_CALL = "__tpunb_call__"
+
+_ON_ONE_CORE = (
+    "The batch is cut over all cores. Keras runs it on one core unless "
+    "keras.distribution.set_distribution(keras.distribution.DataParallel()) is called."
+)
+
+
+def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool) -> bool:
+    """Return whether the call at a cell's end is compiled, and not the cell on every replica.
+
+    Args:
+        cell: The cell.
+        namespace: The notebook's names.
+        connected: Whether there is a strategy that could run the cell.
+    """
+    call = _call_at_the_end(cell)
+    if call is not None and not connected:
+        return True
+    if not _has_tensorflow():
+        return True
+    values = [namespace[name] for name in {*cell.names.reads, *cell.later} & namespace.keys()]
+    if call is None:
+        return frameworks_in(values) == {JAX}
+    called, known = _value_of(call.func, cell, namespace)
+    if not known:  # it is made in the cell
+        is_method = isinstance(call.func, ast.Attribute) and call.func.attr in METHODS
+        return is_method or frameworks_in(values) == {JAX}
+    if is_keras_method(called):
+        return True
+    reached = frameworks_of(called)
+    if len(reached) == 1:
+        return reached == {JAX}
+    return JAX in frameworks_in(values) and TENSORFLOW not in frameworks_in(values)
+
+
+def compile_call_cell(
+    cell: CellSource, namespace: dict[str, Any], settings: CompileSettings
+) -> TpuProgram | TpuPrograms:
+    """Compiles the call at a cell's end, whose value may get a name.
+
+    The statements before it are run, in a copy of the namespace: they prepare the arguments.
+
+    Args:
+        cell: The cell.
+        namespace: The notebook's names, which stay as they are.
+        settings: How to compile, and for which TPU types.
+
+    Raises:
+        CompileError: The cell does not end with a call, or no TPU type is given.
+        Exception: What the statements raise, and what `tpunb.compile` does.
+    """
+    __tracebackhide__ = True
+    if not settings.tpus:
+        raise CompileError(
+            "The TPU type to compile for is not known.",
+            fix="Name one, as in %%tpu_compile --for v5e-8, or connect to one.",
+        )
+    several = len(settings.tpus) > 1
+    try:
+        fn, args, named = _last_call(cell, namespace)
+        keras = keras_call(fn, args, named)
+        if keras is not None:
+            fn, args, named = keras.method, keras.batch, {}
+        programs = compile_call(
+            fn,
+            args,
+            named,
+            tpu=settings.tpus if several else settings.tpus[0],
+            speed=settings.speed,
+            timeout=settings.timeout,
+            progress=settings.say,
+        )
+    except Exception as error:
+        _mark(error, cell)
+        raise
+    if keras is None:
+        return programs
+    if isinstance(programs, TpuProgram):
+        return _noted(programs, keras)
+    return TpuPrograms([_noted(program, keras) for program in programs])
+
+
+def _noted(program: TpuProgram, call: KerasCall) -> TpuProgram:
+    """Return a program with notes on the parts of the call that are not in it."""
+    notes = call.notes
+    if call.on_one_core and program.replicas > 1:
+        notes = (*notes, _ON_ONE_CORE)
+    return dataclasses.replace(program, notes=(*notes, *program.notes))
+
+
+def _has_tensorflow() -> bool:
+    """Return whether TensorFlow is imported, or could be."""
+    if "tensorflow" in sys.modules:
+        return sys.modules["tensorflow"] is not None
+    try:
+        return importlib.util.find_spec("tensorflow") is not None
+    except ImportError:  # something in sys.meta_path refuses it
+        return False
+
+
+def _value_of(node: ast.expr, cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, bool]:
+    """What a name, or an attribute of one, is before the cell runs; and whether that is known."""
+    if isinstance(node, ast.Name):
+        known = node.id in namespace and node.id not in cell.names.assigned
+        return (namespace[node.id], True) if known else (None, False)
+    if isinstance(node, ast.Attribute):
+        owner, known = _value_of(node.value, cell, namespace)
+        if known and hasattr(owner, node.attr):
+            return getattr(owner, node.attr), True
+    return None, False
+
+
+def _mark(error: Exception, cell: CellSource) -> None:
+    """Marks an error with the cell's line, and with the one in a function of another cell."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+    if isinstance(error, TpunbError) or is_of_this_package(innermost):
+        return
+    places = jax_functions.lines_of(error)
+    inside = [place.line for place in places if place.file == cell.filename]
+    error.tpunb_lines = inside[:1] or [cell.body[-1].lineno]  # type: ignore[attr-defined]
+    if places and places[0].file != cell.filename:
+        file, line = places[0].file, places[0].line
+        where = Path(file).name if Path(file).exists() else "another cell"
+        text = linecache.getline(file, line).strip()
+        error.tpunb_where = f"At line {line} of {where}: {text}"  # type: ignore[attr-defined]
+
+
+def _call_at_the_end(cell: CellSource) -> ast.Call | None:
+    last = cell.body[-1] if cell.body else None
+    value = last.value if isinstance(last, (ast.Expr, ast.Assign, ast.AnnAssign)) else None
+    return value if isinstance(value, ast.Call) else None
+
+
+def _last_call(
+    cell: CellSource, namespace: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function that is called at a cell's end, the arguments, and those by name."""
+    call = _call_at_the_end(cell)
+    if call is None:
+        raise CompileError(
+            "The cell does not end with a call, which is the part of it that is compiled.",
+            fix="End it with one: step(params, batch), state = step(state, batch), or "
+            "model.fit(x, y).",
+        )
+    # The lines of functions that the cell defines.
+    lines = [f"{line}\n" for line in cell.lines]
+    linecache.cache[cell.filename] = (len(cell.text), None, lines, cell.filename)
+
+    called: list[Any] = []
+    scope = {**namespace, _CALL: lambda fn, *args, **named: called.extend((fn, args, named))}
+    instead = ast.Call(ast.Name(_CALL, ast.Load()), [call.func, *call.args], call.keywords)
+    last = ast.copy_location(ast.Expr(instead), cell.body[-1])
+    module = ast.fix_missing_locations(ast.Module([*cell.body[:-1], last], type_ignores=[]))
+    exec(compile(module, cell.filename, "exec"), scope)
+
+    fn, args, named = called
+    return fn, args, named
