@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib.util
 import linecache
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in, frameworks
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_of_this_package
+from tpunb.virtual.import_tensorflow import has_tensorflow
 
 from .keras_calls import METHODS, KerasCall, is_keras_method, keras_call
 from .settings import CompileSettings
@@ -45,7 +44,7 @@ def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool
     call = _call_at_the_end(cell)
     if call is not None and not connected:
         return True
-    if not _has_tensorflow():
+    if not has_tensorflow():
         return True
     values = [namespace[name] for name in {*cell.names.reads, *cell.later} & namespace.keys()]
     if call is None:
@@ -79,6 +78,13 @@ def compile_call_cell(
         Exception: What the statements raise, and what `tpunb.compile` does.
     """
     __tracebackhide__ = True
+    call = _call_at_the_end(cell)
+    if call is None:
+        raise CompileError(
+            "The cell does not end with a call, which is the part of it that is compiled.",
+            fix="End it with one: step(params, batch), state = step(state, batch), or "
+            "model.fit(x, y).",
+        )
     if not settings.tpus:
         raise CompileError(
             "The TPU type to compile for is not known.",
@@ -86,7 +92,7 @@ def compile_call_cell(
         )
     several = len(settings.tpus) > 1
     try:
-        fn, args, named = _last_call(cell, namespace)
+        fn, args, named = _what_is_called(call, cell, namespace)
         keras = keras_call(fn, args, named)
         if keras is not None:
             fn, args, named = keras.method, keras.batch, {}
@@ -115,16 +121,6 @@ def _noted(program: TpuProgram, call: KerasCall) -> TpuProgram:
     if call.on_one_core and program.replicas > 1:
         notes = (*notes, _ON_ONE_CORE)
     return dataclasses.replace(program, notes=(*notes, *program.notes))
-
-
-def _has_tensorflow() -> bool:
-    """Return whether TensorFlow is imported, or could be."""
-    if "tensorflow" in sys.modules:
-        return sys.modules["tensorflow"] is not None
-    try:
-        return importlib.util.find_spec("tensorflow") is not None
-    except ImportError:  # something in sys.meta_path refuses it
-        return False
 
 
 def _value_of(node: ast.expr, cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, bool]:
@@ -160,17 +156,10 @@ def _call_at_the_end(cell: CellSource) -> ast.Call | None:
     return value if isinstance(value, ast.Call) else None
 
 
-def _last_call(
-    cell: CellSource, namespace: dict[str, Any]
+def _what_is_called(
+    call: ast.Call, cell: CellSource, namespace: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The function that is called at a cell's end, the arguments, and those by name."""
-    call = _call_at_the_end(cell)
-    if call is None:
-        raise CompileError(
-            "The cell does not end with a call, which is the part of it that is compiled.",
-            fix="End it with one: step(params, batch), state = step(state, batch), or "
-            "model.fit(x, y).",
-        )
     # The lines of functions that the cell defines.
     lines = [f"{line}\n" for line in cell.lines]
     linecache.cache[cell.filename] = (len(cell.text), None, lines, cell.filename)

@@ -16,8 +16,8 @@ from tpunb.compiler.frameworks import JAX
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target, cores_of, targets
 from tpunb.compiler.verdict import Settings, reporting
-from tpunb.virtual.import_tensorflow import needing_tensorflow
-from tpunb.virtual.keras_internals import chooser, model_of
+from tpunb.virtual.import_tensorflow import has_tensorflow, needing_tensorflow
+from tpunb.virtual.keras_internals import backend_of, chooser, model_of
 
 _DIVIDED_BY_ANY_MESH = 1 << 14
 
@@ -38,6 +38,7 @@ class Lowering(NamedTuple):
 
 def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> Lowering:
     """Return how a function, JAX's or TensorFlow's, is lowered, and on whose replicas it runs."""
+    _refuse_without_framework(fn)
     strategy = strategy or current_strategy()
     framework, note = jax_functions.chosen(fn, args, strategy)
     if framework == JAX:
@@ -49,6 +50,26 @@ def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> Lowering:
     if strategy is None and (model := model_of(fn)) is not None:
         strategy = strategy_of(model)
     return Lowering(function_for, strategy, note)
+
+
+def _refuse_without_framework(fn: Any) -> None:
+    """Refuse a function that neither JAX nor TensorFlow could trace.
+
+    Raises:
+        CompileError: No framework could trace it.
+    """
+    backend = backend_of(fn)
+    if backend not in {"jax", "tensorflow", ""}:
+        raise CompileError(
+            f"Keras runs on {backend} here, and models are compiled for TPUs with JAX or "
+            "TensorFlow.",
+            fix='Set os.environ["KERAS_BACKEND"] = "jax" before Keras is imported.',
+        )
+    if "jax" not in sys.modules and not has_tensorflow():
+        raise CompileError(
+            "JAX is not imported and TensorFlow is not installed: nothing traces the function.",
+            fix="Write it with JAX: import jax, and call jax.numpy in it.",
+        )
 
 
 def current_strategy() -> Any:

@@ -18,6 +18,7 @@ from tpunb.display.live_progress import CellDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.errors.base import hint
 from tpunb.training.stop_button import StopButton, explaining_interrupts
+from tpunb.virtual.import_tensorflow import require_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.cells.runner import CellResult
@@ -63,8 +64,10 @@ class Session:
 
         Raises:
             NotConnectedError: There is none.
+            ConnectError: There can be none without TensorFlow.
         """
         if (connection := self.open_connection) is None:
+            require_tensorflow()
             raise NotConnectedError(
                 "There is no connection to a TPU.",
                 fix="Run %tpu_connect first (or %tpu_connect --simulate v5e-8).",

@@ -97,6 +97,16 @@ def is_of_jax(model: Any) -> bool:
     return hasattr(model, "_get_jax_state")
 
 
+def backend_of(fn: Any) -> str:
+    """Return the backend of the Keras 3 model that this is, or is a method of; else `""`."""
+    keras = sys.modules.get("keras")
+    for value in (fn, getattr(fn, "__self__", None)):
+        kinds = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
+        if "keras" in kinds and hasattr(value, "predict_step") and hasattr(keras, "backend"):
+            return str(keras.backend.backend())  # type: ignore[union-attr]
+    return ""
+
+
 def jax_state(model: Any, kinds: Sequence[str]) -> Any:
     """The arrays of a model's variables, as its step takes them.
 
