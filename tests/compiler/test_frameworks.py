@@ -156,6 +156,7 @@ def in_cell(code, options=""):
 said["cells"] = {
     code: in_cell(code, "--for v5e-1") for code in ("step(x)", "y = neither(x)", "tanh(x)", "x + 1")
 }
+book.good("%unload_ext tpunb")
 with tf.distribute.get_strategy().scope():
     said["a strategy"] = verdict(functions["jax"], x)
 """

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import linecache
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
 from tpunb.compiler import jax_functions
 from tpunb.compiler.compile import compile_call
-from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in, frameworks_of
+from tpunb.compiler.frameworks import JAX, framework_of_module, frameworks_in, frameworks_of
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_of_this_package
@@ -26,6 +27,13 @@ from .settings import CompileSettings
 from .source import CellSource
 
 _CALL = "__tpunb_call__"
+
+_OF_RESULTS = frozenset(
+    {"print", "display", "float", "int", "len", "list", "dict", "block_until_ready", "device_get"}
+    | {"argmax", "argmin", "asarray", "array", "astype", "item", "max", "mean", "min", "numpy"}
+    | {"reshape", "round", "squeeze", "sum", "tolist"}
+)
+"""Functions and methods of a result: the program is that of the call which they are given."""
 
 _ON_ONE_CORE = (
     "The batch is cut over all cores. Keras runs it on one core unless "
@@ -47,22 +55,43 @@ def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool
     if not has_tensorflow():
         return True
     values = [namespace[name] for name in {*cell.names.reads, *cell.later} & namespace.keys()]
+    in_cell = frameworks_in(values) | _imported_by(cell)
     if call is None:
-        return frameworks_in(values) == {JAX}
+        return in_cell == {JAX}
     called, known = _value_of(call.func, cell, namespace)
     if not known:  # it is made in the cell
         is_method = isinstance(call.func, ast.Attribute) and call.func.attr in METHODS
-        return is_method or frameworks_in(values) == {JAX}
+        return is_method or in_cell == {JAX}
     if is_keras_method(called):
         return True
     reached = frameworks_of(called)
-    if len(reached) == 1:
-        return reached == {JAX}
-    return JAX in frameworks_in(values) and TENSORFLOW not in frameworks_in(values)
+    return (reached if len(reached) == 1 else in_cell) == {JAX}
+
+
+def may_be_jax(cell: CellSource, namespace: dict[str, Any]) -> bool:
+    """Return whether a cell ends with a call that shows no framework, and JAX is imported."""
+    call = _call_at_the_end(cell)
+    if call is None or "jax" not in sys.modules:
+        return False
+    called, known = _value_of(call.func, cell, namespace)
+    return known and not frameworks_of(called)
+
+
+def _imported_by(cell: CellSource) -> set[str]:
+    """The frameworks that a cell imports itself."""
+    modules = [
+        alias.name for node in cell.nodes if isinstance(node, ast.Import) for alias in node.names
+    ]
+    modules += [node.module or "" for node in cell.nodes if isinstance(node, ast.ImportFrom)]
+    return {found for name in modules if (found := framework_of_module(name)) is not None}
 
 
 def compile_call_cell(
-    cell: CellSource, namespace: dict[str, Any], settings: CompileSettings
+    cell: CellSource,
+    namespace: dict[str, Any],
+    settings: CompileSettings,
+    *,
+    by_jax: bool = False,
 ) -> TpuProgram | TpuPrograms:
     """Compiles the call at a cell's end, whose value may get a name.
 
@@ -72,6 +101,7 @@ def compile_call_cell(
         cell: The cell.
         namespace: The notebook's names, which stay as they are.
         settings: How to compile, and for which TPU types.
+        by_jax: Whether JAX traces the function, whatever it reaches.
 
     Raises:
         CompileError: The cell does not end with a call, or no TPU type is given.
@@ -96,6 +126,8 @@ def compile_call_cell(
         keras = keras_call(fn, args, named)
         if keras is not None:
             fn, args, named = keras.method, keras.batch, {}
+        elif by_jax:
+            fn = sys.modules["jax"].jit(fn)
         programs = compile_call(
             fn,
             args,
@@ -151,9 +183,34 @@ def _mark(error: Exception, cell: CellSource) -> None:
 
 
 def _call_at_the_end(cell: CellSource) -> ast.Call | None:
+    """The call whose value a cell ends with: shown, named, waited for or reduced, or as it is."""
     last = cell.body[-1] if cell.body else None
-    value = last.value if isinstance(last, (ast.Expr, ast.Assign, ast.AnnAssign)) else None
-    return value if isinstance(value, ast.Call) else None
+    if not isinstance(last, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        return None
+    node: ast.expr | None = last.value
+    while (inner := _used_by(node)) is not None:
+        node = inner
+    return node if isinstance(node, ast.Call) else None
+
+
+def _used_by(node: ast.expr | None) -> ast.expr | None:
+    """The part of an expression that does the work, where the rest only uses its result."""
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        return node.value
+    if not isinstance(node, ast.Call):
+        return None
+    called = node.func
+    if isinstance(called, ast.Attribute) and called.attr in _OF_RESULTS:
+        owner = called.value
+        while isinstance(owner, (ast.Attribute, ast.Subscript)):
+            owner = owner.value
+        if isinstance(owner, ast.Call):  # `model.predict(x).argmax()`
+            return owner
+    shows = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+    first = node.args[0] if node.args else None
+    while isinstance(first, (ast.Attribute, ast.Subscript)):
+        first = first.value
+    return first if shows in _OF_RESULTS and isinstance(first, ast.Call) else None
 
 
 def _what_is_called(

@@ -234,8 +234,6 @@ class Session:
         names: Sequence[str] = ("batch",),
     ) -> TpuProgram | TpuPrograms:
         """Compiles a cell's body with the TPU's own compiler; runs nothing."""
-        from tpunb.cells.call_cell import compile_call_cell, is_call_cell
-
         __tracebackhide__ = True
         doing = "tracing the cell"
 
@@ -246,24 +244,39 @@ class Session:
         settings = dataclasses.replace(settings, say=say)
         stopped = explaining_interrupts(lambda: f"while {doing}; nothing was run.")
         with self._short_errors(source), CellDisplay(lambda: doing), stopped:
-            cell = parse_cell(source)
-            connection = self.open_connection
-            if is_call_cell(cell, self.namespace, connected=connection is not None):
-                if data is not None:
-                    raise CompileError(
-                        "The cell takes its batch from its last call, not from -d.",
-                        fix="Leave -d out; tpunb.largest_batch(step, ...) finds the largest batch.",
-                    )
-                if not settings.tpus and connection is not None and connection.kind == "virtual":
-                    settings = dataclasses.replace(settings, tpus=[connection.tpu])
-                program = compile_call_cell(cell, self.namespace, settings)
-            else:
-                program = self.connection.cells.compile(
-                    source, self.namespace, settings, data=data, names=names
-                )
+            program = self._compiled(source, settings, data, names)
         if self.open_connection is not None:
             self.open_connection.program = program
         return program
+
+    def _compiled(
+        self, source: str, settings: CompileSettings, data: Any, names: Sequence[str]
+    ) -> TpuProgram | TpuPrograms:
+        """The program of the call at a cell's end, or of the cell on every replica."""
+        from tpunb.cells.call_cell import compile_call_cell, is_call_cell, may_be_jax
+
+        __tracebackhide__ = True
+        cell, connection = parse_cell(source), self.open_connection
+        of_call = settings
+        if not settings.tpus and connection is not None and connection.kind == "virtual":
+            of_call = dataclasses.replace(settings, tpus=[connection.tpu])
+        if is_call_cell(cell, self.namespace, connected=connection is not None):
+            if data is not None:
+                raise CompileError(
+                    "The cell takes its batch from its last call, not from -d.",
+                    fix="Leave -d out; tpunb.largest_batch(step, ...) finds the largest batch.",
+                )
+            return compile_call_cell(cell, self.namespace, of_call)
+        cells = self.connection.cells
+        try:
+            return cells.compile(source, self.namespace, settings, data=data, names=names)
+        except Exception:
+            if data is not None or not may_be_jax(cell, self.namespace):
+                raise
+            # A function of methods alone: arrays of JAX have some that tensors do not have.
+            with contextlib.suppress(Exception):
+                return compile_call_cell(cell, self.namespace, of_call, by_jax=True)
+            raise
 
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:
