@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,50 @@ def test_the_weights_of_classes_join_a_dataset(model: Any) -> None:
     assert call is not None
     (weighted,) = call.batch
     assert weighted.element_spec[2] == tf.TensorSpec([16], tf.float32)
+
+
+class Batches:
+    """Gives batches as often as it is asked, as a `keras.utils.PyDataset` or a loader does."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        self.read += 1
+        return X[:5], Y[:5]
+
+
+class Loader:
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        yield X[:7], Y[:7]
+
+
+def test_the_first_batch_of_what_can_be_read_again(model: Any) -> None:
+    batches = Batches()
+    for data, rows in ((batches, 5), (Loader(), 7)):
+        call = keras_call(model.fit, (data,), {"class_weight": {0: 2.0}})
+        assert call is not None
+        assert call.method.__name__ == "fit"
+        assert [spec.shape.as_list() for spec in call.batch] == [[rows, 6], [rows], [rows]]
+        predicted = keras_call(model.predict, (data,), {})
+        assert predicted is not None
+        assert [spec.shape.as_list() for spec in predicted.batch] == [[rows, 6]]
+    assert batches.read == 2
+
+
+def test_a_generator_keeps_its_batches(model: Any) -> None:
+    batches = iter(Loader())
+    with pytest.raises(CompileError, match=r"model\.train_on_batch\(\*next\(batches\)\)"):
+        keras_call(model.fit, (batches,), {})
+    assert len(list(batches)) == 1
+
+
+def test_lists_of_numbers_are_no_arrays(model: Any) -> None:
+    with pytest.raises(CompileError, match="takes arrays, and not lists of numbers"):
+        keras_call(model.fit, (X.tolist(), Y.tolist()), {})
 
 
 def test_several_inputs_are_not_inputs_and_targets(model: Any) -> None:

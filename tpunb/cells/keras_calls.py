@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -118,8 +118,10 @@ class _KerasArguments:
                 fix=f"Pass it: model.{self._name}(x, y), or a dataset.",
             )
         method = getattr(self._model, OF_ONE_BATCH.get(self._name, self._name))
-        if not all(hasattr(array, "shape") for array in _leaves(self._parts)):
+        if hasattr(self._x, "element_spec"):
             return self._of_batch(method, (self._dataset(),), None)
+        if not all(hasattr(array, "shape") for array in _leaves(self._parts)):
+            return self._first_batch().call()
         examples = self._examples()
         size = examples if self._name in OF_ONE_BATCH else self._size(examples)
         y, weights = self._y, self._sample_weights()
@@ -198,13 +200,41 @@ class _KerasArguments:
         return sys.modules[self._keras_name]
 
     def _dataset(self) -> Any:
-        """A dataset, or what else gives batches, with the weights of classes."""
-        if self._given.get("class_weight") is None or not hasattr(self._x, "element_spec"):
+        """A dataset with the weights of classes."""
+        if self._given.get("class_weight") is None:
             return self._x
         import tensorflow as tf
 
         kind = self._keras.backend.floatx()
         return self._x.map(lambda x, y: (x, y, tf.ones(tf.shape(tf.nest.flatten(y)[0])[:1], kind)))
+
+    def _first_batch(self) -> _KerasArguments:
+        """The arguments of a call with the first batch of what gives batches.
+
+        Raises:
+            CompileError: It gives none, or it gives the first one only once.
+        """
+        of_one_batch = next(one for one, name in OF_ONE_BATCH.items() if name == self._name)
+        if hasattr(self._x, "__getitem__") and not isinstance(self._x, (list, tuple, dict, str)):
+            first = self._x[0]  # a `keras.utils.PyDataset`
+        elif isinstance(self._x, Iterator):
+            raise CompileError(
+                "A generator gives its first batch once: compiling would take it.",
+                fix=f"Take it yourself: end the cell with model.{of_one_batch}(*next(batches)).",
+            )
+        elif isinstance(self._x, Iterable) and not isinstance(self._x, (list, tuple, dict, str)):
+            first = next(iter(self._x))  # such as a loader of PyTorch
+        else:
+            raise CompileError(
+                f"model.{self._name} takes arrays, and not {_outline(self._x)}.",
+                fix=f"Make them arrays: model.{self._name}(np.array(x), np.array(y)).",
+            )
+        parts = first if isinstance(first, (list, tuple)) else (first,)
+        given = dict(zip(("x", "y", "sample_weight"), parts, strict=False))
+        if self._name == "predict":
+            given = {"x": parts[0]}
+        given["class_weight"] = self._given.get("class_weight")
+        return _KerasArguments(self._model, of_one_batch, given)
 
     def _notes(self, size: int | None) -> Iterator[str]:
         validation = self._given.get("validation_batch_size") or 0
@@ -218,6 +248,11 @@ class _KerasArguments:
         if eager or (self._of_jax and not getattr(self._model, "jit_compile", True)):
             why = "run_eagerly=True" if eager else "jit_compile=False"
             yield f"{why}: Keras runs each operation by itself, and not this program."
+
+
+def _outline(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{kind}s of numbers" if isinstance(value, (list, tuple)) else f"a {kind}"
 
 
 def _leaves(nest: Any) -> Iterator[Any]:

@@ -33,6 +33,7 @@ from tpunb.compiler.verdict import LOWERING, TRACING, Settings, program_for
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, is_of_this_package
 from tpunb.virtual.keras_internals import (
     build_for,
+    build_for_inputs,
     is_model,
     is_of_jax,
     jax_state,
@@ -541,6 +542,8 @@ def _model_step(
     data = _batch(args)
     if method != "predict":
         build_for(model, data)
+    else:
+        build_for_inputs(model, data[0] if isinstance(data, tuple) else data)
     states = _STATES[method]
     values = jax_state(model, states)
     whole, part = _shardings(jax, values, cores)
@@ -622,6 +625,8 @@ def _batch(args: Sequence[Any], *, may_be_open: bool = False) -> Any:
         )
     jax: Any = sys.modules["jax"]
     whole = getattr(args[0], "element_spec", args[0] if len(args) == 1 else tuple(args))
+    if isinstance(whole, list):  # the inputs of several, and neither inputs with targets
+        whole = (whole,)
 
     def spec(value: Any) -> Any:
         if not hasattr(value, "dtype"):

@@ -81,6 +81,19 @@ def build_for(model: Any, batch: Any) -> bool:
     return True
 
 
+def build_for_inputs(model: Any, inputs: Any) -> None:
+    """Builds the layers of a model of Keras 3 for inputs of a type, as `predict` does it.
+
+    Args:
+        model: The model.
+        inputs: A nest of specs.
+    """
+    if all(layer.built for layer in _all_layers(model)):
+        return
+    keras: Any = sys.modules["keras"]
+    model(keras.tree.map_structure(lambda spec: keras.KerasTensor(spec.shape, spec.dtype), inputs))
+
+
 def learning_rate_of(optimizer: Any) -> Any:
     """An optimizer's learning rate, or its schedule, which the public name calls."""
     return optimizer._learning_rate
