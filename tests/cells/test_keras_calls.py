@@ -143,7 +143,7 @@ def test_a_model_that_is_called_predicts(model: Any) -> None:
     [
         ((X, Y[:5]), {}, r"different numbers of examples: \(96, 6\), \(5,\)"),
         ((), {}, "model.fit is called without data"),
-        ((X, Y), {"epoch": 3}, "unexpected keyword argument 'epoch'"),
+        ((X, Y), {"epoch": 3}, r"fit\(\) got an unexpected keyword argument 'epoch'"),
     ],
 )
 def test_wrong_calls(model: Any, args: Any, named: Any, message: str) -> None:

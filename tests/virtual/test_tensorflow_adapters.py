@@ -177,7 +177,6 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "a callback's hook": {"_is_default": "skips hooks that do nothing"},
         "a JAX trainer": {
             "_get_jax_state": "compiles a step of a model with the JAX backend",
-            "_make_function": "tells how many steps are one program",
             "_jax_state": "draws the learning rate within an epoch",
             "_jax_state_synced": "draws the learning rate within an epoch",
         },

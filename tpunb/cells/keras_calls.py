@@ -79,7 +79,10 @@ def keras_call(called: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Ke
             f"{type(model).__name__}.{name} is not Keras's own: its batches are not known.",
             fix="Compile one step: end the cell with model.train_on_batch(x, y).",
         )
-    bound = inspect.signature(called).bind(*args, **named)
+    try:
+        bound = inspect.signature(called).bind(*args, **named)
+    except TypeError as error:
+        raise TypeError(f"{type(model).__name__}.{name}() {error}") from None
     bound.apply_defaults()
     return _KerasArguments(model, name, bound.arguments).call()
 

@@ -39,7 +39,6 @@ from tpunb.virtual.keras_internals import (
     jax_state,
     layer_names,
     model_of,
-    steps_in_a_program,
 )
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
@@ -562,19 +561,11 @@ def _model_step(
     if whole and method != "predict":
         options["out_shardings"] = (None, tree_map(lambda one: one.sharding, state))
 
-    steps = steps_in_a_program(model)
-    predicts = method == "predict"
-
     def step(state: Any, data: Any) -> Any:  # a new one: JAX keeps the traces of the model's own
-        outputs = []
-        for batch in data if steps > 1 else [data]:
-            results = own(state, batch)
-            outputs.append(results[0])
-            # As Keras has it: what is donated comes back.
-            state = (state[0], results[1]) if predicts else results[1]
-        if predicts and steps > 1:
-            return tree_map(lambda *parts: jax.numpy.concatenate(parts), *outputs), state
-        return outputs[-1], state
+        results = own(state, data)
+        if method == "predict":  # as Keras has it: what is donated comes back
+            results = results[0], (state[0], results[1])
+        return results
 
     jitted = jax.jit(step, donate_argnums=0, **options)
     names = [
@@ -584,8 +575,7 @@ def _model_step(
             model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         )
     ]
-    batch = tree_map(cut, data)
-    return jitted, [state, [batch] * steps if steps > 1 else batch], {}, names
+    return jitted, [state, tree_map(cut, data)], {}, names
 
 
 def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequence[int]], Any]]:

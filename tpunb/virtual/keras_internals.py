@@ -130,15 +130,6 @@ def jax_state(model: Any, kinds: Sequence[str]) -> Any:
     return model._get_jax_state(**dict.fromkeys(kinds, True))
 
 
-def steps_in_a_program(model: Any) -> int:
-    """The steps that a model with the JAX backend compiles into one program.
-
-    Keras before 3.8 makes one program of `steps_per_execution` steps; later releases call the
-    program of one step as often.
-    """
-    return 1 if hasattr(model, "_make_function") else int(model.steps_per_execution or 1)
-
-
 def jax_value_of(variable: Any, model: Any) -> Any:
     """The array that a variable of a model's optimizer or metrics stands for.
 
