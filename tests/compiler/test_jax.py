@@ -13,8 +13,10 @@ PROGRAM = """
 import dataclasses, functools
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import pallas as pl, topologies
+from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 import tpunb
+from tpunb.compiler import jax_chip
 
 S = jax.ShapeDtypeStruct
 said = {}
@@ -223,6 +225,47 @@ times = [
 ]
 
 
+def add(x, y, z):
+    z[...] = x[...] + y[...]
+
+
+generations = []
+
+
+@jax.jit
+def asking(x):
+    generations.append(pltpu.get_tpu_info().generation)
+    return x * pltpu.get_tpu_info().num_cores
+
+
+def sharded(fn, mesh):
+    return jax.shard_map(fn, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False)
+
+
+types = ["v3-8", "v5e-8", "v6e-8", "v5e-8"]
+traces = []
+tpunb.compile(lambda x: traces.append(None) or x + 1, S((8,), jnp.float32), tpu=types)
+said["traces of what does not ask"] = len(traces)
+small, cut = S((8,), jnp.int32), S((16,), jnp.float32, sharding=sharding)
+adds = pl.pallas_call(add, out_shape=small)
+eight = AbstractMesh((8,), ("data",))
+cut_adds = sharded(lambda x: pl.pallas_call(add, out_shape=S((2,), jnp.float32))(x, x), eight)
+said["of one dimension"] = [
+    tpunb.compile(adds, small, small, tpu="v5e-1").ok,
+    tpunb.compile(cut_adds, cut, tpu="v5e-8").ok,
+]
+said["asks"] = [
+    [one.ok for one in tpunb.compile(fn, cut, tpu=types)]
+    for fn in (lambda x: asking(x), sharded(asking, eight), sharded(asking, eight))
+]
+said["answers"] = generations
+said["here"] = jax.sharding.get_abstract_mesh().abstract_device
+jax_chip._device = lambda family: None  # as with a JAX that cannot describe a chip
+said["not described"] = [
+    tpunb.compile(fn, cut, tpu="v5e-8").unknown for fn in (cut_adds, lambda x: asking(x + 1))
+]
+
+
 def loop(x, z):
     z[...] = jax.lax.fori_loop(0, 10_000, lambda _, total: total * x[...] + 1, x[...])
 
@@ -299,6 +342,21 @@ def test_the_time_of_a_kernel_is_read_from_its_code(said: dict[str, Any]) -> Non
     low, high, peak, not_counted = without
     assert peak / 1.06 < low < high < 1.5 * peak
     assert "Pallas kernels" in not_counted
+
+
+def test_a_kernel_may_ask_which_chip_it_is_for(said: dict[str, Any]) -> None:
+    assert said["of one dimension"] == [True, True]
+    assert said["asks"] == [[True] * 4] * 3
+    # The mesh inside of a shard_map is the user's; JAX keeps the traces of its second function.
+    assert said["answers"] == [3, 5, 6] * 2
+    assert said["traces of what does not ask"] == 1
+    assert said["here"] is None
+
+
+def test_a_jax_that_cannot_describe_a_chip_gives_no_verdict(said: dict[str, Any]) -> None:
+    for text in said["not described"]:
+        assert "asks which TPU it is compiled for" in text
+        assert text.endswith("Upgrade JAX.")
 
 
 def test_the_loops_of_a_kernel_count(said: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from support.jax_process import said_with_jax
 
 PROGRAM = """
 import pathlib, sys, tempfile
+import numpy as np
 from support.shell import Notebook
 
 book = Notebook(pathlib.Path(tempfile.mkdtemp()))
@@ -56,6 +57,15 @@ said["by name"] = [one.node for one in program.memory.largest if one.kind == "ar
 said["no call"] = lines(book.run("%%tpu_compile --for v5e-1\\nx = jnp.ones(3)\\nx + 1"))
 named = book.run("%%tpu_compile --for v5e-1\\nw, x = step(jnp.ones((8, 8)), jnp.ones((8, 8)))")
 said["named"] = [named.value.ok, sorted({"w", "x"} & book.names.keys())]
+for name, code in {
+    "waited for": "step(ones, ones).block_until_ready()",
+    "shown": "print(step(ones, ones))",
+    "a number": "value = float(jax.block_until_ready(step(ones, ones)[None])[0])",
+    "made and called": "jax.jit(step)(ones, ones)",
+}.items():
+    book.names.update(ran=[], ones=np.ones((8, 8), np.float32))
+    ok = book.good(f"%%tpu_compile --for v5e-1\\n{code}").value.ok
+    said[name] = [ok, book.names["ran"], "value" in book.names]
 said["check"] = lines(book.run("%tpu_connect"))
 """
 
@@ -78,6 +88,14 @@ def test_the_last_call_is_compiled_and_not_made(said: dict[str, Any]) -> None:
 
 def test_arguments_are_given_by_name_alone(said: dict[str, Any]) -> None:
     assert said["by name"] == ["x"]
+
+
+@pytest.mark.parametrize("name", ["waited for", "shown", "a number", "made and called"])
+def test_what_only_uses_the_result_is_left_out(said: dict[str, Any], name: str) -> None:
+    ok, ran, named = said[name]
+    assert ok
+    assert all(ran), "with a tracer, if at all: the call is not made"
+    assert not named
 
 
 def test_several_types(said: dict[str, Any]) -> None:

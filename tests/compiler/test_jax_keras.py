@@ -15,7 +15,9 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 import jax, keras, numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import pathlib, tempfile
 import tpunb
+from support.shell import Notebook
 
 S = jax.ShapeDtypeStruct
 BATCH = (S((1024, 16, 16, 3), "float32"), S((1024,), "int32"))
@@ -60,6 +62,13 @@ model = made()
 program = tpunb.compile(model, *BATCH, tpu="v5e-8")
 said = {"ours": figures(program), "own": own(model)}
 said["layers"] = sorted({one.layer for one in program.memory.largest if one.layer})
+book = Notebook(pathlib.Path(tempfile.mkdtemp()))
+book.good("%load_ext tpunb")
+book.names.update(model=model, x=np.zeros((4096, 16, 16, 3)), y=np.zeros(4096, "int64"))
+ran = book.good("%%tpu_compile --for v5e-8\\nmodel.fit(x, y, 1024, epochs=2, shuffle=False)").value
+said["in a cell"] = [figures(ran), ran.examples, "set_distribution" in ran.notes[0]]
+text = book.run("%%tpu_compile --for v5e-8\\nmodel.summary()").text
+said["no step"] = text.strip().splitlines()[0]
 found = tpunb.largest_batch(model, *BATCH, tpu="v5e-8", step=65536)
 said["largest"] = [found.batch // 8 - found.per_replica, found.program.ok, found.program.examples]
 for name, devices in (("distributed", None), ("on one device", keras.distribution.list_devices()[:1])):
@@ -82,6 +91,11 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_memory_is_jaxs_own_to_the_byte(said: dict[str, Any]) -> None:
     assert said["ours"] == said["own"]
     assert {"first", "last"} <= set(said["layers"])
+
+
+def test_fit_in_a_cell_is_its_batch(said: dict[str, Any]) -> None:
+    assert said["in a cell"] == [said["ours"], 1024, True]
+    assert said["no step"] == "CompileError: A model's summary runs no step."
 
 
 def test_a_distribution_of_data_is_the_same(said: dict[str, Any]) -> None:

@@ -17,6 +17,8 @@ from support.shell import Notebook
 
 import tpunb
 from tpunb import cli
+from tpunb.compiler import libtpu
+from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.connection import connection
 from tpunb.machine import SHOWN, chips, software
 from tpunb.machine import metadata_server as metadata
@@ -126,6 +128,27 @@ def test_what_has_to_be_fixed(bare: Path, installed: dict[str, str]) -> None:
     assert nothing.next_step == 'pip install "tpunb[tpu]"'
     assert nothing.prospect.kind == "error"
     assert "TensorFlow is not installed" in str(nothing)
+
+
+def test_who_stays_with_jax_is_not_told_to_install_tensorflow_first(
+    bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed.clear()
+    installed["jax"] = "0.10.2"
+    why = CompilerUnavailableError("It is not installed.", fix="install it")
+    monkeypatch.setattr(libtpu, "why_unavailable", lambda: None)
+    for _ in range(2):
+        report = tpunb.doctor()
+        assert report.ok
+        assert report.headline == "TPU doctor: no problems found"
+        assert report.next_step == "%%tpu_compile --for v5e-8"
+        assert "would fail: TensorFlow is not installed; JAX needs no connection" in str(report)
+        assert "Worth knowing\n  tensorflow" in str(report)
+        vfio(bare, [0], "0x0063")  # nor on a TPU
+    monkeypatch.setattr(libtpu, "why_unavailable", lambda: why)
+    report = tpunb.doctor()
+    assert report.next_step == "tpunb compiler install"
+    assert "Next, in a terminal (or in a cell, with ! before it)" in str(report)
 
 
 def test_a_tpu_that_is_held(bare: Path, installed: dict[str, str]) -> None:

@@ -225,6 +225,52 @@ def test_the_input_is_measured_beside_the_program(
     assert "name it with -d" in book.run("%%tpu_compile --input\ny = x").text
 
 
+MODEL = (
+    "with strategy.scope():\n"
+    "    model = tf.keras.Sequential([tf.keras.layers.Input((16,)), tf.keras.layers.Dense(4)])\n"
+    "    model.compile('sgd', 'mse', steps_per_execution=4)\n"
+    "many = [np.zeros((6400, size), 'float32') for size in (16, 4)]"
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "batch"),
+    [
+        ("model.fit(*many)", 32),
+        ("history = model.fit(*many, batch_size=640, epochs=3, verbose=0, shuffle=False)", 640),
+        ("model.evaluate(*many, 64)", 64),
+        ("rows = many[0][:320]\nmodel.predict(rows, batch_size=None)", 32),
+        ("model.fit(tf.data.Dataset.from_tensor_slices((*many,)).batch(80, True))", 80),
+        ("model.train_on_batch(many[0][:16], many[1][:16])", 16),
+    ],
+)
+def test_the_batch_of_keras_own_loops(
+    book: Notebook, fake: FakeLibtpu, call: str, batch: int
+) -> None:
+    book.good(MODEL)
+    program = program_of(book, call)
+    assert (program.tpu, program.replicas, program.examples) == ("v3-8", 8, batch)
+    assert {"history", "rows"}.isdisjoint(book.names)
+    assert program_of(book, call, "--for v5e-8").examples == batch
+
+
+def test_keras_own_loops_take_no_data_beside_their_own(book: Notebook, fake: FakeLibtpu) -> None:
+    book.good(MODEL)
+    ran = book.run("%%tpu_compile -d many\nmodel.fit(*many)")
+    assert "takes its batch from its last call, not from -d" in ran.text
+
+
+def test_a_call_needs_no_connection_where_the_type_is_named(
+    book: Notebook, fake: FakeLibtpu
+) -> None:
+    book.good("def step(x, w):\n    return tf.nn.relu(x @ w)")
+    book.good("%tpu_disconnect")
+    program = program_of(book, "step(np.ones((8, 16), 'float32'), w)", "--for v5e-1")
+    assert program.tpu == "v5e-1"
+    assert "Name one, as in %%tpu_compile --for" in book.run("%%tpu_compile\nstep(x, w)").text
+    assert "There is no connection" in book.run("%%tpu_compile --for v5e-1\nx @ w").text
+
+
 def test_a_crash_is_no_verdict(book: Notebook, fake: FakeLibtpu) -> None:
     def lost(_: Any) -> Compiled:
         raise ChildLostError("the compiler crashed.")

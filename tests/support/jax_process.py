@@ -18,7 +18,6 @@ _ROOT = Path(__file__).parents[2]
 _SETTINGS = {
     "PYTHONPATH": os.pathsep.join(map(str, (_ROOT, _ROOT / "tests"))),
     "JAX_PLATFORMS": "cpu",
-    "KERAS_BACKEND": "jax",
     "TPUNB_WIDGETS": "never",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
@@ -44,20 +43,45 @@ def said_with_jax(program: str, folder: Path, *, keras: bool = False) -> dict[st
         folder: Where its file is written.
         keras: Whether it needs Keras.
     """
+    end = "import sys\nassert 'tensorflow' not in sys.modules\n"
+    program = _NEEDS_KERAS + program if keras else program
+    return _said(_python_with_jax(), f"{program}\n{end}", folder, {"KERAS_BACKEND": "jax"})
+
+
+def said_with_both(program: str, folder: Path) -> dict[str, Any]:
+    """What a program has in its dictionary `said` at its end, where TensorFlow is beside JAX.
+
+    It runs in this Python, which finds the packages of the compiler's behind its own.
+    """
+    where = "import jax, os, sys; print(os.path.dirname(os.path.dirname(jax.__file__)))"
+    version = "; print(*sys.version_info[:2])"
+    asked = subprocess.run(
+        [_python_with_jax(), "-c", where + version], capture_output=True, text=True, check=True
+    )
+    packages, version = asked.stdout.splitlines()
+    if tuple(map(int, version.split())) != sys.version_info[:2]:
+        pytest.skip("JAX is installed for another Python")
+    added = f"import sys\nsys.path.append({packages!r})\n"
+    return _said(sys.executable, added + program, folder, {"KERAS_BACKEND": "tensorflow"})
+
+
+def _python_with_jax() -> str:
     python = os.environ.get("TPUNB_COMPILER_PYTHON")
     if not python and importlib.util.find_spec("jax") is None:
         pytest.skip("JAX is not installed here")
+    return python or sys.executable
+
+
+def _said(python: str, program: str, folder: Path, settings: dict[str, str]) -> dict[str, Any]:
     file = folder / "program.py"
-    end = "import json, sys\nassert 'tensorflow' not in sys.modules\n"
-    if keras:
-        program = _NEEDS_KERAS + program
-    file.write_text(f"{program}\n{end}print('said:' + json.dumps(said))\n", encoding="utf-8")
+    end = "import json\nprint('said:' + json.dumps(said))\n"
+    file.write_text(f"{program}\n{end}", encoding="utf-8")
     run = subprocess.run(
-        [python or sys.executable, str(file)],
+        [python, str(file)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        env={**os.environ, **_SETTINGS},
+        env={**os.environ, **_SETTINGS, **settings},
     )
     if _NO_KERAS in run.stderr and not os.environ.get("CI"):
         pytest.skip(_NO_KERAS)

@@ -3,35 +3,82 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.tables import escaped
 from tpunb._util.units import grouped
 from tpunb.compiler import jax_functions, libtpu
+from tpunb.compiler.frameworks import JAX
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target, cores_of, targets
 from tpunb.compiler.verdict import Settings, reporting
-from tpunb.virtual.import_tensorflow import needing_tensorflow
-from tpunb.virtual.keras_internals import chooser, model_of
+from tpunb.virtual.import_tensorflow import has_tensorflow, needing_tensorflow
+from tpunb.virtual.keras_internals import backend_of, chooser, model_of
 
 _DIVIDED_BY_ANY_MESH = 1 << 14
 
 
-def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[..., Any], Any]:
+class Lowering(NamedTuple):
+    """The way in which a function is lowered.
+
+    Attributes:
+        lower: Lowers it, as `prepare.function_for` does or `jax_functions.function_for`.
+        strategy: The strategy whose replicas run it; None for one of JAX.
+        note: A sentence where both frameworks could trace it; else empty.
+    """
+
+    lower: Callable[..., Any]
+    strategy: Any
+    note: str = ""
+
+
+def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> Lowering:
     """Return how a function, JAX's or TensorFlow's, is lowered, and on whose replicas it runs."""
-    if jax_functions.takes(fn, args):
-        return jax_functions.function_for, None
+    _refuse_without_framework(fn)
+    strategy = strategy or current_strategy()
+    framework, note = jax_functions.chosen(fn, args, strategy)
+    if framework == JAX:
+        return Lowering(jax_functions.function_for, None, note)
     with needing_tensorflow():
         from tpunb.compiler.prepare import function_for
         from tpunb.virtual.keras_models import strategy_of
-        from tpunb.virtual.strategy import current
-    strategy = strategy or current()
+    strategy = strategy or current_strategy()
     if strategy is None and (model := model_of(fn)) is not None:
         strategy = strategy_of(model)
-    return function_for, strategy
+    return Lowering(function_for, strategy, note)
+
+
+def _refuse_without_framework(fn: Any) -> None:
+    """Refuse a function that neither JAX nor TensorFlow could trace.
+
+    Raises:
+        CompileError: No framework could trace it.
+    """
+    backend = backend_of(fn)
+    if backend not in {"jax", "tensorflow", ""}:
+        raise CompileError(
+            f"Keras runs on {backend} here, and models are compiled for TPUs with JAX or "
+            "TensorFlow.",
+            fix='Set os.environ["KERAS_BACKEND"] = "jax" before Keras is imported.',
+        )
+    if "jax" not in sys.modules and not has_tensorflow():
+        raise CompileError(
+            "JAX is not imported and TensorFlow is not installed: nothing traces the function.",
+            fix="Write it with JAX: import jax, and call jax.numpy in it.",
+        )
+
+
+def current_strategy() -> Any:
+    """The strategy in use; None where TensorFlow is not imported."""
+    if sys.modules.get("tensorflow") is None:
+        return None
+    from tpunb.virtual.strategy import current
+
+    return current()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,17 +112,17 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
     Raises:
         CompileError: None of the arguments has a batch.
     """
-    lower, strategy = lowering(fn, args, strategy)
+    lower, strategy, _ = lowering(fn, args, strategy)
 
     def lowered(arguments: Sequence[Any], settings: Settings) -> Any:
         return lower(fn, arguments, strategy, settings)
 
     # A model takes its global batch, a replica function that of a replica.
     whole = model_of(fn) is not None
-    if jax_functions.takes(fn, args):  # JAX's take the batch of all devices
+    if lower is jax_functions.function_for:  # JAX's take the batch of all devices
         before, resized = jax_functions.any_batch(fn, args)
         sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
-        cores = kind.replicas if whole else jax_functions.devices_of(fn, sized)
+        cores = kind.replicas if whole else jax_functions.devices_of(fn, sized, kind)
         return AnyBatch(lowered, resized, before, cores, cores)
     before, resized = _any_batch(args)
     return AnyBatch(lowered, resized, before, cores_of(strategy)[0] if whole else 1)
@@ -261,7 +308,7 @@ def largest_batch(
         CompilerUnavailableError: The compiler is not installed.
     """
     libtpu.start()
-    _, replicated = lowering(fn, specs, strategy)
+    replicated = lowering(fn, specs, strategy).strategy
     with reporting(progress) as say:
         found = [
             _largest(

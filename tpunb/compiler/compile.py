@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_functions, libtpu
-from tpunb.compiler.batches import lowering, with_any_batch
+from tpunb.compiler.batches import current_strategy, lowering, with_any_batch
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
@@ -39,7 +40,6 @@ def compile(
     progress: Callable[[str], None] | None = None,
     **named: Any,
 ) -> TpuPrograms: ...
-@giving_back()
 def compile(
     fn: Any,
     *args: Any,
@@ -90,20 +90,56 @@ def compile(
         CompilationStopped: An interrupt has ended it when some types were done: its `programs`
             has them.
     """
+    return compile_call(
+        fn,
+        args,
+        named,
+        tpu=tpu,
+        strategy=strategy,
+        speed=speed,
+        timeout=timeout,
+        progress=progress,
+    )
+
+
+@giving_back()
+def compile_call(
+    fn: Any,
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+    *,
+    tpu: str | Sequence[str] | None = None,
+    strategy: Any = None,
+    speed: bool = False,
+    timeout: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> TpuProgram | TpuPrograms:
+    """Compiles a call, whose arguments by name may be called as `compile`'s own are: see there."""
     libtpu.start()
+    by_name = ""
     if named:
-        fn = jax_functions.with_named(fn, args, named)
-    lower, strategy = lowering(fn, args, strategy)
+        used = strategy or current_strategy()
+        framework, by_name = jax_functions.chosen(fn, args, used, named)
+        fn = jax_functions.with_named(fn, named, framework)
+    lower, strategy, note = lowering(fn, args, strategy)
+    note = note or by_name
     kinds = targets(tpu, strategy)
     with reporting(progress) as say:
         settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
         function = lower(fn, args, strategy, settings)
         models = models_in(fn)
-        jax_call = (fn, args) if jax_functions.takes(fn, args) and not models else None
+        by_jax = lower is jax_functions.function_for
+        jax_call = (fn, args) if by_jax and not models else None
 
         def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
             batches = functools.partial(with_any_batch, fn, args, strategy, kind)
             return with_what_fits(program, kind, settings, batches, models, jax_call)
 
-        programs = for_each_type(kinds, lambda kind: function.on(kind, settings), with_fixes)
+        def with_note(program: TpuProgram) -> TpuProgram:
+            notes = (note, *program.notes) if note else program.notes
+            return dataclasses.replace(program, notes=notes)
+
+        programs = for_each_type(
+            kinds, lambda kind: function.on(kind, settings), with_fixes, with_note
+        )
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)

@@ -26,6 +26,8 @@ import numpy as np
 
 from tpunb.compiler import libtpu
 from tpunb.compiler.fingerprint import Fingerprint
+from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in, frameworks_of
+from tpunb.compiler.jax_chip import LoweredFor, asks_in_vain
 from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
@@ -34,6 +36,7 @@ from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, 
 from tpunb.errors.explain import explain
 from tpunb.virtual.keras_internals import (
     build_for,
+    build_for_inputs,
     is_model,
     is_of_jax,
     jax_state,
@@ -58,6 +61,7 @@ _STATES = {
     "predict": _VARIABLES,
 }
 _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
+_OF_A_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
 
 
 def is_keras_model(fn: Any) -> bool:
@@ -66,20 +70,71 @@ def is_keras_model(fn: Any) -> bool:
     return model is not None and is_of_jax(model)
 
 
-def takes(fn: Any, args: Sequence[Any]) -> bool:
-    """Return whether a function is to be compiled as JAX's: by itself, or by its arguments."""
-    jax = sys.modules.get("jax")
+def chosen(
+    fn: Any, args: Sequence[Any], strategy: Any = None, named: Mapping[str, Any] | None = None
+) -> tuple[str, str]:
+    """Return the framework that compiles a function, and a note if the other could do so as well.
+
+    Args:
+        fn: The function.
+        args: Its arguments.
+        strategy: The strategy of TensorFlow's that is in use, if there is one.
+        named: Its arguments by name.
+    """
+    named = named or {}
+    jax: Any = sys.modules.get("jax")
     if jax is None:
-        return False
+        return TENSORFLOW, ""
     if is_keras_model(fn) or (hasattr(fn, "trace") and hasattr(fn, "lower")):
-        return True
+        return JAX, ""
     kinds = (jax.Array, jax.ShapeDtypeStruct)
-    given = any(isinstance(leaf, kinds) for leaf in _leaves(args))
-    return given or "tensorflow" not in sys.modules
+    leaves = _leaves([*args, *named.values()])
+    has_tensorflow = sys.modules.get("tensorflow") is not None
+    if not has_tensorflow or any(isinstance(leaf, kinds) for leaf in leaves):
+        return JAX, ""
+    if model_of(fn) is not None or TENSORFLOW in frameworks_in(map(type, leaves)):
+        return TENSORFLOW, ""
+    reached = frameworks_of(fn)
+    if len(reached) == 1:
+        return next(iter(reached)), ""
+    if not _can_trace(functools.partial(fn, **named) if named else fn, args):
+        return TENSORFLOW, ""
+    if not reached and strategy is not None:
+        return TENSORFLOW, _EITHER_BY_TENSORFLOW
+    return JAX, "" if reached else _EITHER_BY_JAX
 
 
-def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+_EITHER_BY_JAX = (
+    "JAX and TensorFlow can both trace this function: JAX did. For TensorFlow, pass tf.TensorSpec "
+    "arguments."
+)
+_EITHER_BY_TENSORFLOW = (
+    "JAX and TensorFlow can both trace this function: TensorFlow did, as it is connected. For JAX, "
+    "pass jax.ShapeDtypeStruct arguments."
+)
+
+
+def _can_trace(fn: Any, args: Sequence[Any]) -> bool:
+    """Return whether JAX traces a call; operations of TensorFlow's in it go into a spare graph."""
+
+    def trace(jitted: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        return jitted.trace(*args, **named)
+
+    with sys.modules["tensorflow"].Graph().as_default():
+        try:
+            _at_the_jit(fn, args, trace)
+        except Exception:  # whatever the function raises
+            return False
+    return True
+
+
+def with_named(fn: Any, named: Mapping[str, Any], framework: str) -> Any:
     """A function with arguments that are given by name; JAX's traces them like the others.
+
+    Args:
+        fn: The function.
+        named: The arguments.
+        framework: The one that compiles it.
 
     Raises:
         CompileError: It is a model, whose step takes none.
@@ -90,31 +145,32 @@ def with_named(fn: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
             fix="Pass a model its batch alone: tpunb.compile(model, x, y).",
         )
     plain = isinstance(fn, (types.FunctionType, types.MethodType)) and not hasattr(fn, "lower")
-    if plain and takes(fn, [*args, *named.values()]):
+    if plain and framework == JAX:
         fn = sys.modules["jax"].jit(fn)
     return functools.partial(fn, **named)
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: None, settings: Settings) -> JaxFunction:
-    """Traces and exports a function of JAX; see `tpunb.compile` for the arguments and errors."""
+    """Return a function of JAX for any TPU type; see `tpunb.compile` for the arguments and errors.
+
+    It is traced and exported when it is compiled for the first of the types.
+    """
     del strategy
     layers = layer_names(fn)
     if is_keras_model(fn):
         sizes = [one.shape[0] for one in _leaves(_batch(args)) if one.shape]
 
-        def model_for(cores: int) -> tuple[Prepared, int]:
-            settings.progress(TRACING)
-            return _export(settings, layers, *_model_step(fn, args, cores))
+        def model_for(wanted: Target) -> tuple[Prepared, int]:
+            return _export(settings, layers, *_model_step(fn, args, wanted.replicas))
 
-        return JaxFunction(functools.cache(model_for), sizes[0] if sizes else None)
+        return JaxFunction(model_for, settings, sizes[0] if sizes else None, by_cores=True)
     if unknown := next((shape for shape in map(np.shape, _leaves(args)) if None in shape), None):
         raise CompileError(
             f"An argument's shape {unknown} has no size.",
             fix="Give it a number; tpunb.largest_batch finds the largest.",
         )
-    settings.progress(TRACING)
-    exported = _at_the_jit(fn, args, functools.partial(_export, settings, layers))
-    return JaxFunction(lambda _: exported)
+    export = functools.partial(_export, settings, layers)
+    return JaxFunction(lambda _: _at_the_jit(fn, args, export), settings)
 
 
 def _leaves(nest: Any) -> list[Any]:
@@ -122,14 +178,15 @@ def _leaves(nest: Any) -> list[Any]:
     return found
 
 
-def devices_of(fn: Any, args: Sequence[Any]) -> int:
+def devices_of(fn: Any, args: Sequence[Any], wanted: Target) -> int:
     """Return the number of devices in the mesh of a function's arguments."""
 
     def counted(jitted: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         export = importlib.import_module("jax.export").export(jitted, platforms=["tpu"])
         return export(*args, **named).nr_devices
 
-    return int(_at_the_jit(fn, args, counted))
+    with LoweredFor(wanted):
+        return int(_at_the_jit(fn, args, counted))
 
 
 def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., list[Any]]]:
@@ -173,18 +230,43 @@ def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., l
     return before, with_batch
 
 
-@dataclasses.dataclass(frozen=True)
 class JaxFunction:
-    """A function of JAX that is exported, or a model that is for each number of cores.
+    """A function of JAX, or a model, that is exported for TPU types.
 
-    Attributes:
-        exported: The request for libtpu and the number of devices, by the number of cores; a
-            function's arguments have theirs.
+    A model is exported for each number of cores; the arguments of a function have theirs. A
+    function whose kernels ask for the chip is also exported for each family of TPU types.
+
+    Args:
+        export: Traces it, and returns the request for libtpu and the number of devices.
+        settings: Whose progress tells of tracing.
         examples: A model's global batch; None for a function.
+        by_cores: Whether it differs by the number of cores, as a model does.
     """
 
-    exported: Callable[[int], tuple[Prepared, int]]
-    examples: int | None = None
+    def __init__(
+        self,
+        export: Callable[[Target], tuple[Prepared, int]],
+        settings: Settings,
+        examples: int | None = None,
+        *,
+        by_cores: bool = False,
+    ) -> None:
+        self._export, self._settings, self._examples = export, settings, examples
+        self._by_cores = by_cores
+        self._exported: dict[tuple[int, str], tuple[Prepared, int]] = {}
+
+    def _exported_for(self, wanted: Target) -> tuple[Prepared, int]:
+        """The request for libtpu and the number of devices."""
+        cores = wanted.replicas if self._by_cores else 0
+        any_chip, this_chip = (cores, ""), (cores, wanted.tpu.family)
+        for key in (any_chip, this_chip):
+            if key in self._exported:
+                return self._exported[key]
+        self._settings.progress(TRACING)
+        with LoweredFor(wanted) as chip:
+            exported = self._export(wanted)
+        self._exported[this_chip if chip.was_asked else any_chip] = exported
+        return exported
 
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:
         """Compiles it for one TPU type: a function for the devices of its arguments' mesh.
@@ -192,21 +274,22 @@ class JaxFunction:
         Raises:
             CompileError: The mesh is not of as many devices as the type has cores, or the batch
                 cannot be cut over them.
+            Exception: What the function raises when it is traced.
         """
-        prepared, devices = self.exported(wanted.replicas)
+        prepared, devices = self._exported_for(wanted)
         cores = wanted.tpu.num_devices
         if devices not in {1, cores}:
             made = "without a keras.distribution, which the model is made in"
-            if self.examples is None:
+            if self._examples is None:
                 made = f"with another mesh: jax.sharding.AbstractMesh(({cores},), ('data',))"
             raise CompileError(
                 f"The mesh has {devices} devices, and a {wanted.tpu.name} has {cores} cores.",
                 fix=f"Choose a type with as many, or compile it {made}.",
             )
-        by_data = self.examples is not None and devices == wanted.replicas
+        by_data = self._examples is not None and devices == wanted.replicas
         replicas = devices if by_data else 1
         wanted = dataclasses.replace(wanted, replicas=replicas, partitions=devices // replicas)
-        return program_for(prepared, wanted, settings, self.examples)
+        return program_for(prepared, wanted, settings, self._examples)
 
 
 def _export(
@@ -218,13 +301,19 @@ def _export(
     variables: Sequence[str] = (),
 ) -> tuple[Prepared, int]:
     """The request for libtpu and the number of devices; `variables` names the first arguments."""
-    traced = jitted.trace(*args, **named)
+    unplaced = _Origins((), settings.choose, layers)
+    try:
+        traced = jitted.trace(*args, **named)
+    except Exception as error:
+        if asks_in_vain(error):
+            return _without_a_chip(unplaced), 1
+        raise
     settings.progress(LOWERING)
     export = importlib.import_module("jax.export")
     try:
         exported = export.export(jitted, platforms=["tpu"])(*args, **named)
     except Exception as error:  # JAX has many kinds
-        return _not_exported(traced, error, _Origins((), settings.choose, layers), settings), 1
+        return _not_exported(traced, error, unplaced, settings), 1
     devices = exported.nr_devices
     answer = libtpu.read_exported(exported.mlir_module_serialized, settings.deadline)
     origins = _Origins(answer.get("places", ()), settings.choose, layers)
@@ -263,6 +352,8 @@ def _bytes(arrays: Iterable[Any]) -> int:
 
 def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Settings) -> Prepared:
     """Explain why a traced function cannot be exported: a TPU or `jax.export` refuses it."""
+    if asks_in_vain(error):
+        return _without_a_chip(origins)
     if found := _CALLBACK.search(str(traced.jaxpr)):
         reason = f"it calls the host ({found[0]}), which JAX does not export. Compile without."
         return Prepared(origins, unknown=reason)
@@ -283,6 +374,16 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
         )
         return Prepared(origins, (problem.at(lines_of(refused)).shown(settings.choose),))
     return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
+
+
+def _without_a_chip(origins: _Origins) -> Prepared:
+    """Say that a kernel asks for the chip, which this release of JAX does not let us describe."""
+    version = sys.modules["jax"].__version__
+    reason = (
+        "a Pallas kernel asks which TPU it is compiled for, and this JAX ("
+        f"{version}) answers with this machine's processor. Upgrade JAX."
+    )
+    return Prepared(origins, unknown=reason)
 
 
 def _at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
@@ -315,7 +416,9 @@ def _at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
         kinds = (jax.Array, jax.ShapeDtypeStruct, np.ndarray)
         arrays = {place: leaf for place, leaf in enumerate(held) if isinstance(leaf, kinds)}
         if not arrays:
-            return then(jax.jit(fn), args, {})
+            # A second jit of the same ufunc ends the process (jax 0.10.2).
+            plain = (lambda *args: fn(*args)) if isinstance(fn, np.ufunc) else fn
+            return then(jax.jit(plain), args, {})
 
         def call(model: Any, *args: Any) -> Any:
             leaves = [model.get(place, leaf) for place, leaf in enumerate(held)]
@@ -447,6 +550,7 @@ def _model_step(
     """
     jax: Any = sys.modules["jax"]
     model, method = (fn, "fit") if is_model(fn) else (fn.__self__, fn.__name__)
+    method = _OF_A_BATCH.get(method, method)
     if method not in _STEPS:
         raise CompileError(
             f"A model's {method} has no step.",
@@ -459,6 +563,8 @@ def _model_step(
     data = _batch(args)
     if method != "predict":
         build_for(model, data)
+    else:
+        build_for_inputs(model, data[0] if isinstance(data, tuple) else data)
     states = _STATES[method]
     values = jax_state(model, states)
     whole, part = _shardings(jax, values, cores)
@@ -515,7 +621,7 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
             if shape and shape[0] % cores:
                 raise CompileError(
                     f"A global batch of {shape[0]} cannot be cut over {cores} cores.",
-                    fix=f"Take a multiple of {cores}.",
+                    fix=f"Take a multiple of {cores}, or compile for a type with one core.",
                 )
             return ("batch",) if shape else ()
 
@@ -531,6 +637,8 @@ def _batch(args: Sequence[Any], *, may_be_open: bool = False) -> Any:
         )
     jax: Any = sys.modules["jax"]
     whole = getattr(args[0], "element_spec", args[0] if len(args) == 1 else tuple(args))
+    if isinstance(whole, list):  # the inputs of several, and neither inputs with targets
+        whole = (whole,)
 
     def spec(value: Any) -> Any:
         if not hasattr(value, "dtype"):

@@ -169,8 +169,8 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
         attribute(jax.lax, "scan", again),
     ):
         warnings.simplefilter("ignore")
-        function = jax_functions.function_for(fn, args, None, settings)
-    if lines and (takes := _takes(function.on(kind, settings))):
+        program = jax_functions.function_for(fn, args, None, settings).on(kind, settings)
+    if lines and (takes := _takes(program)):
         known = sorted({line for line in lines if line is not None})
         at = f" at line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
         yield (

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from tpunb._util.plain_text import hanging, plain
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import byte_count, counted
+from tpunb.compiler import libtpu
 from tpunb.connection.connection import latest_connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
@@ -50,6 +51,7 @@ class DoctorReport:
         machine: What was found on this machine.
         prospect: What `%tpu_connect` does without arguments.
         connected: What is connected now; empty for nothing.
+        compiler: The command that installs the TPU's own compiler; empty where it is installed.
         hide: Masks secrets in a text. A function rather than a set of secrets, which a
             listing of the attributes would show.
     """
@@ -58,12 +60,14 @@ class DoctorReport:
     prospect: Prospect
     connected: str = ""
     hide: Callable[[str], str] = mask
+    compiler: str = ""
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Problems, blocking ones first."""
         found = list(self.machine.problems)
-        if self.prospect.kind == "error" and not any(problem.stops for problem in found):
+        fails = self.prospect.kind == "error" and not self.machine.software.stays_with_jax
+        if fails and not any(problem.stops for problem in found):
             found.insert(0, Problem("%tpu_connect", self.prospect.says, self.prospect.fix))
         return tuple(found)
 
@@ -80,6 +84,8 @@ class DoctorReport:
             return self.hide(first.command or first.fix)
         if self.connected:
             return "%tpu_status"
+        if self.machine.software.stays_with_jax:
+            return self.compiler or f"%%tpu_compile --for {DEFAULT_TPU}"
         if self.prospect.kind == "virtual" and self.prospect.tpu == DEFAULT_TPU:
             return f"%tpu_connect --simulate {DEFAULT_TPU}"
         return "%tpu_connect"
@@ -87,7 +93,8 @@ class DoctorReport:
     @property
     def _next(self) -> str:
         """The title of the next step: where to type it, if that is not a notebook cell."""
-        if not self.ok and self.problems[0].command:
+        command = self.compiler if self.ok else self.problems[0].command
+        if command and command == self.next_step:
             return "Next, in a terminal (or in a cell, with ! before it)"
         return "Next"
 
@@ -232,7 +239,12 @@ def doctor() -> DoctorReport:
     prospect = Prospect(**_hidden(dataclasses.asdict(_prospect(machine)), hide))
     connection = latest_connection()
     connected = "" if connection is None else hide(connection.phrase)
-    return DoctorReport(machine, prospect, connected, hide)
+    return DoctorReport(machine, prospect, connected, hide, _compiler())
+
+
+def _compiler() -> str:
+    """The command that installs the TPU's own compiler; empty where it is installed."""
+    return "tpunb compiler install" if libtpu.why_unavailable() is not None else ""
 
 
 def _prospect(machine: Machine) -> Prospect:
@@ -244,7 +256,9 @@ def _prospect(machine: Machine) -> Prospect:
     stops = next((problem for problem in machine.problems if problem.stops), None)
     named = ", which TPUNB_TPU names" if "TPUNB_TPU" in machine.variables else ""
     if machine.software.tensorflow is None:
-        return Prospect("error", "", "TensorFlow is not installed", "Install TensorFlow.")
+        says = "TensorFlow is not installed"
+        says += "; JAX needs no connection" if machine.software.stays_with_jax else ""
+        return Prospect("error", "", says, "Install TensorFlow.")
     if plan.kind == "virtual":
         why = named or (", because no TPU was found" if machine.search.tpu is None else "")
         return Prospect("virtual", plan.tpu, f"simulate a {plan.tpu}{why}")

@@ -216,13 +216,18 @@ class Software:
         """The version of TensorFlow; None if none is installed."""
         return self.versions.get(_installed(self.versions))
 
+    @property
+    def stays_with_jax(self) -> bool:
+        """Return whether there is JAX and no TensorFlow: which blocks no work with JAX."""
+        return self.tensorflow is None and "jax" in self.versions
+
     def problems(self, *, local_tpu: bool) -> Iterator[Problem]:
         """Version conflicts and missing packages.
 
         Args:
             local_tpu: Whether this machine's TPU is to be used.
         """
-        if self.jax and local_tpu:
+        if self.jax and local_tpu and not self.stays_with_jax:
             yield Problem(
                 "jax",
                 "This process has used JAX, which takes the TPU for itself.",
@@ -251,6 +256,15 @@ class Software:
         yield from self._of_process(local_tpu=local_tpu)
 
     def _missing(self, *, local_tpu: bool) -> Problem:
+        extra = "tpu" if local_tpu else "cpu"
+        if self.stays_with_jax:
+            return Problem(
+                "tensorflow",
+                "TensorFlow is not installed: %tpu_connect, %%tpu_run and %%tpu_profile need it.",
+                "Stay with JAX: %%tpu_compile takes its functions and Keras models without a "
+                f'connection. Or install it: pip install "tpunb[{extra}]"',
+                stops=False,
+            )
         if release(self.python)[:2] > _NEWEST_PYTHON:
             newest = _dotted(_NEWEST_PYTHON)
             return Problem(
@@ -259,7 +273,6 @@ class Software:
                 f"Make an environment with Python {newest}, and install tpunb there.",
                 f"python{newest} -m venv .venv",
             )
-        extra = "tpu" if local_tpu else "cpu"
         return Problem(
             "tensorflow",
             "TensorFlow is not installed.",

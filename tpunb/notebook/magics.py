@@ -25,7 +25,7 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.display.live_progress import ConnectDisplay, show_in_passing
-from tpunb.errors import TpunbError, nearest
+from tpunb.errors import NotConnectedError, TpunbError, nearest
 from tpunb.notebook import displays, reports
 from tpunb.notebook.magic_options import (
     CHECK,
@@ -38,6 +38,7 @@ from tpunb.notebook.magic_options import (
 )
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
+from tpunb.virtual.import_tensorflow import needing_tensorflow, require_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.training.profile import Profile
@@ -122,6 +123,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         Interrupting a run of many steps keeps all that was done; running the same
         cell again continues.
         """
+        require_tensorflow("%%tpu_run")
         args = self._run_arguments.get(line)
         if args is None:
             args = self._run_arguments[line] = arguments_of(self.tpu_run, line)
@@ -206,6 +208,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %%tpu_check -d train_ds --as images,labels
             loss = compute_loss(labels, model(images, training=True))
         """
+        require_tensorflow("%%tpu_check")
         args = arguments_of(self.tpu_check, line)
         return self.session.check(cell, self._data(args), args.names)
 
@@ -290,9 +293,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
                 with tf.profiler.experimental.Trace("train", step_num=step, _r=1):
                     train_step(next(batches))
         """
-        from tpunb.notebook import profiled_cell
-
         __tracebackhide__ = True
+        with needing_tensorflow("%tpu_profile"):
+            from tpunb.notebook import profiled_cell
 
         options, statement = profiled_cell.split_line(line) if cell is None else (line, "")
         args = arguments_of(self.tpu_profile, options)
@@ -345,7 +348,12 @@ class TpuMagics(Magics):  # type: ignore[misc]
             return displays.Described(self.session.connection.annotations())
         if args.type:
             return displays.Described(describe_accelerator(accelerator(args.type)))
-        connection = self.session.connection
+        connection = self.session.open_connection
+        if connection is None:
+            raise NotConnectedError(
+                "There is no connection whose topology could be shown.",
+                fix="Name a TPU type, as in %tpu_topology v5e-8, or run %tpu_connect first.",
+            )
         topology = connection.describe().topology
         assert topology is not None
         return displays.Described(with_program(topology, connection.program), connection)

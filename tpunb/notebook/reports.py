@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.units import byte_count, counted, duration, number_text
+from tpunb.virtual.import_tensorflow import has_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.cells.runner import CellResult
@@ -45,7 +46,10 @@ def status_report(session: Session) -> Report:
     error, connection = session.last_error, session.open_connection
     failed = [("last error", shortened(error, _MAX_ERROR))] if error else []
     if connection is None:
-        return Report("Not connected: run %tpu_connect", failed)
+        missing = "TensorFlow is not installed (JAX needs no connection)"
+        return Report(
+            f"Not connected: {'run %tpu_connect' if has_tensorflow() else missing}", failed
+        )
     described = connection.describe()
     headline = repr(connection).strip("<>")
     on_a_core = max(connection.memory_per_core(), default=0)  # on the fullest one

@@ -19,6 +19,7 @@ from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisp
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.errors.base import hint
 from tpunb.training.stop_button import StopButton, explaining_interrupts
+from tpunb.virtual.import_tensorflow import require_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.cells.runner import CellResult
@@ -64,8 +65,10 @@ class Session:
 
         Raises:
             NotConnectedError: There is none.
+            ConnectError: There can be none without TensorFlow.
         """
         if (connection := self.open_connection) is None:
+            require_tensorflow()
             raise NotConnectedError(
                 "There is no connection to a TPU.",
                 fix="Run %tpu_connect first (or %tpu_connect --simulate v5e-8).",
@@ -236,10 +239,21 @@ class Session:
         Raises:
             CompilationStopped: The stop button has ended it, and some TPU types are done.
         """
+        __tracebackhide__ = True
+        doing = "tracing the cell"
+
+        def say(what: str) -> None:
+            nonlocal doing
+            doing = what
+
+        settings = dataclasses.replace(settings, say=say)
+        stopped = explaining_interrupts(lambda: f"while {doing}; nothing was run.")
+        shown = CompilationDisplay(lambda: doing)
         try:
-            program = self._compiled(source, settings, data, names)
-        except CompilationStopped as stopped:
-            self._remember_program(stopped.programs)
+            with self._short_errors(source), shown, watching(shown.known), stopped:
+                program = self._compiled(source, settings, data, names)
+        except CompilationStopped as interrupted:
+            self._remember_program(interrupted.programs)
             raise
         self._remember_program(program)
         return program
@@ -251,33 +265,31 @@ class Session:
     def _compiled(
         self, source: str, settings: CompileSettings, data: Any, names: Sequence[str]
     ) -> TpuProgram | TpuPrograms:
-        from tpunb.cells.jax_cell import compile_jax_cell, is_jax_cell
+        """The program of the call at a cell's end, or of the cell on every replica."""
+        from tpunb.cells.call_cell import compile_call_cell, is_call_cell, may_be_jax
 
         __tracebackhide__ = True
-        doing = "tracing the cell"
-
-        def say(what: str) -> None:
-            nonlocal doing
-            doing = what
-
-        settings = dataclasses.replace(settings, say=say)
-        stopped = explaining_interrupts(lambda: f"while {doing}; nothing was run.")
-        shown = CompilationDisplay(lambda: doing)
-        with self._short_errors(source), shown, watching(shown.known), stopped:
-            cell = parse_cell(source)
-            if is_jax_cell(cell, self.namespace):
-                if data is not None:
-                    raise CompileError(
-                        "A cell of JAX takes its batch from its last call, not from -d.",
-                        fix="Leave -d out; tpunb.largest_batch(step, ...) finds the largest batch.",
-                    )
-                connection = self.open_connection
-                if not settings.tpus and connection is not None and connection.kind == "virtual":
-                    settings = dataclasses.replace(settings, tpus=[connection.tpu])
-                return compile_jax_cell(cell, self.namespace, settings)
-            return self.connection.cells.compile(
-                source, self.namespace, settings, data=data, names=names
-            )
+        cell, connection = parse_cell(source), self.open_connection
+        of_call = settings
+        if not settings.tpus and connection is not None and connection.kind == "virtual":
+            of_call = dataclasses.replace(settings, tpus=[connection.tpu])
+        if is_call_cell(cell, self.namespace, connected=connection is not None):
+            if data is not None:
+                raise CompileError(
+                    "The cell takes its batch from its last call, not from -d.",
+                    fix="Leave -d out; tpunb.largest_batch(step, ...) finds the largest batch.",
+                )
+            return compile_call_cell(cell, self.namespace, of_call)
+        cells = self.connection.cells
+        try:
+            return cells.compile(source, self.namespace, settings, data=data, names=names)
+        except Exception:
+            if data is not None or not may_be_jax(cell, self.namespace):
+                raise
+            # A function of methods alone: arrays of JAX have some that tensors do not have.
+            with contextlib.suppress(Exception):
+                return compile_call_cell(cell, self.namespace, of_call, by_jax=True)
+            raise
 
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:

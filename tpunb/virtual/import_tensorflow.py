@@ -25,6 +25,7 @@ from tpunb.errors import ConnectError
 from tpunb.machine.software import prepare_tpu_library
 
 _MODULE = "tensorflow"
+_FRAMEWORKS = frozenset({_MODULE, "keras", "tf_keras"})
 # tensorflow::tpu::TpuPlatformInterface::GetRegisteredPlatform(initialize_platform, num_tries)
 _GET_PLATFORM = "_ZN10tensorflow3tpu20TpuPlatformInterface21GetRegisteredPlatformEbi"
 _LIBRARY = "libtensorflow_cc.so.2"
@@ -143,30 +144,44 @@ class QuietImport(WatchedImport):
             load(module)
 
 
-def require_tensorflow() -> None:
+def has_tensorflow() -> bool:
+    """Return whether TensorFlow is imported or can be, without importing it."""
+    return _can_import(_MODULE)
+
+
+def require_tensorflow(door: str = "") -> None:
     """Raises if TensorFlow cannot be imported, without importing it.
+
+    Args:
+        door: The magic that needs it, for the message.
 
     Raises:
         ConnectError: It is not installed.
     """
-    if not _can_import("tensorflow"):
-        fix = 'Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and connect again.'
-        if _can_import("jax"):
-            fix += " JAX needs no connection: %%tpu_compile --for v5e-8 compiles its functions."
-        raise ConnectError("TensorFlow is not installed here.", fix=fix)
+    if has_tensorflow():
+        return
+    fix = 'Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and try again.'
+    if _can_import("jax"):
+        fix += " JAX needs no connection: %%tpu_compile --for v5e-8 compiles its functions."
+    message = f"{door} needs TensorFlow, which" if door else "TensorFlow"
+    raise ConnectError(f"{message} is not installed here.", fix=fix)
 
 
 @contextlib.contextmanager
-def needing_tensorflow() -> Iterator[None]:
+def needing_tensorflow(door: str = "") -> Iterator[None]:
     """A block that imports TensorFlow, which may be missing.
+
+    Args:
+        door: The magic that needs it, for the message.
 
     Raises:
         ConnectError: It is not installed.
     """
     try:
         yield
-    except ImportError:
-        require_tensorflow()
+    except ImportError as error:
+        if (error.name or _MODULE).partition(".")[0] in _FRAMEWORKS:
+            require_tensorflow(door)
         raise  # something else is missing
 
 

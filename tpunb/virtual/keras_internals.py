@@ -81,6 +81,19 @@ def build_for(model: Any, batch: Any) -> bool:
     return True
 
 
+def build_for_inputs(model: Any, inputs: Any) -> None:
+    """Builds the layers of a model of Keras 3 for inputs of a type, as `predict` does it.
+
+    Args:
+        model: The model.
+        inputs: A nest of specs.
+    """
+    if all(layer.built for layer in _all_layers(model)):
+        return
+    keras: Any = sys.modules["keras"]
+    model(keras.tree.map_structure(lambda spec: keras.KerasTensor(spec.shape, spec.dtype), inputs))
+
+
 def learning_rate_of(optimizer: Any) -> Any:
     """An optimizer's learning rate, or its schedule, which the public name calls."""
     return optimizer._learning_rate
@@ -95,6 +108,16 @@ def ignored_by_keras(hook: Callable[..., None]) -> Callable[..., None]:
 def is_of_jax(model: Any) -> bool:
     """Return whether a model is Keras's with the JAX backend."""
     return hasattr(model, "_get_jax_state")
+
+
+def backend_of(fn: Any) -> str:
+    """Return the backend of the Keras 3 model that this is, or is a method of; else `""`."""
+    keras = sys.modules.get("keras")
+    for value in (fn, getattr(fn, "__self__", None)):
+        kinds = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
+        if "keras" in kinds and hasattr(value, "predict_step") and hasattr(keras, "backend"):
+            return str(keras.backend.backend())  # type: ignore[union-attr]
+    return ""
 
 
 def jax_state(model: Any, kinds: Sequence[str]) -> Any:

@@ -75,7 +75,10 @@ def model_step(
         _build(model, share, strategy)
     step = getattr(model, _STEPS[name])
     return ModelStep(
-        lambda *batch: step(batch if len(batch) > 1 else batch[0]),
+        # A nest alone is the inputs of several, and neither inputs with targets.
+        lambda *batch: step(
+            batch if len(batch) > 1 or isinstance(batch[0], (list, tuple)) else batch[0]
+        ),
         share,
         sizes[0] if sizes else None,
         strategy,

@@ -1,0 +1,232 @@
+"""`%%tpu_compile` on a cell whose last call is compiled for a TPU, and not made.
+
+It is a call of a function of JAX, or of a Keras model's `fit`, `evaluate` or `predict`. Without a
+connection it may also be one of a function of TensorFlow.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import linecache
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tpunb.compiler import jax_functions
+from tpunb.compiler.compile import compile_call
+from tpunb.compiler.frameworks import JAX, framework_of_module, frameworks_in, frameworks_of
+from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
+from tpunb.errors import TpunbError
+from tpunb.errors.code_problems import is_of_this_package
+from tpunb.virtual.import_tensorflow import has_tensorflow
+
+from .keras_calls import METHODS, KerasCall, is_keras_method, keras_call
+from .settings import CompileSettings
+from .source import CellSource
+
+_CALL = "__tpunb_call__"
+
+_OF_RESULTS = frozenset(
+    {"print", "display", "float", "int", "len", "list", "dict", "block_until_ready", "device_get"}
+    | {"argmax", "argmin", "asarray", "array", "astype", "item", "max", "mean", "min", "numpy"}
+    | {"reshape", "round", "squeeze", "sum", "tolist"}
+)
+"""Functions and methods of a result: the program is that of the call which they are given."""
+
+_ON_ONE_CORE = (
+    "The batch is cut over all cores. Keras runs it on one core unless "
+    "keras.distribution.set_distribution(keras.distribution.DataParallel()) is called."
+)
+
+
+def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool) -> bool:
+    """Return whether the call at a cell's end is compiled, and not the cell on every replica.
+
+    Args:
+        cell: The cell.
+        namespace: The notebook's names.
+        connected: Whether there is a strategy that could run the cell.
+    """
+    call = _call_at_the_end(cell)
+    if call is not None and not connected:
+        return True
+    if not has_tensorflow():
+        return True
+    values = [namespace[name] for name in {*cell.names.reads, *cell.later} & namespace.keys()]
+    in_cell = frameworks_in(values) | _imported_by(cell)
+    if call is None:
+        return in_cell == {JAX}
+    called, known = _value_of(call.func, cell, namespace)
+    if not known:  # it is made in the cell
+        is_method = isinstance(call.func, ast.Attribute) and call.func.attr in METHODS
+        return is_method or in_cell == {JAX}
+    if is_keras_method(called):
+        return True
+    reached = frameworks_of(called)
+    return (reached if len(reached) == 1 else in_cell) == {JAX}
+
+
+def may_be_jax(cell: CellSource, namespace: dict[str, Any]) -> bool:
+    """Return whether a cell ends with a call that shows no framework, and JAX is imported."""
+    call = _call_at_the_end(cell)
+    if call is None or "jax" not in sys.modules:
+        return False
+    called, known = _value_of(call.func, cell, namespace)
+    return known and not frameworks_of(called)
+
+
+def _imported_by(cell: CellSource) -> set[str]:
+    """The frameworks that a cell imports itself."""
+    modules = [
+        alias.name for node in cell.nodes if isinstance(node, ast.Import) for alias in node.names
+    ]
+    modules += [node.module or "" for node in cell.nodes if isinstance(node, ast.ImportFrom)]
+    return {found for name in modules if (found := framework_of_module(name)) is not None}
+
+
+def compile_call_cell(
+    cell: CellSource,
+    namespace: dict[str, Any],
+    settings: CompileSettings,
+    *,
+    by_jax: bool = False,
+) -> TpuProgram | TpuPrograms:
+    """Compiles the call at a cell's end, whose value may get a name.
+
+    The statements before it are run, in a copy of the namespace: they prepare the arguments.
+
+    Args:
+        cell: The cell.
+        namespace: The notebook's names, which stay as they are.
+        settings: How to compile, and for which TPU types.
+        by_jax: Whether JAX traces the function, whatever it reaches.
+
+    Raises:
+        CompileError: The cell does not end with a call, or no TPU type is given.
+        Exception: What the statements raise, and what `tpunb.compile` does.
+    """
+    __tracebackhide__ = True
+    call = _call_at_the_end(cell)
+    if call is None:
+        raise CompileError(
+            "The cell does not end with a call, which is the part of it that is compiled.",
+            fix="End it with one: step(params, batch), state = step(state, batch), or "
+            "model.fit(x, y).",
+        )
+    if not settings.tpus:
+        raise CompileError(
+            "The TPU type to compile for is not known.",
+            fix="Name one, as in %%tpu_compile --for v5e-8, or connect to one.",
+        )
+    several = len(settings.tpus) > 1
+    try:
+        fn, args, named = _what_is_called(call, cell, namespace)
+        keras = keras_call(fn, args, named)
+        if keras is not None:
+            fn, args, named = keras.method, keras.batch, {}
+        elif by_jax:
+            fn = sys.modules["jax"].jit(fn)
+        programs = compile_call(
+            fn,
+            args,
+            named,
+            tpu=settings.tpus if several else settings.tpus[0],
+            speed=settings.speed,
+            timeout=settings.timeout,
+            progress=settings.say,
+        )
+    except Exception as error:
+        _mark(error, cell)
+        raise
+    if keras is None:
+        return programs
+    if isinstance(programs, TpuProgram):
+        return _noted(programs, keras)
+    return TpuPrograms([_noted(program, keras) for program in programs])
+
+
+def _noted(program: TpuProgram, call: KerasCall) -> TpuProgram:
+    """Return a program with notes on the parts of the call that are not in it."""
+    notes = call.notes
+    if call.on_one_core and program.replicas > 1:
+        notes = (*notes, _ON_ONE_CORE)
+    return dataclasses.replace(program, notes=(*notes, *program.notes))
+
+
+def _value_of(node: ast.expr, cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, bool]:
+    """What a name, or an attribute of one, is before the cell runs; and whether that is known."""
+    if isinstance(node, ast.Name):
+        known = node.id in namespace and node.id not in cell.names.assigned
+        return (namespace[node.id], True) if known else (None, False)
+    if isinstance(node, ast.Attribute):
+        owner, known = _value_of(node.value, cell, namespace)
+        if known and hasattr(owner, node.attr):
+            return getattr(owner, node.attr), True
+    return None, False
+
+
+def _mark(error: Exception, cell: CellSource) -> None:
+    """Marks an error with the cell's line, and with the one in a function of another cell."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+    if isinstance(error, TpunbError) or is_of_this_package(innermost):
+        return
+    places = jax_functions.lines_of(error)
+    inside = [place.line for place in places if place.file == cell.filename]
+    error.tpunb_lines = inside[:1] or [cell.body[-1].lineno]  # type: ignore[attr-defined]
+    if places and places[0].file != cell.filename:
+        file, line = places[0].file, places[0].line
+        where = Path(file).name if Path(file).exists() else "another cell"
+        text = linecache.getline(file, line).strip()
+        error.tpunb_where = f"At line {line} of {where}: {text}"  # type: ignore[attr-defined]
+
+
+def _call_at_the_end(cell: CellSource) -> ast.Call | None:
+    """The call whose value a cell ends with: shown, named, waited for or reduced, or as it is."""
+    last = cell.body[-1] if cell.body else None
+    if not isinstance(last, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        return None
+    node: ast.expr | None = last.value
+    while (inner := _used_by(node)) is not None:
+        node = inner
+    return node if isinstance(node, ast.Call) else None
+
+
+def _used_by(node: ast.expr | None) -> ast.expr | None:
+    """The part of an expression that does the work, where the rest only uses its result."""
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        return node.value
+    if not isinstance(node, ast.Call):
+        return None
+    called = node.func
+    if isinstance(called, ast.Attribute) and called.attr in _OF_RESULTS:
+        owner = called.value
+        while isinstance(owner, (ast.Attribute, ast.Subscript)):
+            owner = owner.value
+        if isinstance(owner, ast.Call):  # `model.predict(x).argmax()`
+            return owner
+    shows = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+    first = node.args[0] if node.args else None
+    while isinstance(first, (ast.Attribute, ast.Subscript)):
+        first = first.value
+    return first if shows in _OF_RESULTS and isinstance(first, ast.Call) else None
+
+
+def _what_is_called(
+    call: ast.Call, cell: CellSource, namespace: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function that is called at a cell's end, the arguments, and those by name."""
+    # The lines of functions that the cell defines.
+    lines = [f"{line}\n" for line in cell.lines]
+    linecache.cache[cell.filename] = (len(cell.text), None, lines, cell.filename)
+
+    called: list[Any] = []
+    scope = {**namespace, _CALL: lambda fn, *args, **named: called.extend((fn, args, named))}
+    instead = ast.Call(ast.Name(_CALL, ast.Load()), [call.func, *call.args], call.keywords)
+    last = ast.copy_location(ast.Expr(instead), cell.body[-1])
+    module = ast.fix_missing_locations(ast.Module([*cell.body[:-1], last], type_ignores=[]))
+    exec(compile(module, cell.filename, "exec"), scope)
+
+    fn, args, named = called
+    return fn, args, named

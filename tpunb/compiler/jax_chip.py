@@ -1,0 +1,158 @@
+"""The chip that JAX lowers a function for, which some Pallas kernels ask about.
+
+`jax.sharding.AbstractDevice` describes a chip that is not there. Kernels read it from the mesh of
+the context, and inside of a `jax.shard_map` from the mesh that the user made, which describes none.
+There the two functions of Pallas that answer a kernel are replaced, in this thread alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from tpunb.compiler.topologies import Target
+from tpunb.virtual.patch.patch_tools import Replaced
+
+# As libtpu names the chips of its topologies; v4 and v5p have two cores in one device.
+_KINDS = {
+    "v2": "TPU v2",
+    "v3": "TPU v3",
+    "v4": "TPU v4",
+    "v5e": "TPU v5 lite",
+    "v5p": "TPU v5",
+    "v6e": "TPU v6 lite",
+    "tpu7x": "TPU7x",
+}
+_TWO_CORES = frozenset({"v4", "v5p"})
+
+_ANSWERS = {"get_device_kind": "device_kind", "get_num_device_cores": "num_cores"}
+"""Functions by which Pallas asks, and the attribute of the chip that answers each."""
+
+_HOMES = ("jax._src.pallas.mosaic.tpu_info", "jax._src.pallas.mosaic.core")
+"""Their modules: since JAX 0.8, and before."""
+
+_REFUSED = re.compile(r"Unsupported (?:TPU )?device kind: (?:cpu|gpu)", re.IGNORECASE)
+
+_described: ContextVar[Any] = ContextVar("described", default=None)
+
+
+class LoweredFor:
+    """Describes the chip of a TPU type to JAX, for a block that traces and lowers.
+
+    Example::
+
+        with LoweredFor(target) as chip:
+            exported = jax.export.export(jitted, platforms=["tpu"])(*args)
+        if chip.was_asked: ...  # what was exported may differ for another chip
+
+    Args:
+        target: What is compiled for.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._family = target.tpu.family
+        self._device = _device(self._family)
+        self._undo = contextlib.ExitStack()
+
+    @property
+    def was_asked(self) -> bool:
+        """Return whether a kernel may have asked; JAX keeps traces, so an earlier block counts."""
+        return bool(getattr(self._device, "was_asked", False))
+
+    def __enter__(self) -> LoweredFor:
+        with contextlib.ExitStack() as undo:
+            if self._device is not None:
+                undo.enter_context(_to_jax(self._family, self._device))
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+
+def asks_in_vain(error: BaseException) -> bool:
+    """Return whether JAX fails because it takes this machine for the one that is compiled for."""
+    return _REFUSED.search(str(error)) is not None
+
+
+@contextlib.contextmanager
+def _to_jax(family: str, device: Any) -> Iterator[None]:
+    """Makes a device known to JAX in this thread."""
+    jax: Any = sys.modules["jax"]
+    with contextlib.ExitStack() as undo:
+        # JAX keeps what it has traced for one chip apart from what it has for another.
+        undo.enter_context(_traced_for()(family))
+        mesh = jax.sharding.get_abstract_mesh()
+        if mesh.empty:  # else it has to be the very mesh of the user's shardings
+            described = mesh.update(abstract_device=device)
+            undo.enter_context(jax.sharding.use_abstract_mesh(described))
+        undo.callback(_described.reset, _described.set(device))
+        for replaced in _replaced():
+            undo.enter_context(replaced)
+        yield
+
+
+@functools.cache
+def _traced_for() -> Any:
+    return sys.modules["jax"].make_user_context("")
+
+
+@functools.cache
+def _replaced() -> tuple[Replaced, ...]:
+    """The functions of Pallas that this release of JAX has, to be replaced in a block."""
+    found = []
+    for home in _HOMES:
+        with contextlib.suppress(ImportError):
+            module = importlib.import_module(home)
+            for name, attribute in _ANSWERS.items():
+                function = getattr(module, name, None)
+                if getattr(function, "__module__", None) == home:
+                    answer = functools.partial(_answered, attribute)
+                    found.append(Replaced(module, name, answer))
+    return tuple(found)
+
+
+def _answered(attribute: str, original: Any) -> Any:
+    device = _described.get()
+    return original() if device is None else getattr(device, attribute)
+
+
+@functools.cache
+def _device(family: str) -> Any:
+    """The chip of a family; None where JAX has no way to describe one."""
+    sharding: Any = sys.modules["jax"].sharding
+    names = ("AbstractDevice", "use_abstract_mesh", "get_abstract_mesh")
+    if not all(hasattr(sharding, name) for name in names):
+        return None
+    if not hasattr(sys.modules["jax"], "make_user_context"):
+        return None
+
+    class Asked(sharding.AbstractDevice):  # type: ignore[misc]
+        """A chip that remembers whether it was looked at."""
+
+        was_asked = False
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in _ANSWERS.values():
+                object.__setattr__(self, "was_asked", True)
+            return super().__getattribute__(name)
+
+        # Those of a dataclass look at the attributes.
+        __eq__ = object.__eq__
+        __hash__ = object.__hash__
+        __repr__ = object.__repr__
+
+    known = {
+        "device_kind": _KINDS[family],
+        "num_cores": 2 if family in _TWO_CORES else 1,
+        "platform": "tpu",  # since JAX 0.10
+    }
+    parameters = inspect.signature(sharding.AbstractDevice).parameters
+    return Asked(**{name: value for name, value in known.items() if name in parameters})
