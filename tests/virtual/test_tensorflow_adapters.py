@@ -16,7 +16,6 @@ import keras
 import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
-from tensorflow.python.distribute.packed_distributed_variable import PackedDistributedVariable
 
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual import distributed_datasets, iterators, strategy
@@ -129,7 +128,6 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_replicated_vars": "gives a variable one handle for all replicas",
             "_outside_compilation_cluster": "marks what belongs to the host",
         },
-        "a packed variable": {"_distributed_variables": "finds the copies of a variable"},
     },
     "virtual/variable_copies.py": {
         "a distributed variable": {
@@ -347,7 +345,6 @@ MAKE: dict[str, Callable[[], Any]] = {
     "input workers": lambda: distributed("dataset")._input_workers,
     "an extended strategy": lambda: strategy_of(2).extended,
     "a replica context": lambda: private.TPUReplicateContext("context", 2, pivot=None),
-    "a packed variable": lambda: PackedDistributedVariable([tf.Variable(1.0), tf.Variable(1.0)]),
     "a distributed variable": mirrored,
     "a variable": lambda: tf.Variable(1.0),
     "a variable's handle": lambda: mirrored().values[0].handle,
