@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +269,36 @@ def test_each_is_listed(module: str) -> None:
         for part in ast.walk(trees()[module])
     }
     assert not listed - used, "No longer used: take it from ADAPTERS."
+
+
+def test_members_of_enumerations_are_compared_by_value() -> None:
+    """TensorFlow 1's VariableAggregation is another enumeration, whose members equal these."""
+
+    def is_member(node: ast.AST) -> bool:
+        return (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Attribute)
+            and isinstance(getattr(tf_name(node.value), "__members__", None), Mapping)
+        )
+
+    by_identity = [
+        f"tpunb/{module}, line {node.lineno}"
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and any(isinstance(how, (ast.Is, ast.IsNot)) for how in node.ops)
+        and any(map(is_member, [node.left, *node.comparators]))
+    ]
+    assert not by_identity, "Compare by ==."
+
+
+def tf_name(node: ast.Attribute) -> Any:
+    """What a name such as tf.VariableAggregation stands for; None if it is not TensorFlow's."""
+    top, *names = ast.unparse(node).split(".")
+    found: Any = tf if top == "tf" else None
+    for name in names:
+        found = getattr(found, name, None)
+    return found
 
 
 # What has them.

@@ -428,11 +428,11 @@ def test_two_runs_in_one_function_keep_their_order(four: Any) -> None:
     assert copies(v) == [22.0] * 4
 
 
-# How graphs and TensorFlow hold them.
+# Handles of variables.
 
 
 def test_a_graph_names_the_variables_that_it_captures(four: Any) -> None:
-    """Not by numbers that differ from process to process."""
+    """The names are the same in every process."""
     v, w = make(four, 1.0, name="scale"), make(four, 2.0, name="layer/shift")
     others = [
         make(four, 1.0, name=name)
@@ -455,7 +455,7 @@ def test_a_graph_names_the_copies_that_it_captures(four: Any) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_copies_whose_handles_tensorflow_packs(four: Any, packed: bool) -> None:
-    """The experimental variables of TensorFlow, of which one handle may stand for all."""
+    """TensorFlow's experimental variables can pack the handles of all copies into one."""
     copies = []
     for device in four.extended.parameter_devices:
         with tf.device(device):
@@ -468,7 +468,7 @@ def test_copies_whose_handles_tensorflow_packs(four: Any, packed: bool) -> None:
 
 
 def test_a_strategy_that_is_told_to_pack_handles() -> None:
-    """TensorFlow's own tests tell every TPU strategy so."""
+    """TensorFlow's own tests set this attribute of every TPU strategy."""
     strategy = strategy_of(2)
     strategy._enable_packed_variable_in_eager_mode = True
     v = make(strategy, 1.0)

@@ -499,9 +499,9 @@ def _emit(
 
 
 def _name_captures(outer: Any, graph: Any, columns: Iterable[Sequence[Any]]) -> None:
-    """Captures the variables of a replica function under their own names, as on a TPU.
+    """Capture the variables of a replica function under their own names, as on a TPU.
 
-    TensorFlow would name each after a number, which is another one in every process.
+    By default TensorFlow names a captured tensor after a number, which differs between processes.
     """
     for column, placeholder in zip(columns, graph.inputs, strict=True):
         variable = graph.tracing.variables.get(id(placeholder))

@@ -81,16 +81,15 @@ class VirtualTPU:
 
     @property
     def _enable_packed_variable_in_eager_mode(self) -> bool:
-        """Answers that one handle does not stand for a variable on several devices.
+        """Return False: TensorFlow packs no handles of a variable's copies into one.
 
-        TensorFlow asks for that and sets it. Here copies share a resource, or the replica
-        function takes a handle for each core.
+        Here the copies share a resource, or the replica function takes a handle for each core.
         """
         return False
 
     @_enable_packed_variable_in_eager_mode.setter
     def _enable_packed_variable_in_eager_mode(self, enabled: bool) -> None:
-        """Leaves it at that."""
+        """Ignore the value, which TensorFlow's own code sets."""
 
     def __repr__(self) -> str:
         """Return a description without the address, which changes from run to run."""

@@ -93,9 +93,9 @@ def _on_cores(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[
 
 
 def _unpacked(packed: Any, cores: Sequence[str]) -> list[Any]:
-    """The handles of which TensorFlow has made one: that of the copy on each core.
+    """Return the handle of the copy on each core, where TensorFlow packs all handles into one.
 
-    Only a function on the core of a copy is given the copy's handle.
+    TensorFlow unpacks the handle only for operations of a function, on the core of a copy.
     """
 
     def unpack() -> list[Any]:
