@@ -26,7 +26,7 @@ from tensorflow.python.compat import v2_compat
 from tensorflow.python.distribute import test_util
 from tensorflow.python.eager import context
 
-from tensorflow_tests.strategies import FILTERED, use_virtual_tpu
+from tensorflow_tests.strategies import FILTERED, make_virtual
 
 _DEVICES = 4
 """Logical CPU devices: those of two replicas and of their host, and one more."""
@@ -139,7 +139,7 @@ def run(file: Path, lines: Path, done: Collection[str], match: str, patience: fl
     sys.argv = [str(file)]
     v2_compat.enable_v2_behavior()
     test_util.set_logical_devices_to_at_least("CPU", _DEVICES)
-    use_virtual_tpu()
+    make_virtual()
     tests = [test for test in tests_of(file) if match in test.id() and test.id() not in done]
     if not absl.flags.FLAGS.is_parsed():
         absl.flags.FLAGS([str(file), f"--test_tmpdir={tempfile.mkdtemp()}"])
