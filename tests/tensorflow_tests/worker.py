@@ -42,7 +42,7 @@ class Results(unittest.TestResult):
 
     def __init__(self, stream: TextIO, patience: float) -> None:
         super().__init__()
-        self._stream, self._patience, self._began = stream, patience, 0.0
+        self._stream, self._patience, self._began = stream, patience, time.monotonic()
         self._context = context.context_safe()
 
     def startTest(self, test: Any) -> None:
