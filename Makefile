@@ -49,7 +49,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab test test-newest test-notebooks test-thorough test-oldest test-tpu-wheel \
-	check site bench clean
+	tensorflow-tests check site bench clean
 .SILENT:
 .NOTPARALLEL:
 
@@ -61,6 +61,8 @@ help:
 	echo "make test-thorough test-oldest test-tpu-wheel"
 	echo "             what takes longer, the oldest TensorFlow and that for TPUs: CI runs them too,"
 	echo "             the first together with the others (make THOROUGH=1 test)"
+	echo "make tensorflow-tests TENSORFLOW=<a clone of TensorFlow 2.21>"
+	echo "             TensorFlow's own tests of TPU strategies, on the virtual TPU"
 	echo "make check   lint, format, types, notebooks, wheel"
 	echo "make site    the documentation as a site, in build/site"
 	echo "make bench   the benchmarks, in a quarter of an hour (ARGS=--write puts them into docs/benchmarks.md)"
@@ -185,6 +187,16 @@ test-tpu-wheel: .venv-tpu/.done
 	$(STAGE) "TensorFlow for TPUs without a TPU, with Colab's IPython and widgets"
 	$(TPU_WHEEL)/python $(PYTEST) -p no:cacheprovider $(TPU_WHEEL_TESTS) \
 		--nbval-lax --nbval-current-env $(QUICKSTART)
+
+# Named before the environment is made: that takes minutes.
+ifeq ($(filter tensorflow-tests,$(MAKECMDGOALS))$(TENSORFLOW),tensorflow-tests)
+$(error Name a clone of TensorFlow 2.21: make tensorflow-tests TENSORFLOW=~/tensorflow)
+endif
+
+tensorflow-tests: setup
+	$(STAGE) "TensorFlow's own tests, on the virtual TPU; some minutes"
+	PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" \
+		$(BIN)/python -m tensorflow_tests "$(TENSORFLOW)" $(ARGS)
 
 check: setup
 	$(STAGE) "lint"

@@ -25,7 +25,7 @@ from support.strategies import (
 
 from tpunb.virtual import row_copies
 from tpunb.virtual.replicate import replication
-from tpunb.virtual.row_copies import RowCopies
+from tpunb.virtual.row_copies import RowCopies, can_be_rows
 from tpunb.virtual.variable_copies import copies_of
 
 CORES = 3
@@ -336,7 +336,10 @@ def test_what_is_written_after_a_read_waits_for_it(strategy: Any) -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize(("how", "part"), [("SUM", 4.0), ("MEAN", 12.0), ("NONE", 12.0)])
+@pytest.mark.parametrize(
+    ("how", "part"),
+    [("SUM", 4.0), ("MEAN", 12.0), ("NONE", 12.0), ("ONLY_FIRST_REPLICA", 12.0)],
+)
 def test_it_is_assigned_across_replicas(strategy: Any, how: str, part: float, traced: bool) -> None:
     v = of_each(strategy, 1.0, how)
     step = stepper(strategy, lambda: v.assign_add(rank()))
@@ -352,6 +355,20 @@ def test_it_is_assigned_across_replicas(strategy: Any, how: str, part: float, tr
     change()
     assert copies(v) == [part] * CORES
     assert are_rows(v) == (not traced)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_tensorflow_1_names_its_aggregation(strategy: Any, traced: bool) -> None:
+    """Its enumeration is another one, whose members equal those of TensorFlow 2."""
+    v1 = tf.compat.v1.VariableAggregation
+    for how, value in [("SUM", 6.0), ("MEAN", 2.0), ("ONLY_FIRST_TOWER", 1.0)]:
+        v = make(strategy, 0.0, **{**SUMMED_ON_READ, "aggregation": v1[how]})
+        assert can_be_rows(v.values[0], CORES)
+        stepper(strategy, lambda v=v: v.assign_add(rank()))()
+        read = tf.function(v.read_value) if traced else v.read_value
+        assert float(read()) == value
+        v.assign(12.0)
+        assert float(read()) == 12.0
 
 
 def test_it_is_added_to_across_replicas(strategy: Any) -> None:
@@ -373,16 +390,25 @@ def test_a_wrong_shape_is_refused(strategy: Any) -> None:
     assert [value.tolist() for value in copies(v)] == [[1.0, 2.0]] * CORES
 
 
-def test_a_checkpoint(strategy: Any, tmp_path: Any) -> None:
-    v = of_each(strategy, 0.0)
+AGGREGATIONS = [tf.VariableAggregation, tf.compat.v1.VariableAggregation]
+
+
+@pytest.mark.parametrize("enumeration", AGGREGATIONS, ids=["2", "1"])
+@pytest.mark.parametrize(
+    ("how", "part"), [("SUM", 2.0), ("MEAN", 2.0), ("ONLY_FIRST_REPLICA", 1.0)]
+)
+def test_a_checkpoint(
+    strategy: Any, tmp_path: Any, enumeration: Any, how: str, part: float
+) -> None:
+    v = make(strategy, 0.0, **{**SUMMED_ON_READ, "aggregation": enumeration[how]})
     step = stepper(strategy, lambda: v.assign_add(rank()))
     step()
     path = tf.train.Checkpoint(v=v).write(str(tmp_path / "six"))
     step()
     tf.train.Checkpoint(v=v).read(path).assert_consumed()
-    assert copies(v) == [2.0] * CORES
+    assert copies(v) == [part] * CORES
     assert are_rows(v)
-    assert step() == [3.0, 4.0, 5.0]
+    assert step() == [part + by for by in BY]
 
 
 @pytest.mark.parametrize("expanded", [False, True])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import keras
 import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
-from tensorflow.python.distribute.packed_distributed_variable import PackedDistributedVariable
 
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual import distributed_datasets, iterators, strategy
@@ -129,7 +128,6 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_replicated_vars": "gives a variable one handle for all replicas",
             "_outside_compilation_cluster": "marks what belongs to the host",
         },
-        "a packed variable": {"_distributed_variables": "finds the copies of a variable"},
     },
     "virtual/variable_copies.py": {
         "a distributed variable": {
@@ -273,6 +271,36 @@ def test_each_is_listed(module: str) -> None:
     assert not listed - used, "No longer used: take it from ADAPTERS."
 
 
+def test_members_of_enumerations_are_compared_by_value() -> None:
+    """TensorFlow 1's VariableAggregation is another enumeration, whose members equal these."""
+
+    def is_member(node: ast.AST) -> bool:
+        return (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Attribute)
+            and isinstance(getattr(tf_name(node.value), "__members__", None), Mapping)
+        )
+
+    by_identity = [
+        f"tpunb/{module}, line {node.lineno}"
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and any(isinstance(how, (ast.Is, ast.IsNot)) for how in node.ops)
+        and any(map(is_member, [node.left, *node.comparators]))
+    ]
+    assert not by_identity, "Compare by ==."
+
+
+def tf_name(node: ast.Attribute) -> Any:
+    """What a name such as tf.VariableAggregation stands for; None if it is not TensorFlow's."""
+    top, *names = ast.unparse(node).split(".")
+    found: Any = tf if top == "tf" else None
+    for name in names:
+        found = getattr(found, name, None)
+    return found
+
+
 # What has them.
 
 
@@ -347,7 +375,6 @@ MAKE: dict[str, Callable[[], Any]] = {
     "input workers": lambda: distributed("dataset")._input_workers,
     "an extended strategy": lambda: strategy_of(2).extended,
     "a replica context": lambda: private.TPUReplicateContext("context", 2, pivot=None),
-    "a packed variable": lambda: PackedDistributedVariable([tf.Variable(1.0), tf.Variable(1.0)]),
     "a distributed variable": mirrored,
     "a variable": lambda: tf.Variable(1.0),
     "a variable's handle": lambda: mirrored().values[0].handle,

@@ -20,6 +20,7 @@ from support.strategies import (
     stepper,
     strategy_of,
 )
+from tensorflow.python.distribute import values_v2
 
 Aggregation = tf.VariableAggregation
 FIRST = Aggregation.ONLY_FIRST_REPLICA
@@ -54,13 +55,18 @@ def test_aggregation_of_an_assignment(
     assert run(four, step, each(four, VALUES)) == copies(v) == expected
 
 
+ENUMERATIONS = [tf.VariableAggregation, tf.compat.v1.VariableAggregation]
+
+
+@pytest.mark.parametrize("enumeration", ENUMERATIONS, ids=["2", "1"])
 @pytest.mark.parametrize("synchronization", ["AUTO", "ON_WRITE", "ON_READ"])
 @pytest.mark.parametrize(("aggregation", "aggregated"), AGGREGATED)
 def test_every_kind_of_variable(
-    four: Any, synchronization: str, aggregation: Any, aggregated: float
+    four: Any, enumeration: Any, synchronization: str, aggregation: Any, aggregated: float
 ) -> None:
     synchronized = tf.VariableSynchronization[synchronization]
-    v = make(four, 1.0, synchronization=synchronized, aggregation=aggregation)
+    named = enumeration[aggregation.name]
+    v = make(four, 1.0, synchronization=synchronized, aggregation=named)
 
     def step(x: Any) -> Any:
         v.assign_add(x)
@@ -373,10 +379,21 @@ def test_updates_from_outside_reach_every_copy(four: Any) -> None:
     assert copies(v) == [5.0] * 4
 
 
-def test_an_update_with_extended_update(four: Any) -> None:
-    v = make(four, 1.0)
-    tf.function(lambda: four.extended.update(v, lambda v, x: v.assign_add(x), args=(2.0,)))()
+@pytest.mark.parametrize("enumeration", ENUMERATIONS, ids=["2", "1"])
+@pytest.mark.parametrize("synchronization", ["AUTO", "ON_READ"])
+def test_an_update_with_extended_update(four: Any, enumeration: Any, synchronization: str) -> None:
+    synchronized = tf.VariableSynchronization[synchronization]
+    first = enumeration.ONLY_FIRST_REPLICA
+    v = make(four, 1.0, synchronization=synchronized, aggregation=first)
+
+    def update() -> Any:
+        return four.extended.update(v, lambda v, x: v.assign_add(x), args=(2.0,))
+
+    update()
     assert copies(v) == [3.0] * 4
+    tf.function(update)()
+    assert copies(v) == [5.0] * 4
+    assert v.numpy() == 5.0
 
 
 def test_variables_of_two_strategies() -> None:
@@ -409,3 +426,51 @@ def test_two_runs_in_one_function_keep_their_order(four: Any) -> None:
     assert [float(x) for x in before] == [1.0] * 4
     assert (between.numpy(), after.numpy()) == (44.0, 22.0)
     assert copies(v) == [22.0] * 4
+
+
+# Handles of variables.
+
+
+def test_a_graph_names_the_variables_that_it_captures(four: Any) -> None:
+    """The names are the same in every process."""
+    v, w = make(four, 1.0, name="scale"), make(four, 2.0, name="layer/shift")
+    others = [
+        make(four, 1.0, name=name)
+        for name in ("two words", "_scale", "\N{LATIN SMALL LETTER SHARP S}")
+    ]
+    step = tf.function(lambda: four.run(lambda: v * 2.0 + w + tf.add_n(others)))
+    names = [tensor.name for tensor in step.get_concrete_function().graph.inputs]
+    assert names[:2] == ["scale/handle/inputs_0:0", "layer/shift/handle/inputs_0:0"]
+    assert local(four, step()) == [7.0] * 4
+
+
+def test_a_graph_names_the_copies_that_it_captures(four: Any) -> None:
+    v = make(four, 1.0, name="scale")
+    v.values[1].assign(2.0)
+    step = tf.function(lambda: four.run(lambda: v * 2.0))
+    names = [tensor.name for tensor in step.get_concrete_function().graph.inputs]
+    assert names == [f"scale/handle/inputs_{k}:0" for k in range(4)]
+    assert local(four, step()) == [2.0, 4.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_copies_whose_handles_tensorflow_packs(four: Any, packed: bool) -> None:
+    """TensorFlow's experimental variables can pack the handles of all copies into one."""
+    copies = []
+    for device in four.extended.parameter_devices:
+        with tf.device(device):
+            copies.append(tf.Variable(1.0))
+    v = values_v2.DistributedVariable(copies, enable_packed_handle=packed)
+    step = stepper(four, lambda x: [v.assign_add(x), v.read_value()][1])
+    assert step(each(four, VALUES)) == [2.0, 3.0, 4.0, 5.0]
+    assert step(each(four, VALUES)) == [3.0, 5.0, 7.0, 9.0]
+    assert [copy.numpy() for copy in copies] == [3.0, 5.0, 7.0, 9.0]
+
+
+def test_a_strategy_that_is_told_to_pack_handles() -> None:
+    """TensorFlow's own tests set this attribute of every TPU strategy."""
+    strategy = strategy_of(2)
+    strategy._enable_packed_variable_in_eager_mode = True
+    v = make(strategy, 1.0)
+    assert run(strategy, lambda: v.assign_add(all_reduce(v.read_value()))) == [3.0] * 2
+    assert v.numpy() == 3.0

@@ -7,7 +7,7 @@ import functools
 import math
 import reprlib
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -481,6 +481,8 @@ def _emit(
         function.add_to(outer)
     given = {**written.values, **(instead or {})}
     flat = [value for column in given.values() for value in column]
+    if graph is not None and outer.building_function:
+        _name_captures(outer, graph, given.values())
     if not outer.building_function and replicas == 1:
         return _write_into_graph(expansion.definition, flat)
     try:
@@ -499,6 +501,18 @@ def _emit(
     places = [place for place, read in enumerate(only_read) if read]
     ops.set_int_list_attr(call, auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR, places)
     return call.outputs  # type: ignore[no-any-return]
+
+
+def _name_captures(outer: Any, graph: Any, columns: Iterable[Sequence[Any]]) -> None:
+    """Capture the variables of a replica function under their own names, as on a TPU.
+
+    By default TensorFlow names a captured tensor after a number, which differs between processes.
+    """
+    for column, placeholder in zip(columns, graph.inputs, strict=True):
+        variable = graph.tracing.variables.get(id(placeholder))
+        if variable is not None:
+            for place, handle in enumerate(column):
+                outer.capture(handle, name=f"{variable.name}/handle/inputs_{place}")
 
 
 def _packed(

@@ -231,7 +231,7 @@ def can_be_rows(variable: Any, replicas: int) -> bool:
         variable: The first replica's copy.
         replicas: How many there are to be.
     """
-    if variable.synchronization is not tf.VariableSynchronization.ON_READ:
+    if variable.synchronization != tf.VariableSynchronization.ON_READ:
         return False
     kind, shape = variable.dtype, variable.shape
     if kind not in TYPES or not shape.is_fully_defined():
@@ -328,7 +328,7 @@ def _of_rows(kind: Any) -> type:
         copies, strategy = copies_of(self._primary), self.distribute_strategy
         if is_looking_for_shapes() and not tf.executing_eagerly():
             return tf.raw_ops.Placeholder(dtype=self.dtype, shape=self.shape)
-        first = self.aggregation is tf.VariableAggregation.ONLY_FIRST_REPLICA
+        first = self.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
         rows = copies.rows(strategy) if isinstance(copies, RowCopies) and not first else None
         if rows is None:
             return located._get_cross_replica(self)

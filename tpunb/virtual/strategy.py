@@ -79,6 +79,18 @@ class VirtualTPU:
     extended: Any
     num_replicas_in_sync: int
 
+    @property
+    def _enable_packed_variable_in_eager_mode(self) -> bool:
+        """Return False: TensorFlow packs no handles of a variable's copies into one.
+
+        Here the copies share a resource, or the replica function takes a handle for each core.
+        """
+        return False
+
+    @_enable_packed_variable_in_eager_mode.setter
+    def _enable_packed_variable_in_eager_mode(self, enabled: bool) -> None:
+        """Ignore the value, which TensorFlow's own code sets."""
+
     def __repr__(self) -> str:
         """Return a description without the address, which changes from run to run."""
         return f"<virtual TPUStrategy of {counted(self.num_replicas_in_sync, 'replica')}>"
@@ -236,9 +248,6 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
             )
         )
         distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
-        # Packed handles stand for one variable on several devices of one kind in
-        # an eager call; the replica function takes a handle per core instead.
-        self._enable_packed_variable_in_eager_mode = False
 
 
 class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]

@@ -70,7 +70,6 @@ class TPUStrategy(VirtualTPU, NumpyDatasets, private.TPUStrategy):  # type: igno
         resolver = _resolver(tpu_cluster_resolver)
         super(private.TPUStrategy, self).__init__(_extended(self, resolver, device_assignment))
         distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
-        self._enable_packed_variable_in_eager_mode = False
 
 
 class TPUStrategyV1(VirtualTPU, private.TPUStrategyV1):  # type: ignore[misc]
@@ -96,7 +95,6 @@ class TPUStrategyV1(VirtualTPU, private.TPUStrategyV1):  # type: ignore[misc]
             _extended(self, resolver, device_assignment, steps_per_run)
         )
         distribute_lib.distribution_strategy_gauge.get_cell("V1").set("TPUStrategy")
-        self._enable_packed_variable_in_eager_mode = False
 
 
 STAND_INS: dict[type, type] = {

@@ -22,11 +22,16 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb._util.user_code import is_users_class
-from tpunb.virtual._tensorflow import Trackable, context, distribute_values
+from tpunb.virtual._tensorflow import (
+    Trackable,
+    context,
+    distribute_lib,
+    distribute_values,
+)
 
 _HELD = (Trackable, weakref.WeakKeyDictionary, weakref.WeakSet, threading.local)
 _VARIABLES = (tf.Variable, distribute_values.DistributedValues)
-_NEVER = (type, types.ModuleType, tf.distribute.Strategy, tf.data.Dataset, *_VARIABLES)
+_NEVER = (type, types.ModuleType, distribute_lib.StrategyBase, tf.data.Dataset, *_VARIABLES)
 _OF_FUNCTIONS = (
     "tensorflow.python.eager.polymorphic_function",
     "tensorflow.core.function.capture",

@@ -28,7 +28,7 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     set_attr,
     set_control_flow_context,
 )
-from tpunb.virtual.variable_copies import Copies, Watcher, copies_of, handle_of
+from tpunb.virtual.variable_copies import Copies, Watcher, copies_of, eagerly, handle_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +92,23 @@ def _on_cores(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[
     return found
 
 
+def _unpacked(packed: Any, cores: Sequence[str]) -> list[Any]:
+    """Return the handle of the copy on each core, where TensorFlow packs all handles into one.
+
+    TensorFlow unpacks the handle only for operations of a function, on the core of a copy.
+    """
+
+    def unpack() -> list[Any]:
+        handles = []
+        for core in cores:
+            with ops.device(core):
+                handles.append(tf.identity(packed))
+        return handles
+
+    with eagerly():
+        return list(tf.function(unpack, autograph=False)())
+
+
 _names = itertools.count()
 
 
@@ -127,7 +144,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         if known is not None:
             return known
         if is_packed:
-            vars_ = vars_[0]._distributed_variables
+            vars_ = _unpacked(vars_[0], [cores[0] for cores in self._cores])
         if len(vars_) != len(self._cores) and not self._assigned:
             raise ValueError(
                 f"The variable {name} has {len(vars_)} copies, and the strategy that uses it has "

@@ -1,0 +1,1 @@
+"""TensorFlow's own tests of TPU strategies, run on the virtual TPU."""

@@ -1,0 +1,81 @@
+"""TensorFlow's named TPU strategies, made virtual.
+
+TensorFlow's tests take their strategy from objects of one of its modules, which lie in lists by
+identity. So the objects are changed, before a test file imports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.python import tf2
+from tensorflow.python.distribute import combinations, strategy_combinations
+
+from tpunb.virtual import TPUStrategyV1, TPUStrategyV2, VirtualTPUClusterResolver
+
+REPLICAS = 2
+"""Most tests expect the results of two."""
+
+_STEPS = 2
+_NAMED = {
+    "tpu_strategy": (REPLICAS, _STEPS),
+    "tpu_strategy_one_step": (REPLICAS, 1),
+    "tpu_strategy_packed_var": (REPLICAS, _STEPS),
+    "tpu_strategy_one_core": (1, _STEPS),
+    "tpu_strategy_one_step_one_core": (1, 1),
+    "cloud_tpu_strategy": (REPLICAS, _STEPS),
+}
+"""The replicas of each, and TensorFlow 1's steps between two returns to the host."""
+
+
+def make_virtual() -> None:
+    """Have TensorFlow's tests run on virtual TPUs, and on no other strategy."""
+    for name, (replicas, steps) in _NAMED.items():
+        strategy = getattr(strategy_combinations, name)
+        strategy.use_cloud_tpu = False
+        strategy.required_tpu = True
+        strategy._distribution_fn = _creator(replicas, steps, packed="packed" in name)
+    # As in the test targets that run on a TPU: what needs no TPU is left out.
+    combinations.TPUCombination.TPU_TEST = True
+    _leave_out(strategy_combinations.tpu_strategy_spmd)
+
+
+def _creator(replicas: int, steps: int, *, packed: bool) -> Callable[[], Any]:
+    def create() -> Any:
+        resolver = VirtualTPUClusterResolver(replicas)
+        if tf2.enabled():
+            strategy = TPUStrategyV2(resolver)
+        else:
+            strategy = TPUStrategyV1(resolver, steps_per_run=steps)
+        strategy._enable_packed_variable_in_eager_mode = packed
+        return strategy
+
+    return create
+
+
+def _leave_out(strategy: Any) -> None:
+    chosen = combinations.TPUCombination.should_execute_combination
+
+    def should_execute(self: Any, kwargs: dict[str, Any]) -> Any:
+        if any(value is strategy for value in kwargs.values()):
+            return False, LEFT_OUT
+        return chosen(self, kwargs)
+
+    combinations.TPUCombination.should_execute_combination = should_execute
+
+
+LEFT_OUT = "is not among the strategies of this run"
+FILTERED = (
+    LEFT_OUT,
+    "doesn't require TPUs",
+    "requires a TPU",
+    "requires a Cloud TPU",
+    "requires local TPU",
+    "GPUs are available",
+    "required physical GPUs",
+    "doesn't require GPUs",
+    "n/a: skipping strategy combination",
+    "Not a test.",
+)
+"""Why TensorFlow leaves out a combination before its test begins."""
