@@ -57,9 +57,8 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     function = traced_function(
         functions,
         how,
-        strategy,
         layers=frozenset(layers),
-        examples=sum(batch.sizes) or None if batch is not None else None,
+        each=max(batch.sizes, default=None) if batch is not None else None,
     )
     programs = [function.on(kind, how) for kind in kinds]
     if batch is not None and batch.sizes:
@@ -75,7 +74,6 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
 
 def _any_batch(steps: Steps, first: int) -> AnyBatch:
     """The cell with any batch; only shapes are traced, and no batch of any other size is made."""
-    strategy = steps.programs.strategy
 
     def lowered(sizes: Sequence[int], how: Settings) -> Function:
         _, functions = steps.programs.traced(
@@ -84,8 +82,7 @@ def _any_batch(steps: Steps, first: int) -> AnyBatch:
             steps.bound,
             lambda captured: _resized(captured, steps.names, sizes[0]),
         )
-        examples = sizes[0] * strategy.num_replicas_in_sync
-        return traced_function(functions, how, strategy, examples=examples)
+        return traced_function(functions, how, each=sizes[0])
 
     return AnyBatch(lowered, lambda size: [size], first, 1)
 

@@ -12,7 +12,7 @@ from tpunb._util.tables import escaped
 from tpunb._util.units import grouped
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.topologies import Target, cores_of, targets
+from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Settings, reporting
 from tpunb.virtual.import_tensorflow import needing_tensorflow
 from tpunb.virtual.keras_internals import chooser, model_of
@@ -20,18 +20,25 @@ from tpunb.virtual.keras_internals import chooser, model_of
 _DIVIDED_BY_ANY_MESH = 1 << 14
 
 
-def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> tuple[Callable[..., Any], Any]:
-    """Return how a function, JAX's or TensorFlow's, is lowered, and on whose replicas it runs."""
+def lowering(
+    fn: Any, args: Sequence[Any], strategy: Any
+) -> tuple[Callable[..., Any], Sequence[Any], Any]:
+    """Return how a function, JAX's or TensorFlow's, is lowered.
+
+    Returns:
+        What lowers it, the arguments to lower it with, and the strategy whose replicas run it.
+    """
     if jax_functions.takes(fn, args):
-        return jax_functions.function_for, None
+        return jax_functions.function_for, args, None
     with needing_tensorflow():
         from tpunb.compiler.prepare import function_for
+        from tpunb.virtual.dataset_sizes import with_batches
         from tpunb.virtual.keras_models import strategy_of
         from tpunb.virtual.strategy import current
     strategy = strategy or current()
     if strategy is None and (model := model_of(fn)) is not None:
         strategy = strategy_of(model)
-    return function_for, strategy
+    return function_for, with_batches(args), strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +51,7 @@ class AnyBatch:
         before: The batch that they have; None where it is open.
         times: Their batch, in batches of a replica.
         replicas: How many replicas run a function of JAX, whose arguments say so; else None.
+        whole: Whether its batch is that of all replicas of the TPU type, as a model's is.
     """
 
     lower: Callable[[Sequence[Any], Settings], Any]
@@ -51,6 +59,7 @@ class AnyBatch:
     before: int | None
     times: int
     replicas: int | None = None
+    whole: bool = False
 
     def on(self, kind: Target, per_replica: int, settings: Settings) -> TpuProgram:
         """Compiles it for a TPU type, with a batch of each replica."""
@@ -65,7 +74,7 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
     Raises:
         CompileError: None of the arguments has a batch.
     """
-    lower, strategy = lowering(fn, args, strategy)
+    lower, args, strategy = lowering(fn, args, strategy)
 
     def lowered(arguments: Sequence[Any], settings: Settings) -> Any:
         return lower(fn, arguments, strategy, settings)
@@ -76,9 +85,9 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
         before, resized = jax_functions.any_batch(fn, args)
         sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
         cores = kind.replicas if whole else jax_functions.devices_of(fn, sized)
-        return AnyBatch(lowered, resized, before, cores, cores)
+        return AnyBatch(lowered, resized, before, cores, cores, whole=whole)
     before, resized = _any_batch(args)
-    return AnyBatch(lowered, resized, before, cores_of(strategy)[0] if whole else 1)
+    return AnyBatch(lowered, resized, before, kind.replicas if whole else 1, whole=whole)
 
 
 def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[Any]]]:
@@ -89,16 +98,20 @@ def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[A
     """
     import tensorflow as tf
 
+    from tpunb.virtual.dataset_sizes import DatasetBatch
+
     given = list(specs)
-    if len(given) == 1 and hasattr(given[0], "element_spec"):  # a dataset is as its elements are
-        elements = given[0].element_spec
-        given = list(elements) if isinstance(elements, tuple) else [elements]
-    shapes = [getattr(value, "shape", None) for value in tf.nest.flatten(given)]
+    batch = given[0] if given and isinstance(given[0], DatasetBatch) else None
+    elements = given if batch is None else batch.largest
+    shapes = [getattr(value, "shape", None) for value in tf.nest.flatten(elements)]
     sizes = [shape[0] for shape in shapes if shape is not None and len(shape)]
     if not sizes:
         raise CompileError(
             "None of the arguments has a batch.", fix="Pass a tf.TensorSpec([None, …])."
         )
+
+    if batch is not None:
+        return sizes[0], lambda size: [batch.with_batch(size)]
 
     def with_batch(size: int) -> list[Any]:
         def resized(value: Any) -> Any:
@@ -261,11 +274,11 @@ def largest_batch(
         CompilerUnavailableError: The compiler is not installed.
     """
     libtpu.start()
-    _, replicated = lowering(fn, specs, strategy)
+    _, arguments, replicated = lowering(fn, specs, strategy)
     with reporting(progress) as say:
         found = [
             _largest(
-                with_any_batch(fn, specs, strategy, kind),
+                with_any_batch(fn, arguments, strategy, kind),
                 kind,
                 step,
                 lambda: Settings(chooser(fn), Deadline(timeout), details=False),

@@ -84,7 +84,8 @@ def with_verdict(
         libtpu.require()
         target = targets(None if strategy is not None else DEFAULT_TPU, strategy)[0]
         settings = Settings(choose, Deadline(_SECONDS), details=False, progress=progress)
-        prepared = [prepare(one.traced, settings) for one in examinations]
+        bounded = target.replicas > 1
+        prepared = [prepare(one.traced, settings, bounded=bounded) for one in examinations]
         program = merged([program_for(one, target, settings) for one in prepared])
     except (CompilerUnavailableError, CompileError) as error:
         return dataclasses.replace(found, compiler=_not_asked(error.message))

@@ -89,15 +89,15 @@ def compile(
     libtpu.start()
     if named:
         fn = jax_functions.with_named(fn, args, named)
-    lower, strategy = lowering(fn, args, strategy)
+    lower, arguments, strategy = lowering(fn, args, strategy)
     kinds = targets(tpu, strategy)
     with reporting(progress) as say:
         settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
-        function = lower(fn, args, strategy, settings)
+        function = lower(fn, arguments, strategy, settings)
         programs = [function.on(kind, settings) for kind in kinds]
         models = models_in(fn)
         jax_call = (fn, args) if jax_functions.takes(fn, args) and not models else None
         for place, (kind, program) in enumerate(zip(kinds, programs, strict=True)):
-            batches = functools.partial(with_any_batch, fn, args, strategy, kind)
+            batches = functools.partial(with_any_batch, fn, arguments, strategy, kind)
             programs[place] = with_what_fits(program, kind, settings, batches, models, jax_call)
     return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)

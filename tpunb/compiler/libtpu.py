@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -102,6 +102,9 @@ class Prepared:
         jax: Whether it is JAX's.
         parameters: The module's arguments.
         notes: What a reader has to know of the figures.
+        unsized: Why the figures of the module say nothing about the function's own: it has
+            arguments of unknown sizes. Empty where it has none.
+        bounded: What to do if the compiler refuses the module, where sizes are only bounded.
     """
 
     origins: Origins
@@ -111,6 +114,24 @@ class Prepared:
     jax: bool = False
     parameters: Parameters = ()
     notes: tuple[str, ...] = ()
+    unsized: str = ""
+    bounded: Bounded | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    """A program some of whose sizes are only bounded, as those of batches that are not fixed.
+
+    Attributes:
+        fixed: Lowers the same program with fixed sizes.
+        problem: Makes the error that the compiler does not take bounded sizes from its message
+            and the node that the message names.
+        fix: How the sizes become fixed.
+    """
+
+    fixed: Callable[[], Prepared]
+    problem: Callable[[str, str], Problem]
+    fix: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

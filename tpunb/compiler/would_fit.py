@@ -108,7 +108,7 @@ def _on_a_larger_type(
         each, rest = divmod(examples, larger.replicas)
         if 0 < each <= size and not rest:
             settings.progress(f"trying {larger.tpu.name}")
-            if batches.replicas is not None:  # a model of JAX's takes the batch of all cores
+            if batches.whole:  # a model takes the batch of all cores
                 batches = dataclasses.replace(batches, times=larger.replicas)
             if takes := _takes(batches.on(larger, each, settings)):
                 yield f"{grouped(examples)} fit on a {larger.tpu.name}: {takes}."
