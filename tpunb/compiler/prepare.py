@@ -35,7 +35,7 @@ from tpunb.virtual.strict.open_sizes import (
     no_size,
     of_bounds,
 )
-from tpunb.virtual.strict.stand_ins import Unknown, on_host
+from tpunb.virtual.strict.stand_ins import Unknown, on_host, size_argument
 
 # What TensorFlow refuses before its compiler is asked. Of memory, sizes that depend on data
 # and 64-bit types libtpu says more.
@@ -76,7 +76,7 @@ def prepare(
     except Unknown as error:
         return Prepared(origins, unknown=str(error))
     if isinstance(lowered, Refused):
-        fixed = prepare(traced, settings, layers)
+        fixed = prepare(traced.fixed or traced, settings, layers)
         compiles = bool(fixed.module)
         problem = lowering_refusal(traced, lowered)
         return _refused([problem], origins, settings) if compiles else fixed
@@ -84,7 +84,7 @@ def prepare(
         if lowered.code == "unchecked":
             return Prepared(origins, unknown=lowered.reason)
         return _refused([lowered], origins, settings)
-    notes = [of_bounds(traced)] if bounded else []
+    notes = [of_bounds(traced)] if bounded and lowered.sized else []
     notes += (
         [DEPENDS_ON_DATA] if bounded and any(one.code == "dynamic-shape" for one in found) else []
     )
@@ -107,9 +107,10 @@ def _bounded(
 ) -> Bounded:
     def problem(message: str, node: str) -> Problem:
         found = libtpu_refusal(traced, message, node)
-        return found.at(origins.places(node)).shown(settings.choose) if node else found
+        return found.at(origins.places(found.node)).shown(settings.choose) if found.node else found
 
-    return Bounded(lambda: prepare(traced, settings, layers), problem, how_to_fix(traced))
+    fixed = traced.fixed or traced
+    return Bounded(lambda: prepare(fixed, settings, layers), problem, how_to_fix(traced))
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:
@@ -208,7 +209,15 @@ def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:
         handle = outer.get(id(placeholder))
         own = known.get(handle.ref(), "") if handle is not None else ""
         found[name] = ((variable.name if variable else own) or name, True)
+    for place, axes in traced.open_axes.items():
+        for axis in axes:
+            found[size_argument(names[place], axis)] = (size_of(found[names[place]][0]), False)
     return [found.get(name, (name, False)) for name in lowered.arguments]
+
+
+def size_of(name: str) -> str:
+    """Return what a reader calls the size of an argument that is not fixed."""
+    return f"size of {name}"
 
 
 _TAPES = frozenset({"gradient_tape", "gradients"})

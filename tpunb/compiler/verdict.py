@@ -145,7 +145,7 @@ def program_for(
         program = dataclasses.replace(program, unknown=reason, crashed=error.crashed)
     if prepared.unsized and not program.unknown and not _beside_memory(program):
         program = TpuProgram(
-            program.tpu, program.replicas, program.logical_devices, unknown=prepared.unsized
+            program.tpu, program.replicas, program.logical_devices, unsized=prepared.unsized
         )
     return dataclasses.replace(program, compile_seconds=time.monotonic() - begin)
 

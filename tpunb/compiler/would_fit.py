@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpunb._util.units import byte_count, grouped
 from tpunb.compiler import jax_functions
@@ -53,16 +53,24 @@ def with_what_fits(
     ways = [_other_batches(program, kind, settings, batches, models)]
     if jax_call is not None:
         ways += [_scans_again(*jax_call, kind, settings), _on_more_cores(*jax_call, kind, settings)]
-    fixes: list[str] = []
+    fixes: list[_Fix] = []
     for way in ways:
         try:
-            for sentence in way:
-                fixes.append(sentence)
+            for fix in way:
+                fixes.append(fix)
         except Exception:  # of the function in another form: its own verdict stands
             logging.getLogger("tpunb.compiler").debug("no other form", exc_info=True)
     (error,) = program.errors
-    error = dataclasses.replace(error, fix=" ".join([*fixes, error.fix]))
-    return dataclasses.replace(program, errors=(error,))
+    error = dataclasses.replace(error, fix=" ".join([*(one.sentence for one in fixes), error.fix]))
+    batch = next((one.batch for one in fixes if one.batch is not None), None)
+    return dataclasses.replace(program, errors=(error,), fitting_batch=batch)
+
+
+class _Fix(NamedTuple):
+    """What fits, in a sentence, and the batch if it is a smaller one."""
+
+    sentence: str
+    batch: int | None = None
 
 
 def _takes(program: TpuProgram) -> str:
@@ -76,7 +84,7 @@ def _other_batches(
     settings: Settings,
     batches: Callable[[], AnyBatch],
     models: Sequence[Any],
-) -> Iterator[str]:
+) -> Iterator[_Fix]:
     """The sentences on a smaller batch, a larger type, and a model's blocks computed again."""
     made = batches()
     if made.before is None:
@@ -88,13 +96,15 @@ def _other_batches(
     for size in itertools.islice((half for half in halves if half * over <= own), _TRIES):
         settings.progress(f"trying a batch of {grouped(size)} a replica on {kind.tpu.name}")
         if takes := _takes(made.on(kind, size, settings)):
-            batch = f"{grouped(size)} a replica"
+            whole, batch = size, f"{grouped(size)} a replica"
             if program.examples:
-                batch = f"{grouped(size * kind.replicas)} ({batch})"
+                whole = size * kind.replicas
+                batch = f"{grouped(whole)} ({batch})"
             elif made.replicas is not None:  # the batch of all devices, in a function of JAX
+                whole = size * made.replicas
                 each = f" ({grouped(size)} a core)" if made.replicas > 1 else ""
-                batch = f"{grouped(size * made.replicas)}{each}"
-            yield f"A batch of {batch} fits: {takes}."
+                batch = f"{grouped(whole)}{each}"
+            yield _Fix(f"A batch of {batch} fits: {takes}.", whole)
             yield from _on_a_larger_type(program.examples or 0, size, kind, settings, made)
             break
     yield from _blocks_again(lambda: made.on(kind, own, settings), models, kind, settings)
@@ -102,7 +112,7 @@ def _other_batches(
 
 def _on_a_larger_type(
     examples: int, size: int, kind: Target, settings: Settings, batches: AnyBatch
-) -> Iterator[str]:
+) -> Iterator[_Fix]:
     """The sentence that a global batch fits on the smallest type with at most `size` a replica."""
     for larger in family_of(kind):
         each, rest = divmod(examples, larger.replicas)
@@ -111,13 +121,13 @@ def _on_a_larger_type(
             if batches.whole:  # a model takes the batch of all cores
                 batches = dataclasses.replace(batches, times=larger.replicas)
             if takes := _takes(batches.on(larger, each, settings)):
-                yield f"{grouped(examples)} fit on a {larger.tpu.name}: {takes}."
+                yield _Fix(f"{grouped(examples)} fit on a {larger.tpu.name}: {takes}.")
             return
 
 
 def _blocks_again(
     compiled: Callable[[], TpuProgram], models: Sequence[Any], kind: Target, settings: Settings
-) -> Iterator[str]:
+) -> Iterator[_Fix]:
     """The sentence that a batch fits if `keras.remat` wraps the models' blocks."""
     # Models may share a block, and a cell may reach a model by several names.
     blocks = list({id(block): block for model in models for block in blocks_of(model)}.values())
@@ -137,12 +147,12 @@ def _blocks_again(
     if takes:
         names = [block.name for block in blocks]
         listed = ", ".join(names if len(names) < 4 else [names[0], "…", names[-1]])
-        yield (
+        yield _Fix(
             f"The same batch fits if keras.remat computes {listed} again for the gradient: {takes}."
         )
 
 
-def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[str]:
+def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[_Fix]:
     """The sentence that a function of JAX fits if `jax.checkpoint` wraps its scans' bodies.
 
     These are a model's layers as a rule, and a scan keeps what the gradient needs of each. Outside
@@ -172,13 +182,15 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
     if lines and (takes := _takes(function.on(kind, settings))):
         known = sorted({line for line in lines if line is not None})
         at = f" at line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
-        yield (
+        yield _Fix(
             "The same fits if jax.checkpoint wraps the body of jax.lax.scan"
             f"{at if known else ''}: {takes}."
         )
 
 
-def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[str]:
+def _on_more_cores(
+    fn: Any, args: Sequence[Any], kind: Target, settings: Settings
+) -> Iterator[_Fix]:
     """The sentence that a function of JAX fits on more cores of the same family.
 
     Its mesh is longer along an axis; without one, its batch is sharded.
@@ -202,7 +214,7 @@ def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Setting
             spread, how = _spread(args, mesh, found.cores)
         function = jax_functions.function_for(fn, spread, None, settings)
         if takes := _takes(function.on(found, settings)):
-            yield f"It fits on a {found.tpu.name} {how}: {takes}."
+            yield _Fix(f"It fits on a {found.tpu.name} {how}: {takes}.")
             return
 
 

@@ -298,7 +298,13 @@ def traced_functions(
     same = _types_of(map(_element, largest)) == _types_of(map(_element, args))
     if same or not any(one.open_axes for one in traced):
         return traced
-    fixed = trace_for(fn, largest, strategy)
+    return with_fixed(traced, trace_for(fn, largest, strategy))
+
+
+def with_fixed(
+    traced: list[TracedFunction], fixed: Sequence[TracedFunction]
+) -> list[TracedFunction]:
+    """Return functions that know the same ones traced with fixed sizes."""
     if len(fixed) != len(traced):
         return traced
     return [dataclasses.replace(one, fixed=other) for one, other in zip(traced, fixed, strict=True)]

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FuncGraph, op_def_registry
 from tpunb.virtual.datasets import (
+    batch_sizes,
     deserialized,
     inputs_of,
     is_recut,
@@ -46,12 +47,14 @@ class DatasetBatch:
         largest: The same with the sizes that are known; others are None.
         dataset: The dataset.
         was_read: Whether the first batch had to be read for that.
+        is_full: Whether it is known that no batch is smaller.
     """
 
     element_spec: Any
     largest: Any
     dataset: Any = dataclasses.field(repr=False)
     was_read: bool = False
+    is_full: bool = False
 
     def fixed(self) -> DatasetBatch:
         """A batch that has its largest sizes, and a dataset of such batches, which is not read."""
@@ -98,14 +101,15 @@ def _ensured(value: Any, spec: Any) -> Any:
 def batch_of(dataset: tf.data.Dataset) -> DatasetBatch:
     """Describe a batch of a dataset."""
     element = dataset.element_spec
+    is_full = batch_sizes(dataset).last == 0
     largest = tf.nest.pack_sequence_as(element, _named(dataset))
     if _is_known(largest) or not tf.executing_eagerly():
-        return DatasetBatch(element, largest, dataset)
+        return DatasetBatch(element, largest, dataset, is_full=is_full)
     first = _first_shapes(dataset)
     if first is None:
-        return DatasetBatch(element, largest, dataset)
+        return DatasetBatch(element, largest, dataset, is_full=is_full)
     known = tf.nest.map_structure(_merged, largest, first)
-    return DatasetBatch(element, known, dataset, was_read=True)
+    return DatasetBatch(element, known, dataset, was_read=True, is_full=is_full)
 
 
 def with_batches(args: Sequence[Any]) -> tuple[Any, ...]:

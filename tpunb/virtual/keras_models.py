@@ -74,6 +74,8 @@ def model_step(
         )
     count = replicas or int(getattr(strategy, "num_replicas_in_sync", 1))
     data, largest = _batch(args, refusal)
+    if name == "predict" and _reads_before(model) and getattr(args[0], "is_full", False):
+        data = largest
     if name != "predict" and not isinstance(data, tuple) and _wants_targets(model, _STEPS[name]):
         raise refusal(
             f"The model {model.name} was compiled with a loss, and the batch has inputs alone.",
@@ -99,6 +101,14 @@ def _wants_targets(model: Any, step: str) -> bool:
     module = getattr(type(model), step).__module__ or ""
     is_kerass = module.partition(".")[0] in {"keras", "tf_keras"}
     return is_kerass and getattr(model, "loss", None) is not None
+
+
+def _reads_before(model: Any) -> bool:
+    """Return whether `predict` reads each batch before its step, which then knows the sizes.
+
+    So does that of Keras 3; `fit` and `evaluate` read within their function, as tf_keras does.
+    """
+    return any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__)
 
 
 def strategy_of(model: Any) -> Any:

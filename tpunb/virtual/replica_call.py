@@ -270,6 +270,7 @@ def _call(
         cores=options.called,
         replicas=len(options.cores),
         open_axes=open_sizes,
+        in_loop=any(_is_of_loop(column[0]) for column in columns),
     )
     enforce(traced, options.strictness)
     _refuse_single_copies(traced)
@@ -305,6 +306,11 @@ def _call(
         logger("replicate").debug("Batches of the usual size are not joined.", exc_info=True)
     outputs = _emit(graph, written, replicas)
     return _packed(graph, outputs, written.expansion.places, options.cores)
+
+
+def _is_of_loop(value: Any) -> bool:
+    """Return whether a loop over a dataset gives a value."""
+    return not isinstance(value, ops.EagerTensor) and value.op.type == "OptionalGetValue"
 
 
 def _runs_here(options: ReplicateOptions) -> bool:

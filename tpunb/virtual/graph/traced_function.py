@@ -99,6 +99,8 @@ class TracedFunction:
         cores: What these are called, as in "a core of v5e-8".
         replicas: How many run it; None for a function that is traced without a strategy.
         open_axes: The axes of its arguments whose sizes are not fixed, by the arguments' places.
+        in_loop: Whether a loop over a distributed dataset gives them, within a `tf.function`: it
+            fixes no batch, as it passes empty batches after the end.
         fixed: The same function traced at the largest sizes of these axes; None if they are not
             known, or if there is no such axis.
     """
@@ -112,6 +114,7 @@ class TracedFunction:
     cores: str = "a core of the largest TPU"
     replicas: int | None = None
     open_axes: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    in_loop: bool = False
     fixed: TracedFunction | None = None
 
     @property

@@ -19,7 +19,7 @@ from tpunb.virtual.strict.known_ops import compiles_for_certain
 from tpunb.virtual.strict.lint import statically_found
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
-from tpunb.virtual.strict.open_sizes import refused_for_open_sizes
+from tpunb.virtual.strict.open_sizes import RULE, refused_for_open_sizes
 from tpunb.virtual.strict.stand_ins import Unknown, on_host
 from tpunb.virtual.strictness import REFUSED, Strictness
 
@@ -113,6 +113,21 @@ def enforce(traced: TracedFunction, strictness: Strictness) -> None:
         _warn(problem)
 
 
+def enforce_open_sizes(traced: TracedFunction, strictness: Strictness) -> None:
+    """Refuses a replica function that will run with sizes that are not fixed.
+
+    Args:
+        traced: The function, traced with these sizes and examined with fixed ones.
+        strictness: The rules that hold.
+
+    Raises:
+        tf.errors.InvalidArgumentError: A TPU refuses it.
+    """
+    if traced.is_padded and strictness.holds(RULE):
+        for problem in _with_open_sizes(traced):
+            raise _error(problem)
+
+
 def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset[str]) -> None:
     """Refuses what this machine's memory cannot hold.
 
@@ -183,8 +198,9 @@ def _with_open_sizes(traced: TracedFunction) -> Iterator[Problem]:
         if refused is None:
             return
         # Else it is the sizes that are tried, and not that they are open.
-        fixed = lower(traced, host)
-        if fixed is None or fixed.code not in {*REFUSED, "unchecked"}:
+        fixed = traced.fixed or traced
+        with_fixed = lower(fixed, on_host(fixed, statically_found(fixed)))
+        if with_fixed is None or with_fixed.code not in {*REFUSED, "unchecked"}:
             yield _located(refused, SourceLines(traced.atomic))
 
 

@@ -7,12 +7,17 @@ has such batches from the first step on.
 
 from __future__ import annotations
 
+import re
+
 from tpunb._util.units import grouped
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.lowering import Refused, lower_with_bounds
 from tpunb.virtual.strict.stand_ins import Host
 
+_NOT_IN_LOOP = (
+    "Read it with `next(iterator)`: in a `tf.function`, `for batch in distributed` fixes no size."
+)
 RULE = "dynamic-batch"
 """The name of the rule."""
 
@@ -45,8 +50,24 @@ def lowering_refusal(traced: TracedFunction, refused: Refused) -> Problem:
 
 def libtpu_refusal(traced: TracedFunction, message: str, node: str) -> Problem:
     """Explain why the TPU's compiler refuses a function whose sizes are not fixed."""
-    first = message.partition("\n")[0].rstrip(".")
+    first = message.partition("\n")[0].partition(": %")[0].rstrip(".")
+    node = node or _named_in(message, traced)
     return open_size_problem(traced, "the TPU's compiler", first, message, node)
+
+
+_CALL = re.compile(r'CustomCall "([A-Z][a-z]+)')
+_ALGEBRA = re.compile(r"Matrix|Cholesky|Qr|Lu|Svd|Eig|Determinant")
+_GATHERS = re.compile(r"Gather")
+
+
+def _named_in(message: str, traced: TracedFunction) -> str:
+    """The first node of the operation that libtpu speaks of without its name; empty if unknown."""
+    call = _CALL.search(message)
+    kinds = [re.compile(call[1]), _ALGEBRA] if call else []
+    kinds += [_GATHERS] if "gather" in message else []
+    nodes = traced.definition.node_def
+    found = (node.name for kind in kinds for node in nodes if kind.search(node.op))
+    return next(found, "")
 
 
 def of_bounds(traced: TracedFunction) -> str:
@@ -65,13 +86,12 @@ def no_size(traced: TracedFunction) -> str:
     batch, inner = _kinds(traced)
     if batch:
         return (
-            "whether it fits, because the batch has no size. Pass `dataset.batch(n, "
+            "the batch has no size. Pass `dataset.batch(n, "
             "drop_remainder=True)`, or a `tf.TensorSpec` with the batch as its first size."
         )
     what = "a size of an input is not known" if inner else "a size is not known"
     return (
-        f"whether it fits, because {what}. Pass a dataset whose elements have one size, or a "
-        "`tf.TensorSpec` with all sizes."
+        f"{what}. Pass a dataset whose elements have one size, or a `tf.TensorSpec` with all sizes."
     )
 
 
@@ -88,8 +108,8 @@ def open_size_problem(
         node: The node that it says it of; empty where it names none.
     """
     op = next((one.op for one in traced.definition.node_def if one.name == node), "")
-    of = f"{op} of this size" if op else "an operation of this size"
-    cause = f"{what_is_open(traced)}, and {who} cannot compile {of} for a TPU: {reason}."
+    what = op or "an operation"
+    cause = f"{what_is_open(traced)}, and {who} cannot compile {what} with such a size: {reason}."
     return Problem(RULE, cause, how_to_fix(traced), message=message, node=node, op=op)
 
 
@@ -109,7 +129,8 @@ def how_to_fix(traced: TracedFunction) -> str:
     """Say how the sizes that are not fixed become fixed."""
     batch, inner = _kinds(traced)
     ways = [FIXED_BATCH] * batch + [FIXED_INNER] * inner
-    return f"Use {', and '.join(ways)}."
+    way = f"Use {', and '.join(ways)}."
+    return f"{way} {_NOT_IN_LOOP}" if traced.in_loop else way
 
 
 def _kinds(traced: TracedFunction) -> tuple[bool, bool]:

@@ -534,6 +534,11 @@ class CompilerFunctions:
         return self._copy(inlined(body, self._library) if host else body, host)
 
 
+def size_argument(name: str, axis: int) -> str:
+    """Return the name of the argument that is the size of another one along a bounded axis."""
+    return f"{name}_size_{axis}"
+
+
 def _bound(function: FunctionDef, parameters: Mapping[str, Parameter]) -> list[Any]:
     """Has a function read its arguments as tensors of bounded sizes, as TensorFlow has a TPU do.
 
@@ -546,7 +551,7 @@ def _bound(function: FunctionDef, parameters: Mapping[str, Parameter]) -> list[A
         if spec is None:
             continue
         for axis in parameter.bounded:
-            size = _argument(f"{name}_size_{axis}", tf.TensorSpec([], tf.int32))
+            size = _argument(size_argument(name, axis), tf.TensorSpec([], tf.int32))
             place = new_constant(f"{name}/axis_{axis}", axis)
             node = new_node(
                 "XlaSetDynamicDimensionSize",
