@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.python import xla
 
 from verdicts import documented
 from verdicts.compare import Itself, Ours, alone, codes_of
@@ -33,6 +34,11 @@ def _opened(spec: tf.TensorSpec) -> tf.TensorSpec:
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
 
 
+def _padded(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """The type of what TensorFlow pads an argument to: it has two rows at least."""
+    return tf.TensorSpec([max(2, spec.shape[0]), *spec.shape[1:]], spec.dtype)
+
+
 def itself(entry: Entry, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
     """TensorFlow's own HLO of a function with a bounded batch, compiled by libtpu itself."""
     fn, specs = entry
@@ -41,13 +47,12 @@ def itself(entry: Entry, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
     def bounded(*values: Any) -> Any:
         tensors, sizes = list(values[: len(specs)]), values[len(specs) :]
         for place, size in zip(places, sizes, strict=True):
-            tensors[place] = tf.raw_ops.XlaSetDynamicDimensionSize(
-                input=tensors[place], dim_index=0, size=size
-            )
+            tensors[place] = xla.set_dynamic_dimension_size(tensors[place], 0, size)
             tensors[place].set_shape(_opened(specs[place]).shape)
         return fn(*tensors)
 
     sizes = [tf.TensorSpec([], tf.int32) for _ in places]
+    specs = tuple(_padded(one) if k in places else one for k, one in enumerate(specs))
     try:
         lowered = tf.function(bounded, jit_compile=True)
         module = lowered.experimental_get_compiler_ir(*specs, *sizes)(stage="hlo_serialized")

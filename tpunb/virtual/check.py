@@ -263,7 +263,7 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
     takes_batch = any(isinstance(argument, DatasetBatch) for argument in args)
     if strategy is None and not takes_batch:
         return as_caller()
-    ways = [as_replica, as_caller] if strategy is not None else [as_caller, as_function]
+    ways = [as_replica if strategy is not None else as_function, as_caller]
     if any(hasattr(argument, "__next__") for argument in args):
         ways.reverse()  # only a caller takes an iterator
     failures = []
