@@ -3,14 +3,15 @@
     cd tests && python -m verdicts [--processes 2] [NAMES]
 
 Each function is given to `tpunb.compile`, to `tpunb.check` with and without the compiler, and, with
-nothing of `tpunb`, to TensorFlow's own lowering and libtpu. Where they differ and
-docs/compiler.md does not say why, it is printed, and the command fails. Names may be the
-beginnings of names: `sizes` or `networks.keras`.
+nothing of `tpunb`, to TensorFlow's own lowering and libtpu. If it compiles, it is given to them once
+more with a batch that is not fixed. Where they differ and docs/compiler.md does not say why, it is
+printed, and the command fails. Names may be the beginnings of names: `sizes` or `networks.keras`.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import os
 import subprocess
 import sys
@@ -23,18 +24,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", help="functions, or beginnings of their names")
     parser.add_argument("--processes", type=int, default=1, help="how many at a time")
+    parser.add_argument(
+        "--open", action="store_true", help="only what they say where the batch is not fixed"
+    )
     parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         return _look(options)
     command = [sys.executable, "-X", "faulthandler", "-m", "verdicts", "--worker", *options.names]
-    command += [f"--processes={options.processes}"]
+    command += [f"--processes={options.processes}", *["--open"] * options.open]
     workers = [subprocess.Popen([*command, f"--part={part}"]) for part in range(options.processes)]
     return int({worker.wait() for worker in workers} != {0})
 
 
 def _look(options: argparse.Namespace) -> int:
+    from verdicts import open_batches
     from verdicts.compare import Compiler, difference, itself, ours
     from verdicts.functions import FUNCTIONS
     from verdicts.printed import say
@@ -42,14 +47,34 @@ def _look(options: argparse.Namespace) -> int:
     chosen = tuple(options.names) or ("",)
     names = [name for name in FUNCTIONS if name.startswith(chosen)]
     compiler, found = Compiler(), 0
+    opened: collections.Counter[str] = collections.Counter()
     for name in names[options.part :: options.processes]:
-        mine, own = ours(FUNCTIONS[name]), itself(FUNCTIONS[name], compiler)
-        if text := difference(name, mine, own):
+        entry = FUNCTIONS[name]
+        own = itself(entry, compiler)
+        if not options.open and (text := difference(name, ours(entry), own)):
             found += 1
             say(f"{name}: {text}")
+        if own.refused or not open_batches.open_places(entry):
+            continue
+        own = open_batches.itself(entry, compiler)
+        opened[_outcome(own.refused)] += 1
+        if text := open_batches.difference(name, open_batches.ours(entry), own):
+            found += 1
+            say(f"{name}, batch not fixed: {text}")
     compiler.close()
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in opened.most_common())
     say(f"{len(names[options.part :: options.processes])} functions, {found} differences")
+    say(f"with a batch that is not fixed: {outcomes or 'none'}")
     return int(bool(found))
+
+
+def _outcome(refused: str) -> str:
+    """What became of a function whose batch is not fixed, in a word or two."""
+    if "crashed" in refused:
+        return "crash the compiler"
+    if refused.startswith("TensorFlow"):
+        return "are not lowered"
+    return "are refused by libtpu" if refused else "compile"
 
 
 if __name__ == "__main__":

@@ -130,15 +130,16 @@ def ours(entry: Entry) -> Ours:
         name = f"tracing: {type(error).__name__}"
         return Ours((name,), (name,), (name,))
     return Ours(
-        _codes(program.errors),
-        _codes(report.errors),
-        _codes(rules.errors),
+        codes_of(program.errors),
+        codes_of(report.errors),
+        codes_of(rules.errors),
         program.unknown,
         program.memory.peak if program.memory else 0,
     )
 
 
-def _codes(problems: Any) -> tuple[str, ...]:
+def codes_of(problems: Any) -> tuple[str, ...]:
+    """The codes of problems, each once."""
     return tuple(dict.fromkeys(problem.code for problem in problems))
 
 

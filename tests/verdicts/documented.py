@@ -20,3 +20,6 @@ VERDICTS = {
     "wide.double_resize": _KERNEL,
 }
 """By name why the verdicts differ."""
+
+OPEN_BATCHES: dict[str, str] = {}
+"""By name why the verdicts on the same functions differ where their batch is not fixed."""

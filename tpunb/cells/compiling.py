@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,13 +14,13 @@ from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.batches import FINE, AnyBatch, search
 from tpunb.compiler.partial_answers import for_each_type
-from tpunb.compiler.prepare import traced_function
+from tpunb.compiler.prepare import size_of, traced_function
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Function, Settings, deadline_for
 from tpunb.compiler.would_fit import with_what_fits
 from tpunb.tpu.compiled_program import Buffer, CodeLine
-from tpunb.virtual.check import refuse_other_strategies
+from tpunb.virtual.check import refuse_other_strategies, with_fixed
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.keras_internals import layer_names, models_in
 from tpunb.virtual.strict import xla
@@ -29,6 +29,7 @@ from ..errors.code_problems import SourceLine
 from .capture import Captured
 from .cell_errors import line_in
 from .nests import leaves, parts_of
+from .open_batches import open_batch, opened, silent
 from .settings import CompileSettings
 from .source import StepSource
 from .steps import Steps
@@ -46,7 +47,8 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     kinds = targets(list(settings.tpus) or None, strategy)
     settings.say("tracing the cell")
     batch = steps.bind_first_batch()
-    captured, functions = steps.programs.traced(steps.cell, steps.namespace, steps.bound)
+    types = open_batch(steps.batches, steps.names)
+    captured, functions = _traced(steps, types)
     taken = (*captured.read.values(), *captured.closed.values())
     used = [leaf for value in taken for leaf in leaves(value)]
     layers = {name for leaf in used for name in layer_names(leaf)}
@@ -57,14 +59,9 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
         settings.speed,
         progress=settings.say,
     )
-    function = traced_function(
-        functions,
-        how,
-        strategy,
-        layers=frozenset(layers),
-        examples=sum(batch.sizes) or None if batch is not None else None,
-    )
-    batches = _any_batch(steps, max(batch.sizes)) if batch is not None and batch.sizes else None
+    each = max(batch.sizes, default=None) if batch is not None else None
+    function = traced_function(functions, how, layers=frozenset(layers), each=each)
+    batches = _any_batch(steps, types, each) if each else None
 
     def completed(kind: Target, program: TpuProgram) -> TpuProgram:
         if batches is None:
@@ -82,19 +79,37 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     return shown[0] if len(shown) == 1 else TpuPrograms(shown)
 
 
-def _any_batch(steps: Steps, first: int) -> AnyBatch:
+def _traced(
+    steps: Steps, types: Mapping[str, Sequence[Any]], size: int | None = None
+) -> tuple[Captured, list[TracedFunction]]:
+    """What a cell takes, and its replica functions.
+
+    Args:
+        steps: The run whose cell it is.
+        types: The types of a batch whose sizes are not fixed, by the cell's names.
+        size: The batch of a replica; None for the one that was read.
+    """
+
+    def traced(
+        arguments: Callable[[Captured], list[Any]] | None,
+    ) -> tuple[Captured, list[TracedFunction]]:
+        return steps.programs.traced(steps.cell, steps.namespace, steps.bound, arguments)
+
+    resized = None if size is None else functools.partial(_resized, names=steps.names, size=size)
+    captured, fixed = traced(resized)
+    if not types:
+        return captured, fixed
+    with silent():
+        _, functions = traced(lambda captured: opened(captured, types))
+    return captured, with_fixed(functions, fixed)
+
+
+def _any_batch(steps: Steps, types: Mapping[str, Sequence[Any]], first: int) -> AnyBatch:
     """The cell with any batch; only shapes are traced, and no batch of any other size is made."""
-    strategy = steps.programs.strategy
 
     def lowered(sizes: Sequence[int], how: Settings) -> Function:
-        _, functions = steps.programs.traced(
-            steps.cell,
-            steps.namespace,
-            steps.bound,
-            lambda captured: _resized(captured, steps.names, sizes[0]),
-        )
-        examples = sizes[0] * strategy.num_replicas_in_sync
-        return traced_function(functions, how, strategy, examples=examples)
+        _, functions = _traced(steps, types, sizes[0])
+        return traced_function(functions, how, each=sizes[0])
 
     return AnyBatch(lowered, lambda size: [size], first, 1)
 
@@ -154,6 +169,7 @@ def _of_cell(
         inputs = [tensor for tensor in function.graph.inputs if tensor.dtype.name != "resource"]
         if len(inputs) == len(owners):  # else composite tensors are among them
             names |= zip((tensor.name.partition(":")[0] for tensor in inputs), owners, strict=True)
+    names |= {size_of(name): size_of(owner) for name, owner in names.items()}
 
     def named(buffers: Sequence[Buffer]) -> tuple[Buffer, ...]:
         return tuple(

@@ -169,6 +169,9 @@ _MEASURED = 2  # single steps, without the one that is traced
 _DIGITS = (1, 1.5, 2, 3, 4, 5, 7)  # loops of at least two thirds of the time that they may take
 
 
+_FEWEST_WITH_LOOP = 4
+
+
 class StepsPerLoop:
     """Chooses the steps of each call by what the calls before have taken.
 
@@ -189,6 +192,11 @@ class StepsPerLoop:
         self._trace: float | None = None
         self._loop_step: float | None = None
         self._traced_loop = False
+
+    def may_loop(self, left: float) -> bool:
+        """Return whether a run with so many steps left may make several in one call."""
+        # The first and the last step are made alone.
+        return self._loopable and self._fixed != 1 and left >= _FEWEST_WITH_LOOP
 
     def choose(self, left: float) -> int:
         """The steps of the next call; the last step of a run is always made alone."""

@@ -17,6 +17,7 @@ from ..errors import CellError
 from ..virtual.stoppable import StoppableCalls
 from .batches import Batch, Batches
 from .cell_errors import mark_step
+from .open_batches import open_batch
 from .optimizers import make_ready
 from .outputs import LAST, OutputRecord
 from .program import Program
@@ -157,7 +158,8 @@ class Steps:
             Exception: What the cell raises when it is traced.
         """
         self.bind_first_batch()
-        return self.programs.check(self.cell, self.namespace, self.bound)
+        types = open_batch(self.batches, self.names)
+        return self.programs.check(self.cell, self.namespace, self.bound, types)
 
     def bind_first_batch(self) -> Batch | None:
         """Gives the cell's names the first batch, which the first step still gets; None if none."""
@@ -182,6 +184,7 @@ class Steps:
         self._checked = None
         try:
             with self._button as button:
+                self._enforce_open_sizes()
                 while self.left > 0 and not self.ended:
                     if button.pressed:
                         self.stopped = True
@@ -206,6 +209,14 @@ class Steps:
             if self._watched > 0:
                 times.input_wait = min(1.0, self._waited / self._watched)
             times.steps, times.seconds = self.done, times.seconds + time.perf_counter() - started
+
+    def _enforce_open_sizes(self) -> None:
+        """Refuses at the beginning what a loop of steps would be refused for later."""
+        if self.done or not self._pace.may_loop(self.left):
+            return
+        types = open_batch(self.batches, self.names)
+        if types and self.bind_first_batch() is not None:
+            self.programs.enforce_open_sizes(self.cell, self.namespace, self.bound, types)
 
     def _call(self, count: int) -> None:
         """Makes one step, or a loop of them."""

@@ -14,16 +14,18 @@ import tensorflow as tf
 from tpunb._util.logs import logger
 from tpunb.compiler.check import with_verdict
 from tpunb.errors.code_problems import Problem
-from tpunb.virtual.check import CheckReport, refuse_other_strategies, report
+from tpunb.virtual.check import CheckReport, refuse_other_strategies, report, with_fixed
 
 from ..virtual.graph.traced_function import TracedFunction
 from ..virtual.stoppable import StoppableCalls
-from ..virtual.strict.examination import observed, observing
+from ..virtual.strict.examination import enforce_open_sizes, examine, observed, observing
+from ..virtual.strict.open_sizes import RULE
 from ..virtual.strict.traced_anew import traced_anew
 from .capture import Captured, CaptureKind, Capturer
 from .cell_errors import first_line, line_in, mark, mistake, original
 from .guards import MISSING, is_plain
 from .nests import is_nest
+from .open_batches import opened, silent
 from .optimizers import make_ready
 from .outputs import OutputRecord
 from .printing import Lines, Printer
@@ -136,22 +138,36 @@ class Programs:
             self._printer.show()
 
     def check(
-        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
+        self,
+        cell: StepSource,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any],
+        types: Mapping[str, Sequence[Any]] | None = None,
     ) -> CheckReport:
         """Checks whether a cell would compile for a TPU, and run well; runs nothing.
+
+        Args:
+            cell: The cell.
+            namespace: The notebook's.
+            bound: Values that hide the notebook's.
+            types: The types of a batch whose sizes are not fixed, by the cell's names.
 
         Raises:
             CheckError: The strategy is not a virtual TPU's.
             Exception: What the cell raises when it is traced.
         """
         try:
-            with observed() as found:
-                self._trace_only(cell, namespace, bound)
+            if types:
+                functions = self._traced_open(cell, namespace, bound, types)
+                found = [examine(one) for one in functions]
+            else:
+                with observed() as found:
+                    self._trace_only(cell, namespace, bound)
         except Exception as error:
             # Above the line that cannot be traced there may be something that a TPU refuses.
             lines: Sequence[int] = getattr(error, "tpunb_lines", ())
             part = above(cell, lines[-1]) if lines and isinstance(cell, CellSource) else None
-            if part is None or (refused := self.check(part, namespace, bound)).ok:
+            if part is None or (refused := self.check(part, namespace, bound, types)).ok:
                 raise
             reason = getattr(error, "message", None) or first_line(error)
             fix = getattr(error, "fix", "") or "Fix this line first."
@@ -182,6 +198,47 @@ class Programs:
         with observing(lambda traced: traced, written=False) as found, traced_anew():
             captured = self._trace_only(cell, namespace, bound, arguments)
         return captured, found
+
+    def enforce_open_sizes(
+        self,
+        cell: StepSource,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any],
+        types: Mapping[str, Sequence[Any]],
+    ) -> None:
+        """Refuses a cell that a TPU does not compile for batches whose sizes are not fixed.
+
+        Raises:
+            tf.errors.InvalidArgumentError: A TPU refuses it.
+        """
+        rules = getattr(self.strategy.extended, "strictness", None)
+        if rules is None or not rules.holds(RULE):
+            return
+        make_ready(cell, self._capturer.capture(cell, namespace, bound), namespace, self.strategy)
+        with silent():  # it is traced again when it runs
+            functions = self._traced_open(cell, namespace, bound, types)
+        try:
+            for one in functions:
+                enforce_open_sizes(one, rules)
+        except tf.errors.InvalidArgumentError as error:
+            mark(error, cell, functions[0].graph)
+            raise
+
+    def _traced_open(
+        self,
+        cell: StepSource,
+        namespace: dict[str, Any],
+        bound: Mapping[str, Any],
+        types: Mapping[str, Sequence[Any]],
+    ) -> list[TracedFunction]:
+        """The cell's replica functions for batches of any size, and of the size that was read."""
+        fixed: list[TracedFunction] = []
+        functions: list[TracedFunction] = []
+        with observing(fixed.append):
+            self._trace_only(cell, namespace, bound)
+        with observing(functions.append), silent():
+            self._trace_only(cell, namespace, bound, lambda captured: opened(captured, types))
+        return with_fixed(functions, fixed)
 
     def _trace_only(
         self,

@@ -14,7 +14,7 @@ from tpunb._util.units import grouped
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.frameworks import JAX
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.topologies import Target, cores_of, targets
+from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Settings, reporting
 from tpunb.virtual.import_tensorflow import has_tensorflow, needing_tensorflow
 from tpunb.virtual.keras_internals import backend_of, chooser, model_of
@@ -27,11 +27,13 @@ class Lowering(NamedTuple):
 
     Attributes:
         lower: Lowers it, as `prepare.function_for` does or `jax_functions.function_for`.
+        args: The arguments to lower it with.
         strategy: The strategy whose replicas run it; None for one of JAX.
         note: A sentence where both frameworks could trace it; else empty.
     """
 
     lower: Callable[..., Any]
+    args: Sequence[Any]
     strategy: Any
     note: str = ""
 
@@ -42,14 +44,15 @@ def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> Lowering:
     strategy = strategy or current_strategy()
     framework, note = jax_functions.chosen(fn, args, strategy)
     if framework == JAX:
-        return Lowering(jax_functions.function_for, None, note)
+        return Lowering(jax_functions.function_for, args, None, note)
     with needing_tensorflow():
         from tpunb.compiler.prepare import function_for
+        from tpunb.virtual.dataset_sizes import with_batches
         from tpunb.virtual.keras_models import strategy_of
     strategy = strategy or current_strategy()
     if strategy is None and (model := model_of(fn)) is not None:
         strategy = strategy_of(model)
-    return Lowering(function_for, strategy, note)
+    return Lowering(function_for, with_batches(args), strategy, note)
 
 
 def _refuse_without_framework(fn: Any) -> None:
@@ -91,6 +94,7 @@ class AnyBatch:
         before: The batch that they have; None where it is open.
         times: Their batch, in batches of a replica.
         replicas: How many replicas run a function of JAX, whose arguments say so; else None.
+        whole: Whether its batch is that of all replicas of the TPU type, as a model's is.
     """
 
     lower: Callable[[Sequence[Any], Settings], Any]
@@ -98,6 +102,7 @@ class AnyBatch:
     before: int | None
     times: int
     replicas: int | None = None
+    whole: bool = False
 
     def on(self, kind: Target, per_replica: int, settings: Settings) -> TpuProgram:
         """Compiles it for a TPU type, with a batch of each replica."""
@@ -106,13 +111,13 @@ class AnyBatch:
         return program
 
 
-def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) -> AnyBatch:
+def with_any_batch(fn: Any, how: Lowering, kind: Target) -> AnyBatch:
     """A function whose batch can be changed; see `tpunb.largest_batch` for what the batch is.
 
     Raises:
         CompileError: None of the arguments has a batch.
     """
-    lower, strategy, _ = lowering(fn, args, strategy)
+    lower, args, strategy, _ = how
 
     def lowered(arguments: Sequence[Any], settings: Settings) -> Any:
         return lower(fn, arguments, strategy, settings)
@@ -123,9 +128,9 @@ def with_any_batch(fn: Any, args: Sequence[Any], strategy: Any, kind: Target) ->
         before, resized = jax_functions.any_batch(fn, args)
         sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
         cores = kind.replicas if whole else jax_functions.devices_of(fn, sized, kind)
-        return AnyBatch(lowered, resized, before, cores, cores)
+        return AnyBatch(lowered, resized, before, cores, cores, whole=whole)
     before, resized = _any_batch(args)
-    return AnyBatch(lowered, resized, before, cores_of(strategy)[0] if whole else 1)
+    return AnyBatch(lowered, resized, before, kind.replicas if whole else 1, whole=whole)
 
 
 def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[Any]]]:
@@ -136,16 +141,20 @@ def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[A
     """
     import tensorflow as tf
 
+    from tpunb.virtual.dataset_sizes import DatasetBatch
+
     given = list(specs)
-    if len(given) == 1 and hasattr(given[0], "element_spec"):  # a dataset is as its elements are
-        elements = given[0].element_spec
-        given = list(elements) if isinstance(elements, tuple) else [elements]
-    shapes = [getattr(value, "shape", None) for value in tf.nest.flatten(given)]
+    batch = given[0] if given and isinstance(given[0], DatasetBatch) else None
+    elements = given if batch is None else batch.largest
+    shapes = [getattr(value, "shape", None) for value in tf.nest.flatten(elements)]
     sizes = [shape[0] for shape in shapes if shape is not None and len(shape)]
     if not sizes:
         raise CompileError(
             "None of the arguments has a batch.", fix="Pass a tf.TensorSpec([None, …])."
         )
+
+    if batch is not None:
+        return sizes[0], lambda size: [batch.with_batch(size)]
 
     def with_batch(size: int) -> list[Any]:
         def resized(value: Any) -> Any:
@@ -308,17 +317,17 @@ def largest_batch(
         CompilerUnavailableError: The compiler is not installed.
     """
     libtpu.start()
-    replicated = lowering(fn, specs, strategy).strategy
+    how = lowering(fn, specs, strategy)
     with reporting(progress) as say:
         found = [
             _largest(
-                with_any_batch(fn, specs, strategy, kind),
+                with_any_batch(fn, how, kind),
                 kind,
                 step,
                 lambda: Settings(chooser(fn), Deadline(timeout), details=False),
                 say,
             )
-            for kind in targets(tpu, replicated)
+            for kind in targets(tpu, how.strategy)
         ]
     return found[0] if tpu is None or isinstance(tpu, str) else tuple(found)
 

@@ -16,7 +16,8 @@ from tpunb.compiler.verdict import Settings, program_for, reporting
 from tpunb.errors.code_problems import Choose
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.check import CheckReport, examined
-from tpunb.virtual.keras_internals import chooser
+from tpunb.virtual.keras_internals import chooser, model_of
+from tpunb.virtual.keras_models import strategy_of
 from tpunb.virtual.strategy import current
 from tpunb.virtual.strict.examination import Examination
 from tpunb.virtual.untouched import untouched
@@ -57,6 +58,8 @@ def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckRepo
         Exception: What the function raises when it is traced.
     """
     strategy = strategy or current()
+    if strategy is None and (model := model_of(fn)) is not None:
+        strategy = strategy_of(model)
     with untouched(fn, args), reporting(None) as say:
         found, examinations = examined(fn, args, strategy)
         return with_verdict(found, examinations, strategy, chooser(fn), say)
@@ -84,7 +87,8 @@ def with_verdict(
         libtpu.require()
         target = targets(None if strategy is not None else DEFAULT_TPU, strategy)[0]
         settings = Settings(choose, Deadline(_SECONDS), details=False, progress=progress)
-        prepared = [prepare(one.traced, settings) for one in examinations]
+        bounded = target.replicas > 1
+        prepared = [prepare(one.traced, settings, bounded=bounded) for one in examinations]
         program = merged([program_for(one, target, settings) for one in prepared])
     except (CompilerUnavailableError, CompileError) as error:
         return dataclasses.replace(found, compiler=_not_asked(error.message))
@@ -93,7 +97,9 @@ def with_verdict(
         fragile = [one for one in found.warnings if one.code in _FRAGILE and program.crashed]
         warnings = tuple(one for one in found.warnings if one not in fragile)
         return CheckReport((*found.errors, *fragile), warnings, _not_asked(program.unknown))
-    kept = [one for one in found.errors if one.code not in _BETTER_KNOWN]
+    # Without a size the compiler knows nothing of memory.
+    better = _BETTER_KNOWN - {"memory"} if program.unsized else _BETTER_KNOWN
+    kept = [one for one in found.errors if one.code not in better]
     known = {(one.code, one.line) for one in kept}
     # Of a refusal the rule may know the better place.
     ruled = [*found.errors, *found.warnings]

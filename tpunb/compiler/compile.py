@@ -121,18 +121,18 @@ def compile_call(
         used = strategy or current_strategy()
         framework, by_name = jax_functions.chosen(fn, args, used, named)
         fn = jax_functions.with_named(fn, named, framework)
-    lower, strategy, note = lowering(fn, args, strategy)
-    note = note or by_name
-    kinds = targets(tpu, strategy)
+    how = lowering(fn, args, strategy)
+    note = how.note or by_name
+    kinds = targets(tpu, how.strategy)
     with reporting(progress) as say:
         settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
-        function = lower(fn, args, strategy, settings)
+        function = how.lower(fn, how.args, how.strategy, settings)
         models = models_in(fn)
-        by_jax = lower is jax_functions.function_for
+        by_jax = how.lower is jax_functions.function_for
         jax_call = (fn, args) if by_jax and not models else None
 
         def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
-            batches = functools.partial(with_any_batch, fn, args, strategy, kind)
+            batches = functools.partial(with_any_batch, fn, how, kind)
             return with_what_fits(program, kind, settings, batches, models, jax_call)
 
         def with_note(program: TpuProgram) -> TpuProgram:

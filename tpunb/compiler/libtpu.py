@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,6 +110,9 @@ class Prepared:
             TensorFlow on a replica, of JAX on all cores; 0 where it is not known.
         notes: What a reader has to know of the figures.
         fingerprint: The module's, under which its verdicts are kept; None to keep none.
+        unsized: Why the figures of the module say nothing about the function's own: it has
+            arguments of unknown sizes. Empty where it has none.
+        bounded: What to do if the compiler refuses the module, where sizes are only bounded.
     """
 
     origins: Origins
@@ -120,11 +123,29 @@ class Prepared:
     parameters: Parameters = ()
     held_bytes: int = 0
     notes: tuple[str, ...] = ()
+    unsized: str = ""
+    bounded: Bounded | None = None
     fingerprint: Fingerprint | None = None
 
     def least_bytes(self, target: Target) -> int:
         """Return what its arguments or results take of a core: the program takes more."""
         return self.held_bytes // (target.cores if self.jax else target.partitions)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    """A program some of whose sizes are only bounded, as those of batches that are not fixed.
+
+    Attributes:
+        fixed: Lowers the same program with fixed sizes.
+        problem: Makes the error that the compiler does not take bounded sizes from its message
+            and the node that the message names.
+        fix: How the sizes become fixed.
+    """
+
+    fixed: Callable[[], Prepared]
+    problem: Callable[[str, str], Problem]
+    fix: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

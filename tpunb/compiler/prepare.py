@@ -11,21 +11,32 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.compiler import fingerprint
-from tpunb.compiler.libtpu import Parameters, Prepared
+from tpunb.compiler.libtpu import Bounded, Parameters, Prepared
 from tpunb.compiler.program import CompileError
-from tpunb.compiler.topologies import cores_of
-from tpunb.compiler.verdict import LOWERING, TRACING, Function, Settings
+from tpunb.compiler.verdict import DEPENDS_ON_DATA, LOWERING, TRACING, Function, Lowering, Settings
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
-from tpunb.virtual.check import refuse_other_strategies, trace_for
+from tpunb.virtual.check import (
+    at_largest,
+    parts_of_batch,
+    refuse_other_strategies,
+    traced_functions,
+)
 from tpunb.virtual.graph.function_def import called_functions, data_inputs
-from tpunb.virtual.graph.traced_function import ANY_SIZE, SourceLines, TracedFunction
-from tpunb.virtual.keras_internals import layer_names
+from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
+from tpunb.virtual.keras_internals import layer_names, model_of
 from tpunb.virtual.keras_models import model_step
 from tpunb.virtual.strict import xla
 from tpunb.virtual.strict.examination import once_a_line
 from tpunb.virtual.strict.lint import statically_found
-from tpunb.virtual.strict.lowering import Lowered, lower_for_tpu
-from tpunb.virtual.strict.stand_ins import Unknown, on_host
+from tpunb.virtual.strict.lowering import Lowered, Refused, lower_for_tpu
+from tpunb.virtual.strict.open_sizes import (
+    how_to_fix,
+    libtpu_refusal,
+    lowering_refusal,
+    no_size,
+    of_bounds,
+)
+from tpunb.virtual.strict.stand_ins import Unknown, on_host, size_argument
 
 # What TensorFlow refuses before its compiler is asked. Of memory, sizes that depend on data
 # and 64-bit types libtpu says more.
@@ -39,90 +50,143 @@ _LOWERED_AS_ON_A_CPU: Mapping[str, str] = {
 }
 
 
-def prepare(traced: TracedFunction, settings: Settings, layers: Collection[str] = ()) -> Prepared:
+def prepare(
+    traced: TracedFunction,
+    settings: Settings,
+    layers: Collection[str] = (),
+    *,
+    bounded: bool = False,
+) -> Prepared:
     """Lowers a replica function.
 
     Args:
         traced: The function.
         settings: How.
         layers: The names of Keras layers.
+        bounded: Whether sizes of its arguments that are not fixed are bounded in the program: so
+            they are on several replicas. On one they are those that come.
     """
+    bounded = bounded and bool(traced.open_axes)
     origins = GraphOrigins(traced, settings.choose, layers)
     found = statically_found(traced)
     if refused := [one for one in found if one.code in _BEFORE]:
         return _refused(refused, origins, settings)
     try:
         host = on_host(traced, found)
-        lowered = lower_for_tpu(traced, host, settings.deadline)
+        lowered = lower_for_tpu(traced, host, settings.deadline, bounded=bounded)
     except Unknown as error:
         return Prepared(origins, unknown=str(error))
+    if isinstance(lowered, Refused):
+        fixed = prepare(traced.fixed or traced, settings, layers)
+        compiles = bool(fixed.module)
+        problem = lowering_refusal(traced, lowered)
+        return _refused([problem], origins, settings) if compiles else fixed
     if isinstance(lowered, Problem):
         if lowered.code == "unchecked":
             return Prepared(origins, unknown=lowered.reason)
         return _refused([lowered], origins, settings)
-    notes = []
-    if not lowered.sized:
-        notes.append(f"Sizes that are not known were taken as {ANY_SIZE}.")
+    notes = [of_bounds(traced)] if bounded and lowered.sized else []
+    notes += (
+        [DEPENDS_ON_DATA] if bounded and any(one.code == "dynamic-shape" for one in found) else []
+    )
     if host:
         notes.append("What runs on the host (soft device placement) is not part of the program.")
     operations = set(origins.operations.values())
     notes += [note for op, note in _LOWERED_AS_ON_A_CPU.items() if op in operations]
-    parameters = _named(traced, lowered)
     return Prepared(
         origins,
         module=lowered.module,
-        parameters=parameters,
+        parameters=_named(traced, lowered),
         held_bytes=lowered.held_bytes,
         notes=tuple(notes),
         fingerprint=fingerprint.of_hlo(lowered.module),
+        unsized="" if lowered.sized else no_size(traced),
+        bounded=_bounded(traced, settings, layers, origins) if bounded else None,
     )
+
+
+def _bounded(
+    traced: TracedFunction, settings: Settings, layers: Collection[str], origins: GraphOrigins
+) -> Bounded:
+    def problem(message: str, node: str) -> Problem:
+        found = libtpu_refusal(traced, message, node)
+        return found.at(origins.places(found.node)).shown(settings.choose) if found.node else found
+
+    fixed = traced.fixed or traced
+    return Bounded(lambda: prepare(fixed, settings, layers), problem, how_to_fix(traced))
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:
     """Traces and lowers a function; see `compile` for the arguments and errors."""
-    settings.progress(TRACING)
     xla.start()
     layers = layer_names(fn)
-    examples = None
-    if step := model_step(fn, args, strategy, CompileError, "tpunb.compile"):
-        data = step.data if isinstance(step.data, tuple) else (step.data,)
-        fn, args, strategy, examples = step.replica_function, data, step.strategy, step.examples
     if strategy is not None:
         refuse_other_strategies(strategy)
-    traced = trace_for(fn, args, strategy, lambda one: one)
-    examples = examples or _examples(traced, cores_of(strategy)[0])
-    return traced_function(traced, settings, strategy, layers=layers, examples=examples)
+
+    def traced_for(replicas: int) -> tuple[list[TracedFunction], int | None]:
+        settings.progress(TRACING)
+        step = model_step(fn, args, strategy, CompileError, "tpunb.compile", replicas)
+        if step is None:
+            return traced_functions(fn, args, at_largest(args), strategy), None
+        if step.strategy is not None:
+            refuse_other_strategies(step.strategy)
+        data, largest = parts_of_batch(step.data), parts_of_batch(step.largest)
+        found = traced_functions(step.replica_function, data, largest, step.strategy)
+        return found, step.examples
+
+    if model_of(fn) is None:  # each replica's arguments are the same on any number of them
+        traced, _ = traced_for(1)
+        return traced_function(traced, settings, layers=layers, each=_examples(traced))
+
+    @functools.cache
+    def lowered_for(replicas: int) -> Lowering:
+        traced, examples = traced_for(replicas)
+        settings.progress(LOWERING)
+        bounded = replicas > 1
+        prepared = [prepare(one, settings, layers, bounded=bounded) for one in traced]
+        return Lowering(prepared, examples)
+
+    return Function(lowered_for)
 
 
 def traced_function(
     traced: Sequence[TracedFunction],
     settings: Settings,
-    strategy: Any,
     *,
     layers: Collection[str] = (),
-    examples: int | None = None,
+    each: int | None = None,
 ) -> Function:
     """Lower replica functions that were traced elsewhere, as those of a cell.
 
     Args:
         traced: What `examination.observing` was passed, in one trace.
         settings: How.
-        strategy: Whose replicas they are.
         layers: The names of Keras layers.
-        examples: The global batch.
+        each: The batch of a replica.
     """
-    settings.progress(LOWERING)
-    prepared = tuple(prepare(one, settings, layers) for one in traced)
-    return Function(prepared, cores_of(strategy)[0], examples)
+
+    @functools.cache
+    def lowered(bounded: bool) -> list[Prepared]:
+        settings.progress(LOWERING)
+        return [prepare(one, settings, layers, bounded=bounded) for one in traced]
+
+    is_open = any(one.open_axes for one in traced)
+
+    def lowered_for(replicas: int) -> Lowering:
+        examples = None if each is None else each * replicas
+        return Lowering(lowered(is_open and replicas > 1), examples)
+
+    return Function(lowered_for)
 
 
-def _examples(traced: Sequence[TracedFunction], replicas: int) -> int | None:
-    """The global batch: the first size of the first tensor that is passed in."""
+def _examples(traced: Sequence[TracedFunction]) -> int | None:
+    """The batch of a replica: the first size of the first tensor that is passed in."""
     for one in traced:
-        for tensor in one.graph.inputs[1 if hasattr(one.graph, "tracing") else 0 :]:
+        first = 1 if hasattr(one.graph, "tracing") else 0
+        for tensor, shape in zip(one.graph.inputs[first:], one.shapes[first:], strict=True):
             numeric = tensor.dtype.is_floating or tensor.dtype.is_integer
-            if numeric and tensor.shape.rank and tensor.shape[0]:
-                return int(tensor.shape[0]) * replicas
+            if numeric and shape.rank and shape[0]:
+                return int(shape[0])
     return None
 
 
@@ -148,7 +212,15 @@ def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:
         handle = outer.get(id(placeholder))
         own = known.get(handle.ref(), "") if handle is not None else ""
         found[name] = ((variable.name if variable else own) or name, True)
+    for place, axes in traced.open_axes.items():
+        for axis in axes:
+            found[size_argument(names[place], axis)] = (size_of(found[names[place]][0]), False)
     return [found.get(name, (name, False)) for name in lowered.arguments]
+
+
+def size_of(name: str) -> str:
+    """Return what a reader calls the size of an argument that is not fixed."""
+    return f"size of {name}"
 
 
 _TAPES = frozenset({"gradient_tape", "gradients"})

@@ -53,7 +53,7 @@ class TpuProgram(_Shown, Program):
                 compiler does not give it for this TPU.
         """
         if not self.text:
-            reason = self.unknown or "the compiler did not return it."
+            reason = self.unknown or self.unsized or "the compiler did not return it."
             if self.errors:
                 reason = "it does not compile."
             raise CompileError(f"There is no program for {self.tpu}: {reason}")
@@ -72,6 +72,8 @@ class TpuProgram(_Shown, Program):
             )
         if self.errors:
             raise CompileError(self.headline, fix=self.errors[0].fix)
+        if self.unsized:
+            raise CompileError(self.headline)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the HLO, as dicts, lists, numbers and strings."""
@@ -100,6 +102,7 @@ def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
         errors=tuple(dict.fromkeys(error for one in programs for error in one.errors)),
         unknown=next((one.unknown for one in programs if one.unknown), ""),
         crashed=any(one.crashed for one in programs),
+        unsized=next((one.unsized for one in programs if one.unsized), ""),
         time=_sum(times) if len(times) == len(programs) else None,
         lines=tuple(dict.fromkeys(line for one in programs for line in one.lines)),
         text="\n\n".join(one.text for one in programs if one.text),

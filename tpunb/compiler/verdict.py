@@ -34,9 +34,16 @@ _SECONDS = 300.0
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
 _PARTLY = "The largest tensors are those of the same program compiled for v5p, where it fits."
-_BOUNDED = (
+DEPENDS_ON_DATA = (
     "Some sizes depend on data: a TPU reserves room for the largest, and computes all of it. Not "
     "every operation supports such sizes, and TensorFlow may refuse to return them."
+)
+"""A note on programs that have such sizes inside."""
+
+_INEXPRESSIBLE = "#stablehlo.bounds<"
+_CANNOT_BE_EXPRESSED = (
+    "A tensor would have several sizes that are not fixed, which the compiler's input format does "
+    "not have."
 )
 _LOW_EFFORT = "Compiled at low effort; full effort may change the peak by a few percent."
 
@@ -66,25 +73,33 @@ def deadline_for(kinds: Sequence[Target], timeout: float | None) -> Deadline:
 
 
 @dataclasses.dataclass(frozen=True)
-class Function:
-    """A function whose replica functions are traced and lowered.
+class Lowering:
+    """A function lowered for a number of replicas.
 
     Attributes:
         prepared: One for each call of `strategy.run` in it.
-        replicas: On how many it was traced.
-        examples: The global batch there.
+        examples: The global batch; None where it is not known.
     """
 
-    prepared: tuple[Prepared, ...]
-    replicas: int
+    prepared: Sequence[Prepared]
     examples: int | None = None
 
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function that is lowered for the TPU types that it is compiled for.
+
+    Attributes:
+        lowered: Lowers it for a number of replicas: once for each, or for all.
+    """
+
+    lowered: Callable[[int], Lowering]
+
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:
-        """Compiles it for one TPU type, with the same batch on each replica."""
-        examples = self.examples
-        if examples is not None and wanted.replicas != self.replicas:
-            examples = -(-examples // self.replicas) * wanted.replicas
-        return merged([program_for(one, wanted, settings, examples) for one in self.prepared])
+        """Compiles it for one TPU type."""
+        lowering = self.lowered(wanted.replicas)
+        examples = lowering.examples
+        return merged([program_for(one, wanted, settings, examples) for one in lowering.prepared])
 
 
 def program_for(
@@ -121,7 +136,9 @@ def program_for(
             low = False
             answer = _ask(prepared, wanted, settings, low)
         least = prepared.least_bytes(wanted)
-        if isinstance(answer, Refused):
+        if isinstance(answer, Refused) and needed is None and prepared.bounded is not None:
+            program = _refused_for_bounds(program, answer.message, prepared, wanted, settings)
+        elif isinstance(answer, Refused):
             program = _refused(program, answer.message, prepared, wanted, settings)
         elif answer.peak < least and least >= _OVERFLOWS:
             program = _too_large(program, "", 0, prepared, wanted, settings)
@@ -130,8 +147,43 @@ def program_for(
             if low:
                 program = dataclasses.replace(program, notes=(*program.notes, _LOW_EFFORT))
     except ChildLostError as error:
-        program = dataclasses.replace(program, unknown=str(error), crashed=error.crashed)
+        reason = str(error)
+        if error.crashed and prepared.bounded is not None:
+            reason += f" It may be sizes that are not fixed. {prepared.bounded.fix}"
+        program = dataclasses.replace(program, unknown=reason, crashed=error.crashed)
+    if prepared.unsized and not program.unknown and not _beside_memory(program):
+        program = TpuProgram(
+            program.tpu, program.replicas, program.logical_devices, unsized=prepared.unsized
+        )
     return dataclasses.replace(program, compile_seconds=time.monotonic() - begin)
+
+
+def _beside_memory(program: TpuProgram) -> bool:
+    """Return whether a program is refused for another reason than memory."""
+    return any(error.code != "memory" for error in program.errors)
+
+
+def _refused_for_bounds(
+    program: TpuProgram, message: str, prepared: Prepared, wanted: Target, settings: Settings
+) -> TpuProgram:
+    """The verdict on a program with bounded sizes that libtpu refuses for whatever reason.
+
+    It is these sizes if libtpu takes the same program with fixed ones.
+    """
+    assert prepared.bounded is not None
+    settings.progress(f"compiling for {wanted.tpu.name} with fixed sizes, to find the reason")
+    fixed = prepared.bounded.fixed()
+    if not fixed.module:
+        return _refused(program, message, prepared, wanted, settings)
+    answer = libtpu.ask(fixed, wanted, deadline=settings.deadline, low_effort=True, text=False)
+    if isinstance(answer, Refused) and needed_bytes(answer.message) is None:
+        return _refused(program, answer.message, fixed, wanted, settings)
+    if _INEXPRESSIBLE in message:
+        fix = prepared.bounded.fix
+        return dataclasses.replace(program, unknown=f"{_CANNOT_BE_EXPRESSED} {fix}")
+    found = _NODE.search(message)
+    problem = prepared.bounded.problem(message, found[1] if found else "")
+    return dataclasses.replace(program, errors=(problem,))
 
 
 def _ask(prepared: Prepared, wanted: Target, settings: Settings, low: bool) -> Compiled | Refused:
@@ -146,8 +198,8 @@ def _accepted(
     origins, estimate = prepared.origins, None
     lines: set[SourceLine] = set()
     notes = [*program.notes]
-    if answer.bounded:
-        notes.append(_BOUNDED)
+    if answer.bounded and prepared.bounded is None:  # else `prepared` says what is known
+        notes.append(DEPENDS_ON_DATA)
     if module is not None:
         lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
         if settings.speed:

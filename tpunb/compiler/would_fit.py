@@ -9,7 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
@@ -19,6 +19,7 @@ from tpunb.compiler.batches import AnyBatch
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target, family_of
 from tpunb.compiler.verdict import Settings
+from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library, is_of_this_package
 from tpunb.virtual.keras_internals import blocks_of
 from tpunb.virtual.patch.patch_tools import attribute
@@ -54,16 +55,27 @@ def with_what_fits(
     ways = [_other_batches(program, kind, settings, batches, models)]
     if jax_call is not None:
         ways += [_scans_again(*jax_call, kind, settings), _on_more_cores(*jax_call, kind, settings)]
-    fixes: list[str] = []
+    fixes: list[_Fix] = []
     for way in ways:
         try:
-            for sentence in way:
-                fixes.append(sentence)
-        except Exception as failure:  # The verdict on the function itself stands.
-            report_internal_error(failure, logger("compiler"), "An alternative is left out.")
+            for fix in way:
+                fixes.append(fix)
+        except TpunbError:  # It has no batch, or no other TPU type can take it.
+            continue
+        except Exception as failure:  # The function may not take another batch.
+            if is_of_this_package(traceback.extract_tb(failure.__traceback__)[-1].filename):
+                report_internal_error(failure, logger("compiler"), "An alternative is left out.")
     (error,) = program.errors
-    error = dataclasses.replace(error, fix=" ".join([*fixes, error.fix]))
-    return dataclasses.replace(program, errors=(error,))
+    error = dataclasses.replace(error, fix=" ".join([*(one.sentence for one in fixes), error.fix]))
+    batch = next((one.batch for one in fixes if one.batch is not None), None)
+    return dataclasses.replace(program, errors=(error,), fitting_batch=batch)
+
+
+class _Fix(NamedTuple):
+    """What fits, in a sentence, and the batch if it is a smaller one."""
+
+    sentence: str
+    batch: int | None = None
 
 
 def _takes(program: TpuProgram) -> str:
@@ -77,7 +89,7 @@ def _other_batches(
     settings: Settings,
     batches: Callable[[], AnyBatch],
     models: Sequence[Any],
-) -> Iterator[str]:
+) -> Iterator[_Fix]:
     """The sentences on a smaller batch, a larger type, and a model's blocks computed again."""
     made = batches()
     if made.before is None:
@@ -89,13 +101,15 @@ def _other_batches(
     for size in itertools.islice((half for half in halves if half * over <= own), _TRIES):
         settings.progress(f"trying a batch of {grouped(size)} a replica on {kind.tpu.name}")
         if takes := _takes(made.on(kind, size, settings)):
-            batch = f"{grouped(size)} a replica"
+            whole, batch = size, f"{grouped(size)} a replica"
             if program.examples:
-                batch = f"{grouped(size * kind.replicas)} ({batch})"
+                whole = size * kind.replicas
+                batch = f"{grouped(whole)} ({batch})"
             elif made.replicas is not None:  # the batch of all devices, in a function of JAX
+                whole = size * made.replicas
                 each = f" ({grouped(size)} a core)" if made.replicas > 1 else ""
-                batch = f"{grouped(size * made.replicas)}{each}"
-            yield f"A batch of {batch} fits: {takes}."
+                batch = f"{grouped(whole)}{each}"
+            yield _Fix(f"A batch of {batch} fits: {takes}.", whole)
             yield from _on_a_larger_type(program.examples or 0, size, kind, settings, made)
             break
     yield from _blocks_again(lambda: made.on(kind, own, settings), models, kind, settings)
@@ -103,22 +117,22 @@ def _other_batches(
 
 def _on_a_larger_type(
     examples: int, size: int, kind: Target, settings: Settings, batches: AnyBatch
-) -> Iterator[str]:
+) -> Iterator[_Fix]:
     """The sentence that a global batch fits on the smallest type with at most `size` a replica."""
     for larger in family_of(kind):
         each, rest = divmod(examples, larger.replicas)
         if 0 < each <= size and not rest:
             settings.progress(f"trying {larger.tpu.name}")
-            if batches.replicas is not None:  # a model of JAX's takes the batch of all cores
+            if batches.whole:  # a model takes the batch of all cores
                 batches = dataclasses.replace(batches, times=larger.replicas)
             if takes := _takes(batches.on(larger, each, settings)):
-                yield f"{grouped(examples)} fit on a {larger.tpu.name}: {takes}."
+                yield _Fix(f"{grouped(examples)} fit on a {larger.tpu.name}: {takes}.")
             return
 
 
 def _blocks_again(
     compiled: Callable[[], TpuProgram], models: Sequence[Any], kind: Target, settings: Settings
-) -> Iterator[str]:
+) -> Iterator[_Fix]:
     """The sentence that a batch fits if `keras.remat` wraps the models' blocks."""
     # Models may share a block, and a cell may reach a model by several names.
     blocks = list({id(block): block for model in models for block in blocks_of(model)}.values())
@@ -138,12 +152,12 @@ def _blocks_again(
     if takes:
         names = [block.name for block in blocks]
         listed = ", ".join(names if len(names) < 4 else [names[0], "…", names[-1]])
-        yield (
+        yield _Fix(
             f"The same batch fits if keras.remat computes {listed} again for the gradient: {takes}."
         )
 
 
-def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[str]:
+def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[_Fix]:
     """The sentence that a function of JAX fits if `jax.checkpoint` wraps its scans' bodies.
 
     These are a model's layers as a rule, and a scan keeps what the gradient needs of each. Outside
@@ -173,13 +187,15 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
     if lines and (takes := _takes(program)):
         known = sorted({line for line in lines if line is not None})
         at = f" at line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
-        yield (
+        yield _Fix(
             "The same fits if jax.checkpoint wraps the body of jax.lax.scan"
             f"{at if known else ''}: {takes}."
         )
 
 
-def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[str]:
+def _on_more_cores(
+    fn: Any, args: Sequence[Any], kind: Target, settings: Settings
+) -> Iterator[_Fix]:
     """The sentence that a function of JAX fits on more cores of the same family.
 
     Its mesh is longer along an axis; without one, its batch is sharded.
@@ -203,7 +219,7 @@ def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Setting
             spread, how = _spread(args, mesh, found.cores)
         function = jax_functions.function_for(fn, spread, None, settings)
         if takes := _takes(function.on(found, settings)):
-            yield f"It fits on a {found.tpu.name} {how}: {takes}."
+            yield _Fix(f"It fits on a {found.tpu.name} {how}: {takes}.")
             return
 
 

@@ -251,6 +251,7 @@ class TpuRow:
         peak: Bytes a core at the peak; None where the compiler gave no figure.
         available: Bytes a core that a program can use.
         largest_batch: The largest global batch, where it was asked for.
+        fitting_batch: A smaller batch that fits, where the program does not.
         low: The lower estimate of a call, in seconds, where time was asked for.
         high: The higher one.
         examples_per_second_per_core: In the middle of the range.
@@ -262,6 +263,7 @@ class TpuRow:
     peak: int | None
     available: int | None
     largest_batch: int | None
+    fitting_batch: int | None
     low: float | None
     high: float | None
     examples_per_second_per_core: float | None
@@ -280,6 +282,8 @@ class Program:
         unknown: Why nothing is known, where the compiler crashed or took too long;
             empty where it answered.
         crashed: Whether that is because it crashed.
+        unsized: Why only its memory and its time are not known, and what to do: a size of its
+            arguments is not known, such as the batch.
         memory: What it takes of a core's memory; None where the compiler gave no figures.
         time: An estimate of its time; None where none was asked for, or it does not compile.
         lines: The lines of the user's code that it came from, in order.
@@ -287,6 +291,7 @@ class Program:
         compile_seconds: How long compiling took.
         notes: What a reader has to know of the figures, a sentence each.
         largest_batch: The largest global batch that fits, where it was asked for.
+        fitting_batch: A smaller batch that fits, where the program does not and one was found.
     """
 
     tpu: str
@@ -296,6 +301,7 @@ class Program:
     errors: tuple[Problem, ...] = ()
     unknown: str = ""
     crashed: bool = False
+    unsized: str = ""
     memory: ProgramMemory | None = None
     time: StepTime | None = None
     lines: tuple[CodeLine, ...] = ()
@@ -303,11 +309,12 @@ class Program:
     compile_seconds: float = 0.0
     notes: tuple[str, ...] = ()
     largest_batch: int | None = None
+    fitting_batch: int | None = None
 
     @property
     def ok(self) -> bool:
         """True if it compiles and fits."""
-        return not self.errors and not self.unknown
+        return not self.errors and not self.unknown and not self.unsized
 
     @property
     def cores(self) -> int:
@@ -326,6 +333,8 @@ class Program:
         """The outcome in a line."""
         if self.unknown:
             return f"{self.tpu}: not known: {self.unknown}"
+        if self.unsized and not self.errors:
+            return f"{self.tpu}: compiles; whether it fits is not known, because {self.unsized}"
         if not self.ok:
             return f"{self.tpu}: does not compile: {self.errors[0].reason}"
         parts = [f"{self.tpu}: compiles"]
@@ -342,10 +351,11 @@ class Program:
         return TpuRow(
             self.tpu,
             self.cores,
-            None if self.unknown else self.ok,
+            None if self.unknown or (self.unsized and not self.errors) else self.ok,
             None if memory is None else memory.peak,
             None if memory is None else memory.available,
             self.largest_batch,
+            self.fitting_batch,
             None if time is None else time.low,
             None if time is None else time.high,
             self.examples_per_second_per_core,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,10 +15,13 @@ from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Problem, SourceLine, innermost
 from tpunb.errors.explain import explain
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.types import accelerator
+from tpunb.virtual.dataset_sizes import DatasetBatch, with_batches
 from tpunb.virtual.fit_notes import empty_share
 from tpunb.virtual.graph.traced_function import TracedFunction, traced_function_of
-from tpunb.virtual.keras_internals import chooser
-from tpunb.virtual.keras_models import model_step
+from tpunb.virtual.keras_internals import chooser, model_of
+from tpunb.virtual.keras_models import model_step, strategy_of
 from tpunb.virtual.strategy import VirtualTPU, current
 from tpunb.virtual.strict.advice import advice
 from tpunb.virtual.strict.examination import Examination, examine, observing
@@ -52,8 +55,6 @@ _WIDTH = 92
 _MANY_TRACES = 5
 _MAX_PROBLEMS = 30  # of either kind
 _MAX_CAUSE = 2000
-
-_Seen = TypeVar("_Seen")
 
 
 class CheckError(TpunbError, ValueError):
@@ -158,13 +159,19 @@ def examined(
 ) -> tuple[CheckReport, list[Examination]]:
     """The report of `check`, and the examinations that it was made of."""
     choose, given = chooser(fn), args
-    if step := model_step(fn, args, strategy, CheckError, "tpunb.check"):
-        data = step.data if isinstance(step.data, tuple) else (step.data,)
-        fn, args, strategy = step.replica_function, data, step.strategy
+    args = with_batches(args)
+    largest: Sequence[Any] = at_largest(args)
+    if strategy is None and (model := model_of(fn)) is not None:
+        strategy = strategy_of(model)
+    # Without a strategy the cores of the type that its compiler is asked for share a batch.
+    replicas = None if strategy is not None else accelerator(DEFAULT_TPU).num_devices
+    if step := model_step(fn, args, strategy, CheckError, "tpunb.check", replicas):
+        fn, strategy = step.replica_function, step.strategy
+        args, largest = parts_of_batch(step.data), parts_of_batch(step.largest)
     if strategy is not None:
         refuse_other_strategies(strategy)
     try:
-        found = trace_for(fn, args, strategy, examine)
+        found = [examine(one) for one in traced_functions(fn, args, largest, strategy)]
     except tf.errors.NotFoundError as error:
         # TensorFlow asks for some kernels while it traces.
         return CheckReport((no_embedding_tables(error, choose(())),)), []
@@ -222,46 +229,44 @@ def _order(problem: Problem) -> tuple[str, float]:
     return problem.file, float("inf") if problem.line is None else problem.line
 
 
-def trace_for(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    strategy: Any,
-    see: Callable[[TracedFunction], _Seen],
-) -> list[_Seen]:
+def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> list[TracedFunction]:
     """Traces a function, as a replica's or as one that runs them; runs nothing.
 
     Args:
         fn: The function.
         args: Its arguments, as `check` takes them.
         strategy: A virtual TPU's; None for a function that needs none.
-        see: Is called with each replica function that is traced.
 
     Returns:
-        What it made of them.
+        The replica functions.
 
     Raises:
         Exception: What the function raises when it is traced.
     """
 
-    def as_replica() -> list[_Seen]:
+    def as_replica() -> list[TracedFunction]:
         values = [_element(argument) for argument in args]
-        with observing(see, written=False) as found:
+        with observing(lambda traced: traced, written=False) as found:
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
         return found
 
-    def as_caller() -> list[_Seen]:
+    def as_caller() -> list[TracedFunction]:
+        inputs = [_itself_or_dataset(argument) for argument in args]
         for _ in range(2):
-            with observing(lambda traced: (traced, see(traced)), written=False) as found:
-                concrete = _traced(fn, args)
+            with observing(lambda traced: traced, written=False) as found:
+                concrete = _traced(fn, inputs)
             # If a function called in it made variables, only the next trace has none to make.
-            if not any(traced.makes_variables for traced, _ in found):
+            if not any(traced.makes_variables for traced in found):
                 break
-        seen = [one for _, one in found]
-        return seen or ([] if strategy else [see(traced_function_of(concrete))])
+        return found or ([] if strategy or takes_batch else [traced_function_of(concrete)])
 
-    if strategy is None:
+    def as_function() -> list[TracedFunction]:
+        return [traced_function_of(_traced(fn, [_element(argument) for argument in args]))]
+
+    takes_batch = any(isinstance(argument, DatasetBatch) for argument in args)
+    if strategy is None and not takes_batch:
         return as_caller()
-    ways = [as_replica, as_caller]
+    ways = [as_replica if strategy is not None else as_function, as_caller]
     if any(hasattr(argument, "__next__") for argument in args):
         ways.reverse()  # only a caller takes an iterator
     failures = []
@@ -277,9 +282,61 @@ def trace_for(
     raise next((failure for failure in failures if explain(failure)), failures[0])
 
 
+def traced_functions(
+    fn: Callable[..., Any], args: Sequence[Any], largest: Sequence[Any], strategy: Any
+) -> list[TracedFunction]:
+    """Traces a function; a second time with the largest sizes, where its own are not fixed.
+
+    Args:
+        fn: The function.
+        args: Its arguments, as `check` takes them, with a `DatasetBatch` for each dataset.
+        largest: The same at their largest sizes.
+        strategy: A virtual TPU's; None for a function that needs none.
+
+    Returns:
+        Its replica functions; each one knows the one that was traced with the largest sizes.
+
+    Raises:
+        Exception: What the function raises when it is traced.
+    """
+    traced = trace_for(fn, args, strategy)
+    same = _types_of(map(_element, largest)) == _types_of(map(_element, args))
+    if same or not any(one.open_axes for one in traced):
+        return traced
+    return with_fixed(traced, trace_for(fn, largest, strategy))
+
+
+def with_fixed(
+    traced: list[TracedFunction], fixed: Sequence[TracedFunction]
+) -> list[TracedFunction]:
+    """Return functions that know the same ones traced with fixed sizes."""
+    if len(fixed) != len(traced):
+        return traced
+    return [dataclasses.replace(one, fixed=other) for one, other in zip(traced, fixed, strict=True)]
+
+
+def at_largest(args: Sequence[Any]) -> list[Any]:
+    """Return arguments in which each batch of a dataset has its largest sizes."""
+    return [one.fixed() if isinstance(one, DatasetBatch) else one for one in args]
+
+
+def _types_of(args: Iterable[Any]) -> list[Any]:
+    flat = tf.nest.flatten(list(args))
+    return [(one.shape, one.dtype) if isinstance(one, tf.TensorSpec) else None for one in flat]
+
+
+def parts_of_batch(data: Any) -> tuple[Any, ...]:
+    """Return what a model's step takes as arguments of a function."""
+    return data if isinstance(data, tuple) else (data,)
+
+
+def _itself_or_dataset(argument: Any) -> Any:
+    return argument.dataset if isinstance(argument, DatasetBatch) else argument
+
+
 def _element(argument: Any) -> Any:
     """Return a replica's part of an argument; of a dataset, its part of a batch."""
-    if isinstance(argument, (tf.data.Dataset, tf.distribute.DistributedDataset)):
+    if isinstance(argument, (DatasetBatch, tf.distribute.DistributedDataset)):
         return argument.element_spec
     return argument
 

@@ -270,6 +270,56 @@ def batch_sizes(dataset: Any) -> BatchSizes:
     return BatchSizes(int(full), examples % int(full), examples)
 
 
+# What a dataset is made of.
+
+
+def keeps_elements(dataset: Any) -> bool:
+    """Return whether a dataset has elements of its only input, if not all or in their order."""
+    return isinstance(dataset, (*_WRAPPERS, dataset_ops.UnaryUnchangedStructureDataset))
+
+
+def inputs_of(dataset: Any) -> Sequence[Any]:
+    """Return the datasets that a dataset is made of."""
+    return dataset._inputs()  # type: ignore[no-any-return]
+
+
+def rows_of_batches(dataset: Any) -> int | None:
+    """Return the size of full batches that a dataset makes; None if it makes none of its own."""
+    made = getattr(dataset, "_batch_size", None)
+    rows = tensor_util.constant_value(dataset._batch_sizes if is_recut(dataset) else made)
+    return None if rows is None or not rows.size else int(rows.max())
+
+
+def is_recut(dataset: Any) -> bool:
+    """Return whether a dataset makes batches of batches."""
+    return isinstance(dataset, RebatchDataset)
+
+
+def mapped_by(dataset: Any) -> FuncGraph | None:
+    """Return the graph of the function that maps each element; None if none does."""
+    if not type(dataset).__name__.endswith("MapDataset") or len(dataset._functions()) != 1:
+        return None
+    return dataset._functions()[0].function.graph
+
+
+def serialized(dataset: tf.data.Dataset) -> Any:
+    """Return a dataset as a `GraphDef` that shares no state with it."""
+    graph = dataset._as_serialized_graph(
+        external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE
+    )
+    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    for handle in _handles_of_state(definition):
+        handle.name = f"{handle.name}/copy_{ops.uid()}"
+    return definition
+
+
+def deserialized(definition: Any, element_spec: Any) -> tf.data.Dataset:
+    """Return a dataset that was written as a `GraphDef`."""
+    with tf.device("CPU:0"):
+        graph = tf.constant(definition.SerializeToString())
+        return dataset_distribution._RemoteDataset(graph, "CPU:0", element_spec)
+
+
 # How hosts share a dataset.
 
 

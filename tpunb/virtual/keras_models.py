@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.errors import TpunbError
+from tpunb.virtual.dataset_sizes import DatasetBatch
 from tpunb.virtual.keras_internals import build_for, is_model
 from tpunb.virtual.tensorflow_state import default_strategy
 
@@ -22,28 +23,38 @@ class ModelStep:
 
     Attributes:
         replica_function: What each replica runs.
-        data: Its batch on a replica: a nest of `tf.TensorSpec`s.
-        examples: The global batch; None where its size is not known.
+        data: Its batch on a replica: a nest of `tf.TensorSpec`s. A size is None if it is not
+            fixed, or not the same on all replicas.
+        largest: The same with the largest sizes, as far as they are known.
+        examples: The global batch, or the largest; None where its size is not known.
         strategy: The model's.
     """
 
     replica_function: Callable[..., Any]
     data: Any
+    largest: Any
     examples: int | None
     strategy: Any
 
 
 def model_step(
-    fn: Any, args: Sequence[Any], strategy: Any, refusal: type[TpunbError], caller: str
+    fn: Any,
+    args: Sequence[Any],
+    strategy: Any,
+    refusal: type[TpunbError],
+    caller: str,
+    replicas: int | None = None,
 ) -> ModelStep | None:
     """Return the function to trace for a model or its method; None for anything else.
 
     Args:
         fn: A compiled model, for its train step; or its `fit`, `evaluate` or `predict`.
-        args: A dataset, or the parts of a global batch: tensors, arrays or `tf.TensorSpec`s.
+        args: A `DatasetBatch`, or the parts of a global batch: tensors, arrays or
+            `tf.TensorSpec`s.
         strategy: Whose replicas share the batch; by default the model's.
         refusal: The error of a model that is not compiled, or without a batch.
         caller: What the user has called, for its message: `tpunb.compile`.
+        replicas: How many share the batch; by default the strategy's.
     """
     model, name = fn, "fit"
     if not is_model(fn):
@@ -61,16 +72,18 @@ def model_step(
             "A model's step takes a batch.",
             fix=f"Pass a dataset, or the batch: {caller}(model, x, y).",
         )
-    replicas = getattr(strategy, "num_replicas_in_sync", 1)
-    data = _batch(args, refusal)
+    count = replicas or int(getattr(strategy, "num_replicas_in_sync", 1))
+    data, largest = _batch(args, refusal)
+    if name == "predict" and _reads_before(model) and getattr(args[0], "is_full", False):
+        data = largest
     if name != "predict" and not isinstance(data, tuple) and _wants_targets(model, _STEPS[name]):
         raise refusal(
             f"The model {model.name} was compiled with a loss, and the batch has inputs alone.",
             fix=f"Pass the targets too: {caller}(model, x, y). Without them: "
             f"{caller}(model.predict, x).",
         )
-    sizes = [spec.shape[0] for spec in tf.nest.flatten(data) if spec.shape.rank]
-    share = tf.nest.map_structure(lambda spec: _part(spec, replicas), data)
+    sizes = [spec.shape[0] for spec in tf.nest.flatten(largest) if spec.shape.rank]
+    share = tf.nest.map_structure(lambda spec: _part(spec, count), data)
     if name != "predict":
         _build(model, share, strategy)
     step = getattr(model, _STEPS[name])
@@ -80,6 +93,7 @@ def model_step(
             batch if len(batch) > 1 or isinstance(batch[0], (list, tuple)) else batch[0]
         ),
         share,
+        tf.nest.map_structure(lambda spec: _largest_part(spec, count), largest),
         sizes[0] if sizes else None,
         strategy,
     )
@@ -92,25 +106,33 @@ def _wants_targets(model: Any, step: str) -> bool:
     return is_kerass and getattr(model, "loss", None) is not None
 
 
+def _reads_before(model: Any) -> bool:
+    """Return whether `predict` reads each batch before its step, which then knows the sizes.
+
+    So does that of Keras 3; `fit` and `evaluate` read within their function, as tf_keras does.
+    """
+    return any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__)
+
+
 def strategy_of(model: Any) -> Any:
     """Return the strategy in whose scope a model was made; None outside of any."""
     own = getattr(model, "distribute_strategy", None)
     return None if own is default_strategy() else own
 
 
-def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> Any:
-    """The specs of a global batch, as a step takes it."""
+def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> tuple[Any, Any]:
+    """The specs of a global batch, as a step takes it, and of the largest one."""
     first = args[0]
-    if hasattr(first, "element_spec"):
-        spec = first.element_spec
-        if isinstance(first, tf.distribute.DistributedDataset):
-            raise refusal(
-                "A distributed dataset does not tell its global batch.",
-                fix="Pass the dataset that it was made from.",
-            )
-        return spec
+    if isinstance(first, tf.distribute.DistributedDataset):
+        raise refusal(
+            "A distributed dataset does not tell its global batch.",
+            fix="Pass the dataset that it was made from.",
+        )
+    if isinstance(first, DatasetBatch):
+        return first.element_spec, first.largest
     specs = tuple(tf.nest.map_structure(_spec, one) for one in args)
-    return specs if len(specs) > 1 else specs[0]
+    data = specs if len(specs) > 1 else specs[0]
+    return data, data
 
 
 def _spec(value: Any) -> tf.TensorSpec:
@@ -124,11 +146,21 @@ def _spec(value: Any) -> tf.TensorSpec:
 
 
 def _part(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    """A replica's part of a batch."""
-    sizes = spec.shape.as_list()
-    if sizes and sizes[0] is not None:
-        sizes[0] = -(-sizes[0] // replicas)
-    return tf.TensorSpec(sizes, spec.dtype)
+    """A replica's part of a batch; its size is not fixed where the replicas' sizes differ."""
+    rows = spec.shape[0] if spec.shape.rank else None
+    if rows is None:
+        return spec
+    return tf.TensorSpec(
+        [None if rows % replicas else rows // replicas, *spec.shape[1:]], spec.dtype
+    )
+
+
+def _largest_part(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
+    """The largest part of a batch that a replica gets."""
+    rows = spec.shape[0] if spec.shape.rank else None
+    return (
+        spec if rows is None else tf.TensorSpec([-(-rows // replicas), *spec.shape[1:]], spec.dtype)
+    )
 
 
 def _build(model: Any, data: Any, strategy: Any) -> None:

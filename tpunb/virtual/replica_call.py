@@ -43,8 +43,13 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     known_sizes,
     without_attribute,
 )
-from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.replicate.arguments import columns_of, passed_to, refuse_unequal_shapes
+from tpunb.virtual.graph.traced_function import TracedFunction, open_axes
+from tpunb.virtual.replicate.arguments import (
+    columns_of,
+    parts_of_composites,
+    passed_to,
+    refuse_unequal_shapes,
+)
 from tpunb.virtual.replicate.batch_parts import (
     BatchParts,
     are_as_usual,
@@ -127,6 +132,8 @@ class ReplicateOptions:
         joined: How many bytes the values of all replicas that are one tensor may take
             together; 0 to leave each replica its own.
         arithmetic: How they multiply.
+        pads: Whether arguments of sizes that are not fixed are padded to a bound, as
+            `tf.distribute.RunOptions` have it by default.
     """
 
     cores: Sequence[Sequence[str]]
@@ -138,6 +145,7 @@ class ReplicateOptions:
     at_once: int | None = None
     joined: float = 0
     arithmetic: Arithmetic = "cpu"
+    pads: bool = True
 
     @functools.cached_property
     def places(self) -> Sequence[Sequence[str]]:
@@ -235,11 +243,21 @@ def replicate(
             assigned=options.assigned,
             watcher=options.divergence,
         )
-        return _call(graph, [column for column in columns if column[0] is not None], options)
+        parts = parts_of_composites(inputs[0])
+        passed = [pair for pair in zip(columns, parts, strict=True) if pair[0][0] is not None]
+        columns = [column for column, _ in passed]
+        open_sizes: Mapping[int, tuple[int, ...]] = {}
+        if options.pads:
+            arguments = graph.inputs[: len(columns)]
+            open_sizes = open_axes(arguments, [is_part for _, is_part in passed])
+        return _call(graph, columns, options, open_sizes)
 
 
 def _call(
-    graph: TracingGraph, columns: Sequence[Sequence[Any]], options: ReplicateOptions
+    graph: TracingGraph,
+    columns: Sequence[Sequence[Any]],
+    options: ReplicateOptions,
+    open_sizes: Mapping[int, tuple[int, ...]],
 ) -> list[Any]:
     """Writes the traced function out for all replicas and calls it."""
     atomic = atomic_function.from_func_graph(graph.name, graph, {})
@@ -251,6 +269,9 @@ def _call(
         options.cores[0][0],
         memory=options.memory,
         cores=options.called,
+        replicas=len(options.cores),
+        open_axes=open_sizes,
+        in_loop=any(_is_of_loop(column[0]) for column in columns),
     )
     enforce(traced, options.strictness)
     _refuse_single_copies(traced)
@@ -290,6 +311,11 @@ def _call(
             failure, logger("replicate"), "Batches of the usual size are not joined."
         )
     return _packed(graph, outputs, written.expansion.places, options.cores)
+
+
+def _is_of_loop(value: Any) -> bool:
+    """Return whether a loop over a dataset gives a value."""
+    return not isinstance(value, ops.EagerTensor) and value.op.type == "OptionalGetValue"
 
 
 def _runs_here(options: ReplicateOptions) -> bool:

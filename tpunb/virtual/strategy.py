@@ -429,8 +429,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 for replica, number in enumerate(numbers)
             ]
             inputs = _prepared(inputs, options, self.strictness)
+            how = self._options
+            if not _pads_dynamically(options):
+                how = dataclasses.replace(how, pads=False)
             with strategy.scope():
-                return distribute_utils.regroup(replicate(replica_function, inputs, self._options))
+                return distribute_utils.regroup(replicate(replica_function, inputs, how))
 
         if not tf.executing_eagerly():
             return tpu_function
@@ -523,10 +526,16 @@ def _prepared(
         return inputs
     if strictness.holds("unknown-rank"):
         check_ranks(inputs[0])
-    # Some pass the class of the options in place of an instance, which TensorFlow lets pass.
-    if getattr(options.experimental_xla_options, "enable_xla_dynamic_padder", True):
+    if _pads_dynamically(options):
         return inputs
     return padded(inputs, to_power_of_two=bool(options.experimental_bucketizing_dynamic_shape))
+
+
+def _pads_dynamically(options: tf.distribute.RunOptions) -> bool:
+    """Return whether XLA pads arguments of sizes that are not fixed, unseen by the function."""
+    # Some pass the class of the options in place of an instance, which TensorFlow lets pass.
+    padder = getattr(options.experimental_xla_options, "enable_xla_dynamic_padder", True)
+    return bool(options.experimental_enable_dynamic_batch_size and padder)
 
 
 def _memory(accelerator: Accelerator, cores: int) -> tuple[int, str]:

@@ -57,6 +57,13 @@ RULES: tuple[Rule, ...] = (
         "A function that XLA cannot compile for any other reason does not run.",
     ),
     Rule(
+        "dynamic-batch",
+        True,
+        "A batch whose size is not fixed (without `drop_remainder=True`), or images and sequences "
+        "of any size, are padded to a bound: TensorFlow cannot compile some operations for sizes "
+        "that are only bounded.",
+    ),
+    Rule(
         "x64-op",
         True,
         "Matrix products of 64-bit integers, the gradient of max-pooling and stateful random "

@@ -239,7 +239,7 @@ def title(program: Program) -> str:
 
 def verdict(program: Program) -> str:
     """`"compiles"`, `"refused"` or `"unknown"`."""
-    if program.unknown:
+    if program.unknown or (program.unsized and not program.errors):
         return "unknown"
     return "compiles" if program.ok else "refused"
 
@@ -249,6 +249,8 @@ def headline(program: Program) -> str:
     memory = program.memory
     if program.unknown:
         return f"Not known whether it compiles: {program.unknown.rstrip('.')}."
+    if program.unsized and not program.errors:
+        return f"Compiles. Whether it fits is not known, because {program.unsized}"
     if memory is not None and memory.over:
         outcome = "Compiles" if program.ok else "Does not fit"
         available = byte_count(memory.available)
@@ -338,6 +340,7 @@ def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
                 "fits": {True: "yes", False: "no", None: "not known"}[row.fits],
                 "memory a core": memory,
                 "largest batch": "" if row.largest_batch is None else grouped(row.largest_batch),
+                "batch that fits": "" if row.fitting_batch is None else grouped(row.fitting_batch),
                 "time a call": time,
                 "examples/s a core": "" if per_core is None else rate(per_core),
             }

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -42,6 +42,7 @@ from tpunb.virtual.graph.tensorflow_graphs import body_of, debug_info
 ANY_SIZE = 8
 """The size tried in place of one that is known only when the step runs."""
 
+_HANDLES = frozenset({dtypes.resource, dtypes.variant})
 _NO_TENSORS = frozenset({dtypes.resource, dtypes.variant, dtypes.string})
 # They ask for a shape, which is known: TensorFlow's optimizer does not make the tensor for them.
 _ASK_SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
@@ -96,6 +97,12 @@ class TracedFunction:
         variables_anywhere: Whether other variables may be used as well.
         memory: Of a replica's cores, in bytes.
         cores: What these are called, as in "a core of v5e-8".
+        replicas: How many run it; None for a function that is traced without a strategy.
+        open_axes: The axes of its arguments whose sizes are not fixed, by the arguments' places.
+        in_loop: Whether a loop over a distributed dataset gives them, within a `tf.function`: it
+            fixes no batch, as it passes empty batches after the end.
+        fixed: The same function traced at the largest sizes of these axes; None if they are not
+            known, or if there is no such axis.
     """
 
     graph: Any
@@ -105,6 +112,28 @@ class TracedFunction:
     variables_anywhere: bool = False
     memory: int = dataclasses.field(default_factory=largest_memory)
     cores: str = "a core of the largest TPU"
+    replicas: int | None = None
+    open_axes: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    in_loop: bool = False
+    fixed: TracedFunction | None = None
+
+    @property
+    def is_padded(self) -> bool:
+        """True if a TPU pads arguments to a bound: one replica's are compiled as they come."""
+        return bool(self.open_axes) and self.replicas != 1
+
+    @property
+    def shapes(self) -> list[tf.TensorShape]:
+        """The shapes of its arguments, at their largest sizes where these are known."""
+        own = [tensor.shape for tensor in self.graph.inputs]
+        fixed = [] if self.fixed is None else [one.shape for one in self.fixed.graph.inputs]
+        return fixed if len(fixed) == len(own) else own
+
+    @property
+    def is_sized(self) -> bool:
+        """True if the largest sizes of all its arguments are known."""
+        pairs = zip(self.graph.inputs, self.shapes, strict=True)
+        return all(shape.is_fully_defined() for one, shape in pairs if one.dtype not in _HANDLES)
 
     @functools.cached_property
     def library(self) -> Library:
@@ -135,7 +164,44 @@ def traced_function_of(concrete: Any) -> TracedFunction:
     held = {id(variable.handle) for variable in graph.variables}
     handles = {id(inner): outer for outer, inner in graph.captures if id(outer) in held}
     device = tf.config.list_logical_devices("CPU")[0].name
-    return TracedFunction(graph, atomic, handles, full_name(device), variables_anywhere=True)
+    captured = {id(inner) for _, inner in graph.captures}
+    passed = [tensor for tensor in graph.inputs if id(tensor) not in captured]
+    parts = _parts_in(graph.structured_input_signature)
+    return TracedFunction(
+        graph,
+        atomic,
+        handles,
+        full_name(device),
+        variables_anywhere=True,
+        open_axes=open_axes(passed, parts) if len(parts) == len(passed) else {},
+    )
+
+
+def open_axes(tensors: Sequence[Any], parts: Sequence[bool]) -> dict[int, tuple[int, ...]]:
+    """Return the axes of arguments whose sizes are not fixed, by the arguments' places.
+
+    Args:
+        tensors: The arguments.
+        parts: For each of them whether it is a part of a composite tensor: TensorFlow pads none
+            of these.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for place, (tensor, is_part) in enumerate(zip(tensors, parts, strict=True)):
+        sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
+        axes = tuple(axis for axis, size in enumerate(sizes) if size is None)
+        if axes and not is_part and tensor.dtype not in _NO_TENSORS:
+            found[place] = axes
+    return found
+
+
+def _parts_in(signature: Any) -> list[bool]:
+    """For each tensor of a concrete function's signature whether it is a composite tensor's."""
+    specs = [one for one in tf.nest.flatten(signature) if isinstance(one, tf.TypeSpec)]
+    return [
+        not isinstance(spec, tf.TensorSpec)
+        for spec in specs
+        for _ in tf.nest.flatten(spec, expand_composites=True)
+    ]
 
 
 def _made(

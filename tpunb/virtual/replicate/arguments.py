@@ -110,7 +110,7 @@ def padded(inputs: Sequence[Any], *, to_power_of_two: bool) -> list[Any]:
     tensors = [[tf.convert_to_tensor(0 if v is None else v) for v in one] for one in flat]
     shapes = [
         None if composite else tf.TensorShape([None] * tensor.shape.rank)
-        for composite, tensor in zip(_of_composites(inputs[0]), tensors[0], strict=True)
+        for composite, tensor in zip(parts_of_composites(inputs[0]), tensors[0], strict=True)
     ]
     filled = padded_for_replicas(tensors, shapes, to_power_of_two=to_power_of_two)
     return [
@@ -123,7 +123,7 @@ def padded(inputs: Sequence[Any], *, to_power_of_two: bool) -> list[Any]:
     ]
 
 
-def _of_composites(inputs: Any) -> list[bool]:
+def parts_of_composites(inputs: Any) -> list[bool]:
     """For each tensor of a nest whether it is a part of a composite tensor."""
     parts: list[bool] = []
     for value in tf.nest.flatten(inputs):

@@ -145,7 +145,7 @@ def advice(examination: Examination) -> Iterator[Problem]:
     advised = []
     if work >= _WORTH_WHILE:
         advised += [_small_batch(found), _padding(found), _float32(found, work)]
-    advised.append(_last_batch(examination.graph))
+    advised.append(_last_batch(examination.traced.graph))
     for problem in advised:
         if problem is not None:
             yield examination.located(problem)

@@ -20,6 +20,7 @@ from tpunb.virtual.strict.known_ops import compiles_for_certain
 from tpunb.virtual.strict.lint import statically_found
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
+from tpunb.virtual.strict.open_sizes import RULE, refused_for_open_sizes
 from tpunb.virtual.strict.stand_ins import Unknown, on_host
 from tpunb.virtual.strictness import REFUSED, Strictness
 
@@ -36,7 +37,7 @@ class Examination:
     """The findings in a replica function before it runs.
 
     Attributes:
-        graph: The traced graph.
+        graph: The traced graph, at the largest sizes of the arguments where these are known.
         places: Where its nodes came from.
         problems: What a TPU refuses or does otherwise, in the order of the code.
         traced: The function.
@@ -128,6 +129,21 @@ def enforce(traced: TracedFunction, strictness: Strictness) -> None:
         _warn(problem)
 
 
+def enforce_open_sizes(traced: TracedFunction, strictness: Strictness) -> None:
+    """Refuses a replica function that will run with sizes that are not fixed.
+
+    Args:
+        traced: The function, traced with these sizes and examined with fixed ones.
+        strictness: The rules that hold.
+
+    Raises:
+        tf.errors.InvalidArgumentError: A TPU refuses it.
+    """
+    if traced.is_padded and strictness.holds(RULE):
+        for problem in _with_open_sizes(traced):
+            raise _error(problem)
+
+
 def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset[str]) -> None:
     """Refuses what this machine's memory cannot hold.
 
@@ -169,24 +185,39 @@ def examine(
         wanted: Which problems to keep.
         trusting: Whether to leave the compiler out where it cannot refuse.
     """
+    fixed = traced.fixed or traced
     found = [
-        *statically_found(traced),
-        *beyond_a_core(traced.made, traced.variables, traced.memory, traced.cores),
+        *statically_found(fixed),
+        *beyond_a_core(fixed.made, fixed.variables, fixed.memory, fixed.cores),
     ]
     problems = [problem for problem in found if wanted(problem)]
     # Neither a type that cannot be compiled nor a tensor that the compiler might make.
-    sure = any(problem.code in {"unsupported-type", "memory"} for problem in found) or (
-        trusting and compiles_for_certain(traced)
-    )
+    hopeless = any(problem.code in {"unsupported-type", "memory"} for problem in found)
     refused = None
-    if not sure:
+    if not hopeless and not (trusting and compiles_for_certain(fixed)):
         with contextlib.suppress(Unknown):
-            refused = lower(traced, on_host(traced, found))
+            refused = lower(fixed, on_host(fixed, found))
     if refused is not None and wanted(refused) and not _says_again(refused, found):
         problems.append(refused)
-    places = SourceLines(traced.atomic)
+    places = SourceLines(fixed.atomic)
     located = [_located(problem, places) for problem in problems]
-    return Examination(traced.graph, places, tuple(once_a_line(located)), traced)
+    if not hopeless and traced.is_padded and (refused is None or refused.code not in REFUSED):
+        located += filter(wanted, _with_open_sizes(traced))
+    return Examination(fixed.graph, places, tuple(once_a_line(located)), traced)
+
+
+def _with_open_sizes(traced: TracedFunction) -> Iterator[Problem]:
+    """What a TPU refuses of a function because sizes of its arguments are not fixed."""
+    with contextlib.suppress(Unknown):
+        host = on_host(traced, statically_found(traced))
+        refused = refused_for_open_sizes(traced, host)
+        if refused is None:
+            return
+        # Else it is the sizes that are tried, and not that they are open.
+        fixed = traced.fixed or traced
+        with_fixed = lower(fixed, on_host(fixed, statically_found(fixed)))
+        if with_fixed is None or with_fixed.code not in {*REFUSED, "unchecked"}:
+            yield _located(refused, SourceLines(traced.atomic))
 
 
 def _says_again(refused: Problem, found: list[Problem]) -> bool:

@@ -59,7 +59,37 @@ def lower(traced: TracedFunction, host: Host) -> Problem | None:
         Unknown: It cannot be compiled by itself.
     """
     lowered = _lowered(traced, host, for_tpu=False)
+    if isinstance(lowered, Refused):
+        lowered = _problem(lowered)
     return lowered if isinstance(lowered, Problem) else _bounded(lowered.text)
+
+
+def lower_with_bounds(traced: TracedFunction, host: Host) -> Refused | None:
+    """Compiles a replica function to HLO as a TPU gets it where sizes are not fixed.
+
+    Returns:
+        Why it does not compile; None if it does, or if nothing is known.
+
+    Raises:
+        Unknown: It cannot be compiled by itself.
+    """
+    lowered = _lowered(traced, host, for_tpu=False, bounded=True)
+    return lowered if isinstance(lowered, Refused) else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """A refusal of XLA's.
+
+    Attributes:
+        message: What it says.
+        node: The name of the node that it says it of; empty where it names none.
+        sized: Whether all sizes were known; others were taken as `ANY_SIZE`.
+    """
+
+    message: str
+    node: str
+    sized: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,17 +112,33 @@ class Lowered:
 
 
 @timed("strict", "lower the replica function for a TPU's compiler")
-def lower_for_tpu(traced: TracedFunction, host: Host, deadline: Deadline) -> Lowered | Problem:
-    """Compiles a replica function to HLO that a TPU's compiler can go on from; see `lower`."""
-    return _lowered(traced, host, deadline, for_tpu=True)
+def lower_for_tpu(
+    traced: TracedFunction, host: Host, deadline: Deadline, *, bounded: bool = False
+) -> Lowered | Problem | Refused:
+    """Compiles a replica function to HLO that a TPU's compiler can go on from; see `lower`.
+
+    Args:
+        traced: The function.
+        host: Nodes that run on the host, and what they give.
+        deadline: When all of it has to be done.
+        bounded: Whether sizes that are not fixed are bounded in the program. The refusal of one
+            that has such sizes is XLA's own.
+    """
+    lowered = _lowered(traced, host, deadline, for_tpu=True, bounded=bounded)
+    return _problem(lowered) if isinstance(lowered, Refused) and not bounded else lowered
 
 
 def _lowered(
-    traced: TracedFunction, host: Host, deadline: Deadline | None = None, *, for_tpu: bool
-) -> Lowered | Problem:
+    traced: TracedFunction,
+    host: Host,
+    deadline: Deadline | None = None,
+    *,
+    for_tpu: bool,
+    bounded: bool = False,
+) -> Lowered | Problem | Refused:
     if not ops.executing_eagerly_outside_functions():
         raise Unknown("Variables of TensorFlow 1's graphs have no values yet.")
-    given = parameters(traced)
+    given = parameters(traced, bounded=bounded)
     writer = CompilerFunctions(traced.library, for_tpu=for_tpu)
     lowered, specs = writer.write(traced.definition, given, host)
     arguments = tuple(argument.name for argument in lowered.signature.input_arg)
@@ -105,7 +151,7 @@ def _lowered(
         variables,
         serialized=for_tpu,
     )
-    sized = all(spec.shape.is_fully_defined() for spec in specs)
+    sized = traced.is_sized and all(spec.shape.is_fully_defined() for spec in specs)
     try:
         answer: Answer = ask(request, deadline)
     except ChildLostError as error:
@@ -115,7 +161,9 @@ def _lowered(
         return Lowered(answer.text, answer.module, arguments, size, sized)
     if _OF_ITS_OWN_STATE.search(answer.text):
         return _unchecked(f"did not look at this function: {answer.text.splitlines()[0]}")
-    return _refused(answer.text, not sized)
+    nodes = _NODE.findall(answer.text)
+    message = _OF_THE_COMPILER.split(answer.text.removeprefix("Failed getting HLO text: '"))[0]
+    return Refused(message.rstrip("'"), nodes[0] if nodes else "", sized)
 
 
 def _with_callees(
@@ -174,12 +222,8 @@ def _unchecked(reason: str) -> Problem:
     return Problem("unchecked", message, UNCHECKED, message=message)
 
 
-def _refused(message: str, unknown_sizes: bool) -> Problem:
-    nodes = _NODE.findall(message)
-    node = nodes[0] if nodes else ""
-    message = _OF_THE_COMPILER.split(message.removeprefix("Failed getting HLO text: '"))[0].rstrip(
-        "'"
-    )
+def _problem(refused: Refused) -> Problem:
+    message, node, unknown_sizes = refused.message, refused.node, not refused.sized
     if unknown_sizes and "Invalid TensorList shape" in message:
         # Between the size that is tried and the 0 that TensorFlow writes for an unknown one.
         raise Unknown(message)

@@ -374,26 +374,50 @@ class Parameter:
     Attributes:
         spec: Its shape and type; sizes may be unknown. None for a variable.
         handle: A variable's handle on the first core.
+        bounded: The axes whose sizes are only bounded, by those of the spec.
     """
 
     spec: tf.TensorSpec | None = None
     handle: Any = None
+    bounded: Sequence[int] = ()
 
 
-def parameters(traced: TracedFunction) -> dict[str, Parameter]:
-    """The arguments of a replica function, as the compiler is given them."""
+_LEAST_BOUND = 2
+"""TensorFlow pads to this at least: XLA has no bounded sizes of 1."""
+
+
+def parameters(traced: TracedFunction, *, bounded: bool = False) -> dict[str, Parameter]:
+    """The arguments of a replica function, as the compiler is given them.
+
+    Args:
+        traced: The function.
+        bounded: Whether sizes that are not fixed are passed as bounded, as a TPU with several
+            replicas gets them, and not as fixed at their largest.
+    """
     outer = {id(inner): value for value, inner in traced.graph.captures}
     parameters = {}
-    for argument, placeholder in zip(
-        traced.definition.signature.input_arg, traced.graph.inputs, strict=True
-    ):
+    arguments = zip(
+        traced.definition.signature.input_arg, traced.graph.inputs, traced.shapes, strict=True
+    )
+    for place, (argument, placeholder, shape) in enumerate(arguments):
         if placeholder.dtype in NO_TENSORS:
             handle = traced.variables.get(id(placeholder), outer.get(id(placeholder)))
             parameters[argument.name] = Parameter(handle=handle)
         else:
-            spec = tf.TensorSpec(placeholder.shape, placeholder.dtype)
-            parameters[argument.name] = Parameter(spec=spec)
+            axes = traced.open_axes.get(place, ()) if bounded else ()
+            spec = tf.TensorSpec(_with_bounds(shape, axes), placeholder.dtype)
+            parameters[argument.name] = Parameter(spec=spec, bounded=axes)
     return parameters
+
+
+def _with_bounds(shape: tf.TensorShape, axes: Sequence[int]) -> tf.TensorShape:
+    """A shape whose sizes along some axes are bounds."""
+    if not axes:
+        return shape
+    sizes = shape.as_list()
+    for axis in axes:
+        sizes[axis] = ANY_SIZE if sizes[axis] is None else max(sizes[axis], _LEAST_BOUND)
+    return tf.TensorShape(sizes)
 
 
 class CompilerFunctions:
@@ -424,17 +448,18 @@ class CompilerFunctions:
         """
         given = [_argument(f"host_{k}", spec) for k, spec in enumerate(host.specs)]
         result = self._copy(function, host, [argument.name for argument in given])
+        sizes = _bound(result, parameters)
         arguments = list(function.signature.input_arg)
         tensors = [a for a in arguments if parameters[a.name].spec is not None]
         used = {text.partition(":")[0] for node in result.node_def for text in node.input}
         variables = [a for a in arguments if parameters[a.name].spec is None and a.name in used]
-        kept = [*tensors, *given, *variables]
+        kept = [*tensors, *given, *sizes, *variables]
         del result.signature.input_arg[:]
         result.signature.input_arg.extend(kept)
         result.arg_attr.clear()
         specs = [spec for a in tensors if (spec := parameters[a.name].spec) is not None]
         _drop_outputs(result, host)
-        return result, [*specs, *host.specs]
+        return result, [*specs, *host.specs, *(tf.TensorSpec([], tf.int32) for _ in sizes)]
 
     def _copy(
         self, function: FunctionDef, host: Host, given: Sequence[str] | None = None
@@ -507,6 +532,45 @@ class CompilerFunctions:
         if not copied and not _needs_copy(body, self._library):
             return body
         return self._copy(inlined(body, self._library) if host else body, host)
+
+
+def size_argument(name: str, axis: int) -> str:
+    """Return the name of the argument that is the size of another one along a bounded axis."""
+    return f"{name}_size_{axis}"
+
+
+def _bound(function: FunctionDef, parameters: Mapping[str, Parameter]) -> list[Any]:
+    """Has a function read its arguments as tensors of bounded sizes, as TensorFlow has a TPU do.
+
+    Returns:
+        Further arguments: the size along each bounded axis.
+    """
+    sizes, nodes, bounded = [], [], {}
+    for name, parameter in parameters.items():
+        value, spec = name, parameter.spec
+        if spec is None:
+            continue
+        for axis in parameter.bounded:
+            size = _argument(size_argument(name, axis), tf.TensorSpec([], tf.int32))
+            place = new_constant(f"{name}/axis_{axis}", axis)
+            node = new_node(
+                "XlaSetDynamicDimensionSize",
+                f"{name}/bounded_{axis}",
+                [value, f"{place.name}:output:0", size.name],
+                T=type_of(spec.dtype),
+            )
+            value = f"{node.name}:output:0"
+            sizes.append(size)
+            nodes += [place, node]
+        if value != name:
+            bounded[name] = value
+    for node in function.node_def:
+        for place, text in enumerate(node.input):
+            node.input[place] = bounded.get(text, text)
+    for output, text in dict(function.ret).items():
+        function.ret[output] = bounded.get(text, text)
+    function.node_def.extend(nodes)
+    return sizes
 
 
 def _arguments(host: Host, given: Sequence[str]) -> dict[str, str]:

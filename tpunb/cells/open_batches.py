@@ -1,0 +1,54 @@
+"""Batches of a cell whose size is not fixed, which a TPU gets as bounded sizes.
+
+A step that is made alone gets a batch that has been read, with its sizes. In a loop of steps, which
+a TPU makes in one call, the sizes are those of the dataset's type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from .batches import Batches
+from .capture import Captured
+from .nests import leaves
+from .step_loop import bound_to
+
+
+def silent() -> contextlib.AbstractContextManager[Any]:
+    """Return a context for a second trace of a cell: its output was shown in the first."""
+    return contextlib.redirect_stdout(io.StringIO())
+
+
+def open_batch(batches: Batches | None, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+    """Return the types of a batch by the cell's names; nothing if its sizes are fixed.
+
+    Args:
+        batches: Where the batches come from.
+        names: The cell's names for a batch, or its parts.
+    """
+    if batches is None or not batches.distributed:
+        return {}
+    spec = batches.iterator.element_spec
+    if all(one.shape.is_fully_defined() for one in tf.nest.flatten(spec, expand_composites=True)):
+        return {}
+    return {name: list(leaves(part)) for name, part in bound_to(names, spec).items()}
+
+
+def opened(captured: Captured, types: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """Return the arguments of a cell, with types of sizes that are not fixed for the batch."""
+    left = {name: iter(parts) for name, parts in types.items()}
+
+    def of_type(owner: str, argument: Any) -> Any:
+        part = next(left[owner], None) if owner in left else None
+        specs = tf.nest.flatten(part, expand_composites=True)
+        return specs[0] if specs and isinstance(specs[0], tf.TensorSpec) else argument
+
+    return [
+        of_type(owner, argument)
+        for owner, argument in zip(captured.owners, captured.arguments, strict=True)
+    ]

@@ -1,0 +1,264 @@
+"""How large the elements of a dataset get where their type leaves a size open.
+
+`batch(n)` names n in the dataset, though not in the type of its elements: the last batch may be
+smaller. What no transformation names is read from the first element, if nothing happens when it is
+read but reading: no Python function is called, no file is written, no state is changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import FuncGraph, op_def_registry
+from tpunb.virtual.datasets import (
+    batch_sizes,
+    deserialized,
+    inputs_of,
+    is_recut,
+    keeps_elements,
+    mapped_by,
+    rows_of_batches,
+    serialized,
+)
+from tpunb.virtual.graph.tensorflow_graphs import add_functions_of
+
+_READS_ONLY = frozenset(
+    {"Assert", "LookupTableFindV2", "LookupTableSizeV2", "Multinomial", "ReadVariableOp"}
+    | {"HashTableV2", "VarHandleOp", "_Arg", "_Retval"}
+)
+"""Stateful operations whose run leaves no trace, beside datasets and random numbers."""
+
+_LEAVE_TRACES = ("Generator", "Snapshot", "Save", "DataService", "Iterator", "Dummy", "RemoteCall")
+"""Datasets that do more than read: they call Python, write files or ask a server."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetBatch:
+    """A batch of a dataset that is not read: its type, and how large it gets.
+
+    Attributes:
+        element_spec: Its type; a size that is not fixed is None.
+        largest: The same with the sizes that are known; others are None.
+        dataset: The dataset.
+        was_read: Whether the first batch had to be read for that.
+        is_full: Whether it is known that no batch is smaller.
+    """
+
+    element_spec: Any
+    largest: Any
+    dataset: Any = dataclasses.field(repr=False)
+    was_read: bool = False
+    is_full: bool = False
+
+    def fixed(self) -> DatasetBatch:
+        """A batch that has its largest sizes, and a dataset of such batches, which is not read."""
+
+        def of_largest(*element: Any) -> Any:
+            value = element if isinstance(self.largest, tuple) else element[0]
+            return tf.nest.map_structure(_ensured, value, self.largest)
+
+        sized = self.dataset.map(of_largest)
+        return dataclasses.replace(self, element_spec=self.largest, dataset=sized)
+
+    @property
+    def rows(self) -> int | None:
+        """The largest batch; None if it is not known."""
+        return next((one.shape[0] for one in tf.nest.flatten(self.largest) if _has_rows(one)), None)
+
+    def with_batch(self, rows: int) -> DatasetBatch:
+        """The same with another batch: of any size up to it where this one is not fixed."""
+
+        def resized(spec: Any, largest: Any) -> Any:
+            if not _has_rows(spec) or largest.shape[0] != self.rows:
+                return spec
+            return tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype)
+
+        def resized_if_fixed(spec: Any, largest: Any) -> Any:
+            is_open = _has_rows(spec) and spec.shape[0] is None
+            return spec if is_open else resized(spec, largest)
+
+        return dataclasses.replace(
+            self,
+            element_spec=tf.nest.map_structure(resized_if_fixed, self.element_spec, self.largest),
+            largest=tf.nest.map_structure(resized, self.largest, self.largest),
+        )
+
+
+def _has_rows(spec: Any) -> bool:
+    return isinstance(spec, tf.TensorSpec) and bool(spec.shape.rank)
+
+
+def _ensured(value: Any, spec: Any) -> Any:
+    return tf.ensure_shape(value, spec.shape) if isinstance(spec, tf.TensorSpec) else value
+
+
+def batch_of(dataset: tf.data.Dataset) -> DatasetBatch:
+    """Describe a batch of a dataset."""
+    element = dataset.element_spec
+    is_full = batch_sizes(dataset).last == 0
+    largest = tf.nest.pack_sequence_as(element, _named(dataset))
+    if _is_known(largest) or not tf.executing_eagerly():
+        return DatasetBatch(element, largest, dataset, is_full=is_full)
+    first = _first_shapes(dataset)
+    if first is None:
+        return DatasetBatch(element, largest, dataset, is_full=is_full)
+    known = tf.nest.map_structure(_merged, largest, first)
+    return DatasetBatch(element, known, dataset, was_read=True, is_full=is_full)
+
+
+def with_batches(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return arguments, in which a batch stands for each dataset."""
+    return tuple(batch_of(one) if isinstance(one, tf.data.Dataset) else one for one in args)
+
+
+def _is_known(specs: Any) -> bool:
+    tensors = [one for one in tf.nest.flatten(specs) if isinstance(one, tf.TensorSpec)]
+    return all(one.shape.is_fully_defined() for one in tensors)
+
+
+def _merged(spec: Any, other: Any) -> Any:
+    """A type with the sizes of another one where its own are not known."""
+    if not isinstance(spec, tf.TensorSpec) or not isinstance(other, tf.TensorSpec):
+        return spec
+    if spec.shape.rank is None:
+        return tf.TensorSpec(other.shape, spec.dtype)
+    if spec.shape.rank != other.shape.rank:
+        return spec
+    sizes = [
+        mine if mine is not None else its for mine, its in zip(spec.shape, other.shape, strict=True)
+    ]
+    return tf.TensorSpec(sizes, spec.dtype)
+
+
+# The sizes that transformations name.
+
+
+def _named(dataset: Any) -> list[Any]:
+    """The types of an element's components, with the sizes that the dataset names."""
+    own: list[Any] = tf.nest.flatten(dataset.element_spec)
+    if _is_known(own):
+        return own
+    inputs, kind = inputs_of(dataset), type(dataset).__name__.lstrip("_")
+    if keeps_elements(dataset):
+        found = _named(inputs[0])
+    elif (rows := rows_of_batches(dataset)) is not None:
+        found = _in_batches(own, rows, _named(inputs[0]), stacked=not is_recut(dataset))
+    elif (function := mapped_by(dataset)) is not None:
+        found = _mapped(function, inputs)
+    elif kind == "ZipDataset":
+        found = [spec for one in inputs for spec in _named(one)]
+    elif kind == "ConcatenateDataset":
+        found = [_larger(*pair) for pair in zip(*map(_named, inputs), strict=True)]
+    else:
+        return own
+    if len(found) != len(own):
+        return own
+    return [_merged(*pair) for pair in zip(own, found, strict=True)]
+
+
+def _in_batches(own: list[Any], rows: int, inputs: list[Any], *, stacked: bool) -> list[Any]:
+    """The types of batches of a size, which are made of elements or, anew, of batches."""
+    found = []
+    for spec, single in zip(own, inputs, strict=True):
+        if not _has_rows(spec):
+            found.append(spec)
+            continue
+        inner: Sequence[int | None] = spec.shape[1:]
+        if isinstance(single, tf.TensorSpec) and single.shape.rank is not None:
+            sizes = single.shape.as_list() if stacked else single.shape.as_list()[1:]
+            inner = [a if a is not None else b for a, b in zip(inner, sizes, strict=True)]
+        found.append(tf.TensorSpec([rows, *inner], spec.dtype))
+    return found
+
+
+def _larger(one: Any, other: Any) -> Any:
+    """The type of what is of one of two types, where both have a size the larger one."""
+    if not isinstance(one, tf.TensorSpec) or one.shape.rank is None:
+        return one
+    if not isinstance(other, tf.TensorSpec) or other.shape.rank != one.shape.rank:
+        return one
+    pairs = zip(one.shape, other.shape, strict=True)
+    return tf.TensorSpec([None if None in pair else max(pair) for pair in pairs], one.dtype)
+
+
+def _mapped(graph: FuncGraph, inputs: Sequence[Any]) -> list[Any]:
+    """The types of what a function gives for elements of the inputs, as TensorFlow infers them."""
+    given = [spec for one in inputs for spec in _named(one)]
+    inferred = FuncGraph("element")
+    with inferred.as_default():
+        arguments = {}
+        for tensor, spec in itertools.zip_longest(graph.inputs, given[: len(graph.inputs)]):
+            known = isinstance(spec, tf.TensorSpec) and spec.dtype == tensor.dtype
+            shape = spec.shape if known else tensor.shape
+            arguments[tensor.name] = tf.compat.v1.placeholder(tensor.dtype, shape)
+        add_functions_of(inferred, graph)
+        names = [tensor.name for tensor in graph.outputs]
+        try:
+            outputs = tf.graph_util.import_graph_def(
+                graph.as_graph_def(), input_map=arguments, return_elements=names, name=""
+            )
+        except ValueError:  # not a function of that size
+            return []
+    return [tf.TensorSpec(output.shape, output.dtype) for output in outputs]
+
+
+# The first batch.
+
+
+def _first_shapes(dataset: tf.data.Dataset) -> Any:
+    """The types of the first element; None where it is not read."""
+    try:
+        definition = serialized(dataset)
+        if not _only_reads(definition):
+            return None
+        _unshuffle(definition)
+        first = next(iter(deserialized(definition, dataset.element_spec)), None)
+    except (tf.errors.OpError, ValueError, TypeError):
+        logging.getLogger("tpunb.virtual").debug("The first batch is not read.", exc_info=True)
+        return None
+    if first is None:
+        return None
+    return tf.nest.map_structure(
+        lambda one: tf.TensorSpec(one.shape, one.dtype) if isinstance(one, tf.Tensor) else None,
+        first,
+    )
+
+
+def _only_reads(definition: Any) -> bool:
+    """Return whether running a dataset's operations leaves no trace."""
+    functions = definition.library.function
+    nodes = itertools.chain(definition.node, *(one.node_def for one in functions))
+    own = {one.signature.name for one in functions}
+    constants = {node.name: node for node in definition.node if node.op == "Const"}
+    return all(node.op in own or _leaves_no_trace(node, constants) for node in nodes)
+
+
+def _leaves_no_trace(node: Any, constants: Any) -> bool:
+    kind = node.op
+    if "Dataset" in kind:
+        if kind.startswith("CacheDataset"):
+            name = constants.get(node.input[1])
+            return name is not None and not any(name.attr["value"].tensor.string_val)
+        return not kind.startswith(_LEAVE_TRACES)
+    definition = op_def_registry.get(kind)
+    if definition is None:
+        return False
+    return not definition.is_stateful or kind in _READS_ONLY or "Random" in kind
+
+
+def _unshuffle(definition: Any) -> None:
+    """Has a dataset read its elements in their order: to fill a buffer first may take minutes."""
+    sources = {
+        node.name: node.input[0] for node in definition.node if node.op.startswith("ShuffleDataset")
+    }
+    for node in definition.node:
+        for place, name in enumerate(node.input):
+            while name in sources:
+                name = sources[name]
+            node.input[place] = name

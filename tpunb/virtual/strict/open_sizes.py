@@ -1,0 +1,139 @@
+"""Sizes that are not fixed, which a TPU with several replicas sees as bounded: what refuses them.
+
+TensorFlow pads such an argument to the largest size that any replica has, and tells XLA the real
+size: `_pad_all_input` in TensorFlow's python/tpu/tpu.py. A dataset without `drop_remainder=True`
+has such batches from the first step on.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tpunb._util.units import grouped
+from tpunb.errors.code_problems import Problem
+from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.strict.lowering import Refused, lower_with_bounds
+from tpunb.virtual.strict.stand_ins import Host
+
+_NOT_IN_LOOP = (
+    "Read it with `next(iterator)`: in a `tf.function`, `for batch in distributed` fixes no size."
+)
+RULE = "dynamic-batch"
+"""The name of the rule."""
+
+FIXED_BATCH = "`dataset.batch(n, drop_remainder=True)` with a multiple of the number of replicas"
+FIXED_INNER = (
+    "images and sequences of one size: `tf.image.resize` or "
+    "`padded_batch(n, padded_shapes=..., drop_remainder=True)`"
+)
+
+
+def refused_for_open_sizes(traced: TracedFunction, host: Host) -> Problem | None:
+    """Return why a function that compiles with fixed sizes does not with its own; None if it does.
+
+    Args:
+        traced: The function; some of its arguments have sizes that are not fixed.
+        host: Nodes that run on the host, and what they give.
+
+    Raises:
+        Unknown: It cannot be compiled by itself.
+    """
+    refused = lower_with_bounds(traced, host)
+    return None if refused is None else lowering_refusal(traced, refused)
+
+
+def lowering_refusal(traced: TracedFunction, refused: Refused) -> Problem:
+    """Explain why TensorFlow cannot lower a function whose sizes are not fixed."""
+    first = refused.message.partition("\n")[0].partition(" Please file a bug")[0].rstrip(".")
+    return open_size_problem(traced, "TensorFlow", first, refused.message, refused.node)
+
+
+def libtpu_refusal(traced: TracedFunction, message: str, node: str) -> Problem:
+    """Explain why the TPU's compiler refuses a function whose sizes are not fixed."""
+    first = message.partition("\n")[0].partition(": %")[0].rstrip(".")
+    node = node or _named_in(message, traced)
+    return open_size_problem(traced, "the TPU's compiler", first, message, node)
+
+
+_CALL = re.compile(r'CustomCall "([A-Z][a-z]+)')
+_ALGEBRA = re.compile(r"Matrix|Cholesky|Qr|Lu|Svd|Eig|Determinant")
+_GATHERS = re.compile(r"Gather")
+
+
+def _named_in(message: str, traced: TracedFunction) -> str:
+    """The first node of the operation that libtpu speaks of without its name; empty if unknown."""
+    call = _CALL.search(message)
+    kinds = [re.compile(call[1]), _ALGEBRA] if call else []
+    kinds += [_GATHERS] if "gather" in message else []
+    nodes = traced.definition.node_def
+    found = (node.name for kind in kinds for node in nodes if kind.search(node.op))
+    return next(found, "")
+
+
+def of_bounds(traced: TracedFunction) -> str:
+    """Say at which sizes a function whose own are not fixed is looked at."""
+    place = next(iter(traced.open_axes))
+    sizes = [traced.shapes[place][axis] for axis in traced.open_axes[place]]
+    largest = " and ".join(grouped(size) for size in sizes)
+    return (
+        f"{what_is_open(traced)}: it is compiled for at most {largest} a replica, to which a TPU "
+        "pads it."
+    )
+
+
+def no_size(traced: TracedFunction) -> str:
+    """Say why nothing is known of the memory that a function takes, and what to write."""
+    batch, inner = _kinds(traced)
+    if batch:
+        return (
+            "the batch has no size. Pass `dataset.batch(n, "
+            "drop_remainder=True)`, or a `tf.TensorSpec` with the batch as its first size."
+        )
+    what = "a size of an input is not known" if inner else "a size is not known"
+    return (
+        f"{what}. Pass a dataset whose elements have one size, or a `tf.TensorSpec` with all sizes."
+    )
+
+
+def open_size_problem(
+    traced: TracedFunction, who: str, reason: str, message: str, node: str
+) -> Problem:
+    """Return the problem that a compiler does not take sizes that are not fixed.
+
+    Args:
+        traced: The function.
+        who: The compiler, as the subject of a sentence.
+        reason: What it says, in a line.
+        message: All of what it says.
+        node: The node that it says it of; empty where it names none.
+    """
+    op = next((one.op for one in traced.definition.node_def if one.name == node), "")
+    what = op or "an operation"
+    cause = f"{what_is_open(traced)}, and {who} cannot compile {what} with such a size: {reason}."
+    return Problem(RULE, cause, how_to_fix(traced), message=message, node=node, op=op)
+
+
+def what_is_open(traced: TracedFunction) -> str:
+    """Say which sizes are not fixed: `The batch is not fixed (float32[?, 784])`."""
+    batch, inner = _kinds(traced)
+    place = next(iter(traced.open_axes))
+    tensor = traced.graph.inputs[place]
+    sizes = ", ".join("?" if size is None else str(size) for size in tensor.shape)
+    shown = f"{tensor.dtype.name}[{sizes}]"
+    if batch and inner:
+        return f"The batch and other sizes are not fixed ({shown})"
+    return f"{'The batch' if batch else 'A size of an input'} is not fixed ({shown})"
+
+
+def how_to_fix(traced: TracedFunction) -> str:
+    """Say how the sizes that are not fixed become fixed."""
+    batch, inner = _kinds(traced)
+    ways = [FIXED_BATCH] * batch + [FIXED_INNER] * inner
+    way = f"Use {', and '.join(ways)}."
+    return f"{way} {_NOT_IN_LOOP}" if traced.in_loop else way
+
+
+def _kinds(traced: TracedFunction) -> tuple[bool, bool]:
+    """Return whether a first size is not fixed, and whether another one is not."""
+    axes = {axis for one in traced.open_axes.values() for axis in one}
+    return 0 in axes, bool(axes - {0})
