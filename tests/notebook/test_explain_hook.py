@@ -15,6 +15,7 @@ from support.notebooks import outputs
 from support.shell import Notebook
 
 import tpunb
+from tpunb._util import internal_errors
 from tpunb import cli
 from tpunb.errors.catalogue import ENTRIES
 
@@ -217,6 +218,7 @@ def test_where_explaining_fails(book: Notebook, monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("no catalogue")
 
     monkeypatch.setattr("tpunb.errors.explain.explain", fail)
+    monkeypatch.delenv(internal_errors.VARIABLE)
     assert shown(book, KNOWN) == before
     assert shown(book, "1 / 0").count("ZeroDivisionError") >= 1
 
