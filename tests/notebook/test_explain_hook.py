@@ -15,8 +15,8 @@ from support.notebooks import outputs
 from support.shell import Notebook
 
 import tpunb
-from tpunb._util import internal_errors
 from tpunb import cli
+from tpunb._util import internal_errors
 from tpunb.errors.catalogue import ENTRIES
 
 pytestmark = pytest.mark.oldest
