@@ -62,6 +62,7 @@ for name, code in {
     "shown": "print(step(ones, ones))",
     "a number": "value = float(jax.block_until_ready(step(ones, ones)[None])[0])",
     "made and called": "jax.jit(step)(ones, ones)",
+    "an argument that is made": f"jnp.sum({S}((8, 8), 'float32'))",
 }.items():
     book.names.update(ran=[], ones=np.ones((8, 8), np.float32))
     ok = book.good(f"%%tpu_compile --for v5e-1\\n{code}").value.ok
@@ -90,7 +91,9 @@ def test_arguments_are_given_by_name_alone(said: dict[str, Any]) -> None:
     assert said["by name"] == ["x"]
 
 
-@pytest.mark.parametrize("name", ["waited for", "shown", "a number", "made and called"])
+@pytest.mark.parametrize(
+    "name", ["waited for", "shown", "a number", "made and called", "an argument that is made"]
+)
 def test_what_only_uses_the_result_is_left_out(said: dict[str, Any], name: str) -> None:
     ok, ran, named = said[name]
     assert ok

@@ -269,6 +269,9 @@ def test_a_call_needs_no_connection_where_the_type_is_named(
     assert program.tpu == "v5e-1"
     assert "Name one, as in %%tpu_compile --for" in book.run("%%tpu_compile\nstep(x, w)").text
     assert "There is no connection" in book.run("%%tpu_compile --for v5e-1\nx @ w").text
+    book.good("data = tf.data.Dataset.from_tensors(tf.ones([8, 16]))")
+    fed = book.run("%%tpu_compile --for v5e-1 -d data\nstep(batch, w)")
+    assert "There is no connection" in fed.text
 
 
 def test_a_crash_is_no_verdict(book: Notebook, fake: FakeLibtpu) -> None:

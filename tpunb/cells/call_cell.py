@@ -28,12 +28,10 @@ from .source import CellSource
 
 _CALL = "__tpunb_call__"
 
-_OF_RESULTS = frozenset(
-    {"print", "display", "float", "int", "len", "list", "dict", "block_until_ready", "device_get"}
-    | {"argmax", "argmin", "asarray", "array", "astype", "item", "max", "mean", "min", "numpy"}
-    | {"reshape", "round", "squeeze", "sum", "tolist"}
-)
-"""Functions and methods of a result: the program is that of the call which they are given."""
+_SHOW = frozenset({"print", "display", "float", "int", "len", "list", "dict"})
+_WAIT = frozenset({"block_until_ready", "device_get", "item", "numpy", "tolist"})
+_NUMPY = frozenset({"np", "numpy"})
+"""Functions, methods and modules that only use a result, and compute nothing on a TPU."""
 
 _ON_ONE_CORE = (
     "The batch is cut over all cores. Keras runs it on one core unless "
@@ -200,17 +198,23 @@ def _used_by(node: ast.expr | None) -> ast.expr | None:
     if not isinstance(node, ast.Call):
         return None
     called = node.func
-    if isinstance(called, ast.Attribute) and called.attr in _OF_RESULTS:
-        owner = called.value
-        while isinstance(owner, (ast.Attribute, ast.Subscript)):
-            owner = owner.value
-        if isinstance(owner, ast.Call):  # `model.predict(x).argmax()`
-            return owner
-    shows = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-    first = node.args[0] if node.args else None
-    while isinstance(first, (ast.Attribute, ast.Subscript)):
-        first = first.value
-    return first if shows in _OF_RESULTS and isinstance(first, ast.Call) else None
+    if isinstance(called, ast.Attribute):
+        owner = _innermost(called.value)
+        of_keras = isinstance(owner, ast.Call) and getattr(owner.func, "attr", "") in METHODS
+        if isinstance(owner, ast.Call) and (called.attr in _WAIT or of_keras):
+            return owner  # `model.predict(x).argmax()`
+        uses = called.attr in _WAIT or (isinstance(owner, ast.Name) and owner.id in _NUMPY)
+    else:
+        uses = isinstance(called, ast.Name) and called.id in _SHOW
+    first = _innermost(node.args[0]) if node.args else None
+    return first if uses and isinstance(first, ast.Call) else None
+
+
+def _innermost(node: ast.expr) -> ast.expr:
+    """The value whose attributes or parts an expression reads."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node
 
 
 def _what_is_called(

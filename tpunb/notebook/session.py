@@ -273,7 +273,8 @@ class Session:
         of_call = settings
         if not settings.tpus and connection is not None and connection.kind == "virtual":
             of_call = dataclasses.replace(settings, tpus=[connection.tpu])
-        if is_call_cell(cell, self.namespace, connected=connection is not None):
+        on_replicas = connection is not None or data is not None  # which is fed to replicas alone
+        if is_call_cell(cell, self.namespace, connected=on_replicas):
             if data is not None:
                 raise CompileError(
                     "The cell takes its batch from its last call, not from -d.",
