@@ -31,6 +31,8 @@ FIXED_INNER = (
 def refused_for_open_sizes(traced: TracedFunction, host: Host) -> Problem | None:
     """Return why a function that compiles with fixed sizes does not with its own; None if it does.
 
+    Where TensorFlow's compiler crashes, that is the problem: `unchecked`.
+
     Args:
         traced: The function; some of its arguments have sizes that are not fixed.
         host: Nodes that run on the host, and what they give.
@@ -39,7 +41,7 @@ def refused_for_open_sizes(traced: TracedFunction, host: Host) -> Problem | None
         Unknown: It cannot be compiled by itself.
     """
     refused = lower_with_bounds(traced, host)
-    return None if refused is None else lowering_refusal(traced, refused)
+    return lowering_refusal(traced, refused) if isinstance(refused, Refused) else refused
 
 
 def lowering_refusal(traced: TracedFunction, refused: Refused) -> Problem:
