@@ -563,3 +563,37 @@ def test_loops_of_a_given_length(fixed: int) -> None:
     assert sum(calls) == 100
     assert max(calls) == min(fixed, 98)
     assert paced(StepsPerLoop(fixed, loopable=False), 9, 1e-3) == [1] * 9
+
+
+@pytest.mark.parametrize(
+    ("drop_remainder", "steps", "refused"),
+    [(False, None, True), (False, 3, False), (True, None, False)],
+)
+def test_a_batch_that_is_not_fixed_is_refused_before_a_loop_gets_it(
+    connection: Any,
+    tf: Any,
+    capsys: pytest.CaptureFixture[str],
+    drop_remainder: bool,
+    steps: int | None,
+    refused: bool,
+) -> None:
+    data = tf.data.Dataset.from_tensor_slices(IMAGES).batch(16, drop_remainder=drop_remainder)
+    source = "print('traced')\ntotal = tf.reduce_sum(batch[::2])"
+    run = connection.cells.steps(source, {"tf": tf}, data=data, steps=steps)
+    if refused:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="The batch is not fixed") as error:
+            run.go()
+        assert list(error.value.tpunb_lines) == [3]
+        assert run.done == 0
+        assert "traced" not in capsys.readouterr().out
+    else:
+        run.go()
+        assert run.done == (steps or 16)
+
+
+def test_a_batch_that_is_not_fixed_is_checked_as_a_loop_gets_it(connection: Any, tf: Any) -> None:
+    for drop_remainder in (False, True):
+        data = tf.data.Dataset.from_tensor_slices(IMAGES).batch(16, drop_remainder=drop_remainder)
+        report = connection.cells.check("total = tf.reduce_sum(batch[::2])", {"tf": tf}, data=data)
+        codes = [error.code for error in report.errors]
+        assert codes == ([] if drop_remainder else ["dynamic-batch"])

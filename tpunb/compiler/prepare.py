@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -134,9 +135,11 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
         found = traced_functions(step.replica_function, data, largest, step.strategy)
         return found, step.examples
 
+    notes = [_FIRST_BATCH] if any(getattr(one, "was_read", False) for one in args) else []
     if model_of(fn) is None:  # each replica's arguments are the same on any number of them
         traced, _ = traced_for(1)
-        return traced_function(traced, settings, layers=layers, each=_examples(traced))
+        each = _examples(traced)
+        return traced_function(traced, settings, layers=layers, each=each, notes=notes)
 
     @functools.cache
     def lowered_for(replicas: int) -> Lowering:
@@ -144,7 +147,7 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
         settings.progress(LOWERING)
         bounded = replicas > 1
         prepared = [prepare(one, settings, layers, bounded=bounded) for one in traced]
-        return Lowering(prepared, examples)
+        return Lowering([_noted(one, notes) for one in prepared], examples)
 
     return Function(lowered_for)
 
@@ -155,6 +158,7 @@ def traced_function(
     *,
     layers: Collection[str] = (),
     each: int | None = None,
+    notes: Sequence[str] = (),
 ) -> Function:
     """Lower replica functions that were traced elsewhere, as those of a cell.
 
@@ -163,12 +167,14 @@ def traced_function(
         settings: How.
         layers: The names of Keras layers.
         each: The batch of a replica.
+        notes: What a reader has to know of its arguments.
     """
 
     @functools.cache
     def lowered(bounded: bool) -> list[Prepared]:
         settings.progress(LOWERING)
-        return [prepare(one, settings, layers, bounded=bounded) for one in traced]
+        prepared = (prepare(one, settings, layers, bounded=bounded) for one in traced)
+        return [_noted(one, notes) for one in prepared]
 
     is_open = any(one.open_axes for one in traced)
 
@@ -177,6 +183,16 @@ def traced_function(
         return Lowering(lowered(is_open and replicas > 1), examples)
 
     return Function(lowered_for)
+
+
+_FIRST_BATCH = (
+    "The dataset does not name all sizes: they are those of its first batch, which another batch "
+    "may exceed."
+)
+
+
+def _noted(prepared: Prepared, notes: Sequence[str]) -> Prepared:
+    return dataclasses.replace(prepared, notes=(*prepared.notes, *notes))
 
 
 def _examples(traced: Sequence[TracedFunction]) -> int | None:

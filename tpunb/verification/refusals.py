@@ -116,6 +116,12 @@ class Rules(Suite):
 
         return self._on_each(changing_its_shape)
 
+    @refused_by_a_tpu()
+    def dynamic_batch(self) -> Any:
+        self.need_replicas()
+        batches = [np.ones([replica + 1, 2], np.float32) for replica in range(self.replicas)]
+        return self.run(lambda x: tf.reduce_sum(x[::2]), self.each(batches))
+
     @refused_by_a_tpu("25")
     def x64_op(self) -> Any:
         return self._on_each(lambda x: tf.tensordot(*[tf.cast(x, tf.int64)] * 2, 1))

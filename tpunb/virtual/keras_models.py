@@ -130,9 +130,21 @@ def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> tuple[Any, Any]:
         )
     if isinstance(first, DatasetBatch):
         return first.element_spec, first.largest
+    if _is_read_by_python(first):
+        raise refusal(
+            f"The batches of a {type(first).__name__} are not known before Python reads them, "
+            "and nothing is read here.",
+            fix="Pass a batch of it, `x, y`, or the `tf.TensorSpec`s of one.",
+        )
     specs = tuple(tf.nest.map_structure(_spec, one) for one in args)
     data = specs if len(specs) > 1 else specs[0]
     return data, data
+
+
+def _is_read_by_python(data: Any) -> bool:
+    """Return whether data is a generator, another iterator, or a `PyDataset` of Keras."""
+    is_sequence = hasattr(data, "__getitem__") and hasattr(data, "on_epoch_end")
+    return hasattr(data, "__next__") or is_sequence
 
 
 def _spec(value: Any) -> tf.TensorSpec:

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import each, stepper, strategy_of
 
-from tpunb.virtual.check import check
+from tpunb.virtual.check import CheckError, check
 from tpunb.virtual.strict import examination
 
 OPEN = tf.TensorSpec([None, 4])
@@ -192,3 +192,24 @@ def test_memory_and_products_are_those_of_the_batch_that_the_dataset_names(two: 
     assert check(model, wide.batch(64), strategy=two).ok
     small = check(model, wide.batch(8), strategy=two)
     assert "small-batch" in {one.code for one in small.warnings}
+
+
+def test_what_python_reads_is_not_read(two: Any) -> None:
+    def batches() -> Any:
+        pytest.fail("it was read")
+        yield
+
+    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> Any:
+            pytest.fail("it was read")
+
+    with two.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    for data in (batches(), Batches()):
+        with pytest.raises(CheckError, match="not known before Python reads them") as error:
+            check(model, data)
+        assert "tf.TensorSpec" in error.value.fix

@@ -141,7 +141,8 @@ def enforce_open_sizes(traced: TracedFunction, strictness: Strictness) -> None:
     """
     if traced.is_padded and strictness.holds(RULE):
         for problem in _with_open_sizes(traced):
-            raise _error(problem)
+            if problem.code in REFUSED:
+                raise _error(problem)
 
 
 def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset[str]) -> None:
@@ -201,9 +202,14 @@ def examine(
         problems.append(refused)
     places = SourceLines(fixed.atomic)
     located = [_located(problem, places) for problem in problems]
-    if not hopeless and traced.is_padded and (refused is None or refused.code not in REFUSED):
+    compiles = not hopeless and (refused is None or refused.code not in REFUSED)
+    if compiles and traced.is_padded and wanted(_OPEN_SIZES):
         located += filter(wanted, _with_open_sizes(traced))
     return Examination(fixed.graph, places, tuple(once_a_line(located)), traced)
+
+
+_OPEN_SIZES = Problem(RULE, "", "")
+"""Any problem of the rule."""
 
 
 def _with_open_sizes(traced: TracedFunction) -> Iterator[Problem]:
@@ -211,7 +217,8 @@ def _with_open_sizes(traced: TracedFunction) -> Iterator[Problem]:
     with contextlib.suppress(Unknown):
         host = on_host(traced, statically_found(traced))
         refused = refused_for_open_sizes(traced, host)
-        if refused is None:
+        if refused is None or refused.code == "unchecked":
+            yield from [refused] if refused is not None else []
             return
         # Else it is the sizes that are tried, and not that they are open.
         fixed = traced.fixed or traced

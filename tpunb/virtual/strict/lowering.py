@@ -64,17 +64,17 @@ def lower(traced: TracedFunction, host: Host) -> Problem | None:
     return lowered if isinstance(lowered, Problem) else _bounded(lowered.text)
 
 
-def lower_with_bounds(traced: TracedFunction, host: Host) -> Refused | None:
+def lower_with_bounds(traced: TracedFunction, host: Host) -> Refused | Problem | None:
     """Compiles a replica function to HLO as a TPU gets it where sizes are not fixed.
 
     Returns:
-        Why it does not compile; None if it does, or if nothing is known.
+        Why it does not compile, or why that is not known (a `Problem`); None if it compiles.
 
     Raises:
         Unknown: It cannot be compiled by itself.
     """
     lowered = _lowered(traced, host, for_tpu=False, bounded=True)
-    return lowered if isinstance(lowered, Refused) else None
+    return None if isinstance(lowered, Lowered) else lowered
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tpunb._util.units import grouped
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.lowering import Refused, lower_with_bounds
-from tpunb.virtual.strict.stand_ins import Host
+from tpunb.virtual.strict.stand_ins import LEAST_BOUND, Host
 
 _NOT_IN_LOOP = (
     "Read it with `next(iterator)`: in a `tf.function`, `for batch in distributed` fixes no size."
@@ -31,6 +31,8 @@ FIXED_INNER = (
 def refused_for_open_sizes(traced: TracedFunction, host: Host) -> Problem | None:
     """Return why a function that compiles with fixed sizes does not with its own; None if it does.
 
+    Where TensorFlow's compiler crashes, that is the problem: `unchecked`.
+
     Args:
         traced: The function; some of its arguments have sizes that are not fixed.
         host: Nodes that run on the host, and what they give.
@@ -39,7 +41,7 @@ def refused_for_open_sizes(traced: TracedFunction, host: Host) -> Problem | None
         Unknown: It cannot be compiled by itself.
     """
     refused = lower_with_bounds(traced, host)
-    return None if refused is None else lowering_refusal(traced, refused)
+    return lowering_refusal(traced, refused) if isinstance(refused, Refused) else refused
 
 
 def lowering_refusal(traced: TracedFunction, refused: Refused) -> Problem:
@@ -74,7 +76,7 @@ def of_bounds(traced: TracedFunction) -> str:
     """Say at which sizes a function whose own are not fixed is looked at."""
     place = next(iter(traced.open_axes))
     sizes = [traced.shapes[place][axis] for axis in traced.open_axes[place]]
-    largest = " and ".join(grouped(size) for size in sizes)
+    largest = " and ".join(grouped(max(size, LEAST_BOUND)) for size in sizes)
     return (
         f"{what_is_open(traced)}: it is compiled for at most {largest} a replica, to which a TPU "
         "pads it."

@@ -382,7 +382,7 @@ class Parameter:
     bounded: Sequence[int] = ()
 
 
-_LEAST_BOUND = 2
+LEAST_BOUND = 2
 """TensorFlow pads to this at least: XLA has no bounded sizes of 1."""
 
 
@@ -416,7 +416,7 @@ def _with_bounds(shape: tf.TensorShape, axes: Sequence[int]) -> tf.TensorShape:
         return shape
     sizes = shape.as_list()
     for axis in axes:
-        sizes[axis] = ANY_SIZE if sizes[axis] is None else max(sizes[axis], _LEAST_BOUND)
+        sizes[axis] = ANY_SIZE if sizes[axis] is None else max(sizes[axis], LEAST_BOUND)
     return tf.TensorShape(sizes)
 
 
