@@ -73,7 +73,7 @@ def shapes_of(data: Any) -> list[tuple[list[int | None], str]]:
 
 
 def differences(keras: Any) -> dict[str, Any]:
-    """The calls whose batch Keras gives no step of its own; a size that is open there is any."""
+    """The calls whose batch Keras gives no step of its own, with the sizes that it leaves open."""
     found = {}
     for name, (method, args, named) in CALLS.items():
         seen: list[Any] = []
@@ -81,14 +81,7 @@ def differences(keras: Any) -> dict[str, Any]:
         call = keras_call(getattr(model, method), args, named)
         assert call is not None
         getattr(model, method)(*args, **named, **({} if "batch" in method else {"verbose": 0}))
-        ours = shapes_of(call.batch)
-        if not any(_agree(ours, shapes_of(data)) for data in seen):
+        ours = shapes_of(getattr(call.batch[0], "element_spec", call.batch))
+        if ours not in [shapes_of(data) for data in seen]:
             found[name] = [ours, [shapes_of(data) for data in seen]]
     return found
-
-
-def _agree(ours: Any, theirs: Any) -> bool:
-    return len(ours) == len(theirs) and all(
-        kind == other and all(b in (None, a) for a, b in zip(shape, sizes, strict=True))
-        for (shape, kind), (sizes, other) in zip(ours, theirs, strict=True)
-    )

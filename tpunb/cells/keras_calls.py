@@ -132,6 +132,8 @@ class _KerasArguments:
             [self._x] if y is None else [self._x, y] if weights is None else [self._x, y, weights]
         )
         batch = tuple(_mapped(lambda array: self._spec(array, size), part) for part in parts)
+        if self._is_open(examples):
+            return self._of_batch(method, (_open_batches(batch, size),), size)
         if len(batch) == 1 and isinstance(batch[0], (list, tuple)):
             batch = (batch,)  # several inputs, and not inputs with targets
         return self._of_batch(method, batch, size)
@@ -139,6 +141,12 @@ class _KerasArguments:
     def _of_batch(self, method: Any, batch: tuple[Any, ...], size: int | None) -> KerasCall:
         undistributed = self._of_jax and self._keras.distribution.distribution() is None
         return KerasCall(method, batch, tuple(self._notes(size)), undistributed)
+
+    def _is_open(self, examples: int | None) -> bool:
+        """Return whether the last batch is smaller, so that TensorFlow leaves the size open."""
+        if self._of_jax or self._name in OF_ONE_BATCH or not examples:
+            return False
+        return examples % self._asked(examples) != 0
 
     @property
     def _parts(self) -> list[Any]:
@@ -158,13 +166,17 @@ class _KerasArguments:
             return found
         return found if self._given["validation_data"] is not None else int(found * (1 - split))
 
-    def _size(self, examples: int | None) -> int:
-        """The size of a batch."""
+    def _asked(self, examples: int | None) -> int:
+        """The size of a batch that the call asks for."""
         steps = self._given.get("steps_per_epoch") or self._given.get("steps")
-        size = self._given["batch_size"]
-        if not size:
-            size = math.ceil(examples / steps) if steps and examples else _BATCH
-        return int(size) if examples is None else min(int(size), examples)
+        if size := self._given["batch_size"]:
+            return int(size)
+        return math.ceil(examples / steps) if steps and examples else _BATCH
+
+    def _size(self, examples: int | None) -> int:
+        """The size of a batch, which has no more examples than there are."""
+        asked = self._asked(examples)
+        return asked if examples is None else min(asked, examples)
 
     def _sample_weights(self) -> Any:
         """The weights of the examples, for each output of the model."""
@@ -251,6 +263,26 @@ class _KerasArguments:
         if eager or (self._of_jax and not getattr(self._model, "jit_compile", True)):
             why = "run_eagerly=True" if eager else "jit_compile=False"
             yield f"{why}: Keras runs each operation by itself, and not this program."
+
+
+def _open_batches(batch: tuple[Any, ...], size: int | None) -> Any:
+    """A dataset of such batches, the last of which is smaller; nothing reads it."""
+    import tensorflow as tf
+
+    alone = len(batch) == 1 and not isinstance(batch[0], (list, tuple))
+
+    def example(_: Any) -> Any:
+        zeros = _mapped(lambda spec: tf.zeros(spec.shape[1:], spec.dtype), _in_tuples(batch))
+        return zeros[0] if alone else zeros
+
+    return tf.data.Dataset.range((size or 0) + 1).map(example).batch(size or 1)
+
+
+def _in_tuples(nest: Any) -> Any:
+    """A nest with tuples in the place of lists, which a dataset would take for tensors."""
+    if isinstance(nest, dict):
+        return {name: _in_tuples(part) for name, part in nest.items()}
+    return tuple(map(_in_tuples, nest)) if isinstance(nest, (list, tuple)) else nest
 
 
 def _outline(value: Any) -> str:
