@@ -215,8 +215,12 @@ class Steps:
         if self.done or not self._pace.may_loop(self.left):
             return
         types = open_batch(self.batches, self.names)
-        if types and self.bind_first_batch() is not None:
-            self.programs.enforce_open_sizes(self.cell, self.namespace, self.bound, types)
+        if not types:
+            return
+        self.programs.calls.begin()
+        with self._button.work():
+            if self.bind_first_batch() is not None:
+                self.programs.enforce_open_sizes(self.cell, self.namespace, self.bound, types)
 
     def _call(self, count: int) -> None:
         """Makes one step, or a loop of them."""
