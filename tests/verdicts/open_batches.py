@@ -1,7 +1,7 @@
 """The verdicts on functions whose batch is not fixed: a dataset without `drop_remainder=True`.
 
-On a TPU with several replicas the batch is a bounded size then. libtpu by itself gets it from
-TensorFlow's own operation for that, of which nothing of `tpunb` is between.
+On a TPU with several replicas such a batch is a bounded size. libtpu by itself gets it from
+TensorFlow's own operation, without any code of `tpunb`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verdicts.specs import Entry
 
 TPU = "v5e-8"
 _INEXPRESSIBLE = "#stablehlo.bounds<"
-"""What libtpu's input cannot say: tensors with several sizes that are not fixed."""
+"""In the message on tensors with several bounded sizes, which libtpu's input does not have."""
 
 
 def open_places(entry: Entry) -> list[int]:
@@ -94,7 +94,7 @@ def ours(entry: Entry) -> Ours:
 
 
 def difference(name: str, mine: Ours, own: Itself) -> str:
-    """What differs and is not documented, in a sentence; empty where all agree."""
+    """Return the undocumented difference in a sentence; empty if all agree."""
     lowers = not own.refused.startswith("TensorFlow")
     unknown = "crashed" in own.refused or _INEXPRESSIBLE in own.refused
     wrong = [] if bool(mine.rules) is not lowers else ["rules"]

@@ -113,7 +113,7 @@ def batch_of(dataset: tf.data.Dataset) -> DatasetBatch:
 
 
 def with_batches(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return arguments, in which a batch stands for each dataset."""
+    """Return arguments with a `DatasetBatch` in place of each dataset."""
     return tuple(batch_of(one) if isinstance(one, tf.data.Dataset) else one for one in args)
 
 
@@ -163,7 +163,7 @@ def _named(dataset: Any) -> list[Any]:
 
 
 def _in_batches(own: list[Any], rows: int, inputs: list[Any], *, stacked: bool) -> list[Any]:
-    """The types of batches of a size, which are made of elements or, anew, of batches."""
+    """The types of batches with so many rows, made of elements or of other batches."""
     found = []
     for spec, single in zip(own, inputs, strict=True):
         if not _has_rows(spec):
@@ -178,7 +178,7 @@ def _in_batches(own: list[Any], rows: int, inputs: list[Any], *, stacked: bool) 
 
 
 def _larger(one: Any, other: Any) -> Any:
-    """The type of what is of one of two types, where both have a size the larger one."""
+    """A type for elements of two types: each size is the larger one."""
     if not isinstance(one, tf.TensorSpec) or one.shape.rank is None:
         return one
     if not isinstance(other, tf.TensorSpec) or other.shape.rank != one.shape.rank:
@@ -188,7 +188,7 @@ def _larger(one: Any, other: Any) -> Any:
 
 
 def _mapped(graph: FuncGraph, inputs: Sequence[Any]) -> list[Any]:
-    """The types of what a function gives for elements of the inputs, as TensorFlow infers them."""
+    """The types of a function's results for elements of the inputs, as TensorFlow infers them."""
     given = [spec for one in inputs for spec in _named(one)]
     inferred = FuncGraph("element")
     with inferred.as_default():

@@ -154,7 +154,7 @@ def test_a_captured_tensor_of_any_size_is_not_padded(two: Any) -> None:
 
 
 def test_what_another_size_might_compile_is_not_refused(two: Any) -> None:
-    """With the size that is tried, neither a fixed nor an open batch of it can be reshaped."""
+    """The size that is tried cannot be reshaped, whether the batch is fixed or not."""
     reading_rows = tf.function(
         lambda iterator: two.run(lambda x: tf.reshape(x, [16, 1]), args=(next(iterator),))
     )

@@ -77,10 +77,7 @@ def of_bounds(traced: TracedFunction) -> str:
     place = next(iter(traced.open_axes))
     sizes = [traced.shapes[place][axis] for axis in traced.open_axes[place]]
     largest = " and ".join(grouped(max(size, LEAST_BOUND)) for size in sizes)
-    return (
-        f"{what_is_open(traced)}: it is compiled for at most {largest} a replica, to which a TPU "
-        "pads it."
-    )
+    return f"{what_is_open(traced)}: a TPU pads it. It is compiled for at most {largest} a replica."
 
 
 def no_size(traced: TracedFunction) -> str:
@@ -106,7 +103,7 @@ def open_size_problem(
         traced: The function.
         who: The compiler, as the subject of a sentence.
         reason: What it says, in a line.
-        message: All of what it says.
+        message: Its whole message.
         node: The node that it says it of; empty where it names none.
     """
     op = next((one.op for one in traced.definition.node_def if one.name == node), "")
