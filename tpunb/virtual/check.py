@@ -266,7 +266,8 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
     takes_batch = any(isinstance(argument, DatasetBatch) for argument in args)
     if strategy is None and not takes_batch:
         return as_caller()
-    ways = [as_replica if strategy is not None else as_function, as_caller]
+    # To unpack a dataset within a function has no end: without a strategy nobody distributes it.
+    ways = [as_replica, as_caller] if strategy is not None else [as_function]
     if any(hasattr(argument, "__next__") for argument in args):
         ways.reverse()  # only a caller takes an iterator
     failures = []

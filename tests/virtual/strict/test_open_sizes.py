@@ -213,3 +213,10 @@ def test_what_python_reads_is_not_read(two: Any) -> None:
         with pytest.raises(CheckError, match="not known before Python reads them") as error:
             check(model, data)
         assert "tf.TensorSpec" in error.value.fix
+
+
+@pytest.mark.timeout(60)
+def test_an_error_of_a_function_of_an_endless_dataset_ends() -> None:
+    pairs = tf.data.Dataset.zip((rows(), rows())).repeat()
+    with pytest.raises(TypeError):
+        check(lambda batch: strided(*batch), pairs.batch(8))
