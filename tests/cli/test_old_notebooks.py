@@ -146,7 +146,7 @@ NOTEBOOKS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["bard", *(pytest.param(name, marks=THOROUGH) for name in ("flowers", "weights"))]
+    "name", [pytest.param(name, marks=THOROUGH) for name in ("bard", "flowers", "weights")]
 )
 def test_an_old_notebook(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

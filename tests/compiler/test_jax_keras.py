@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from support.jax_process import said_with_jax
+from support.tiers import THOROUGH
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
-PROGRAM = """
+MODEL = """
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 import jax, keras, numpy as np
@@ -57,7 +58,9 @@ def own(model):
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return [True, 8, memory.peak_memory_in_bytes, memory.argument_size_in_bytes, outputs]
 
+"""
 
+PROGRAM = """
 model = made()
 program = tpunb.compile(model, *BATCH, tpu="v5e-8")
 said = {"ours": figures(program), "own": own(model)}
@@ -69,6 +72,11 @@ ran = book.good("%%tpu_compile --for v5e-8\\nmodel.fit(x, y, 1024, epochs=2, shu
 said["in a cell"] = [figures(ran), ran.examples, "set_distribution" in ran.notes[0]]
 text = book.run("%%tpu_compile --for v5e-8\\nmodel.summary()").text
 said["no step"] = text.strip().splitlines()[0]
+"""
+
+LARGEST_AND_DISTRIBUTED = """
+model = made()
+said = {"ours": figures(tpunb.compile(model, *BATCH, tpu="v5e-8"))}
 found = tpunb.largest_batch(model, *BATCH, tpu="v5e-8", step=65536)
 said["largest"] = [found.batch // 8 - found.per_replica, found.program.ok, found.program.examples]
 for name, devices in (("distributed", None), ("on one device", keras.distribution.list_devices()[:1])):
@@ -85,7 +93,14 @@ except tpunb.TpunbError as error:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What becomes of a small model."""
-    return said_with_jax(PROGRAM, tmp_path_factory.mktemp("keras"), keras=True)
+    return said_with_jax(MODEL + PROGRAM, tmp_path_factory.mktemp("keras"), keras=True)
+
+
+@pytest.fixture(scope="module")
+def said_of_others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What becomes of it with other batches, and with Keras's distributions."""
+    program = MODEL + LARGEST_AND_DISTRIBUTED
+    return said_with_jax(program, tmp_path_factory.mktemp("others"), keras=True)
 
 
 def test_memory_is_jaxs_own_to_the_byte(said: dict[str, Any]) -> None:
@@ -98,14 +113,16 @@ def test_fit_in_a_cell_is_its_batch(said: dict[str, Any]) -> None:
     assert said["no step"] == "CompileError: A model's summary runs no step."
 
 
-def test_a_distribution_of_data_is_the_same(said: dict[str, Any]) -> None:
-    assert said["distributed"] == said["ours"]
-    assert said["on one device"] == said["ours"], "all this machine has"
-    assert "8 devices, and a v5e-4 has 4 cores" in said["other size"]
-    assert "keras.distribution" in said["other size"]
+@THOROUGH
+def test_a_distribution_of_data_is_the_same(said_of_others: dict[str, Any]) -> None:
+    assert said_of_others["distributed"] == said_of_others["ours"]
+    assert said_of_others["on one device"] == said_of_others["ours"], "all this machine has"
+    assert "8 devices, and a v5e-4 has 4 cores" in said_of_others["other size"]
+    assert "keras.distribution" in said_of_others["other size"]
 
 
-def test_the_largest_batch_is_of_all_cores(said: dict[str, Any]) -> None:
-    rest, fits, _ = said["largest"]
+@THOROUGH
+def test_the_largest_batch_is_of_all_cores(said_of_others: dict[str, Any]) -> None:
+    rest, fits, _ = said_of_others["largest"]
     assert rest == 0
     assert fits

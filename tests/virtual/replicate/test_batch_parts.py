@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.joined import both_ways
 from support.keras_models import assert_trained_alike, case, keras, sequential
 from support.strategies import all_reduce, gradient_of, local, strategy_of
+from support.tiers import THOROUGH
 
 from tpunb._util import internal_errors
 from tpunb.virtual import replica_call
@@ -271,6 +272,7 @@ def models() -> list[Any]:
 class TestKerasFit:
     """Training from arrays, whose batches have a size that the dataset tells, but the last."""
 
+    @THOROUGH
     @given(
         batches=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 24)), min_size=1, max_size=2)
     )
