@@ -232,11 +232,9 @@ class Programs:
         types: Mapping[str, Sequence[Any]],
     ) -> list[TracedFunction]:
         """The cell's replica functions for batches of any size, and of the size that was read."""
-        fixed: list[TracedFunction] = []
-        functions: list[TracedFunction] = []
-        with observing(fixed.append):
+        with observing(lambda traced: traced) as fixed:
             self._trace_only(cell, namespace, bound)
-        with observing(functions.append), silent():
+        with observing(lambda traced: traced) as functions, silent():
             self._trace_only(cell, namespace, bound, lambda captured: opened(captured, types))
         return with_fixed(functions, fixed)
 
