@@ -154,7 +154,8 @@ def test_variables_and_effects_between_meetings() -> None:
 def test_fit() -> None:
     one, four = (strategy_of(4, at_once=at_once) for at_once in (1, 4))
     given = case(synchronised, optimizer="adam")
-    assert_trained_alike(one, four, given, batch=10, atol=0.0)
+    # A product's kernel adds in an order that depends on where its tensors lie in memory.
+    assert_trained_alike(one, four, given, batch=10, atol=1e-6)
 
 
 def test_replicas_of_several_cores() -> None:
