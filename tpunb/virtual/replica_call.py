@@ -36,7 +36,7 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.devices import VirtualDevices, is_elsewhere, process_of
 from tpunb.virtual.graph.collectives import check_all
-from tpunb.virtual.graph.function_def import add_node, is_read
+from tpunb.virtual.graph.function_def import add_node, arguments_read
 from tpunb.virtual.graph.tensorflow_graphs import (
     add_functions_of,
     body_sizes,
@@ -399,19 +399,22 @@ def _refuse_single_copies(traced: TracedFunction) -> None:
     # What stands for a variable that is kept in sync is its first copy, which may be read.
     graph, definition = traced.graph, traced.definition
     outside = {id(inner): outer for outer, inner in graph.captures}
-    for argument, inner in zip(definition.signature.input_arg, graph.inputs, strict=True):
-        if id(inner) in graph.tracing.variables or id(inner) not in outside:
-            continue
-        further = replica_of(outermost(outside[id(inner)]))
-        # What is only assigned is a variable that the function makes: its first values.
-        if further and is_read(definition, argument.name, traced.library):
-            raise tf.errors.InvalidArgumentError(
-                None,
-                None,
-                "A function that was traced outside of the replicas reads the copies of a variable "
-                "one by one, and is called within a replica function.\nCall the tf.function "
-                "itself, which is traced again there, or pass the value as an argument.",
-            )
+    further = [
+        argument.name
+        for argument, inner in zip(definition.signature.input_arg, graph.inputs, strict=True)
+        if id(inner) not in graph.tracing.variables
+        and id(inner) in outside
+        and replica_of(outermost(outside[id(inner)]))
+    ]
+    # What is only assigned is a variable that the function makes: its first values.
+    if arguments_read(definition, further, traced.library):
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            "A function that was traced outside of the replicas reads the copies of a variable "
+            "one by one, and is called within a replica function.\nCall the tf.function "
+            "itself, which is traced again there, or pass the value as an argument.",
+        )
 
 
 def _call_either(

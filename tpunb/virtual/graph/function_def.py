@@ -204,20 +204,31 @@ def writes_variables(function: FunctionDef, library: Library) -> bool:
     )
 
 
-def is_read(function: FunctionDef, argument: str, library: Library) -> bool:
-    """Return whether a function, or one that it calls, reads the variable of an argument."""
+def arguments_read(function: FunctionDef, arguments: Collection[str], library: Library) -> set[str]:
+    """Return the arguments whose variables a function reads, or a function that it calls.
+
+    Args:
+        function: The function.
+        arguments: The names of the arguments to look for.
+        library: Finds the functions that it calls.
+    """
+    read: set[str] = set()
+    if not arguments:
+        return read
+    wanted = frozenset(arguments)
     for node in function.node_def:
-        for place, source in enumerate(data_inputs(node)):
-            if source.source != argument:
-                continue
-            if node.op in READS:
-                return True
-            inner = place - (node.op in BRANCHES)  # a branch does not see its condition
-            for body in map(library, called_functions(node)):
-                names = [one.name for one in body.signature.input_arg]
-                if 0 <= inner < len(names) and is_read(body, names[inner], library):
-                    return True
-    return False
+        sources = enumerate(data_inputs(node))
+        taken = {place: source.source for place, source in sources if source.source in wanted}
+        if not taken:
+            continue
+        if node.op in READS:
+            read.update(taken.values())
+        first = int(node.op in BRANCHES)  # A branch does not see its condition.
+        for body in map(library, called_functions(node)):
+            names = {place + first: one.name for place, one in enumerate(body.signature.input_arg)}
+            inner = {names[place]: source for place, source in taken.items() if place in names}
+            read.update(inner[name] for name in arguments_read(body, inner, library))
+    return read
 
 
 def has_effects(function: FunctionDef, library: Library) -> bool:
