@@ -117,15 +117,20 @@ def alone(module: bytes, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
 
 def ours(entry: Entry) -> Ours:
     """The verdicts of the package."""
+    fn, specs = entry
+    return verdicts_on(fn, *specs, tpu=TPU)
+
+
+def verdicts_on(fn: Any, *args: Any, tpu: str) -> Ours:
+    """The package's verdicts on a function with some arguments, compiled for a TPU type."""
     from tpunb.compiler.check import check
     from tpunb.compiler.compile import compile as compile_for
     from tpunb.virtual.check import check as by_rules
 
-    fn, specs = entry
     try:
-        program = compile_for(fn, *specs, tpu=TPU)
-        rules = by_rules(fn, *specs)
-        report = check(fn, *specs)
+        program = compile_for(fn, *args, tpu=tpu)
+        rules = by_rules(fn, *args)
+        report = check(fn, *args)
     except Exception as error:  # an error of tracing is TensorFlow's own refusal
         name = f"tracing: {type(error).__name__}"
         return Ours((name,), (name,), (name,))

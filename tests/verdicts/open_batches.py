@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla
 
 from verdicts import documented
-from verdicts.compare import Itself, Ours, alone, codes_of
+from verdicts.compare import Itself, Ours, alone, verdicts_on
 from verdicts.specs import Entry
 
 TPU = "v5e-8"
@@ -63,9 +63,6 @@ def itself(entry: Entry, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
 
 def ours(entry: Entry) -> Ours:
     """The verdicts of the package on a function of a dataset's batch, with its size."""
-    from tpunb.compiler.check import check
-    from tpunb.compiler.compile import compile as compile_for
-    from tpunb.virtual.check import check as by_rules
     from tpunb.virtual.dataset_sizes import DatasetBatch
 
     fn, specs = entry
@@ -77,20 +74,7 @@ def ours(entry: Entry) -> Ours:
 
     dataset = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=element)
     batch = DatasetBatch(element, tuple(specs), dataset)
-    try:
-        program = compile_for(of_batch, batch, tpu=TPU)
-        rules = by_rules(of_batch, batch)
-        report = check(of_batch, batch)
-    except Exception as error:  # an error of tracing is TensorFlow's own refusal
-        name = f"tracing: {type(error).__name__}"
-        return Ours((name,), (name,), (name,))
-    return Ours(
-        codes_of(program.errors),
-        codes_of(report.errors),
-        codes_of(rules.errors),
-        program.unknown,
-        program.memory.peak if program.memory else 0,
-    )
+    return verdicts_on(of_batch, batch, tpu=TPU)
 
 
 def difference(name: str, mine: Ours, own: Itself) -> str:

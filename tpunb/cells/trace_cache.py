@@ -18,7 +18,7 @@ from tpunb.virtual.check import CheckReport, refuse_other_strategies, report, wi
 
 from ..virtual.graph.traced_function import TracedFunction
 from ..virtual.stoppable import StoppableCalls
-from ..virtual.strict.examination import enforce_open_sizes, examine, observed, observing
+from ..virtual.strict.examination import enforce_open_sizes, examine, observing
 from ..virtual.strict.open_sizes import RULE
 from ..virtual.strict.traced_anew import traced_anew
 from .capture import Captured, CaptureKind, Capturer
@@ -159,10 +159,10 @@ class Programs:
         try:
             if types:
                 functions = self._traced_open(cell, namespace, bound, types)
-                found = [examine(one) for one in functions]
             else:
-                with observed() as found:
+                with observing() as functions:
                     self._trace_only(cell, namespace, bound)
+            found = [examine(function) for function in functions]
         except Exception as error:
             # Above the line that cannot be traced there may be something that a TPU refuses.
             lines: Sequence[int] = getattr(error, "tpunb_lines", ())
@@ -195,7 +195,7 @@ class Programs:
         """
         captured = self._capturer.capture(cell, namespace, bound)
         make_ready(cell, captured, namespace, self.strategy)
-        with observing(lambda traced: traced, written=False) as found, traced_anew():
+        with observing(written=False) as found, traced_anew():
             captured = self._trace_only(cell, namespace, bound, arguments)
         return captured, found
 
@@ -232,9 +232,9 @@ class Programs:
         types: Mapping[str, Sequence[Any]],
     ) -> list[TracedFunction]:
         """The cell's replica functions for batches of any size, and of the size that was read."""
-        with observing(lambda traced: traced) as fixed:
+        with observing() as fixed:
             self._trace_only(cell, namespace, bound)
-        with observing(lambda traced: traced) as functions, silent():
+        with observing() as functions, silent():
             self._trace_only(cell, namespace, bound, lambda captured: opened(captured, types))
         return with_fixed(functions, fixed)
 

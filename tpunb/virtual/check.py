@@ -246,14 +246,14 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
 
     def as_replica() -> list[TracedFunction]:
         values = [_element(argument) for argument in args]
-        with observing(lambda traced: traced, written=False) as found:
+        with observing(written=False) as found:
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
         return found
 
     def as_caller() -> list[TracedFunction]:
         inputs = [_itself_or_dataset(argument) for argument in args]
         for _ in range(2):
-            with observing(lambda traced: traced, written=False) as found:
+            with observing(written=False) as found:
                 concrete = _traced(fn, inputs)
             # If a function called in it made variables, only the next trace has none to make.
             if not any(traced.makes_variables for traced in found):

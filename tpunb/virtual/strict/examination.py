@@ -8,7 +8,7 @@ import dataclasses
 import linecache
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -28,8 +28,6 @@ _observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = con
     "tpunb_observer", default=None
 )
 _written: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_written", default=True)
-
-_Seen = TypeVar("_Seen")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,26 +56,16 @@ def _located(problem: Problem, places: SourceLines) -> Problem:
 
 
 @contextlib.contextmanager
-def observed() -> Iterator[list[Examination]]:
-    """Collects the examinations of what is traced inside, where nothing is refused."""
-    with observing(examine) as found:
-        yield found
-
-
-@contextlib.contextmanager
-def observing(
-    see: Callable[[TracedFunction], _Seen], *, written: bool = True
-) -> Iterator[list[_Seen]]:
-    """Collects what is made of the replica functions that are traced inside; none runs.
+def observing(*, written: bool = True) -> Iterator[list[TracedFunction]]:
+    """Collect the replica functions that are traced inside; none runs, and nothing is refused.
 
     TensorFlow traces a function again if it made variables: its first trace also writes their
     initial values, on all replicas. It never runs on a TPU, so only the last trace is kept.
 
     Args:
-        see: Is called with each function while the graph around it is being built.
         written: Whether they are written out for all replicas, as what may run later has to be.
     """
-    found: list[_Seen] = []
+    found: list[TracedFunction] = []
     last: Any = None
 
     def observe(traced: TracedFunction) -> None:
@@ -86,7 +74,7 @@ def observing(
         if trace is not last:
             found.clear()
             last = trace
-        found.append(see(traced))
+        found.append(traced)
 
     tokens = _observer.set(observe), _written.set(written)
     try:
