@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpunb._util.plain_text import plain
 from tpunb._util.tables import escaped
@@ -220,6 +220,9 @@ class RunDisplay:
         return [f"{_rate(rate)} steps/s", *examples]
 
 
+_Display = TypeVar("_Display", bound="CellDisplay")
+
+
 class CellDisplay:
     """Shows that a cell is running, from two seconds on, where widgets can run.
 
@@ -227,14 +230,15 @@ class CellDisplay:
 
     Args:
         phase: Gives what the cell is doing.
+        html: Makes HTML of the line; None for the line itself.
     """
 
-    def __init__(self, phase: Callable[[], str]) -> None:
+    def __init__(self, phase: Callable[[], str], html: Callable[[str], str] | None = None) -> None:
         self._phase = phase
         self._since = time.monotonic()
-        self._line = _LiveLine(self._progress, interval=0.5, delay=_SLOW)
+        self._line = _LiveLine(self._progress, interval=0.5, delay=_SLOW, html=html)
 
-    def __enter__(self) -> CellDisplay:
+    def __enter__(self: _Display) -> _Display:
         # Outside of IPython nothing could be removed again.
         if frontend.execution() is not None:
             self._line.refresh()
@@ -248,7 +252,7 @@ class CellDisplay:
         return f"{self._phase()}, {duration(round(time.monotonic() - self._since))}"
 
 
-class CompilationDisplay:
+class CompilationDisplay(CellDisplay):
     """Shows what is compiled, from two seconds on, and the TPU types that are done.
 
     Where widgets can run, nothing of it remains at the end: the answer has all of it. In a terminal
@@ -259,21 +263,10 @@ class CompilationDisplay:
     """
 
     def __init__(self, phase: Callable[[], str]) -> None:
-        self._phase = phase
-        self._since = time.monotonic()
         self._programs: Sequence[Program] = ()
         self._left: Sequence[str] = ()
         self._told = 0
-        self._line = _LiveLine(self._progress, interval=0.5, delay=_SLOW, html=self._html)
-
-    def __enter__(self) -> CompilationDisplay:
-        if frontend.execution() is not None:
-            self._line.refresh()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._line.stop()
-        self._line.remove()
+        super().__init__(phase, self._html)
 
     def known(self, programs: Sequence[Program], left: Sequence[str]) -> None:
         """Shows the programs that are known, and the types that are left."""
@@ -287,7 +280,7 @@ class CompilationDisplay:
     def _progress(self) -> str:
         from tpunb.display.draw.programs_text import programs_text
 
-        text = f"{self._phase()}, {duration(round(time.monotonic() - self._since))}"
+        text = super()._progress()
         if self._left[1:]:
             text += f" · then {', '.join(self._left[1:])}"
         if not self._programs:
