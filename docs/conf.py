@@ -1,11 +1,12 @@
-"""The documentation as a site: `make site` builds it, with the notebooks as they were saved.
+"""Build the documentation as a site with `make site`, with the notebooks as they were saved.
 
-The pages are those that GitHub shows, from the folder of the repository: a link leads to the
-same place there and here. What follows is what a site has and a folder has not.
+The site shows the pages that GitHub shows, and builds from the repository's folder, so that a link
+leads to the same place in both. This file adds what only a site has: navigation and a first page.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shutil
 from pathlib import Path
@@ -27,13 +28,13 @@ root_doc = "README"
 extensions = ["myst_nb"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "notebooks/found/*.ipynb"]
-exclude_patterns = [".*", "build", "tests", "tpunb"]  # not even looked into
+exclude_patterns = [".*", "build", "tests", "tpunb"]  # Sphinx does not enter these folders
 myst_heading_anchors = 4
-# Written as for GitHub, where a heading may skip a level and a magic has no lexer.
+# GitHub accepts headings that skip a level, and highlights magics that have no lexer here.
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
 nb_execution_mode = "off"
-nb_ipywidgets_js: dict[str, object] = {}  # the static forms are shown, and nothing is fetched
+nb_ipywidgets_js: dict[str, object] = {}  # shows the static forms and fetches nothing
 nb_mime_priority_overrides = [
     ("html", "application/vnd.jupyter.widget-view+json", None),
     ("html", "text/html", 0),
@@ -44,29 +45,28 @@ _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def setup(app: Sphinx) -> None:
-    """Connects what is done to the pages while they are built."""
+    """Register the two functions that change pages during the build."""
     app.connect("source-read", _read)
     app.connect("build-finished", _finish)
 
 
 def _read(app: Sphinx, name: str, source: list[str]) -> None:
-    """Adds the contents to the first page; its HTML links to pages, not to their sources."""
+    """Add the navigation to the first page, and lead its HTML links to pages instead of sources."""
     if name == root_doc:
         text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", source[0])
         source[0] = f"{text}\n\n{_contents()}"
 
 
 def _contents() -> str:
-    """The table of contents: the sections of the documentation's index, and the notebooks."""
+    """Return the navigation: a tree for each section of the documentation's index."""
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     _, *sections = _HEADING.split(index)
     trees = [
-        _tree(title, [f"docs/{page}" for page in _LINK.findall(body)])
+        _tree(title, [posixpath.normpath(f"docs/{page}") for page in _LINK.findall(body)])
         for title, body in zip(sections[::2], sections[1::2], strict=True)
     ]
-    notebooks = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("notebooks/**/*.ipynb"))
     project_pages = ["docs/README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
-    return "\n\n".join([_tree("Notebooks", notebooks), *trees, _tree("Project", project_pages)])
+    return "\n\n".join([*trees, _tree("Project", project_pages)])
 
 
 def _tree(caption: str, pages: list[str]) -> str:
@@ -75,7 +75,7 @@ def _tree(caption: str, pages: list[str]) -> str:
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:
-    """Puts the pictures where HTML in the pages expects them; a site begins at index.html."""
+    """Copy the pictures to where the pages' HTML expects them, and the first page to index.html."""
     if error is not None:
         return
     site = Path(app.outdir)

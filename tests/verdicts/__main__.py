@@ -4,8 +4,8 @@
 
 Each function is given to `tpunb.compile`, to `tpunb.check` with and without the compiler, and, with
 nothing of `tpunb`, to TensorFlow's own lowering and libtpu. If it compiles, it is given to them once
-more with a batch that is not fixed. Where they differ and docs/compiler.md does not say why, it is
-printed, and the command fails. Names may be the beginnings of names: `sizes` or `networks.keras`.
+more with a batch that is not fixed. The command prints the differences that
+docs/compiler-accuracy.md does not explain, and then fails. Names may be the beginnings of names: `sizes` or `networks.keras`.
 """
 
 from __future__ import annotations

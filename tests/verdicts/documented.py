@@ -1,4 +1,4 @@
-"""Functions of which `tpunb` knows better than libtpu itself, or is more careful: docs/compiler.md."""
+"""Functions with another verdict than libtpu itself, and why: docs/compiler-accuracy.md."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     cd tests && python -m verdicts.measured [NAMES]
 
-Prints a row of the table in `docs/compiler.md` for each. Each model is compiled at full effort, which
+Prints a row of the table in `docs/compiler-measured.md` for each. Each model is compiled at full effort, which
 takes minutes.
 """
 

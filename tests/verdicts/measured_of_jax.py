@@ -2,7 +2,7 @@
 
     cd tests && python -m verdicts.measured_of_jax [NAMES]
 
-Prints a row of the table in `docs/compiler.md` for each; it needs a Python with JAX.
+Prints a row of the table in `docs/compiler-measured.md` for each; it needs a Python with JAX.
 """
 
 from __future__ import annotations

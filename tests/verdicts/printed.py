@@ -13,7 +13,7 @@ def say(text: str) -> None:
 
 
 def say_row(name: str, tpu: str, program: Any, seconds: float) -> None:
-    """Prints a row of the table in `docs/compiler.md`: the estimate, and what was measured."""
+    """Prints a row of the table in `docs/compiler-measured.md`: the estimate, and what was measured."""
     time = program.time
     found = program.headline if time is None else f"{time} | {1e3 * time.estimate:.3g} ms"
     say(f"| {name} | {tpu} | {found} | {1e3 * seconds:.3g} ms |")
