@@ -21,7 +21,7 @@ __all__ = ["PAGE", "put"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
-_HEADER = ("case", "ours", "held against", "", "ratio (spread)", "wanted")
+_HEADER = ("case", "tpunb", "compared with", "", "ratio (spread)", "wanted")
 
 
 def put(kind: str, results: Sequence[Result], page: Path = PAGE) -> None:
