@@ -7,9 +7,9 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
+import catalogue_pages
 import pytest
 from counterparts.children import output_of
 from hypothesis import given
@@ -22,8 +22,6 @@ from tpunb import cli
 from tpunb.cli.explain import errors_page
 from tpunb.errors.catalogue import CHAPTERS, ENTRIES, Clue, Explanation, link
 from tpunb.errors.explain import explain
-
-PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 
 
 def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
@@ -206,8 +204,15 @@ def test_public_names() -> None:
     assert tpunb.Explanation is Explanation
 
 
-def test_the_page_says_what_the_catalogue_says() -> None:
-    assert PAGE.read_text(encoding="utf-8") == errors_page(), "tpunb explain --all > docs/errors.md"
+@pytest.mark.parametrize("name", catalogue_pages.pages())
+def test_the_pages_have_the_catalogue(name: str) -> None:
+    text = (catalogue_pages.DOCS / name).read_text(encoding="utf-8")
+    assert text == catalogue_pages.pages()[name], "cd tests && python -m catalogue_pages"
+
+
+def test_every_chapter_is_on_one_page() -> None:
+    shown = [chapter for page in catalogue_pages.PAGES for chapter in page.chapters]
+    assert sorted(shown) == sorted(CHAPTERS)
 
 
 def test_without_tensorflow() -> None:
