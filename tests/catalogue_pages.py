@@ -52,8 +52,8 @@ PAGES = (
         "Errors of connecting, of workers and of datasets",
         ("1", "12"),
         """\
-After this page you can fix an error that stops you from connecting to a TPU, or from feeding it. The
-connection itself is described in [Connecting to a real TPU](hardware.md). To examine the machine, type:
+This page shows you how to fix an error that stops you from connecting to a TPU, or from feeding it.
+[Connecting to a real TPU](hardware.md) describes the connection itself. To examine the machine, type:
 
 ```text
 %tpu_doctor
@@ -65,7 +65,7 @@ connection itself is described in [Connecting to a real TPU](hardware.md). To ex
         "Errors of compiling and running programs",
         ("22", "59", "31"),
         """\
-After this page you can fix an error that TensorFlow, XLA, Pallas or the TPU raises for a program. To find
+This page shows you how to fix an error that TensorFlow, XLA, Pallas or the TPU raises for a program. To find
 such errors before a run, check the program on a [virtual TPU](strictness.md):
 
 ```python
@@ -78,7 +78,7 @@ tpunb.check(train_step, tf.TensorSpec([8, 784]), strategy=strategy).raise_if_ref
         "Errors of the strategy and of Keras",
         ("32", "51"),
         """\
-After this page you can fix an error that `TPUStrategy` or Keras raises. To run a notebook that was written
+This page shows you how to fix an error that `TPUStrategy` or Keras raises. To run a notebook that was written
 for Keras 2 without changing it, type:
 
 ```bash
@@ -91,7 +91,7 @@ tpunb run notebook.ipynb --tpu v3-8 --keras 2
         "Performance traps",
         ("P1",),
         """\
-After this page you can recognise the usual reasons why a training on a TPU is slow, and avoid them. To see
+This page shows you the usual reasons why training on a TPU is slow, and how to avoid them. To see
 where the time of a cell goes, profile it:
 
 ```text
@@ -105,7 +105,7 @@ model.fit(dataset, steps_per_epoch=20)
 _INDEX = """\
 # Known errors
 
-After this page you can look up an error that users of TPUs meet, with its cause and its fix. In a
+Use this page to look up an error that users of TPUs meet, with its cause and its fix. In a
 notebook with tpunb loaded, the cause and the fix appear below the error. Elsewhere, let tpunb find the
 entry of an exception, of a traceback or of a number:
 
