@@ -1,5 +1,5 @@
-# Every target works from nothing: it makes the virtual environment that it needs.
-# No root, nothing outside this folder. Another Python: make PYTHON=python3.12 test
+# Every target makes the virtual environment that it needs. It needs no root, and changes nothing outside
+# this folder. To use another Python: make PYTHON=python3.12 test
 
 PYTHON ?= python3
 QUICKSTART := notebooks/00_quickstart.ipynb
@@ -10,41 +10,41 @@ OLDEST := .venv-oldest/bin
 TPU_WHEEL := .venv-tpu/bin
 COMPILER := .venv-compiler/bin
 
-# -qq leaves pip's errors and drops its page of progress and notices.
+# -qq shows pip's errors without its page of progress and notices.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
-# tf_keras, for the tests, would bring tensorflow beside tensorflow-cpu.
+# With its dependencies, tf_keras would install tensorflow beside tensorflow-cpu.
 TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
-# Nor does a test of TF-GNN need what it brings to prepare data.
+# The dependencies of TF-GNN prepare data, and its test needs none of them.
 TF_GNN := $(PIP_INSTALL) --no-deps tensorflow-gnn
 STAGE := printf '==> %s\n'
 
-# Processes that share the tests: make WORKERS=8 test. Twice as many as there are processors at
-# least: for a third of the time a test waits, for a page or for a process that it started.
+# The number of processes that share the tests: make WORKERS=8 test. Use at least twice the number of
+# processors, because tests wait for pages and processes during a third of their time.
 WORKERS ?= 4
-# What CI runs besides, in the same processes: make THOROUGH=1 test.
+# CI also runs the thorough tests, in the same processes: make THOROUGH=1 test.
 QUICK := $(if $(THOROUGH),, and not thorough)
-# Whole files to each, slow ones first, as tests/conftest.py orders them.
+# Each process gets whole files, slow files first, in the order of tests/conftest.py.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# What architecture, notebooks, wheel and site are held to; no other target repeats it.
+# The checks of architecture, notebooks, wheel and site. No other target repeats them.
 CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py tests/test_site.py
 UNIT_TESTS := $(PYTEST) $(CHECKS:%=--ignore=%)
-# What an older TensorFlow, or an older release of what tests/oldest.txt pins, may change.
-# Browsers see neither; magics call what the tests of other rooms call, and the notebooks run them;
-# the TPU's compiler is not there; and the limits of displays, our own calls in large cells and
-# ordinary errors are ours.
+# The tests whose result an older TensorFlow, or an older release pinned in tests/oldest.txt, may change.
+# Left out: browsers, which do not depend on them; magics, which call functions that other tests call
+# and which the notebooks run; the TPU's compiler, which is not installed; limits of displays, calls in
+# large cells and ordinary errors, which depend on our code only.
 OLDEST_TESTS := -m "(tensorflow or oldest) and not thorough" -p no:cacheprovider \
 	--ignore=tests/browser --ignore=tests/compiler --ignore-glob='tests/notebook/test_magics_*' \
 	--ignore=tests/display/test_widgets_limits.py --ignore=tests/cells/test_runner_size.py \
 	--ignore=tests/errors/test_explain_ordinary.py
-# What the real tensorflow-tpu and Colab's IPython and widgets may change. The quickstart is run
-# beside them and not compared: without XLA for the CPU it warns once.
+# The tests whose result the real tensorflow-tpu, or Colab's IPython and widgets, may change. The
+# quickstart runs without a comparison of outputs, because it warns once without XLA for the CPU.
 TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
 	tests/display/test_widgets_curves.py tests/display/test_widgets_programs.py \
 	tests/browser/test_classic.py
 NOTEBOOK_TESTS := --nbval --nbval-current-env notebooks
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
-# Tests start many processes, which would compile every module anew.
+# Tests start many processes, which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -56,24 +56,24 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	echo "make demo    execute the quickstart notebook on a virtual TPU"
 	echo "make lab     open the notebooks in JupyterLab, on this machine only"
-	echo "make setup   the virtual environment .venv with everything; the others add what they need"
-	echo "make test    unit tests and notebooks, on the newest TensorFlow"
+	echo "make setup   make the virtual environment .venv with everything; other targets add what they need"
+	echo "make test    run the unit tests and notebooks, on the newest TensorFlow"
 	echo "make test-thorough test-oldest test-tpu-wheel"
-	echo "             what takes longer, the oldest TensorFlow and that for TPUs: CI runs them too,"
-	echo "             the first together with the others (make THOROUGH=1 test)"
+	echo "             run longer tests, and tests on the oldest TensorFlow and on TensorFlow for TPUs;"
+	echo "             CI runs them too, the longer tests by make THOROUGH=1 test"
 	echo "make tensorflow-tests TENSORFLOW=<a clone of TensorFlow 2.21>"
-	echo "             TensorFlow's own tests of TPU strategies, on the virtual TPU"
-	echo "make check   lint, format, types, notebooks, wheel"
-	echo "make site    the documentation as a site, in build/site"
-	echo "make bench   the benchmarks, in a quarter of an hour (ARGS=--write puts them into docs/benchmarks.md)"
+	echo "             run TensorFlow's own tests of TPU strategies, on the virtual TPU"
+	echo "make check   check lint, format, types, notebooks and wheel"
+	echo "make site    build the documentation as a site, in build/site"
+	echo "make bench   run the benchmarks in a quarter of an hour (ARGS=--write: update docs/benchmarks.md)"
 	echo "make clean   remove environments, builds and caches"
 
-# The extras of .venv, in three steps: each has all of the step before, and adds to what is there.
+# The extras of .venv, in three steps. Each step contains the step before.
 DEMO := cpu,demo
 LAB := cpu,lab
 EVERYTHING := cpu,lab,test,browser,docs,dev
 
-# Runs a command that says nothing for minutes, with a line every ten seconds.
+# Run a command that prints nothing for minutes, with a line every ten seconds.
 define patiently
 (seconds=0; while sleep 10 >/dev/null 2>&1; do seconds=$$((seconds + 10)); printf '    %s s\n' $$seconds; done) & \
 	ticking=$$!; trap 'kill $$ticking 2>/dev/null' EXIT; $(1)
@@ -81,8 +81,8 @@ endef
 
 setup: .venv/.done
 
-# What is there already is kept and brought up to date. Debian's Python may come
-# without ensurepip: its own pip then puts one into the environment.
+# Keep an existing environment and update it. Debian's Python may come without ensurepip;
+# then the system's pip installs pip into the environment.
 define make_environment
 $(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
 	{ echo "tpunb needs Python 3.10 to 3.13, and $(PYTHON) is" \
@@ -98,7 +98,7 @@ $(call patiently,$(BIN)/python $(PIP_INSTALL) -c tests/newest.txt -e ".[$(1)]")
 endef
 
 .venv/.demo: pyproject.toml Makefile tests/newest.txt
-	$(STAGE) ".venv: TensorFlow and what the quickstart needs, 2 GB; a minute or two, once"
+	$(STAGE) ".venv: TensorFlow and the packages of the quickstart, 2 GB; a minute or two, once"
 	$(call install_extras,$(DEMO))
 	touch $@
 
@@ -114,28 +114,28 @@ endef
 	touch $@ .venv/.lab .venv/.demo
 
 .venv-oldest/.done: pyproject.toml Makefile tests/oldest.txt
-	$(STAGE) ".venv-oldest: the oldest TensorFlow that is supported; some minutes, once"
+	$(STAGE) ".venv-oldest: the oldest supported TensorFlow; some minutes, once"
 	$(call make_environment,.venv-oldest)
 	$(OLDEST)/python $(PIP_INSTALL) -c tests/oldest.txt -e ".[cpu,test]"
 	$(OLDEST)/python $(TF_KERAS) -c tests/oldest.txt
 	touch $@
 
 .venv-tpu/.done: pyproject.toml Makefile tests/colab.txt
-	$(STAGE) ".venv-tpu: TensorFlow for TPUs, and what Colab has; some minutes, once"
+	$(STAGE) ".venv-tpu: TensorFlow for TPUs, and the packages of Colab; some minutes, once"
 	$(call make_environment,.venv-tpu)
 	$(TPU_WHEEL)/python $(PIP_INSTALL) -c tests/colab.txt -e ".[tpu,test]" notebook playwright
 	touch $@
 
-# The TPU's own compiler, 230 MB that only tests and benchmarks need; nothing where it has no wheels.
-# It is apart from the rest as Keras imports JAX, a tenth of a process's start, wherever it finds it,
-# and as JAX's releases do not go with the oldest TensorFlow.
+# The TPU's own compiler, 230 MB, which only tests and benchmarks need. Without wheels for this machine,
+# the environment stays empty. It is separate for two reasons: Keras imports JAX wherever it finds it,
+# which takes a tenth of a process's start, and JAX's releases do not work with the oldest TensorFlow.
 .venv-compiler/.done: pyproject.toml Makefile
 	$(STAGE) ".venv-compiler: the TPU's own compiler"
 	$(call make_environment,.venv-compiler)
 	$(COMPILER)/python $(PIP_INSTALL) -e ".[compiler]" keras
 	touch $@
 
-# TF-GNN comes last: pip calls what it lacks an error.
+# TF-GNN comes last, because pip reports its missing dependencies as errors.
 .venv/.gnn: .venv/.done
 	$(STAGE) ".venv: TF-GNN"
 	$(BIN)/python $(PIP_INSTALL) ml_collections
@@ -160,7 +160,7 @@ test: test-newest
 
 test-newest test-notebooks test-thorough test-oldest test-tpu-wheel: export TF_ENABLE_ONEDNN_OPTS := 0
 
-# Empty where it has no wheels.
+# Empty if the compiler has no wheels for this machine.
 test-newest test-notebooks test-thorough bench: export TPUNB_COMPILER_PYTHON = \
 	$(shell test -d .venv-compiler/lib/*/site-packages/libtpu && echo $(CURDIR)/$(COMPILER)/python)
 
@@ -175,7 +175,7 @@ test-notebooks: .venv/.done .venv-compiler/.done
 	$(BIN)/python $(PYTEST) $(NOTEBOOK_TESTS)
 
 test-thorough: .venv/.gnn .venv-compiler/.done
-	$(STAGE) "unit tests that take longer, newest TensorFlow"
+	$(STAGE) "longer unit tests, newest TensorFlow"
 	$(BIN)/python $(UNIT_TESTS) -m thorough
 
 test-oldest: export TPUNB_WITHOUT_COMPILER := 1
@@ -188,7 +188,7 @@ test-tpu-wheel: .venv-tpu/.done
 	$(TPU_WHEEL)/python $(PYTEST) -p no:cacheprovider $(TPU_WHEEL_TESTS) \
 		--nbval-lax --nbval-current-env $(QUICKSTART)
 
-# Named before the environment is made: that takes minutes.
+# Stop before making the environment, which takes minutes.
 ifeq ($(filter tensorflow-tests,$(MAKECMDGOALS))$(TENSORFLOW),tensorflow-tests)
 $(error Name a clone of TensorFlow 2.21: make tensorflow-tests TENSORFLOW=~/tensorflow)
 endif
@@ -214,7 +214,7 @@ site: setup
 	echo "The documentation is $(CURDIR)/build/site/index.html"
 
 .venv/.bench: .venv/.done .venv-compiler/.done
-	$(STAGE) ".venv: what the benchmarks compare with"
+	$(STAGE) ".venv: packages that the benchmarks compare with"
 	$(BIN)/python $(PIP_INSTALL) -e ".[bench]"
 	touch $@
 
