@@ -14,6 +14,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 REPOSITORY = "https://github.com/tpunb/tpunb/blob/main/"
 
+LONG = 1500
+"""The words from which a page needs a table of contents."""
+
 LINK = re.compile(r"(?:\]\(|\b(?:href|src|srcset)=\")([^)\"\s]+)")
 
 
@@ -47,6 +50,21 @@ def test_links_lead_somewhere(page: Path) -> None:
         if link.startswith(REPOSITORY) or not re.match(r"https?:|attachment:", link)
     ]
     assert [link for link in links if not leads_somewhere(page, link)] == []
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_a_page_starts_with_a_sentence_and_has_an_example(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    title, sentence = text.split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert re.match(r"[A-Z`]", sentence)
+    assert re.search(r"^```", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_a_long_page_has_contents(page: Path) -> None:
+    own = [link for link in LINK.findall(prose(page)) if link.startswith("#")]
+    assert len(prose(page).split()) < LONG or len(own) >= 3
 
 
 def test_the_index_has_every_page() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -77,6 +78,13 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     loaded = {link for page in site.rglob("*.html") for link in read(page).loaded}
     elsewhere = {link for link in loaded if urlsplit(link).netloc}
     assert {link for link in elsewhere if not link.startswith("https://github.com/tpunb/")} == set()
+
+
+def test_the_navigation_tells_kinds_of_pages_apart(site: Path) -> None:
+    first = (site / "index.html").read_text(encoding="utf-8")
+    captions = re.findall(r'class="caption-text">([^<]+)<', first)
+    kinds = ["Tutorials", "How-to guides", "Real TPUs", "Reference", "Explanation", "Project"]
+    assert captions == kinds
 
 
 def test_pages_hold_the_notebooks_and_the_displays(site: Path) -> None:
