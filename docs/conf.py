@@ -45,13 +45,13 @@ _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def setup(app: Sphinx) -> None:
-    """Register the two functions that change pages during the build."""
+    """Connect the changes made to pages while they are built."""
     app.connect("source-read", _read)
     app.connect("build-finished", _finish)
 
 
 def _read(app: Sphinx, name: str, source: list[str]) -> None:
-    """Add the navigation to the first page, and lead its HTML links to pages instead of sources."""
+    """Add the contents to the first page, and link its HTML to pages instead of sources."""
     if name == root_doc:
         text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", source[0])
         source[0] = f"{text}\n\n{_contents()}"
@@ -75,7 +75,7 @@ def _tree(caption: str, pages: list[str]) -> str:
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:
-    """Copy the pictures to where the pages' HTML expects them, and the first page to index.html."""
+    """Copy the pictures to the place that the pages' HTML expects, and write index.html."""
     if error is not None:
         return
     site = Path(app.outdir)
