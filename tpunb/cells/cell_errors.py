@@ -337,7 +337,7 @@ _MISTAKES = (
         AttributeError,
         r"\w*Tensor'? object has no attribute 'values'",
         "Inside the cell, `{local}` is this replica's value and has no `.values`.",
-        "Write `{local}`. To read another replica's: "
+        "Write `{local}`. On every replica, the value of replica 0 is "
         "`ctx.all_gather({local}[tf.newaxis], axis=0)[0]`.",
     ),
     _Mistake(

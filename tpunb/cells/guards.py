@@ -168,7 +168,7 @@ class ItemsGuard:
         return []
 
 
-_SAMPLES = 1 << 14
+_SAMPLES = 1 << 12
 
 
 class ArrayGuard:
@@ -203,6 +203,8 @@ class ArrayGuard:
 
     def _sum(self) -> tuple[Hashable, ...]:
         array = self.owner
+        if array.nbytes == 0:
+            return array.shape, array.dtype, 0
         numbers = array if self.whole else array.flat[:: max(1, array.size // _SAMPLES)]
         data = np.ascontiguousarray(numbers).view(np.uint8)
         return array.shape, array.dtype, zlib.crc32(data.data)

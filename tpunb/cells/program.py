@@ -375,8 +375,8 @@ def _warn_of_lost_names(cell: StepSource, record: OutputRecord) -> None:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
     )
     warnings.warn_explicit(
-        f"{names} {do} not come back: the cell assigns {them} only inside of a branch or a loop "
-        "over tensors, which may not run on every replica. Assign "
+        f"{names} {do} not come back: the cell assigns {them} only in a branch or a loop over "
+        "tensors, which may not run on every replica. Assign "
         f"{them} above as well, such as `{name} = {_zero_like(value)}`.",
         TpuWarning,
         cell.filename,

@@ -41,7 +41,7 @@ def keep_text(cell: StepSource, *codes: CodeType) -> None:
 
 @contextlib.contextmanager
 def shown_as(text: str, cell: StepSource) -> Iterator[None]:
-    """Let `inspect` and AutoGraph find a generated text in place of the cell's own."""
+    """Let `inspect` and AutoGraph find a generated text instead of the cell's own."""
     _register(cell.filename, text)
     try:
         yield

@@ -142,8 +142,8 @@ class Programs:
             del self._gone[next(iter(self._gone))]
         self._uncollected += 1
         if self._uncollected >= _MOST_PROGRAMS:
-            # TensorFlow's graphs are in cycles. Python looks for those of all objects only when
-            # the objects have grown by a quarter, which takes hundreds of cells.
+            # TensorFlow's graphs are in cycles of references. Python's collector looks at all
+            # objects only when their number has grown by a quarter, after hundreds of cells.
             self._uncollected = 0
             gc.collect()
 

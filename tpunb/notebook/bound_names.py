@@ -20,7 +20,7 @@ class BoundNames:
         self._bound: dict[str, Any] = {}
 
     def bind(self, name: str, value: Any) -> Any:
-        """Bind a name, whatever it was; return a value of the notebook's that it hides, or None."""
+        """Bind a name, and return the notebook's value that it hides, or None."""
         hidden = None if self._is_free(name) else self._namespace[name]
         self._namespace[name] = self._bound[name] = value
         return None if hidden is value else hidden
