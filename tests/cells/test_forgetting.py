@@ -45,7 +45,7 @@ def objects(kind: str) -> int:
 
 
 def run_edited(book: Notebook, numbers: range, **options: Any) -> list[weakref.ref[Any]]:
-    """Run a cell that is edited before each run; references to what each run was made of."""
+    """Run a cell that is edited before each run; return references to its objects."""
     made = []
     for number in numbers:
         text = f"def scaled(v): return v * w\ny = scaled(x) + {number}.0\nloss = tf.reduce_sum(y)"

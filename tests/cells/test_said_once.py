@@ -1,4 +1,4 @@
-"""What a cell says at its lines where it would do something unexpected without a word."""
+"""Warnings and errors of cells that would otherwise do something unexpected without a word."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Dependencies:
 
     @property
     def large_arrays(self) -> list[ArrayGuard]:
-        """The arrays of which only some numbers are compared before each run."""
+        """The arrays that are too large to be compared as a whole before each run."""
         arrays = (guard for guard in self._guards if isinstance(guard, ArrayGuard))
         return [guard for guard in arrays if not guard.whole]
 

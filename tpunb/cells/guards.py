@@ -198,7 +198,7 @@ class ArrayGuard:
         """The changes, if there are any."""
         if self.holds():
             return []
-        # The former numbers are gone: the array stands for both.
+        # Nothing keeps the former numbers.
         return [Change(f"`{self.path}`", self.owner, self.owner, items_entry(self.owner))]
 
     def _sum(self) -> tuple[Hashable, ...]:
