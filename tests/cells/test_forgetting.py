@@ -17,7 +17,7 @@ from tensorflow.python.eager import context
 from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.source import cell_filename
 
-KEPT = 4
+KEPT = 3
 
 
 @pytest.fixture(params=["one", "virtual"])
