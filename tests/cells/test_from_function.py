@@ -21,7 +21,7 @@ def connection() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.cells.runner.parse_cell", None)
+    monkeypatch.setattr("tpunb.cells.recent_cells.parse_cell", None)
     monkeypatch.setattr("tpunb.cells.program.compile_function", None)
 
 

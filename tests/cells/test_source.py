@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpunb.cells.names import analyse
-from tpunb.cells.replica_function import compile_function, function_text, registered
+from tpunb.cells.replica_function import compile_function, function_text
 from tpunb.cells.source import parse_cell
+from tpunb.cells.source_texts import shown_as
 from tpunb.errors import CellError
 
 
@@ -129,7 +130,7 @@ def run(text: str) -> tuple[dict[str, object], object]:
     source = function_text(cell, (), sorted(cell.names.definite))
     code = compile_function(source, cell.filename)
     function = FunctionType(code, namespace, code.co_name)
-    with registered(source, cell):
+    with shown_as(source, cell):
         assert inspect.getsource(function).startswith("def tpu_cell")
     result: tuple[dict[str, object], object] = function(__tpu__=_Recorder())
     assert namespace.keys() <= {"__builtins__"}  # nothing went past the cell's own names

@@ -313,6 +313,55 @@ def test_again_after_closing_by_hand(book: Notebook) -> None:
     assert "closed" not in ran.plain
 
 
+def test_names_of_the_notebook_stay(book: Notebook) -> None:
+    book.good("topology = [1, 2]\nresolver = 'mine'")
+    ran = book.good("%tpu_connect --simulate 2")
+    assert book.names["topology"] == [1, 2]
+    assert book.names["resolver"] == "mine"
+    assert "`topology` stays a list and `resolver` stays a str" in ran.plain
+    assert "`connection.topology` and `connection.resolver`" in ran.plain
+    assert book.names["connection"].topology is ran.value.topology
+    book.good("del topology")
+    ran = book.good("%tpu_connect --simulate 3")  # the notebook's own name is still its own
+    assert book.names["topology"] is ran.value.topology
+    assert "`resolver` stays a str" in ran.plain
+    assert "`topology`" not in ran.plain
+    book.good("%tpu_disconnect")
+    assert book.names.keys() & MADE == {"resolver"}
+
+
+def test_names_of_one_connection_become_those_of_the_next(book: Notebook) -> None:
+    for count in (2, 3):
+        ran = book.good(f"%tpu_connect --simulate {count}")
+        assert "stays" not in ran.plain
+        assert book.names["topology"] is ran.value.topology
+    again = book.good("%tpu_connect --simulate 3")
+    assert "stays" not in again.plain
+    book.good("other = topology\ntopology = 3")
+    assert "`topology` stays an int" in book.good("%tpu_connect --simulate 3").plain
+    book.good("topology = other")
+    assert "stays" not in book.good("%tpu_connect --simulate 3").plain
+
+
+def test_a_connection_without_its_name(book: Notebook) -> None:
+    book.good("connection, topology = 1, 2")
+    ran = book.good("%tpu_connect --simulate 2")
+    assert "after `tpu = %tpu_connect …`: `tpu.topology`." in ran.plain
+    book.good("tpu = %tpu_connect --simulate 2")
+    assert book.names["tpu"] is ran.value
+
+
+def test_the_name_of_the_strategy(book: Notebook) -> None:
+    book.good("strategy = 'greedy'")
+    ran = book.good("%tpu_connect --simulate 2")
+    assert "`strategy` was a str and is the strategy now: %tpu_connect --as NAME" in ran.plain
+    assert book.names["strategy"] is ran.value.strategy
+    book.good("import tensorflow as tf\nstrategy = tf.distribute.get_strategy()")
+    assert "is the strategy now" not in book.good("%tpu_connect --simulate 2").plain
+    ran = book.good("%tpu_connect --simulate 2 --as topology")
+    assert book.names["topology"] is ran.value.strategy
+
+
 def test_disconnect(book: Notebook) -> None:
     assert "There is no connection to close." in book.good("%tpu_disconnect").plain
     connection = book.good("%tpu_connect --simulate 2").value

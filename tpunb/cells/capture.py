@@ -12,6 +12,7 @@ import enum
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,7 +102,10 @@ class Capturer:
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
-        self._kinds: dict[type, CaptureKind] = dict.fromkeys(PLAIN, CaptureKind.PLAIN)
+        # Weak, because a cell that defines a class makes another class each time it is edited.
+        self._kinds: weakref.WeakKeyDictionary[type, CaptureKind] = weakref.WeakKeyDictionary(
+            dict.fromkeys(PLAIN, CaptureKind.PLAIN)
+        )
 
     def capture(
         self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]

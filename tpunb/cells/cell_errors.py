@@ -335,6 +335,13 @@ _MISTAKES = (
     ),
     _Mistake(
         AttributeError,
+        r"\w*Tensor'? object has no attribute 'values'",
+        "Inside the cell, `{local}` is this replica's value and has no `.values`.",
+        "Write `{local}`. On every replica, the value of replica 0 is "
+        "`ctx.all_gather({local}[tf.newaxis], axis=0)[0]`.",
+    ),
+    _Mistake(
+        AttributeError,
         rf"\w*Tensor'? object has no attribute '(?:{'|'.join(_OF_NUMPY)})'",
         "`{attribute}` is NumPy's, and a tensor has no such attribute.",
         "Write `{tensorflow}` in place of `x.{attribute}`.",
@@ -458,6 +465,7 @@ def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[st
     """The cell's own names, for the fields of a mistake."""
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     asked = next((node.value for node in attributes if node.attr == "numpy"), None)
+    local = next((node.value for node in attributes if node.attr == "values"), None)
     owner = asked.id if isinstance(asked, ast.Name) else "result"
     types, cast = _of_mixed_types(str(error), nodes)
     value, reduction = _of_all_reduce(nodes)
@@ -465,6 +473,7 @@ def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[st
     attribute = missing[1] if missing else ""
     return {
         "in_the_next_cell": f"{owner}.values[0].numpy()" if replicas > 1 else f"{owner}.numpy()",
+        "local": ast.unparse(local) if local is not None else "x",
         "types": types,
         "cast": cast,
         "value": value,

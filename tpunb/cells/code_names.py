@@ -9,6 +9,7 @@ import importlib.util
 import itertools
 import re
 import sys
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -62,16 +63,25 @@ class Mentions:
     any_module: bool
 
 
-@functools.lru_cache(maxsize=2048)
+_mentions: weakref.WeakKeyDictionary[CodeType, Mentions] = weakref.WeakKeyDictionary()
+
+
 def mentions(code: CodeType) -> Mentions:
-    """The names that a code object mentions."""
+    """The names that a code object mentions, remembered for as long as the code lives."""
+    known = _mentions.get(code)
+    if known is None:
+        known = _mentions[code] = _read_mentions(code)
+    return known
+
+
+def _read_mentions(code: CodeType) -> Mentions:
     names: dict[str, None] = {}
     imports: dict[str, None] = {}
     attributes: set[str] = set()
     stored: set[str] = set()
     strings: list[str] = []
     any_attribute = any_global = any_module = False
-    for inner in _nested(code):
+    for inner in nested_codes(code):
         for const in inner.co_consts:
             # Keyword patterns (`case Config(rate=r)`) name their attributes in a tuple.
             for text in const if isinstance(const, tuple) else (const,):
@@ -114,11 +124,12 @@ def mentions(code: CodeType) -> Mentions:
     )
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
+def nested_codes(code: CodeType) -> Iterator[CodeType]:
+    """The code object, and all code objects inside it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            yield from _nested(const)
+            yield from nested_codes(const)
 
 
 def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool:

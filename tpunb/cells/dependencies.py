@@ -79,6 +79,12 @@ class Dependencies:
         }
         self._guards = self._reached()
 
+    @property
+    def large_arrays(self) -> list[ArrayGuard]:
+        """The arrays that are too large to be compared as a whole before each run."""
+        arrays = (guard for guard in self._guards if isinstance(guard, ArrayGuard))
+        return [guard for guard in arrays if not guard.whole]
+
     def change(self) -> Change | None:
         """The first thing found that is not as it was at the last trace."""
         for guard in self._guards:
@@ -104,7 +110,7 @@ class Dependencies:
 
 _MOST = 20_000  # objects to visit
 _LARGE = 1000  # items: a larger container counts as one object
-_LARGEST_ARRAY = 1 << 14  # bytes that are compared in no time
+_MOST_COMPARED = 1 << 24  # bytes of arrays that are compared before each run: some 10 ms
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _NESTS = (list, tuple, dict)
 _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
@@ -130,6 +136,7 @@ class _Walk:
         self._seen: dict[int, Any] = {}  # held: no id is used twice while this runs
         self._waiting: collections.deque[tuple[str, Any]] = collections.deque()
         self._has_all_modules = False
+        self._compared = 0  # bytes of arrays
 
     def run(self, roots: Mapping[str, Any], code: types.CodeType) -> None:
         for path, value in roots.items():
@@ -163,8 +170,10 @@ class _Walk:
                 self._add(ItemsGuard(value, path))
             self._add_items(path, value)
         elif isinstance(value, np.ndarray):
-            if value.nbytes <= _LARGEST_ARRAY and not value.dtype.hasobject:
-                self._add(ArrayGuard(value, path))
+            if not value.dtype.hasobject:
+                self._compared += value.nbytes
+                whole = self._compared <= _MOST_COMPARED
+                self._add(ArrayGuard(value, path, whole=whole))
         elif isinstance(value, contextvars.ContextVar):
             self._guard(
                 value, lambda it: {"value": it.get(MISSING)}, lambda _: f"`{path}`", ("value",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import zlib
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -167,30 +168,46 @@ class ItemsGuard:
         return []
 
 
-class ArrayGuard:
-    """Guards the numbers of a small array, which can be changed in place."""
+_SAMPLES = 1 << 12
 
-    def __init__(self, owner: np.ndarray[Any, Any], path: str) -> None:
+
+class ArrayGuard:
+    """Guards the numbers of an array, which can be changed in place, by their checksum.
+
+    Attributes:
+        owner: The array; held, so that its identity stays its own.
+        path: How the cell reaches it.
+        whole: Whether all its numbers are compared, or only some thousands of them.
+    """
+
+    def __init__(self, owner: np.ndarray[Any, Any], path: str, *, whole: bool) -> None:
         self.owner = owner
-        self._path = path
+        self.path = path
+        self.whole = whole
         self.renew()
 
     def renew(self) -> None:
         """Takes what is there now for what is to stay."""
-        self._before = self.owner.copy()
+        self._before = self._sum()
 
     def holds(self) -> bool:
         """Returns whether nothing has changed."""
-        now, before = self.owner, self._before
-        if now.shape != before.shape or now.dtype != before.dtype:
-            return False
-        return bool(now.tobytes() == before.tobytes())
+        return self._sum() == self._before
 
     def changes(self) -> list[Change]:
         """The changes, if there are any."""
         if self.holds():
             return []
-        return [Change(f"`{self._path}`", self._before, self.owner, items_entry(self.owner))]
+        # Nothing keeps the former numbers.
+        return [Change(f"`{self.path}`", self.owner, self.owner, items_entry(self.owner))]
+
+    def _sum(self) -> tuple[Hashable, ...]:
+        array = self.owner
+        if array.nbytes == 0:
+            return array.shape, array.dtype, 0
+        numbers = array if self.whole else array.flat[:: max(1, array.size // _SAMPLES)]
+        data = np.ascontiguousarray(numbers).view(np.uint8)
+        return array.shape, array.dtype, zlib.crc32(data.data)
 
 
 def items_entry(owner: Any) -> Hashable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +13,7 @@ from tpunb._util.attributes import has_attributes
 from ..errors import CellError
 from .capture import Captured
 from .code_names import value_of
-from .source import StepSource
+from .source import CellSource, StepSource
 
 _APPLIES = {"apply_gradients": 0, "apply": 1, "minimize": 1}
 """The methods that apply gradients, with the place of the argument that names the variables."""
@@ -101,3 +102,28 @@ def _trained(cell: StepSource, optimizer: str, namespace: dict[str, Any]) -> lis
         if isinstance(found, list | tuple):
             return list(found)
     return []
+
+
+def is_step_counter(value: Any, cell: StepSource, namespace: Mapping[str, Any]) -> bool:
+    """Returns whether a cell's last value is only the optimizer's count of its steps.
+
+    `apply_gradients` returns it. Keras 3 returns the variable `iterations`, and tf_keras a tensor
+    that was read from it. A cell that ends with `optimizer.iterations` itself asks for it.
+    """
+    call = cell.last.value if isinstance(cell, CellSource) and cell.last is not None else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr not in _APPLIES:
+        return False
+    optimizer = value_of(call.func.value, namespace)
+    counter = getattr(optimizer, "iterations", None)
+    if counter is None or not has_attributes(optimizer, "apply_gradients"):
+        return False
+    if value is counter:
+        return True
+    if not isinstance(value, tf.Tensor | tf.Variable) or value.shape.rank != 0:
+        return False
+    is_read = type(value).__name__ == "_UnreadVariable" or (
+        isinstance(value, tf.Tensor) and value.op.type == "ReadVariableOp"
+    )
+    return is_read and value.dtype == tf.as_dtype(counter.dtype)

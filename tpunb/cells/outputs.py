@@ -17,6 +17,7 @@ import tensorflow as tf
 from ..errors import CellError
 from .code_names import mentions
 from .nests import holds_symbolic, is_composite, is_nest, leaves, parts_of, stays_inside, substitute
+from .optimizers import is_step_counter
 from .source import PROVIDED, StepSource
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -42,6 +43,8 @@ class OutputRecord:
         nests: By name, a slot, or a nest with slots.
         plain: By name, a Python value, the same on every replica.
         withheld: Names that do not come back.
+        conditional: Values of names that are assigned in branches and loops over tensors
+            alone, by name; they are among the withheld.
         graph: The replica function's graph.
         places: For each slot, which of the traced function's outputs it is.
     """
@@ -49,6 +52,7 @@ class OutputRecord:
     nests: dict[str, Any] = field(default_factory=dict)
     plain: dict[str, Any] = field(default_factory=dict)
     withheld: list[str] = field(default_factory=list)
+    conditional: dict[str, Any] = field(default_factory=dict)
     graph: Any = None
     places: list[int] = field(default_factory=list)
 
@@ -111,6 +115,10 @@ class OutputRecorder:
                 self._keep(name, values[name])
             else:
                 self.record.withheld.append(name)
+                if name in self._noted and not name.startswith("_"):
+                    self.record.conditional[name] = self._noted[name][0]
+        if LAST not in self._wanted and is_step_counter(last, self._cell, self._namespace):
+            last = None
         if isinstance(last, tf.Variable) or is_nest(last):
             last = substitute(
                 last, lambda it: tf.convert_to_tensor(it) if isinstance(it, tf.Variable) else it

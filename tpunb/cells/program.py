@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import itertools
 import random
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
@@ -18,11 +20,13 @@ import tensorflow as tf
 from tpunb.errors import TpuWarning
 
 from .._util.logs import logger
+from .._util.units import byte_count
 from ..errors import CellError
 from .capture import Captured, Capturer, Shortcut
 from .cell_errors import is_traced_in_branch
 from .code_names import value_of
 from .dependencies import Dependencies
+from .names import bound_in
 from .nests import leaves, parts_of, substitute
 from .outputs import (
     LAST,
@@ -34,9 +38,10 @@ from .outputs import (
     without_repeats,
 )
 from .printing import Printer
-from .replica_function import RECORDER, FunctionSource, compile_function, function_text, registered
+from .replica_function import RECORDER, FunctionSource, compile_function, function_text
 from .settings import OutputOptions
 from .source import CellSource, StepSource
+from .source_texts import keep_text, shown_as
 
 _log = logger("cells")
 
@@ -44,14 +49,30 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _REDUCTIONS = {"mean": tf.distribute.ReduceOp.MEAN, "sum": tf.distribute.ReduceOp.SUM}
 
 
-def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function with code of its own.
+def traced_by_itself(function: Callable[..., Any]) -> Any:
+    """A `tf.function` whose traces TensorFlow does not count as those of another cell's step.
 
-    TensorFlow counts the traces of a function by its code, and warns of the fifth:
-    the steps of different cells must not count as one.
+    TensorFlow warns of the fifth trace of the same code. It counts by the object where that has
+    no code. AutoGraph still converts the code once for all cells, and keeps one module for it.
     """
-    function.__code__ = function.__code__.replace(co_name=name)
-    return function
+    return tf.function(functools.partial(function))
+
+
+def called_weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls a method and does not hold its object; AutoGraph leaves it alone.
+
+    A program holds the function that TensorFlow traces. If that function held the program,
+    a forgotten program and its graphs would stay until Python's collector looks for cycles.
+    """
+    weak = weakref.WeakMethod(method)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def call(*arguments: Any) -> Any:
+        alive = weak()
+        assert alive is not None  # its object runs the function
+        return alive(*arguments)
+
+    return call  # type: ignore[no-any-return]
 
 
 class Program:
@@ -94,6 +115,7 @@ class Program:
         self._last_record = OutputRecord()
         self.failure: BaseException | None = None
         self.in_branch = False
+        self._warned: set[int] = set()
         self._printer = printer
         self._text = ""
         self.traced_at = 0.0
@@ -107,7 +129,7 @@ class Program:
         taken = {**captured.read, **captured.closed}
         self._containers = {n: v for n, v in taken.items() if isinstance(v, (list, dict))}
         self._inputs = _inputs(cell, captured, capturer)
-        self._function = tf.function(named(self._step(), f"tpu_run_{id(self):x}"))
+        self._function = traced_by_itself(self._step())
 
     def run(self, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
         """Runs once: the tensors, the record that describes them, and whether it was traced."""
@@ -128,11 +150,29 @@ class Program:
             if self._fresh is not None:
                 self.records[signature] = self._fresh
                 _log.debug("%s: traced in %.3f s", self.cell.filename, self.traced_at - begin)
+        if not known:
+            self._warn_of_large_arrays()
         if not same or self._fresh is not None:
             self._last_record = self.records[signature]
             self._last_signature = captured.signature
             self.signature = signature
         return list(outputs), self._last_record, not known
+
+    def _warn_of_large_arrays(self) -> None:
+        """Warns once of arrays that may change in place without the cell's noticing."""
+        for guard in self.dependencies.large_arrays:
+            if id(guard.owner) not in self._warned:
+                self._warned.add(id(guard.owner))
+                warnings.warn_explicit(
+                    f"`{guard.path}` ({byte_count(guard.owner.nbytes)}) is too large to compare "
+                    "before each run. If its numbers change in place, this cell may go on with "
+                    "the former ones: assign a new array instead, or give the array a name that "
+                    "the cell itself reads.",
+                    TpuWarning,
+                    self.cell.filename,
+                    1,
+                    registry={},
+                )
 
     def trace(self, captured: Captured) -> None:
         """Traces as a run would, and leaves no trace of it."""
@@ -145,10 +185,9 @@ class Program:
 
     def _step(self) -> Callable[..., Any]:
         """The function that is traced: the code one would write by hand."""
-        unconverted = tf.autograph.experimental.do_not_convert
-        strategy, cell, begin = self.strategy, self._replica_function(), unconverted(self._begin)
-        start, combine = unconverted(self._recorders.clear), unconverted(self._combine)
-        tracing = unconverted(self._tracing)
+        strategy, cell = self.strategy, self._replica_function()
+        start, begin = called_weakly(self._forget_recorders), called_weakly(self._begin)
+        combine, tracing = called_weakly(self._combine), called_weakly(self._tracing)
 
         def replica(*arguments: Any) -> Any:
             with tracing(), warnings.catch_warnings():
@@ -178,6 +217,7 @@ class Program:
         text = function_text(self.cell, parameters, direct)
         self._text = text
         code = compile_function(text, self.cell.filename)
+        keep_text(self.cell, code, *self.cell.definitions.values())
         function = FunctionType(code, self.namespace, code.co_name)
         if self.cell.unconvertible is None:
             return function
@@ -196,7 +236,7 @@ class Program:
         with contextlib.ExitStack() as around:
             around.enter_context(self._printer.tracing())
             if isinstance(self.cell, CellSource):
-                around.enter_context(registered(self._text, self.cell))
+                around.enter_context(shown_as(self._text, self.cell))
             try:
                 yield
             except BaseException as error:
@@ -216,6 +256,9 @@ class Program:
         record = self._recorders[0].record
         self._recorders.clear()
         return record
+
+    def _forget_recorders(self) -> None:
+        self._recorders.clear()
 
     def _begin(self, arguments: tuple[Any, ...]) -> dict[str, Any]:
         """The keyword arguments of one replica's call."""
@@ -247,6 +290,8 @@ class Program:
         """Reduces and gathers; the trace is complete with it."""
         _warn_of_frozen_numbers(self.cell, self.namespace)
         record = self.traced_record()
+        _warn_of_lost_names(self.cell, record)
+        record.conditional = {}  # which holds tensors of the branches' graphs
         combined = list(outputs or ())
         several = self.strategy.num_replicas_in_sync > 1
         for name, operation in self.options.reduce:
@@ -312,6 +357,42 @@ def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[st
     own = {*cell.names.assigned, *captured.local}
     local = {n: v for n, v in captured.values.items() if n in own and n not in owners}
     return {**inputs, **local}
+
+
+def _warn_of_lost_names(cell: StepSource, record: OutputRecord) -> None:
+    """Warns if all that a cell assigns is assigned in branches and loops over tensors alone."""
+    returned = (record.nests.keys() | record.plain.keys()) - {LAST}
+    counters = bound_in([node.target for node in cell.nodes if isinstance(node, ast.For)])
+    lost = {name: it for name, it in record.conditional.items() if name not in counters}
+    if returned or not lost:
+        return
+    name, value = next(iter(lost.items()))
+    names = ", ".join(f"`{each}`" for each in lost)
+    do, them = ("does", "it") if len(lost) == 1 else ("do", "them")
+    stores = (
+        node.lineno
+        for node in cell.nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+    )
+    warnings.warn_explicit(
+        f"{names} {do} not come back: the cell assigns {them} only in a branch or a loop over "
+        "tensors, which may not run on every replica. Assign "
+        f"{them} above as well, such as `{name} = {_zero_like(value)}`.",
+        TpuWarning,
+        cell.filename,
+        min(stores, default=1),
+        registry={},
+    )
+
+
+def _zero_like(value: Any) -> str:
+    """Code for a value to begin with, of the type of another value."""
+    if isinstance(value, (bool, int, float, complex)):
+        return repr(type(value)())
+    if not isinstance(value, tf.Tensor) or not value.shape.is_fully_defined():
+        return "…"
+    dtype = "" if value.dtype == tf.float32 else f", tf.{value.dtype.name}"
+    return f"tf.zeros({value.shape.as_list()}{dtype})"
 
 
 def _warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> None:

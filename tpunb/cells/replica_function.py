@@ -8,10 +8,8 @@ what is added is at the end of a line or below the last one.
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import inspect
-import linecache
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,22 +67,6 @@ def compile_function(text: str, filename: str) -> CodeType:
     """Compiles the text that defines one function."""
     module = compile(text, filename, "exec", dont_inherit=True)
     return next(const for const in module.co_consts if isinstance(const, CodeType))
-
-
-@contextlib.contextmanager
-def registered(text: str, cell: CellSource) -> Iterator[None]:
-    """Lets `inspect` and AutoGraph find a function's text; afterwards the cell's own is shown."""
-    _register(text, cell.filename)
-    try:
-        yield
-    finally:
-        _register("\n".join(cell.lines), cell.filename)
-
-
-def _register(text: str, filename: str) -> None:
-    # Without a modification time, linecache.checkcache leaves an entry alone.
-    lines = [f"{line}\n" for line in text.split("\n")]
-    linecache.cache[filename] = (len(text), None, lines, filename)
 
 
 def _insertion(line: int, column: int, text: str) -> _Edit:

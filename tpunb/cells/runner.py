@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import linecache
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,10 @@ from ..training.stop_button import explaining_interrupts
 from ..virtual.stoppable import StoppableCalls
 from .outputs import LAST
 from .printing import Lines
+from .recent_cells import RecentCells
 from .replica_function import FUNCTION, function_source, globals_of
 from .settings import CompileSettings, RunSettings, checked_outputs
-from .source import CellSource, parse_cell
+from .source import CellSource
 from .steps import Steps, interrupted
 from .trace_cache import Programs
 
@@ -89,7 +89,7 @@ class CellRunner:
         self.strategy = strategy
         self.calls = StoppableCalls(last_resort)
         self.programs = Programs(strategy, self.calls, lines)
-        self._cells: dict[str, CellSource] = {}
+        self._sources = RecentCells()
 
     @property
     def traces(self) -> int:
@@ -211,17 +211,12 @@ class CellRunner:
     def close(self) -> None:
         """Forgets every cell and every trace."""
         self.calls.close()
-        for cell in self._cells.values():
-            linecache.cache.pop(cell.filename, None)
-        self._cells.clear()
+        self._sources.clear()
         self.programs.clear()
 
     def parsed(self, source: str) -> CellSource:
-        """A cell's body, parsed; the very same for the same text."""
-        cell = self._cells.get(source)
-        if cell is None:
-            cell = self._cells[source] = parse_cell(source)
-        return cell
+        """A cell's body, parsed: the very same object as before where it is still in use."""
+        return self._sources.parsed(source)
 
 
 def _steps_to_examine(data: Any) -> int | None:

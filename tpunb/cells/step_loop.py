@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from .capture import Captured
 from .cell_errors import replicas_text
 from .nests import leaves, parts_of
 from .outputs import LAST, OutputRecord, Slot
-from .program import Program, named
+from .program import Program, called_weakly, traced_by_itself
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Loop:
         *,
         timed: bool,
     ) -> None:
-        self._program = program
+        self._program = weakref.proxy(program)  # which holds the loop
         self._strategy = program.strategy
         self._fed, self._carried, self._timed = tuple(fed), tuple(carried), timed
         self._owners = tuple(captured.owners)
@@ -73,7 +74,7 @@ class Loop:
             self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._before = 0
         self._arrived: list[Any] = []
-        self._function = tf.function(named(self._loop(), f"tpu_loop_{id(self):x}"))
+        self._function = traced_by_itself(self._loop())
 
     @property
     def done(self) -> int:
@@ -99,10 +100,9 @@ class Loop:
 
     def _loop(self) -> Callable[..., Any]:
         """The function that is traced: the code one would write by hand."""
-        unconverted = tf.autograph.experimental.do_not_convert
         strategy, replica, plotted = self._strategy, self._program.replica, bool(self._plotted)
-        read, after = unconverted(self._read), unconverted(self._after)
-        arguments = unconverted(self._arguments)
+        read, after = called_weakly(self._read), called_weakly(self._after)
+        arguments = called_weakly(self._arguments)
         width = len(self._plotted) * strategy.num_replicas_in_sync
 
         def loop(iterator: Any, count: Any, state: Any, rest: Any) -> Any:

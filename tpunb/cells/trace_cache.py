@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import reprlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import CodeType
@@ -35,7 +36,12 @@ from .source import CellSource, StepSource, above
 
 _log = logger("cells")
 
-_MOST_PROGRAMS = 64
+_MOST_PROGRAMS = 32
+"""Programs that are kept; each takes one to five MiB."""
+
+_MOST_GONE = 1024
+"""Cells without a program for which it is known why they have none."""
+
 _T = TypeVar("_T")
 
 
@@ -60,7 +66,8 @@ class Programs:
         self._capturer = Capturer(strategy)
         self._printer = Printer(strategy, lines)
         self._programs: list[Program] = []  # the one used last at the end
-        self._latest: dict[str, Program | None] = {}  # None: evicted since
+        self._uncollected = 0
+        self._gone: dict[int, str] = {}  # by hash of a cell's text: why its program is gone
 
     def find(
         self,
@@ -79,7 +86,7 @@ class Programs:
             bound: Values that hide the notebook's.
             checked: A program whose dependencies are known to be unchanged.
         """
-        last = self._latest.get(cell.text)
+        last = self._last_of(cell)
         if last and last.shortcut and last.options == options and last.namespace is namespace:
             captured = self._capturer.again(last.shortcut, namespace, bound)
             if captured is not None and (last is checked or not last.dependencies.change()):
@@ -96,17 +103,12 @@ class Programs:
         fitting = (it for it in made_alike if it is checked or not it.dependencies.change())
         program = next(fitting, None)
         if program is None:
-            reason = FIRST_RUN
-            if cell.text in self._latest:
-                reason = why_new_program(last, captured, options) if last else EVICTED
+            if last is not None:
+                reason = why_new_program(last, captured, options)
+            else:
+                reason = self._gone.get(hash(cell.text), FIRST_RUN)
             _log.debug("%s has to be traced: %s", cell.filename, reason)
-            # What holds an object that the notebook has replaced would keep a model's variables
-            # in the memory of the cores.
-            self._programs = [
-                program
-                for program in self._programs
-                if program.cell is not cell or not _was_replaced(program, captured.key)
-            ]
+            self._forget_replaced(cell, captured)
             program = Program(
                 self.strategy, cell, namespace, captured, self._capturer, options, self._printer
             )
@@ -116,6 +118,34 @@ class Programs:
         reason = why_new_arguments(program, captured)
         _log.debug("%s has to be traced: %s", cell.filename, reason)
         return program, captured, reason
+
+    def _last_of(self, cell: StepSource) -> Program | None:
+        """The program of a cell that ran last; None if there is none any more."""
+        return next((it for it in reversed(self._programs) if it.cell is cell), None)
+
+    def _forget_replaced(self, cell: StepSource, captured: Captured) -> None:
+        """Forgets a cell's programs that hold an object which the notebook has replaced.
+
+        They would keep the variables of a former model in the memory of the cores.
+        """
+        for program in [each for each in self._programs if each.cell is cell]:
+            if _was_replaced(program, captured.key):
+                self._forget(program, REPLACED)
+
+    def _forget(self, program: Program, reason: str) -> None:
+        """Forgets a program, and remembers why."""
+        self._programs.remove(program)
+        text = hash(program.cell.text)
+        self._gone.pop(text, None)
+        self._gone[text] = reason
+        if len(self._gone) > _MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+        self._uncollected += 1
+        if self._uncollected >= _MOST_PROGRAMS:
+            # TensorFlow's graphs are in cycles of references. Python's collector looks at all
+            # objects only when their number has grown by a quarter, after hundreds of cells.
+            self._uncollected = 0
+            gc.collect()
 
     def execute(self, program: Program, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
         """Runs a program once: its tensors, what they are, and whether it was traced."""
@@ -274,7 +304,7 @@ class Programs:
     def clear(self) -> None:
         """Forgets every program."""
         self._programs.clear()
-        self._latest.clear()
+        self._gone.clear()
 
     def _remember(self, program: Program, captured: Captured) -> None:
         if not program.records:  # its trace has failed
@@ -283,7 +313,6 @@ class Programs:
         if (
             shortcut is not None
             and captured.signature is shortcut.signature
-            and self._latest.get(program.cell.text) is program
             and self._programs[-1:] == [program]
         ):
             return  # it has run again, as it did the last time
@@ -292,11 +321,8 @@ class Programs:
         if program in self._programs:
             self._programs.remove(program)
         self._programs.append(program)
-        self._latest[program.cell.text] = program
         while len(self._programs) > _MOST_PROGRAMS:
-            oldest = self._programs.pop(0)
-            if self._latest[oldest.cell.text] is oldest:
-                self._latest[oldest.cell.text] = None
+            self._forget(self._programs[0], EVICTED)
 
 
 def _was_replaced(program: Program, now: Mapping[str, Hashable]) -> bool:
@@ -312,6 +338,7 @@ def _was_replaced(program: Program, now: Mapping[str, Hashable]) -> bool:
 
 FIRST_RUN = "first run"
 EVICTED = "its last trace was evicted: too many other cells have run since"
+REPLACED = "the notebook has replaced an object that its last trace held"
 
 
 def why_new_program(last: Program, captured: Captured, options: OutputOptions) -> str:
@@ -328,6 +355,8 @@ def why_new_program(last: Program, captured: Captured, options: OutputOptions) -
     change = last.dependencies.change()
     if change is None:
         return EVICTED
+    if change.now is change.before:
+        return f"{change.subject} has changed in place"
     if isinstance(change.now, CodeType):
         return f"{change.subject} has been edited"
     return _sentence(change.subject, _shown(change.before), _shown(change.now), change.now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from tpunb.training.profile import Profile
     from tpunb.virtual.check import CheckReport
 
+_MOST_LINES = 64
+"""Lines of `%%tpu_run` whose options are read only once, as long as the cells run again."""
+
 
 @magics_class
 class TpuMagics(Magics):  # type: ignore[misc]
@@ -53,7 +57,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
         super().__init__(shell)
         self.session = Session(shell.user_ns)
         self.displays = displays.Displays(lambda: self.session.open_connection)
-        self._run_arguments: dict[str, Any] = {}  # by line: each is read once
+        self._run_arguments = functools.lru_cache(_MOST_LINES)(
+            functools.partial(arguments_of, self.tpu_run)
+        )
 
     @magic_arguments()
     @options(*CONNECT)
@@ -124,9 +130,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         cell again continues.
         """
         require_tensorflow("%%tpu_run")
-        args = self._run_arguments.get(line)
-        if args is None:
-            args = self._run_arguments[line] = arguments_of(self.tpu_run, line)
+        args = self._run_arguments(line)
         # Tracebacks name the cell as IPython names others, `Cell In[4]`. IPython knows its own
         # cells by this table alone; versions before 7.27 have none.
         filenames = getattr(getattr(self.shell, "compile", None), "_filename_map", None)

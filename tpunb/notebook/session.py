@@ -18,6 +18,7 @@ from tpunb.connection.plan import Plan
 from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisplay
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.errors.base import hint
+from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_strategy
 from tpunb.training.stop_button import StopButton, explaining_interrupts
 from tpunb.virtual.import_tensorflow import require_tensorflow
 
@@ -54,7 +55,7 @@ class Session:
         self.last_explanation: Explanation | None = None
         self._connection: Connection | None = None
         self.connected_at = 0.0
-        self._bound: dict[str, Any] = {}
+        self._names = BoundNames(namespace)
         self._runs = 0
         self._paused: Steps | None = None
         self._last_closed = ""  # what the last connection was to whose values went with it
@@ -106,8 +107,7 @@ class Session:
         same = before is not None and before.plan == plan
         lost = before.lost() if before is not None and same else ()
         if before is not None and same and not lost:
-            self._bind(before, strategy_name)
-            return before, _AGAIN
+            return before, _sentences(_AGAIN, self._bind(before, strategy_name))
         # The old connection ends only when the new one is made.
         connection = make_connection(plan, say)
         if before is None:
@@ -115,8 +115,7 @@ class Session:
         elif connection.plan == before.plan and not lost:
             # Again there is no TPU, and the virtual one stays.
             before.lent = connection.lent
-            self._bind(before, strategy_name)
-            return before, _AGAIN
+            return before, _sentences(_AGAIN, self._bind(before, strategy_name))
         else:
             why = _gone(lost) if lost else f"The connection to {before.tpu} is closed"
             notice = (
@@ -129,16 +128,12 @@ class Session:
         self._connection = connection
         self.last_error = self.last_explanation = None  # they were the former connection's
         self.connected_at = time.monotonic()
-        self._bind(connection, strategy_name)
-        return connection, notice
+        return connection, _sentences(notice, self._bind(connection, strategy_name))
 
     def disconnect(self) -> None:
         """Closes the connection and removes the names that connecting made."""
         connection, self._connection, self._paused = self._connection, None, None
-        for name, value in self._bound.items():
-            if self.namespace.get(name) is value:
-                del self.namespace[name]
-        self._bound = {}
+        self._names.remove()
         if connection is not None:
             connection.close()
             self._note_closed(connection)
@@ -215,7 +210,7 @@ class Session:
             if plotted is not None and run.done > 0:
                 self._runs += not resumed
                 remember_history(plotted)
-                self._bind_if_free("history", plotted)
+                self._names.bind_if_free("history", plotted)
             self.namespace.update(run.assigned)
             self.connection.timings = run.timings
 
@@ -337,22 +332,25 @@ class Session:
         """Keeps the explanation of the last known error."""
         self.last_explanation = explanation
 
-    def _bind(self, connection: Connection, strategy_name: str) -> None:
-        names = {
-            strategy_name: connection.strategy,
-            "resolver": connection.resolver,
-            "topology": connection.topology,
+    def _bind(self, connection: Connection, strategy_name: str) -> str:
+        """Gives the notebook its names; what it should know about those that it had."""
+        hidden = self._names.bind(strategy_name, connection.strategy)
+        if hasattr(hidden, "num_replicas_in_sync"):  # one strategy follows another
+            hidden = None
+        reachable = self._names.bind_if_free("connection", connection)
+        others = {"topology": connection.topology, "resolver": connection.resolver}
+        kept = {
+            name: self.namespace[name]
+            for name, value in others.items()
+            if name != strategy_name and not self._names.bind_if_free(name, value)
         }
-        self.namespace.update(names)
-        self._bound.update(names)
-        self._bind_if_free("connection", connection)
+        return _sentences(
+            notice_of_strategy(strategy_name, hidden), notice_of_kept(kept, reachable=reachable)
+        )
 
-    def _bind_if_free(self, name: str, value: Any) -> None:
-        """Gives a name its value, unless the notebook uses the name for something else."""
-        missing = object()
-        now = self.namespace.get(name, missing)
-        if now is missing or now is self._bound.get(name, missing):
-            self.namespace[name] = self._bound[name] = value
+
+def _sentences(*sentences: str) -> str:
+    return "\n".join(filter(None, sentences))
 
 
 def _gone(lost: Sequence[str]) -> str:

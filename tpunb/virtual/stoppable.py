@@ -32,6 +32,9 @@ _PATIENCE = 60.0
 """Seconds that a call waits for one that was stopped and could not be cancelled."""
 
 
+_MOST_KNOWN = 1024
+"""Names of functions that are known to be compiled."""
+
 _manager = pywrap_tfe.TFE_NewCancellationManager
 
 
@@ -208,6 +211,8 @@ class StoppableCalls:
                 raise
         if job.error is not None:
             raise job.error
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()  # names of functions that are long gone
         self._known.add(name)
         return job.result
 

@@ -1,0 +1,43 @@
+"""The parsed cells of one connection that are still of use."""
+
+from __future__ import annotations
+
+import collections
+import weakref
+
+from .source import CellSource, parse_cell
+
+_MOST_RECENT = 32
+
+
+class RecentCells:
+    """Parses cells, and remembers the last ones and those that a program or a run holds.
+
+    A program belongs to the object that its cell was parsed to. The weak references find that
+    object again for as long as the program lives.
+    """
+
+    def __init__(self) -> None:
+        self._alive: weakref.WeakValueDictionary[str, CellSource] = weakref.WeakValueDictionary()
+        self._recent: collections.OrderedDict[str, CellSource] = collections.OrderedDict()
+
+    def parsed(self, text: str) -> CellSource:
+        """A cell's body, parsed: the very same object as before where it is still in use.
+
+        Raises:
+            SyntaxError: It is not Python.
+            CellError: It is Python that cannot be a replica function's body.
+        """
+        cell = self._alive.get(text)
+        if cell is None:
+            cell = self._alive[text] = parse_cell(text)
+        self._recent[text] = cell
+        self._recent.move_to_end(text)
+        if len(self._recent) > _MOST_RECENT:
+            self._recent.popitem(last=False)
+        return cell
+
+    def clear(self) -> None:
+        """Forget the cells."""
+        self._alive.clear()
+        self._recent.clear()
