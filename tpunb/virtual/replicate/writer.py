@@ -56,8 +56,8 @@ _FIRST_DEVICE = full_name("/device:CPU:0")
 
 
 def write_copies(builder: Builder, node: NodeDef) -> None:
-    """Writes a node for each replica, or for the first if all share its value."""
-    for replica in builder.replicas if builder.is_repeated(node.name) else (0,):
+    """Writes a node for each replica, or for the first of each process if all share its value."""
+    for replica in builder.owners(node.name):
         write_copy(builder, node, replica)
 
 
@@ -66,7 +66,8 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
     copy = builder.copy_of(node, replica)
     copy.input.extend(builder.tensor(source, replica) for source in data_inputs(node))
     repeated = builder.is_repeated(node.name)
-    copy.input.extend(builder.waits(node, replica) if repeated else builder.waits_of_one(node))
+    waits = builder.waits if repeated else builder.waits_of_one
+    copy.input.extend(waits(node, replica))
     if node.op in CONTROL_FLOW:
         # Run as a kernel its body stays on the replica's core; lowered, it would not. That
         # is wanted where it uses what is on several devices.
@@ -294,6 +295,10 @@ def _write_permutation(builder: Builder, node: NodeDef) -> None:
         name, device = instance(node.name, 0), builder.cores[0][0]
         inputs = [builder.tensor(value, 0), *builder.all_waits(node, builder.replicas)]
         builder.add("Identity", name, device, inputs, T=node.attr["T"])
+        for replica in builder.replicas:
+            value_there = builder.broadcast(f"{name}:output:0", node.attr["T"], replica)
+            builder.tensors[node.name, ":output:0", replica] = value_there
+            builder.controls[node.name][replica] = [name]
         return
     origin = {target: source for source, target in source_target_pairs(node, builder.nodes)}
     for replica in builder.replicas:
