@@ -50,7 +50,7 @@ from tpunb.virtual.replicate.variance import (
     analyze,
     body_arguments,
 )
-from tpunb.virtual.replicate.workarounds import guard, keep_from_folding
+from tpunb.virtual.replicate.workarounds import guard, keep_arithmetic, keep_from_folding
 
 _FIRST_DEVICE = full_name("/device:CPU:0")
 
@@ -75,6 +75,7 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
         copy.attr["_lower_using_switch_merge"].b = lowered
     if builder.runs(node):
         keep_from_folding(builder.add, copy, in_body=bool(builder.path))
+        keep_arithmetic(builder.add, node, copy, builder.nodes)
     functions = builder.copies
     functions.specialize(copy, replica, builder.path + node.name)
     if builder.path:
@@ -574,6 +575,7 @@ def write_joined(builder: Builder, node: NodeDef) -> None:
         else builder.joined.constant(take)
         for place, take in enumerate(plan.takes)
     )
+    keep_arithmetic(builder.add, node, joined, builder.nodes)
     joined.input.extend(builder.waits_of_one(node))
     if builder.path:
         builder.copies.sign(joined, builder.path + joined.name)
