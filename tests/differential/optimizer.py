@@ -103,8 +103,10 @@ ROUNDED = (
     "tf.math.reduce_std(x)",
     "tf.math.l2_normalize(x)",
 )
-"""Those of which it may change the last digits: it divides by multiplying, and adds in another
-order, as XLA does too, and some kernels of CPUs compute two operations at once."""
+"""Expressions of which the optimizer may change the last digits.
+
+It multiplies by a reciprocal, adds in another order or calls a kernel for two operations.
+"""
 
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-30, 120.0, -120.0, 1e-9, 0.5)
 _NAMES = ("x", "y", "kernel", "image", "window")
