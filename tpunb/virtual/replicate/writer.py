@@ -229,10 +229,16 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
         device, count = builder.cores[first][0], integer(len(inputs))
         inputs += builder.all_waits(node, group)
         builder.add("AddN", name, device, inputs, T=node.attr["T"], N=count)
-        for replica in group:
-            total = builder.broadcast(f"{name}:sum:0", node.attr["T"], replica, first)
-            builder.tensors[node.name, ":output:0", replica] = total
-            builder.controls[node.name][replica] = [name]
+        _hand_out(builder, node, f"{name}:sum:0", group)
+
+
+def _hand_out(builder: Builder, node: NodeDef, tensor: str, group: Sequence[int]) -> None:
+    """Gives the replicas of a group the result that the first of them computes."""
+    name = reference(tensor).source
+    for replica in group:
+        value = builder.broadcast(tensor, node.attr["T"], replica, group[0])
+        builder.tensors[node.name, ":output:0", replica] = value
+        builder.controls[node.name][replica] = [name]
 
 
 _SUMS = 8
@@ -296,10 +302,7 @@ def _write_permutation(builder: Builder, node: NodeDef) -> None:
         name, device = instance(node.name, 0), builder.cores[0][0]
         inputs = [builder.tensor(value, 0), *builder.all_waits(node, builder.replicas)]
         builder.add("Identity", name, device, inputs, T=node.attr["T"])
-        for replica in builder.replicas:
-            value_there = builder.broadcast(f"{name}:output:0", node.attr["T"], replica)
-            builder.tensors[node.name, ":output:0", replica] = value_there
-            builder.controls[node.name][replica] = [name]
+        _hand_out(builder, node, f"{name}:output:0", builder.replicas)
         return
     origin = {target: source for source, target in source_target_pairs(node, builder.nodes)}
     for replica in builder.replicas:
