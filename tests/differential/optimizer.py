@@ -98,6 +98,11 @@ ROUNDED = (
     "tf.nn.leaky_relu(tf.nn.bias_add(x[None] @ kernel, x), 2.0)",
     "tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(image, window, 1, 'SAME'), [0.1, -0.2]))",
     "tf.nn.elu(tf.nn.bias_add(tf.nn.conv2d(image, window, 1, 'SAME'), [0.1, -0.2]))",
+    "tf.nn.relu(image + tf.nn.bias_add(tf.nn.conv2d(image, window, 1, 'SAME'), [0.1, -0.2]))",
+    "tf.nn.relu(normed(tf.nn.conv2d(image, window, 1, 'SAME')))",
+    "tf.nn.relu6(normed(image))",
+    "tf.nn.silu(tf.nn.bias_add(x[None] @ kernel, x))",
+    "tf.nn.gelu(tf.nn.bias_add(x[None] @ kernel, x), approximate=True)",
     "3.0 * tf.nn.conv2d(image, window, 1, 'SAME')",
     "tf.nn.batch_normalization(kernel, x, tf.abs(y) + 1.0, x, y, 1e-3)",
     "tf.math.reduce_std(x)",
@@ -121,7 +126,7 @@ def differences(*, special: bool, varying: bool) -> list[str]:
         varying: Whether each replica has numbers of its own.
     """
     strategy = strategy_of(_REPLICAS, strict=False)
-    names = {"tf": tf, "steep": _steep}
+    names = {"tf": tf, "steep": _steep, "normed": _normed}
     expressions = {
         text: eval(f"lambda {', '.join(_NAMES)}: {text}", names) for text in EXACT + ROUNDED
     }
@@ -162,6 +167,17 @@ def differences(*, special: bool, varying: bool) -> list[str]:
 
 def _steep(z: Any, y: Any) -> Any:
     return tf.where(tf.math.logical_not(z < y), tf.maximum(z, 3.0 * z), z + 1.0)
+
+
+def _normed(images: Any) -> Any:
+    return tf.raw_ops.FusedBatchNormV3(
+        x=images,
+        scale=[1.0, 2.0],
+        offset=[0.1, 0.2],
+        mean=[0.5, 1.0],
+        variance=[2.0, 3.0],
+        is_training=False,
+    )[0]
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ def _keep_waits(add: Add, node: NodeDef) -> None:
 _COMPARISONS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
 _PARTIAL = frozenset({"Acos", "Acosh", "Asin", "Atanh", "Log", "Log1p", "Rsqrt", "Sqrt"})
 """Functions that are NaN for some numbers."""
-_SUMS = frozenset({"Add", "AddV2", "BiasAdd"})
+_FUSED = frozenset({"Add", "AddV2", "BiasAdd", *(f"FusedBatchNorm{k}" for k in ("", "V2", "V3"))})
 _CHANGED = {
     # `not a < b` becomes `a >= b`, which is false for NaN.
     "LogicalNot": _COMPARISONS,
@@ -103,8 +103,8 @@ _CHANGED = {
     # the sum or the softmax is rounded to 1 or to 0. exp(x) - 1 becomes expm1(x).
     "Log": frozenset({"Add", "AddV2", "Softmax"}),
     "Sub": frozenset({"Exp"}),
-    # oneDNN's product with a bias and a Relu gives 0 for NaN.
-    **dict.fromkeys(("Relu", "Relu6"), _SUMS),
+    # oneDNN's product with a bias, or a batch norm, and a Relu gives 0 for NaN.
+    **dict.fromkeys(("Relu", "Relu6"), _FUSED),
 }
 """Operations that TensorFlow's optimizer changes together with those that give their first input.
 
