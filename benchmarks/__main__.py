@@ -137,12 +137,25 @@ def _training(args: argparse.Namespace) -> Iterator[Result]:
     return sizes.training(args.models, args.cores, repeats=args.repeats, timeout=args.timeout)
 
 
+def _shared(args: argparse.Namespace) -> Iterator[Result]:
+    """Steps of replicas that all get one tensor, against one device that gets it."""
+    for cores, wanted in ((8, 1.3), (32, 1.1), (128, 1.1)):
+        times = _run("shared", "later", str(cores))
+        ours, peer = (tuple(times[name]) for name in ("ours", "peer"))
+        yield Result(f"one tensor for {cores} cores, later step", ours, "one device", peer, wanted)
+    cores = 512
+    firsts = [[_run("shared", "first", str(k)) for k in (cores, 1)] for _ in range(args.repeats)]
+    ours, peer = zip(*firsts, strict=True)
+    yield Result(f"one tensor for {cores} cores, first step", ours, "one device", peer, 2.5)
+
+
 def _strictness(args: argparse.Namespace) -> Iterator[Result]:
     return sizes.strictness(repeats=args.repeats, timeout=args.timeout)
 
 
 KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[Result]]] = {
     "training": _training,
+    "shared": _shared,
     "notebook": _notebook,
     "displays": _displays,
     "loops": _loops,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from differential import engine, reference
 from differential.generator import Program
+from differential.optimizer import optimizer
 
 _XLA_FAILS_TOO = re.compile(r"of type AddN must have the same size and shape\. +Input 0: \[0\b")
 """A defect of conditionals for XLA, catalogue entry 50: any TPU fails like this."""
@@ -49,6 +50,22 @@ def compare(program: Program, *, strict: bool = False) -> Finding | None:
             return None
         name, _, text = (wrong or error).partition(": ")
         return Finding(program, f"only {who} fails, {name}", " ".join(text.split())[-400:])
+    differing = _differences(expected, got)
+    if differing:
+        differing = _without_ties(differing, program, expected)
+    return Finding(program, "numbers", *list(differing.values())[:1]) if differing else None
+
+
+def compare_optimizer(program: Program) -> Finding | None:
+    """Runs a program on the virtual TPU with TensorFlow's optimizer and without."""
+    with optimizer(enabled=False):
+        expected, wrong = _outcome(lambda: engine.run(program))
+    with optimizer(enabled=True):
+        got, error = _outcome(lambda: engine.run(program))
+    if wrong and error:
+        return None
+    if wrong or error:
+        return Finding(program, f"fails only {'without' if wrong else 'with'} it", wrong or error)
     differing = _differences(expected, got)
     if differing:
         differing = _without_ties(differing, program, expected)

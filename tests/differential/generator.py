@@ -10,6 +10,7 @@ from differential.operations import BATCHES, COLLECTIVES, SCALARS, VECTORS
 
 AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
 HEADER = "def {name}(x, y, s, i):"
+"""`shared` is the same on every replica, which closes over it like over a notebook's tensor."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,7 @@ class _Generator:
 
     def _function(self, name: str) -> Iterator[str]:
         yield HEADER.format(name=name)
-        scope = Scope({"v": ["y"], "s": ["s"], "b": ["x"]}, together=True)
+        scope = Scope({"v": ["shared", "y"], "s": ["s"], "b": ["x"]}, together=True)
         for _ in range(self.statements):
             yield from self._indented(self._statement(scope))
         kept = scope.names["v"][-3:] + scope.names["s"][-2:]

@@ -22,6 +22,7 @@ def common(program: Program) -> dict[str, Any]:
         "pooled": pooled,
         "repeated": repeated,
         "inputs": lambda number: inputs(program, number),
+        "shared": tf.constant([0.75, -0.5, 0.25], tf.float64),
     }
 
 

@@ -12,6 +12,7 @@ import pytest
 from differential import engine, reference
 from differential.compare import Finding, compare
 from differential.generator import Program, generate
+from differential.optimizer import differences
 from differential.shrink import shrink
 from support.tiers import thorough
 
@@ -142,3 +143,10 @@ def test_what_fails_both_ways_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> 
     assert finding == Finding(fine, "only the virtual TPU fails, ValueError", "no such thing")
     other = dataclasses.replace(fine, source=broken.source)
     assert compare(other) is None
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["ordinary", "special"])
+@pytest.mark.parametrize("varying", [False, True], ids=["shared", "varying"])
+def test_the_optimizer_changes_nothing_but_last_digits(special: bool, varying: bool) -> None:
+    """More, and with oneDNN: `python -m differential --optimizer`."""
+    assert differences(special=special, varying=varying) == []

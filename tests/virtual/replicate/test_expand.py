@@ -106,8 +106,51 @@ def test_what_follows_from_a_sum_is_the_same_everywhere(traced: Trace) -> None:
     analysis = analysis_of(definition, Passing.VARYING, Passing.SHARED)
     assert variances_of(analysis, "Sin") == [Variance.INVARIANT]
     assert variances_of(analysis, "Cos") == [Variance.VARYING]
-    assert variances_of(analysis, "Tan") == [Variance.CHEAP_INVARIANT]
+    assert variances_of(analysis, "Tan") == [Variance.INVARIANT]
     assert variances_of(analysis, "Exp") == [Variance.VARYING]
+
+
+WORKERS = [[f"/job:worker/replica:0/task:{k // 2}/device:CPU:0"] for k in range(4)]
+
+
+def test_what_is_the_same_is_written_once_in_each_process(traced: Trace) -> None:
+    v = tf.Variable(1.0)
+
+    def function(x: Any, y: Any) -> Any:
+        total = tpu_ops.cross_replica_sum(x, [[0, 1, 2, 3]])
+        return tf.tan(y), tf.exp(v) * x, tf.sinh(total)
+
+    definition = traced(function, X, X)
+    passings = (Passing.VARYING, Passing.SHARED, Passing.MIRRORED)
+    nodes = expanded(definition, WORKERS, *passings).definition.node_def
+    places = {node.name: node.device for node in nodes}
+    for op in ("Tan", "Exp", "Sinh"):
+        same = [node for node in nodes if node.op == op]
+        assert [node.device for node in same] == [WORKERS[0][0], WORKERS[2][0]]
+    for node in nodes:
+        if node.op in {"Exp", "Sinh", "Mul"}:
+            sources = {text.partition(":")[0] for text in node.input}
+            assert {places[name] for name in sources & places.keys()} == {node.device}
+
+
+def test_what_is_the_same_does_not_grow_with_the_replicas(traced: Trace) -> None:
+    weights = [tf.Variable(tf.ones([2, 2])) for _ in range(3)]
+
+    def function(x: Any) -> Any:
+        for weight in weights:
+            x = tf.nn.relu(x @ weight)
+        weights[0].assign_add(x)
+        return tf.random.stateless_uniform([], [1, 2]), tf.reduce_sum(x)
+
+    definition = traced(function, tf.TensorSpec([2, 2], tf.float32))
+    passings = (Passing.SHARED, *[Passing.MIRRORED] * 3)
+    sizes = []
+    for count in (2, 32):
+        cores = [["/device:CPU:0"]] * count
+        made = expanded(definition, cores, *passings).definition
+        sizes.append(len([node for node in made.node_def if node.op != "AssignVariableOp"]))
+        assert len(made.signature.output_arg) == 2 * count
+    assert sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +158,7 @@ def test_what_follows_from_a_sum_is_the_same_everywhere(traced: Trace) -> None:
     [
         (lambda x: tpu_ops.cross_replica_sum(x, [[0, 1, 2]]), Role.UPDATE, False),
         (lambda x: x, Role.COMPUTE, True),
-        (lambda x: tf.constant(1.0), Role.COMPUTE, False),
+        (lambda x: tf.constant(1.0), Role.UPDATE, False),
         (lambda x: tpu_ops.cross_replica_sum(x, [[0], [1], [2]]), Role.COMPUTE, True),
     ],
 )

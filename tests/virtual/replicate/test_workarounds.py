@@ -10,8 +10,6 @@ import pytest
 import tensorflow as tf
 from support.strategies import all_reduce, strategy_of
 
-from tpunb.virtual.replicate.workarounds import without_leaky_relu
-
 X = np.array([[-3.0, -0.5, 0.0, 0.5, 7.0]] * 4, np.float32) * [[1], [-1], [2], [0.5]]
 REPLICAS = len(X)
 
@@ -70,24 +68,3 @@ def test_a_maximum_is_no_leaky_relu(name: str, joined: bool) -> None:
 
     found = np.stack(run(tf.constant(X, tf.float32)))
     np.testing.assert_allclose(found, expected(X), rtol=1e-6)
-
-
-def ops_of(function: Callable[[Any], Any]) -> list[str]:
-    """Return the operations that stand for maxima in a function as replicas compute it."""
-    specs = [tf.TensorSpec([2, 5])]
-    concrete = tf.function(function, input_signature=specs).get_concrete_function()
-    written = without_leaky_relu(concrete.function_def)
-    return [node.op for node in written.node_def if node.op in ("Maximum", "Minimum")]
-
-
-def test_only_what_may_become_a_leaky_relu_is_written_as_a_minimum() -> None:
-    """oneDNN, which tests leave off, is what TensorFlow's optimizer does it for."""
-    ones = tf.Variable(2.0)
-    minima = ["of twice", "of twice, first", "of a sum of constants", "of a cast constant"]
-    assert [ops_of(MAXIMA[name][0]) for name in minima] == [["Minimum"]] * len(minima)
-    assert ops_of(MAXIMA["of half"][0]) == ["Maximum"]
-    assert ops_of(MAXIMA["of several factors"][0]) == ["Maximum"]
-    assert ops_of(lambda x: tf.maximum(x, ones * x)) == ["Maximum"]
-    assert ops_of(lambda x: tf.maximum(x, x * x)) == ["Maximum"]
-    whole = tf.function(lambda x: tf.maximum(tf.cast(x, tf.int32), 2 * tf.cast(x, tf.int32)))
-    assert ops_of(whole.python_function) == ["Maximum"]

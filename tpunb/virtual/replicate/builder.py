@@ -25,7 +25,6 @@ from tpunb.virtual.graph.function_def import (
     integer,
     is_stateful,
     needed,
-    reference,
     type_of,
 )
 from tpunb.virtual.replicate.function_copies import FunctionCopies, assigned_device, logical_core
@@ -313,7 +312,8 @@ class Builder:
         tensors: What a replica reads in place of a tensor, where that is not
             its own copy of the node.
         controls: Likewise, the nodes that stand for a node in control inputs of a replica.
-        once: The nodes without effects that are written once, for which other replicas do not wait.
+        once: The nodes without effects that are written once a process, for which its other
+            replicas do not wait.
         processes: The process of each replica.
         handles: Of the replicas' copies of variables.
     """
@@ -347,10 +347,11 @@ class Builder:
         self.once: set[str] = set()
         self._one_end: dict[str, bool] = {}
         self._types = {a.name: a.type for a in function.signature.input_arg}
-        # Replicas that take turns would hold what is computed once from the first to the last.
-        once = Role.JOINED in analysis.roles.values() and len({core[0] for core in self.cores}) == 1
-        self._everywhere = set() if once else _computed_everywhere(function, analysis)
         self.processes = [process_of(core[0]) for core in cores]
+        self._firsts = leads(self.processes)
+        self._sharing: dict[int, list[int]] = defaultdict(list)
+        for replica, first in enumerate(self._firsts):
+            self._sharing[first].append(replica)
         self.handles = Handles(analysis.arguments, [core[0] for core in self.cores], self.add)
         self._broadcast: dict[tuple[str, str], str] = {}
         self._write_signature(name)
@@ -400,10 +401,16 @@ class Builder:
 
     def is_repeated(self, name: str) -> bool:
         """Return whether the result has a node once per replica."""
-        if name in self._everywhere:
-            return True
         varies = self.analysis.variances[name] is Variance.VARYING
         return varies and name not in self.analysis.plans
+
+    def owners(self, name: str) -> Sequence[int]:
+        """The replicas that have an instance of a node: all, or the first of each process."""
+        return self.replicas if self.is_repeated(name) else list(self._sharing)
+
+    def _owner(self, name: str, replica: int) -> int:
+        """The replica whose instance of a node a replica uses."""
+        return replica if self.is_repeated(name) else self._firsts[replica]
 
     def tensor(self, source: Reference, replica: int) -> str:
         """Return the tensor that a replica reads for one of the replica function."""
@@ -415,7 +422,7 @@ class Builder:
             return self.handles.tensor(name, replica)
         if argument is not None:
             return argument_name(name, replica) if argument.per_replica else argument_name(name)
-        special = self.tensors.get((name, source.suffix, replica))
+        special = self.tensors.get((name, source.suffix, self._owner(name, replica)))
         if special is not None:
             return special
         return self._instance(name, replica) + source.suffix
@@ -424,7 +431,9 @@ class Builder:
         """The nodes after which a replica is done with a node."""
         if name in self.controls and replica in self.controls[name]:
             return self.controls[name][replica]
-        return [] if replica and name in self.once else [self._instance(name, replica)]
+        if name in self.once and self._is_further(replica):
+            return []
+        return [self._instance(name, replica)]
 
     def waits(self, node: NodeDef, replica: int) -> list[str]:
         """The control inputs of a node's instance."""
@@ -439,7 +448,8 @@ class Builder:
         for name in self._once_before(node):
             for replica in replicas if name in self.controls else ():
                 # The first waits for what it takes.
-                waits.update(dict.fromkeys(self.ends(name, replica) if replica else ()))
+                further = self._is_further(replica)
+                waits.update(dict.fromkeys(self.ends(name, replica) if further else ()))
         return [f"^{name}" for name in waits]
 
     def _once_before(self, node: NodeDef) -> list[str]:
@@ -453,26 +463,31 @@ class Builder:
             self._one_end[name] = all(self.ends(name, k) == first for k in self.replicas)
         return self._one_end[name]
 
-    def waits_of_one(self, node: NodeDef) -> list[str]:
-        """The control inputs of a node that is written once for all replicas.
+    def waits_of_one(self, node: NodeDef, first: int = 0) -> list[str]:
+        """The control inputs of a node that is written once for all replicas of a process.
 
-        If it has no effect it waits on the first core alone. What takes its result on another,
+        If it has no effect it waits on their first core alone. What takes its result on another,
         or waits for it there, waits for what it would have waited for: to hear of each core's
         end takes longer than most nodes. Where that is the same for all, they wait for the node.
         """
+        sharing = self._sharing[first]
         if is_stateful(node) and node.op not in READS:
-            return self.all_waits(node, self.replicas)
+            return self.all_waits(node, sharing)
         before = control_inputs(node) + self._once_before(node)
         others_wait = [name for name in before if name in self.controls or name not in self.once]
         if not others_wait or not all(map(self._is_one_end, others_wait)):
             self.once.add(node.name)
-            for replica in self.replicas[1:] if others_wait else ():
+            for replica in sharing[1:] if others_wait else ():
                 if waits := self.waits(node, replica):
                     self.controls[node.name][replica] = [text[1:] for text in waits]
-        return self.waits(node, 0)
+        return self.waits(node, first)
+
+    def _is_further(self, replica: int) -> bool:
+        """Return whether a replica is not the first of its process."""
+        return self._firsts[replica] != replica
 
     def _instance(self, name: str, replica: int) -> str:
-        return instance(name, replica if self.is_repeated(name) else 0)
+        return instance(name, self._owner(name, replica))
 
     def own(self, source: Reference, variance: Variance) -> Sequence[int]:
         """The replicas that have a tensor, or a handle, of their own; the first if all share it."""
@@ -557,19 +572,3 @@ class Builder:
             self.add("Identity", name, self.cores[replica][0], [tensor], T=kind)
             self._broadcast[tensor, process] = f"{name}:output:0"
         return self._broadcast[tensor, process]
-
-
-def _computed_everywhere(function: FunctionDef, analysis: Analysis) -> set[str]:
-    """Cheap invariant nodes whose value each core computes for itself."""
-
-    def is_cheap(name: str) -> bool:
-        return analysis.variances.get(name) is Variance.CHEAP_INVARIANT
-
-    returned = (reference(text).source for text in function.ret.values())
-    everywhere = {name for name in returned if is_cheap(name)}
-    for node in reversed(analysis.order):
-        varying = analysis.variances[node.name] is Variance.VARYING
-        if analysis.roles[node.name] is Role.COMPUTE and (varying or node.name in everywhere):
-            sources = (source.source for source in data_inputs(node))
-            everywhere.update(name for name in sources if is_cheap(name))
-    return everywhere

@@ -21,7 +21,7 @@ from tpunb.virtual.graph.function_def import (
     make_identity,
     needed,
 )
-from tpunb.virtual.replicate.workarounds import guard_all, keep_from_folding
+from tpunb.virtual.replicate.workarounds import guard_all, keep_arithmetic, keep_from_folding
 
 LOGICAL_CORE = "TPU_REPLICATED_CORE:"
 """How `tf.tpu.core` writes a logical device into a device's name."""
@@ -105,6 +105,7 @@ class FunctionCopies:
         made.CopyFrom(body)
         made.signature.name = self.new_name()
         kept = set() if compiled else needed(body)
+        add, nodes = functools.partial(add_node, made), {node.name: node for node in body.node_def}
         for node in list(made.node_def):
             origin = f"{path}/{node.name}"
             if logical_core(node.device) is not None:
@@ -113,7 +114,8 @@ class FunctionCopies:
             self.sign(node, origin)
             self.specialize(node, replica, origin, compiled=compiled)
             if node.name in kept:
-                keep_from_folding(functools.partial(add_node, made), node, in_body=True)
+                keep_arithmetic(add, nodes[node.name], node, nodes)
+                keep_from_folding(add, node, in_body=True)
         if self._guarded:
             guard_all(made)
         self.made.append(made)

@@ -471,7 +471,7 @@ def _argument(form: Form, outer: Argument | None) -> Argument:
     if outer is not None and outer.is_mirrored:
         # Of a variable that is the same on every replica it takes the first one's handle.
         return Argument(Passing.MIRRORED, outer.key, merged=True)
-    return Argument(Passing.INVARIANT)
+    return Argument(Passing.SHARED)
 
 
 def _gain_of(bodies: Iterable[Body]) -> float:

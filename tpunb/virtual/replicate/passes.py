@@ -37,7 +37,6 @@ from tpunb.virtual.graph.function_def import (
     type_of,
 )
 from tpunb.virtual.graph.rewrite import Rewrite, inlined
-from tpunb.virtual.replicate.workarounds import without_leaky_relu
 
 FACTORS: dict[str, tuple[str, ...]] = {
     "BatchMatMul": ("x", "y"),
@@ -209,8 +208,8 @@ class ReplicaFunction:
 
         def found(name: str) -> FunctionDef:
             if self.unit:
-                return without_leaky_relu(self.unit.body(name, self.library))
-            return without_leaky_relu(inlined(self.library(name), self.library))
+                return self.unit.body(name, self.library)
+            return inlined(self.library(name), self.library)
 
         return functools.cache(found)
 
@@ -418,11 +417,6 @@ PASSES = (
         "make known shapes constant",
         "A shape is the same on every replica, though the value that is asked for it varies.",
         lambda function, known: with_constant_shapes(function, known.sizes),
-    ),
-    Pass(
-        "keep maxima",
-        "TensorFlow's optimizer takes some for a LeakyRelu. Bodies of control flow have it, too.",
-        lambda function, _: without_leaky_relu(function),
     ),
     Pass(
         "round to bfloat16",

@@ -5,7 +5,7 @@ nodes have to run once per replica, but not all: what follows from an all-reduce
 is the same everywhere, and so is the update of a mirrored variable with it. A
 TPU computes that on every core because it costs nothing there. Cores that share
 one processor would pay for it again and again, so the virtual TPU computes it
-once and broadcasts the result to every core.
+once in each process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from tpunb.virtual.graph.function_def import (
     Reference,
     StaticTensors,
     called_functions,
-    control_inputs,
     data_inputs,
     has_collectives,
     has_effects,
@@ -47,19 +46,15 @@ from tpunb.virtual.variable_copies import Resource
 
 
 class Variance(enum.IntEnum):
-    """The degree to which a value differs between replicas, in increasing order.
+    """Whether a value differs between replicas. What depends on several has their maximum.
 
     Attributes:
-        CHEAP_INVARIANT: The same on every replica and cheap: each core that needs it
-            computes it for itself, unless nodes on one device do for all what each would.
-        INVARIANT: The same on every replica, and expensive or the result of a
-            collective: computed once and broadcast.
+        INVARIANT: It is the same on every replica.
         VARYING: Every replica has its own.
     """
 
-    CHEAP_INVARIANT = 0
-    INVARIANT = 1
-    VARYING = 2
+    INVARIANT = 0
+    VARYING = 1
 
 
 class Passing(enum.Enum):
@@ -67,7 +62,6 @@ class Passing(enum.Enum):
 
     Attributes:
         SHARED: One value for all.
-        INVARIANT: One value for all, which is the result of a collective.
         VARYING: A value for each replica.
         STACKED: One tensor of a value for each replica, by default along a new axis 0.
         MIRRORED: A handle for each replica of a variable that is kept in sync.
@@ -75,26 +69,10 @@ class Passing(enum.Enum):
     """
 
     SHARED = enum.auto()
-    INVARIANT = enum.auto()
     VARYING = enum.auto()
     STACKED = enum.auto()
     MIRRORED = enum.auto()
     LOCAL = enum.auto()
-
-
-_VARIANCES = {
-    Passing.SHARED: Variance.CHEAP_INVARIANT,
-    Passing.INVARIANT: Variance.INVARIANT,
-    Passing.VARYING: Variance.VARYING,
-    Passing.STACKED: Variance.VARYING,
-    Passing.MIRRORED: Variance.CHEAP_INVARIANT,
-    Passing.LOCAL: Variance.VARYING,
-}
-_PASSINGS = {
-    Variance.CHEAP_INVARIANT: Passing.SHARED,
-    Variance.INVARIANT: Passing.INVARIANT,
-    Variance.VARYING: Passing.VARYING,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,8 +136,9 @@ class Argument:
 
     @property
     def variance(self) -> Variance:
-        """The degree to which its value, or its variable's, differs between replicas."""
-        return Variance.VARYING if self.diverged else _VARIANCES[self.passing]
+        """Whether its value, or its variable's, differs between replicas."""
+        is_same = self.passing is Passing.SHARED or (self.is_mirrored and not self.diverged)
+        return Variance.INVARIANT if is_same else Variance.VARYING
 
 
 Arguments = Mapping[str, Argument]
@@ -188,7 +167,8 @@ def body_arguments(
                 outer, copy_type=None, merged=outer.is_merged, resources=()
             )
         else:
-            inner[name] = Argument(_PASSINGS[variance])
+            varies = variance is Variance.VARYING
+            inner[name] = Argument(Passing.VARYING if varies else Passing.SHARED)
     return inner
 
 
@@ -196,7 +176,7 @@ class Role(enum.Enum):
     """The way a node is written when the function is written for all replicas.
 
     Attributes:
-        COMPUTE: It is copied for each replica, or for the first if all share its value.
+        COMPUTE: It is copied for each replica, or for each process if replicas share its value.
         UPDATE: It updates every copy of a variable with one value, computed once.
         COLLECTIVE: It is wired between the replicas.
         LIFTED: It is control flow containing collectives, and runs once for all replicas.
@@ -218,7 +198,7 @@ class Analysis:
 
     Attributes:
         order: The nodes, each after its inputs.
-        variances: How much a node's outputs differ, by its name.
+        variances: Whether a node's outputs differ, by its name.
         output_variances: The same for each output of a lifted node, and of a loop or a branch
             that goes the same way on every replica.
         roles: What becomes of a node, by its name.
@@ -249,7 +229,7 @@ class Analysis:
         return frozenset(self.apart | {n for n in self.diverged if self.arguments[n].is_merged})
 
     def variance(self, source: Reference) -> Variance:
-        """Return the degree to which a tensor differs between replicas."""
+        """Return whether a tensor differs between replicas."""
         name = source.source
         if name in self.output_variances:
             return self.output_variances[name][source.index]
@@ -291,9 +271,6 @@ _OF_ALL_ROWS = {
     **dict.fromkeys(ASSIGNMENTS, Plan([SHARED, STACKED], [])),
 }
 """How one node does for all replicas what each does with the row that it keeps."""
-
-# A constant above this many bytes is kept once rather than once per core.
-_LARGE_CONSTANT = 4096
 
 
 def analyze(function: FunctionDef, arguments: Arguments, library: Library) -> Analysis:
@@ -371,13 +348,8 @@ class _Pass:
             self._visit_update(node)
         elif is_stateful(node) and not self._mirrored(node):
             self.variances[node.name] = Variance.VARYING
-        elif any(self.roles.get(name) is Role.UPDATE for name in control_inputs(node)):
-            # Read after it was updated once for all: what follows is done once too.
-            self.variances[node.name] = max(self._input_variance(node), Variance.INVARIANT)
         else:
-            large = node.op == "Const" and node.attr["value"].ByteSize() > _LARGE_CONSTANT
-            least = Variance.INVARIANT if large else Variance.CHEAP_INVARIANT
-            self.variances[node.name] = max(self._input_variance(node), least)
+            self.variances[node.name] = self._input_variance(node)
 
     def _has_rows(self, source: Reference) -> bool:
         argument = self.arguments.get(source.source)
@@ -447,16 +419,14 @@ class _Pass:
         return {name for body in bodies for name in self._body(body, sources, variances)[0]}
 
     def _visit_update(self, node: NodeDef) -> None:
-        variance, names = self._input_variance(node), self._mirrored(node)
+        varies = self._input_variance(node) is Variance.VARYING
         self.variances[node.name] = Variance.VARYING
-        # What is cheap each core does for itself, but what cores share can be changed only once.
-        merged = any(self.arguments[name].is_merged for name in names)
-        once = variance == Variance.INVARIANT or (merged and variance != Variance.VARYING)
-        if once and only_updates(node):
+        if not varies and only_updates(node):
             self.roles[node.name] = Role.UPDATE
             return
+        names = self._mirrored(node)
         self._split(names)
-        if variance == Variance.VARYING:
+        if varies:
             self._diverge(names)
 
     def _mirrored(self, node: NodeDef) -> list[str]:
@@ -472,10 +442,10 @@ class _Pass:
 
     def _input_variance(self, node: NodeDef) -> Variance:
         variances = map(self.analysis.variance, data_inputs(node))
-        return max(variances, default=Variance.CHEAP_INVARIANT)
+        return max(variances, default=Variance.INVARIANT)
 
     def _lifted_variances(self, node: NodeDef) -> list[Variance]:
-        """Return how much the outputs of control flow that goes one way differ."""
+        """Return which outputs of control flow that goes one way differ."""
         sources = data_inputs(node)
         variances = [self.analysis.variance(source) for source in sources]
         if node.op not in LOOPS:
@@ -483,16 +453,15 @@ class _Pass:
                 self._body_variances(self.library(name), sources[1:], variances[1:])
                 for name in called_functions(node)
             ]
-            return [max(Variance.INVARIANT, *outputs) for outputs in zip(*branches, strict=True)]
+            return [max(outputs) for outputs in zip(*branches, strict=True)]
         return self._after_each_turn(node, sources, variances)
 
     def _after_each_turn(
         self, node: NodeDef, sources: Sequence[Reference], variances: Sequence[Variance]
     ) -> list[Variance]:
-        """Return how much a loop's values may differ after any number of turns."""
+        """Return which of a loop's values may differ after any number of turns."""
         body = self.library(node.attr["body"].func.name)
         while True:
-            variances = [max(Variance.INVARIANT, variance) for variance in variances]
             after = self._body_variances(body, sources, variances)
             after = [max(pair) for pair in zip(variances, after, strict=True)]
             if after == variances:
@@ -509,7 +478,7 @@ class _Pass:
     def _body(
         self, body: FunctionDef, sources: Sequence[Reference], variances: Sequence[Variance]
     ) -> tuple[set[str], list[Variance]]:
-        """The outer variables that a body may set apart, and how much its results differ."""
+        """The outer variables that a body may set apart, and which of its results differ."""
         names = [argument.name for argument in body.signature.input_arg]
         arguments = body_arguments(names, sources, variances, self.arguments)
         inner = analyze(body, arguments, self.library)

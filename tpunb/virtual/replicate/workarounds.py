@@ -6,30 +6,27 @@ its input, its gradient leaves out the bias, and the gradient of a max-pooling c
 process. Without oneDNN, the gradient of a depthwise convolution's filter is uninitialized
 memory. Nodes whose sizes are known only at run time are rewritten around these faults,
 which costs next to nothing and keeps oneDNN's speed. Control flow and some tensors are
-hidden from constant folding, which is wrong about them. Some maxima are written as minima,
-because TensorFlow's optimizer takes them for a LeakyRelu.
+hidden from constant folding, which is wrong about them. Arithmetic is hidden from TensorFlow's
+optimizer where that changes more than the last digits.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes, tensor_util
+from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes
 from tpunb.virtual.graph.function_def import (
     CONTROL_FLOW,
     SLICE_MASKS,
     Add,
-    Reference,
     add_constant,
     add_node,
     control_inputs,
     data_inputs,
     integer,
-    is_stateful,
     type_of,
 )
-from tpunb.virtual.graph.rewrite import Rewrite
 
 # Their stateful twins differ in one thing: constant folding leaves them alone.
 _STATEFUL = {
@@ -90,6 +87,64 @@ def _keep_waits(add: Add, node: NodeDef) -> None:
     trigger = add("ControlTrigger", f"{node.name}/waits", node.device, waits)
     del node.input[:]
     node.input.extend([*kept, f"^{trigger}"])
+
+
+_COMPARISONS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
+_PARTIAL = frozenset({"Acos", "Acosh", "Asin", "Atanh", "Log", "Log1p", "Rsqrt", "Sqrt"})
+"""Functions that are NaN for some numbers."""
+_FUSED = frozenset({"Add", "AddV2", "BiasAdd", *(f"FusedBatchNorm{k}" for k in ("", "V2", "V3"))})
+_CHANGED = {
+    # `not a < b` becomes `a >= b`, which is false for NaN.
+    "LogicalNot": _COMPARISONS,
+    # The maximum of square roots becomes the square root of the maximum: NaN gets lost.
+    **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min"), _PARTIAL),
+    **dict.fromkeys(("MaxPool", "MaxPool3D", "MaxPoolV2"), _PARTIAL),
+    # log(1 + x) becomes log1p(x), and log(softmax(x)) log_softmax(x): both are finite where
+    # the sum or the softmax is rounded to 1 or to 0. exp(x) - 1 becomes expm1(x).
+    "Log": frozenset({"Add", "AddV2", "Softmax"}),
+    "Sub": frozenset({"Exp"}),
+    # oneDNN's product with a bias, or a batch norm, and a Relu gives 0 for NaN.
+    **dict.fromkeys(("Relu", "Relu6"), _FUSED),
+}
+"""Operations that TensorFlow's optimizer changes together with those that give their first input.
+
+Grappler's arithmetic_optimizer.cc and remapper.cc, up to TensorFlow 2.21. `python -m differential
+--optimizer` compares functions with it and without.
+"""
+_TRANSPARENT = frozenset({"Cast", "Identity", "Reshape", "StopGradient"})
+
+
+def keep_arithmetic(add: Add, node: NodeDef, copy: NodeDef, nodes: Mapping[str, NodeDef]) -> None:
+    """Keep TensorFlow's optimizer from changing what a node computes.
+
+    Args:
+        add: Writes further nodes.
+        node: A node as it was traced.
+        copy: The same as it is written; its first input may be replaced.
+        nodes: The traced nodes, by their names.
+    """
+    if copy.op != node.op or not _is_changed(node, nodes):
+        return
+    kind = node.attr["T"] if "T" in node.attr else type_of(dtypes.bool)
+    copy.input[0] = hide(add, f"{copy.name}/kept", copy.device, copy.input[0], kind)
+
+
+def _is_changed(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
+    if node.op == "Maximum":
+        # `maximum(x, c * x)` becomes a LeakyRelu even if c is above 1: the minimum. What the
+        # product is made of can look otherwise here.
+        producers = [_producer(source.source, nodes) for source in data_inputs(node)]
+        return "Const" not in producers and dtypes.as_dtype(node.attr["T"].type).is_floating
+    return node.op in _CHANGED and (
+        _producer(data_inputs(node)[0].source, nodes) in _CHANGED[node.op]
+    )
+
+
+def _producer(name: str, nodes: Mapping[str, NodeDef]) -> str:
+    """Return the operation that gives a tensor, before nodes that the optimizer may remove."""
+    while name in nodes and nodes[name].op in _TRANSPARENT:
+        name = data_inputs(nodes[name])[0].source
+    return nodes[name].op if name in nodes else ""
 
 
 CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
@@ -208,62 +263,3 @@ def _without_onednn(add: Add, node: NodeDef) -> None:
     for key in ("ksize", "strides", "explicit_paddings"):
         if key in node.attr:
             del node.attr[key]
-
-
-def without_leaky_relu(function: FunctionDef) -> FunctionDef:
-    """Write `maximum(x, c * x)` as a minimum where c may be above 1.
-
-    TensorFlow's optimizer makes it a LeakyRelu without looking whether c is at most 1: the result
-    is then the minimum. See `FindMulAndMaximum` in grappler's remapper.cc, up to TensorFlow 2.21.
-    The optimizer merges equal nodes and folds constants before, so that x and c can look otherwise
-    here.
-    """
-    nodes = {node.name: node for node in function.node_def}
-
-    @functools.cache
-    def is_folded(name: str) -> bool:
-        node = nodes.get(name)
-        if node is None or is_stateful(node):
-            return False
-        sources = data_inputs(node)
-        return node.op == "Const" or bool(sources and all(is_folded(one.source) for one in sources))
-
-    def may_be_above_one(source: Reference) -> bool:
-        node = nodes.get(source.source)
-        if node is None or node.op != "Const":
-            return is_folded(source.source)
-        value = tensor_util.MakeNdarray(node.attr["value"].tensor)
-        return value.size == 1 and bool((value > 1).any())
-
-    def may_be_leaky_relu(node: NodeDef) -> bool:
-        if node.op != "Maximum" or not dtypes.as_dtype(node.attr["T"].type).is_floating:
-            return False
-        sources = (nodes.get(one.source) for one in data_inputs(node))
-        products = [one for one in sources if one is not None and one.op == "Mul"]
-        return any(may_be_above_one(factor) for one in products for factor in data_inputs(one))
-
-    maxima = {node.name for node in function.node_def if may_be_leaky_relu(node)}
-    if not maxima:
-        return function
-    rewrite = Rewrite(function)
-    for node in function.node_def:
-        if node.name in maxima:
-            _write_as_minimum(rewrite, node)
-        else:
-            rewrite.keep(node)
-    return rewrite.finish()
-
-
-def _write_as_minimum(rewrite: Rewrite, node: NodeDef) -> None:
-    """Replace a maximum by the negative of the minimum of the negatives: the same number."""
-    add = functools.partial(add_node, rewrite.result)
-    kind, device = node.attr["T"], node.device
-    waits = [f"^{name}" for name in control_inputs(node)]
-    negatives = [
-        f"{add('Neg', f'{node.name}/negative_{place}', device, [text], T=kind)}:y:0"
-        for place, text in enumerate(node.input[: len(node.input) - len(waits)])
-    ]
-    least = add("Minimum", f"{node.name}/minimum", device, negatives, T=kind)
-    maximum = add("Neg", f"{node.name}/maximum", device, [f"{least}:z:0", *waits], T=kind)
-    rewrite.replace({f"{node.name}:z:0": f"{maximum}:y:0"})
-    rewrite.drop(node.name, [maximum])

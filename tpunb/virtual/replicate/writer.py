@@ -50,14 +50,14 @@ from tpunb.virtual.replicate.variance import (
     analyze,
     body_arguments,
 )
-from tpunb.virtual.replicate.workarounds import guard, keep_from_folding
+from tpunb.virtual.replicate.workarounds import guard, keep_arithmetic, keep_from_folding
 
 _FIRST_DEVICE = full_name("/device:CPU:0")
 
 
 def write_copies(builder: Builder, node: NodeDef) -> None:
-    """Writes a node for each replica, or for the first if all share its value."""
-    for replica in builder.replicas if builder.is_repeated(node.name) else (0,):
+    """Writes a node for each replica, or for the first of each process if all share its value."""
+    for replica in builder.owners(node.name):
         write_copy(builder, node, replica)
 
 
@@ -66,7 +66,8 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
     copy = builder.copy_of(node, replica)
     copy.input.extend(builder.tensor(source, replica) for source in data_inputs(node))
     repeated = builder.is_repeated(node.name)
-    copy.input.extend(builder.waits(node, replica) if repeated else builder.waits_of_one(node))
+    waits = builder.waits if repeated else builder.waits_of_one
+    copy.input.extend(waits(node, replica))
     if node.op in CONTROL_FLOW:
         # Run as a kernel its body stays on the replica's core; lowered, it would not. That
         # is wanted where it uses what is on several devices.
@@ -74,6 +75,7 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
         copy.attr["_lower_using_switch_merge"].b = lowered
     if builder.runs(node):
         keep_from_folding(builder.add, copy, in_body=bool(builder.path))
+        keep_arithmetic(builder.add, node, copy, builder.nodes)
     functions = builder.copies
     functions.specialize(copy, replica, builder.path + node.name)
     if builder.path:
@@ -227,10 +229,16 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
         device, count = builder.cores[first][0], integer(len(inputs))
         inputs += builder.all_waits(node, group)
         builder.add("AddN", name, device, inputs, T=node.attr["T"], N=count)
-        for replica in group:
-            total = builder.broadcast(f"{name}:sum:0", node.attr["T"], replica, first)
-            builder.tensors[node.name, ":output:0", replica] = total
-            builder.controls[node.name][replica] = [name]
+        _hand_out(builder, node, f"{name}:sum:0", group)
+
+
+def _hand_out(builder: Builder, node: NodeDef, tensor: str, group: Sequence[int]) -> None:
+    """Gives the replicas of a group the result that the first of them computes."""
+    name = reference(tensor).source
+    for replica in group:
+        value = builder.broadcast(tensor, node.attr["T"], replica, group[0])
+        builder.tensors[node.name, ":output:0", replica] = value
+        builder.controls[node.name][replica] = [name]
 
 
 _SUMS = 8
@@ -294,6 +302,7 @@ def _write_permutation(builder: Builder, node: NodeDef) -> None:
         name, device = instance(node.name, 0), builder.cores[0][0]
         inputs = [builder.tensor(value, 0), *builder.all_waits(node, builder.replicas)]
         builder.add("Identity", name, device, inputs, T=node.attr["T"])
+        _hand_out(builder, node, f"{name}:output:0", builder.replicas)
         return
     origin = {target: source for source, target in source_target_pairs(node, builder.nodes)}
     for replica in builder.replicas:
@@ -569,6 +578,7 @@ def write_joined(builder: Builder, node: NodeDef) -> None:
         else builder.joined.constant(take)
         for place, take in enumerate(plan.takes)
     )
+    keep_arithmetic(builder.add, node, joined, builder.nodes)
     joined.input.extend(builder.waits_of_one(node))
     if builder.path:
         builder.copies.sign(joined, builder.path + joined.name)
