@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -59,3 +61,40 @@ def in_a_loop(strategy: Any, v: Any) -> Callable[[], Any]:
 
 def held_concrete(strategy: Any, v: Any) -> Callable[[], Any]:
     return function(lambda: strategy.run(lambda: once(v))).get_concrete_function()
+
+
+@contextlib.contextmanager
+def running(strategy: Any, action: Callable[[], Any]) -> Iterator[Any]:
+    """Has one function run steps in another thread, from before the block to its end.
+
+    Args:
+        strategy: The strategy that runs each step.
+        action: The replica function of a step.
+
+    Yields:
+        A function of one step.
+    """
+    goes_on, steps = tf.Variable(True), tf.Variable(0)
+
+    def replica() -> Any:
+        action()
+        return tf.zeros([])
+
+    @tf.function
+    def many() -> None:
+        while goes_on:
+            strategy.run(replica)
+            steps.assign_add(1)
+
+    step = function(lambda: strategy.run(replica))
+    step()
+    many.get_concrete_function()
+    thread = threading.Thread(target=many)
+    thread.start()
+    try:
+        while not steps.numpy():
+            pass
+        yield step
+    finally:
+        goes_on.assign(False)
+        thread.join()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,3 +27,40 @@ lenient = _shared(4, strict=False)
 
 hosts = _shared("v5e-16")
 """One of two hosts with eight cores each, in this process."""
+
+
+@pytest.fixture(
+    params=["plain", pytest.param("in a cell beside a thread", marks=pytest.mark.thorough)]
+)
+def circumstances(request: pytest.FixtureRequest, tf: Any) -> Iterator[None]:
+    """Has the test run plainly, or as in a connected notebook's cell and beside a second thread.
+
+    A cell's functions are called on another thread, so that an interrupt can end them. The second
+    thread runs steps of another strategy without a pause.
+    """
+    if request.param == "plain":
+        yield
+        return
+    from support.strategies import make, strategy_of
+
+    from tpunb.virtual.stoppable import StoppableCalls
+
+    other = strategy_of(2)
+    v = make(other, 0.0)
+    step = tf.function(lambda: other.run(lambda: v.assign_add(1.0)), autograph=False)
+    step()
+    stop = threading.Event()
+
+    def go() -> None:
+        while not stop.is_set():
+            step()
+
+    thread, calls = threading.Thread(target=go), StoppableCalls()
+    thread.start()
+    try:
+        with calls:
+            yield
+    finally:
+        stop.set()
+        thread.join()
+        calls.close()

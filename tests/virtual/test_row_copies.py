@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.divergence import function, rank
+from support.divergence import function, rank, running
 from support.strategies import (
     SUMMED_ON_READ,
     all_reduce,
@@ -23,10 +22,12 @@ from support.strategies import (
     strategy_of,
 )
 
-from tpunb.virtual import row_copies
-from tpunb.virtual.replicate import replication
-from tpunb.virtual.row_copies import RowCopies, can_be_rows
-from tpunb.virtual.variable_copies import copies_of
+from tpunb.virtual import copy_views
+from tpunb.virtual.copy_views import can_be_rows
+from tpunb.virtual.replicate import divergence
+from tpunb.virtual.variable_copies import RowCopies, copies_of
+
+pytestmark = pytest.mark.usefixtures("circumstances")
 
 CORES = 3
 BY = [1.0, 2.0, 3.0]
@@ -47,8 +48,8 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.extend(node.op for node in made.definition.node_def)
         return made
 
-    original = replication.expand
-    monkeypatch.setattr(replication, "expand", expand)
+    original = divergence.expand
+    monkeypatch.setattr(divergence, "expand", expand)
     return found
 
 
@@ -59,7 +60,7 @@ def of_each(strategy: Any, value: Any = 0.0, how: str = "SUM", **options: Any) -
 
 def are_rows(v: Any) -> bool:
     state = copies_of(v.values[0])
-    return isinstance(state, RowCopies) and state.are_merged
+    return isinstance(state, RowCopies) and state.are_together
 
 
 def set_apart(v: Any, replica: int, value: float) -> None:
@@ -141,7 +142,7 @@ def test_two_variables(strategy: Any) -> None:
     assert copies(other) == [47.0, 48.0, 49.0]
 
 
-@pytest.mark.parametrize("dtype", sorted(row_copies.TYPES, key=str), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("dtype", sorted(copy_views.ROW_TYPES, key=str), ids=lambda kind: kind.name)
 def test_types(strategy: Any, dtype: tf.DType) -> None:
     v = of_each(strategy, tf.zeros([2], dtype), how="NONE")
     run(strategy, lambda: [v.assign(tf.cast([rank() - 1.0, 2.0], dtype)), tf.zeros([])][1])
@@ -534,99 +535,48 @@ def test_a_deep_copy(strategy: Any) -> None:
     assert copies(other) == [10.0] * CORES
 
 
-# Threads.
+# While functions run: in other threads, in callbacks.
+
+REFUSED = "cannot get values of their own now"
 
 
-@pytest.fixture
-def endless(strategy: Any) -> Iterator[Callable[[Any], None]]:
-    """Runs a step in another thread until the test is through."""
-    stop, threads = threading.Event(), []
-
-    def start(step: Any) -> None:
-        started = threading.Event()
-
-        def go() -> None:
-            while not stop.is_set():
-                step()
-                started.set()
-
-        threads.append(threading.Thread(target=go))
-        threads[-1].start()
-        assert started.wait(10)
-
-    yield start
-    stop.set()
-    for thread in threads:
-        thread.join()
-
-
-def test_another_thread_reads_and_assigns(strategy: Any, endless: Any) -> None:
+def test_another_thread_reads_and_assigns(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
-    step = function(lambda: strategy.run(lambda: v.assign_add(rank())))
-    endless(step)
-    for _ in range(20):
-        parts = copies(v)
-        assert min(parts) >= 0.0
-        v.assign(0.0)
+    with running(strategy, lambda: v.assign_add(rank())):
+        for _ in range(20):
+            parts = copies(v)
+            assert min(parts) >= 0.0
+            v.assign(0.0)
+            v.values[1].assign_add(1.0)
     assert are_rows(v)
 
 
-def test_a_copy_is_split_while_a_function_runs(
-    strategy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(row_copies, "_PATIENCE", 0.01)
-    v, turns = of_each(strategy, 0.0), tf.Variable(50_000)
-
-    @tf.function
-    def many() -> Any:
-        for _ in tf.range(turns):
-            strategy.run(lambda: v.assign_add(1.0))
-
-    many.get_concrete_function()
-    thread = threading.Thread(target=many)
-    thread.start()
-    while float(v.values[0]) < 10.0:
-        pass
-    try:
-        with pytest.raises(tf.errors.FailedPreconditionError, match="Use a copy before"):
-            set_apart(v, 1, 0.0)
-        v.values[2].assign_add(1.0)
-    finally:
-        thread.join()
-    assert copies(v)[:2] == [50_000.0] * 2
-    set_apart(v, 1, 0.0)
-    turns.assign(1)
-    many()
-    assert copies(v)[:2] == [50_001.0, 1.0]
-
-
-def test_a_function_that_splits_copies_is_traced_while_another_runs(
-    strategy: Any, endless: Any
-) -> None:
+def test_a_copy_is_used_alone_while_a_function_runs(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
-    step = function(lambda: strategy.run(lambda: v.assign_add(1.0)))
+    with running(strategy, lambda: v.assign_add(1.0)) as step:
+        with pytest.raises(tf.errors.FailedPreconditionError, match=REFUSED):
+            set_apart(v, 1, 0.0)
+        assert are_rows(v)
+    assert len(set(copies(v))) == 1
+    set_apart(v, 1, -1.0)
     step()
-    endless(step)
+    assert copies(v)[1] == 0.0
+
+
+def test_a_function_that_splits_copies_is_traced_while_another_runs(strategy: Any) -> None:
+    v = of_each(strategy, 0.0)
 
     @tf.function
     def loop() -> Any:
         strategy.run(lambda: in_a_loop(v))
 
-    with pytest.raises(tf.errors.FailedPreconditionError, match="Use a copy before"):
-        loop()
-    assert are_rows(v)
-
-
-def test_a_function_that_began_before_the_split_is_told(strategy: Any) -> None:
-    v = of_each(strategy, 0.0)
-    stepper(strategy, lambda: v.assign_add(1.0))()
-    state = copies_of(v.values[0])
-    assert state is not None
-    whole = state.handle(0)
-    state.split()
-    tf.raw_ops.AssignAddVariableOp(resource=whole, value=tf.ones([CORES]))
-    with pytest.raises(tf.errors.FailedPreconditionError, match="Use a copy before"):
-        state.catch_up()
+    with running(strategy, lambda: v.assign_add(1.0)):
+        with pytest.raises(tf.errors.FailedPreconditionError, match=REFUSED):
+            loop()
+        assert are_rows(v)
+    before = copies(v)
+    loop()
+    assert copies(v) == [value + 3.0 * by for value, by in zip(before, BY, strict=True)]
 
 
 def step_with(strategy: Any, v: Any, callback: Any) -> Any:
@@ -649,8 +599,9 @@ def test_a_copy_is_used_in_a_callback(strategy: Any) -> None:
         return 0
 
     step = step_with(strategy, v, use)
-    with pytest.raises(tf.errors.OpError, match="Use a copy before"):
+    with pytest.raises(tf.errors.OpError, match=REFUSED):
         step()
+    assert copies(v) == BY
     set_apart(v, 1, 9.0)
     step()
     assert copies(v)[1] == 11.0

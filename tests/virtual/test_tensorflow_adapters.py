@@ -129,42 +129,37 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_outside_compilation_cluster": "marks what belongs to the host",
         },
     },
-    "virtual/variable_copies.py": {
+    "virtual/copy_views.py": {
         "a distributed variable": {
             "_primary": "finds the first copy",
             "_handle_id": "knows a variable from others",
-            "_is_mirrored": "merges mirrored variables alone",
+            "_is_mirrored": "keeps the copies of mirrored variables in one resource",
             "_get_on_device_or_primary": "says where a variable is",
+            "_get_cross_replica": "reads all rows at once",
             "_update_cross_replica": "sees updates through the strategy",
             "_gather_saveables_for_checkpoint": "sees checkpoints restore a variable",
+            "_export_to_saved_model_graph": "has one variable stand for all rows",
         },
         "a variable": {
             "_distribute_strategy": "makes a copy that shares a resource",
-            "_handle_name": "names what a copy gets of its own",
-            "_read_variable_op": "says that a copy is on its core",
+            "_read_variable_op": "says that a copy is on its core, and reads a copy's row",
             "_validate_shape": "makes a copy that shares a resource",
         },
         "a variable's handle": {
-            "_handle_data": "gives a copy a resource of its own",
+            "_distributed_container": "finds the variable that a copy belongs to",
+            "_id": "tells variables that are arguments of a function apart",
+        },
+        "a replicated variable": {"_vars": "finds the copies of a variable"},
+    },
+    "virtual/variable_copies.py": {
+        "a variable": {"_handle_name": "names what a copy gets of its own"},
+        "a variable's handle": {
+            "_handle_data": "gives a copy a resource of its own, rows another shape when saved",
             "_unique_id": "gives a copy a resource of its own",
             "_parent_trackable": "saves a copy that has a resource of its own",
             "_distributed_container": "finds the variable that a copy belongs to",
         },
         "a replicated variable": {"_vars": "finds the copies of a variable"},
-    },
-    "virtual/row_copies.py": {
-        "a distributed variable": {
-            "_primary": "finds the first copy",
-            "_is_mirrored": "keeps as rows what each replica has for itself",
-            "_get_cross_replica": "reads all rows at once",
-            "_export_to_saved_model_graph": "has one variable stand for all rows",
-        },
-        "a variable": {"_read_variable_op": "reads a copy's row"},
-        "a variable's handle": {
-            "_handle_data": "takes another shape in a saved model",
-            "_parent_trackable": "saves rows with the variable that they are of",
-            "_distributed_container": "finds the variable that a copy belongs to",
-        },
     },
     "virtual/keras_internals.py": {
         "a model": {

@@ -14,11 +14,13 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
-from support.divergence import function, rank
+from support.divergence import function, rank, running
 from support.strategies import SUMMED_ON_READ, copies, each, local, make, run, strategy_of
 
 from tpunb.virtual._tensorflow import ResourceVariable
 from tpunb.virtual.variable_copies import copies_of
+
+pytestmark = pytest.mark.usefixtures("circumstances")
 
 CORES = 3
 V1 = tf.compat.v1
@@ -73,8 +75,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
         for how in ("add", "sub", "update")
     },
 }
-OPTIMIZERS = ("Adagrad", "Adam", "Ftrl", "GradientDescent", "Momentum", "ProximalAdagrad",
-              "ProximalGradientDescent", "RMSProp")  # fmt: skip
+OPTIMIZERS = ("GradientDescent", "ProximalGradientDescent")
+OPTIMIZERS_WITH_SLOTS = ("Adagrad", "Adam", "Ftrl", "Momentum", "ProximalAdagrad", "RMSProp")
+"""TensorFlow 1's, which put slots on the core that a copy names, where it is not kept."""
 NO_OPTIMIZER_OF_ONE = {
     "Optimizer",
     "SyncReplicasOptimizer",
@@ -132,7 +135,8 @@ def test_every_name_of_tensorflows_is_tried() -> None:
     named = {name for name in dir(V1) if re.match("assign|scatter|batch_scatter", name)}
     assert named - {"scatter_nd"} <= FUNCTIONS.keys()
     optimizers = {name for name in dir(V1.train) if name.endswith("Optimizer")}
-    assert optimizers - NO_OPTIMIZER_OF_ONE == {f"{name}Optimizer" for name in OPTIMIZERS}
+    ours = {f"{name}Optimizer" for name in OPTIMIZERS + OPTIMIZERS_WITH_SLOTS}
+    assert optimizers - NO_OPTIMIZER_OF_ONE == ours
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +169,14 @@ def test_one_copy_is_written(
     np.testing.assert_allclose(read(), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS_WITH_SLOTS)
+def test_slots_of_one_copy_are_refused(three: Any, name: str) -> None:
+    v = make(three, [1.0, 1.0, 1.0])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible assigned devices"):
+        minimized(name, v.values[1])
+    assert [copy.tolist() for copy in copies(v)] == [[1.0] * 3] * CORES
+
+
 def test_integers_are_counted_up(three: Any) -> None:
     v = make(three, 1)
     V1.count_up_to(v.values[1], 5)
@@ -182,9 +194,6 @@ def test_a_checkpoint_of_one_copy(three: Any, tmp_path: Any) -> None:
 
 def test_looking_at_copies_leaves_them_one(three: Any, tmp_path: Any) -> None:
     v = make(three, [1.0, 2.0, 3.0])
-    with tf.GradientTape() as tape:
-        y = tf.reduce_sum(v * v)
-    np.testing.assert_allclose(tape.gradient(y, v), [2.0, 4.0, 6.0])
     for copy in (*v.values, v):
         for look in (str, repr, np.asarray, tf.shape, tf.identity, tf.convert_to_tensor):
             look(copy)
@@ -198,7 +207,7 @@ def test_looking_at_copies_leaves_them_one(three: Any, tmp_path: Any) -> None:
     tf.saved_model.save(module, str(tmp_path / "saved"))
     state = copies_of(v.values[0])
     assert state is not None
-    assert state.are_merged
+    assert state.are_together
     assert state.are_equal
 
 
@@ -210,6 +219,10 @@ def test_a_tape_tells_copies_apart(three: Any) -> None:
     with tf.GradientTape() as tape:
         y = v * 2.0 + v.values[2] * 7.0
     assert float(tape.gradient(y, v)) == 2.0
+    v = make(three, 3.0)
+    with tf.GradientTape() as tape:
+        y = tf.raw_ops.Square(x=v) + tf.nn.relu(v.values[0])
+    assert float(tape.gradient(y, v)) == 7.0
 
 
 def test_a_copy_is_written_under_a_tape(three: Any) -> None:
@@ -248,6 +261,9 @@ def test_a_handle_that_was_taken_before_a_graph(three: Any) -> None:
     assert local(three, both()) == [1.0, 1.0, 5.0]
 
 
+REFUSED = "cannot get values of their own now"
+
+
 def test_a_copy_is_written_from_within_a_function(three: Any) -> None:
     """Where that would leave the copies wrong it is refused: the function took them for one."""
     v = make(three, 1.0)
@@ -262,42 +278,81 @@ def test_a_copy_is_written_from_within_a_function(three: Any) -> None:
         tf.py_function(write, [], [])
         step()
 
-    with pytest.raises(tf.errors.OpError, match="used on its own for the first time"):
+    with pytest.raises(tf.errors.OpError, match=REFUSED):
         both()
+    assert len(set(copies(v))) == 1
     v.values[0].assign(v.values[0])
     both()
     assert copies(v)[0] == copies(v)[1] > 1.0
 
 
-def test_a_thread_writes_a_copy_while_steps_run(three: Any) -> None:
-    for _ in range(5):
-        v = make(three, 0.0)
+WRITERS: dict[str, Callable[[Any], Any]] = {
+    "a method": lambda c: c.assign(5.0),
+    "an operation": lambda c: tf.raw_ops.AssignVariableOp(resource=c.handle, value=5.0),
+    "a function": lambda c: function(lambda: c.assign(5.0))(),
+}
 
-        @tf.function
-        def steps(v: Any = v) -> None:
-            for _ in tf.range(200):
-                three.run(lambda: v.assign_add(1.0))
 
-        steps()
-        thread = threading.Thread(target=steps)
-        thread.start()
-        v.values[2].assign_add(0.0)
-        thread.join()
-        assert copies(v)[:2] == [400.0, 400.0]
+@pytest.mark.parametrize("way", WRITERS)
+def test_a_copy_is_written_while_a_function_runs(three: Any, way: str) -> None:
+    v = make(three, 0.0)
+    with running(three, lambda: v.assign_add(1.0)) as step:
+        with pytest.raises(tf.errors.FailedPreconditionError, match=REFUSED):
+            WRITERS[way](v.values[2])
+        v.assign(-1000.0)
+    counted = copies(v)
+    assert counted == [counted[0]] * CORES
+    state = copies_of(v.values[0])
+    assert state is not None
+    assert state.are_together
+    WRITERS[way](v.values[2])
+    step()
+    assert copies(v) == [counted[0] + 1.0, counted[0] + 1.0, 6.0]
+
+
+def test_a_function_is_traced_that_sets_copies_apart_while_another_runs(three: Any) -> None:
+    v, alone = make(three, 0.0), make(three, 7.0)
+    apart = function(lambda: three.run(lambda: [v.assign(rank()), tf.zeros([])][1]))
+    with running(three, lambda: v.assign_add(1.0)):
+        with pytest.raises(tf.errors.FailedPreconditionError, match=REFUSED):
+            apart()
+        alone.values[1].assign(8.0)  # no function uses it
+    assert copies(v) == [copies(v)[0]] * CORES
+    apart()
+    assert copies(v) == [1.0, 2.0, 3.0]
+    assert copies(alone) == [7.0, 8.0, 7.0]
+
+
+def test_functions_that_use_other_variables_may_run(three: Any) -> None:
+    v, other = make(three, 1.0), make(three, 0.0)
+    read = function(lambda: three.run(lambda: v * 1.0))
+    read()
+    with running(three, lambda: other.assign_add(1.0)):
+        v.values[2].assign(5.0)
+        assert local(three, read()) == [1.0, 1.0, 5.0]
+    assert copies(other) == [copies(other)[0]] * CORES
 
 
 def test_threads_trace_while_another_writes_a_copy(three: Any) -> None:
+    """Whichever comes first, the write is refused or every function sees it."""
     for _ in range(5):
-        v = make(three, 1.0)
+        v, refused = make(three, 1.0), []
         reads = [function(lambda k=k, v=v: three.run(lambda: v * float(k))) for k in range(1, 4)]
-        threads = [threading.Thread(target=read) for read in reads]
-        threads.append(threading.Thread(target=lambda v=v: v.values[2].assign(5.0)))
+
+        def write(v: Any = v, refused: list[Any] = refused) -> None:
+            try:
+                v.values[2].assign(5.0)
+            except tf.errors.FailedPreconditionError as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=read) for read in (*reads, write)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        third = 1.0 if refused else 5.0
         for k, read in enumerate(reads, 1):
-            assert local(three, read()) == [k, k, 5.0 * k]
+            assert local(three, read()) == [k, k, third * k]
 
 
 # All copies get what differs.

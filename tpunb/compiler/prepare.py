@@ -38,6 +38,7 @@ from tpunb.virtual.strict.open_sizes import (
     of_bounds,
 )
 from tpunb.virtual.strict.stand_ins import Unknown, on_host, size_argument
+from tpunb.virtual.variable_copies import handle_of
 
 # What TensorFlow refuses before its compiler is asked. Of memory, sizes that depend on data
 # and 64-bit types libtpu says more.
@@ -215,8 +216,8 @@ def _refused(found: Sequence[Problem], origins: GraphOrigins, settings: Settings
 def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:
     """The module's arguments by the names that a reader knows."""
     tracing = getattr(traced.graph, "tracing", None)
-    variables = [one for one in traced.graph.variables if hasattr(one, "handle")]
-    known = {variable.handle.ref(): variable.name for variable in variables}
+    variables = [one for one in traced.graph.variables if hasattr(type(one), "handle")]
+    known = {handle_of(variable).ref(): variable.name for variable in variables}
     names = [argument.name for argument in traced.definition.signature.input_arg]
     outer = {id(inner): value for value, inner in traced.graph.captures}
     found: dict[str, tuple[str, bool]] = {}

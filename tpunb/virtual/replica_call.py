@@ -44,6 +44,7 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     without_attribute,
 )
 from tpunb.virtual.graph.traced_function import TracedFunction, open_axes
+from tpunb.virtual.order_of_copies import outermost
 from tpunb.virtual.replicate.arguments import (
     columns_of,
     parts_of_composites,
@@ -58,8 +59,9 @@ from tpunb.virtual.replicate.batch_parts import (
     of_usual_size,
     unknown_sizes,
 )
+from tpunb.virtual.replicate.divergence import Divergence
 from tpunb.virtual.replicate.passes import MatrixUnit, ReplicaFunction
-from tpunb.virtual.replicate.replication import Divergence, Expansion, ReplicatedFunction
+from tpunb.virtual.replicate.replication import Expansion, ReplicatedFunction
 from tpunb.virtual.replicate.trace import TracingGraph, trace
 from tpunb.virtual.replicate.variance import Argument, Passing
 from tpunb.virtual.strict.examination import (
@@ -69,7 +71,7 @@ from tpunb.virtual.strict.examination import (
     spare_the_machine,
 )
 from tpunb.virtual.strictness import Strictness
-from tpunb.virtual.variable_copies import Copies, outermost, replica_of
+from tpunb.virtual.variable_copies import Copies, replica_of
 
 _USUAL_MEMORY = 2**33  # of a machine that does not say what it has
 _JOINED_PART = 8
@@ -197,9 +199,10 @@ def settle_compilation_around() -> None:
     if isinstance(getattr(graph, "outer_graph", None), FuncGraph):
         message = "could not find registered transfer manager for platform Host"
         raise tf.errors.NotFoundError(None, None, f"{message} -- check target linkage")
+    callbacks = function_transform.CONCRETE_FUNCTION_CALLBACKS
+    if not _with_replicas:
+        callbacks.append(_leave_uncompiled)
     _with_replicas.add(graph)
-    if _leave_uncompiled not in function_transform.CONCRETE_FUNCTION_CALLBACKS:
-        function_transform.CONCRETE_FUNCTION_CALLBACKS.append(_leave_uncompiled)
 
 
 def _leave_uncompiled(concrete: Any) -> None:
@@ -207,6 +210,7 @@ def _leave_uncompiled(concrete: Any) -> None:
     if concrete.graph not in _with_replicas:
         return
     without_attribute(concrete, _COMPILES)
+    _with_replicas.discard(concrete.graph)
 
 
 def replicate(

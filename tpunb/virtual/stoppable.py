@@ -17,6 +17,7 @@ from typing import Any
 from tpunb.errors import CellError
 from tpunb.training.stop_button import Overdue
 from tpunb.virtual._tensorflow import pywrap_tfe
+from tpunb.virtual.running_functions import running
 from tpunb.virtual.tensorflow_state import cancelling, set_cancelling
 
 TRACING, COMPILING, RUNNING = "tracing", "compiling and running", "running"
@@ -199,7 +200,7 @@ class StoppableCalls:
         self._await_left_behind()
         self.phase = RUNNING if name in self._known else COMPILING
         self.has_run = True
-        job = Job(self._call, (handle, device, name, inputs, attrs, manager, count))
+        job = Job(self._counted, (handle, device, name, inputs, attrs, manager, count))
         try:
             self._start(job)
             while not job.wait(_LOOK):
@@ -215,6 +216,11 @@ class StoppableCalls:
             self._known.clear()  # names of functions that are long gone
         self._known.add(name)
         return job.result
+
+    def _counted(self, handle: Any, device: str, name: str, *arguments: Any) -> Any:
+        """Call a function, which counts as running when the call was left behind, too."""
+        with running(name):
+            return self._call(handle, device, name, *arguments)
 
     def _start(self, job: Job) -> None:
         if self._worker is None:

@@ -34,6 +34,7 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.annotations import Recorder
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
+from tpunb.virtual.copy_views import can_be_rows, create_copy, watch_copies
 from tpunb.virtual.datasets import (
     CLONED_FOR_EACH_HOST,
     can_be_read_once,
@@ -56,16 +57,9 @@ from tpunb.virtual.replica_call import (
 )
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
-from tpunb.virtual.row_copies import are_rows, can_be_rows, keep_as_rows
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.v1_steps import OuterGraph, run_steps
-from tpunb.virtual.variable_copies import (
-    Copies,
-    are_written_alike,
-    copies_of,
-    copy_of,
-    watch_copies,
-)
+from tpunb.virtual.variable_copies import Copies, are_given_one_value, copies_of
 
 
 def current() -> Any:
@@ -317,8 +311,8 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
         copies = copies_of(getattr(var, "_primary", None))
-        merged = copies is not None and copies.are_merged and tf.executing_eagerly()
-        if copies is None or not merged or not are_written_alike(copies):
+        together = copies is not None and copies.are_together and tf.executing_eagerly()
+        if copies is None or not together or not are_given_one_value(copies):
             return super()._update(var, fn, args, kwargs, group)
         return self._update_once(var, copies, fn, args, kwargs)
 
@@ -364,21 +358,19 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         def create(**kwargs: Any) -> Any:
             cores.append(device_util.current())
             place = places.get(cores[-1], cores[-1])
-            copy, first = None, firsts.get(place)
-            if first is not None:
-                rows = self._options.in_one_place and can_be_rows(first, len(self._options.cores))
-                copy = copy_of(first, next_creator, kwargs, rows=rows)
-            if copy is None:
-                with tf.device(place):
-                    copy = next_creator(**kwargs)
-            return firsts.setdefault(place, copy) if place not in firsts else copy
+            first = firsts.get(place)
+            rows = (
+                first is not None
+                and self._options.in_one_place
+                and can_be_rows(first, len(self._options.cores))
+            )
+            copy = create_copy(next_creator, kwargs, place, first, can_be_rows=rows)
+            firsts.setdefault(place, copy)
+            return copy
 
         variable = super()._create_variable(create, **kwargs)
         if distribute_utils.is_distributed_variable(variable):
-            if are_rows(variable):
-                keep_as_rows(variable, cores, self._options.divergence)
-            else:
-                watch_copies(variable, cores, self._options.divergence, next_creator)
+            watch_copies(variable, cores, self._options.divergence, next_creator)
         if self._tpu_devices.shape[1] > 1 and distribute_utils.is_distributed_variable(variable):
             spmd = self._use_spmd_for_xla_partitioning
             device = None if spmd else int(self._logical_device_stack[-1])

@@ -38,6 +38,7 @@ from tpunb.virtual.graph.function_def import (
 )
 from tpunb.virtual.graph.rewrite import inlined
 from tpunb.virtual.graph.tensorflow_graphs import body_of, debug_info
+from tpunb.virtual.variable_copies import handle_of
 
 ANY_SIZE = 8
 """The size tried in place of one that is known only when the step runs."""
@@ -161,7 +162,7 @@ def traced_function_of(concrete: Any) -> TracedFunction:
     """A concrete function that runs on no TPU yet, as one that a core would run."""
     graph = concrete.graph
     atomic = atomic_function.from_func_graph(f"{graph.name}_examined_{ops.uid()}", graph, {})
-    held = {id(variable.handle) for variable in graph.variables}
+    held = {id(handle_of(variable)) for variable in graph.variables}
     handles = {id(inner): outer for outer, inner in graph.captures if id(outer) in held}
     device = tf.config.list_logical_devices("CPU")[0].name
     captured = {id(inner) for _, inner in graph.captures}

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tpunb.errors import TpunbError
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual._tensorflow import is_flat
+from tpunb.virtual.copy_views import classes_on_cores
 from tpunb.virtual.devices import replica_devices, virtual_devices
 from tpunb.virtual.installation import Installation, set_tpu_variables
 from tpunb.virtual.patch.device_names import translated_property
@@ -23,7 +24,6 @@ from tpunb.virtual.replica_call import ReplicateOptions, replicate
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.tensorflow_state import initialized_tpu_systems
-from tpunb.virtual.variable_copies import classes_on_cores
 
 # The public name has a copy of the function.
 _RAW_ALL_TO_ALL = inspect.getclosurevars(tf.raw_ops.AllToAll).nonlocals["f"]

@@ -330,7 +330,7 @@ def _of_variable(variable: TracedVariable) -> tuple[Argument, Sequence[Any]]:
     merged = variable.merged
     if merged is not None:
         # Its copies may have been split since it was traced.
-        handles, are_merged = merged.handles(), merged.are_merged
+        handles, are_merged = merged.handles(), merged.are_together
         merged.used |= are_merged
         return Argument(passing, key=variable.key, merged=are_merged), handles
     argument = Argument(

@@ -12,12 +12,10 @@ its name, so that it is enough to redefine it under that name in TensorFlow's ru
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,7 +31,6 @@ from tpunb.virtual._tensorflow import (
     c_api_util,
     context,
     in_save_context,
-    ops,
     pywrap_tf_session,
 )
 from tpunb.virtual.graph.function_def import (
@@ -268,6 +265,7 @@ class Replication:
     """A replica function that is written for all replicas, as often as needed.
 
     Attributes:
+        name: The name of the function for all replicas, in TensorFlow's runtime.
         equal: The keys of variables whose copies it takes for equal.
         merged: The keys of those whose copies it takes for one.
         bodies: The functions that were made for it, at first and since.
@@ -278,7 +276,7 @@ class Replication:
     def __init__(self, function: ReplicaFunction, arguments: Arguments, made: Expansion) -> None:
         self._function = function
         self._arguments = arguments
-        self._name = str(made.definition.signature.name)
+        self.name = str(made.definition.signature.name)
         self.bodies: Sequence[FunctionDef] = made.bodies
         self._renewed: list[ReplicatedFunction] = []
         self.equal: frozenset[str] = frozenset()
@@ -290,6 +288,11 @@ class Replication:
     def variables(self) -> frozenset[str]:
         """The keys of the mirrored variables that it uses."""
         return frozenset(one.key for one in self._arguments.values() if one.is_mirrored)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of all variables that it uses and whose copies are watched."""
+        return frozenset(one.key for one in self._arguments.values() if one.key)
 
     @functools.cached_property
     def saved(self) -> Mapping[str, FunctionDef]:
@@ -312,7 +315,7 @@ class Replication:
         if self.equal == self.variables and not self._used and not changed:
             return {}
         function = dataclasses.replace(self._function, unit=None)
-        made = expand(function, arguments, name=self._name)
+        made = expand(function, arguments, name=self.name)
         if made.diverged:
             keys = keys_of(self._arguments, made.diverged)
             names = ", ".join(sorted(key.rpartition("_")[0] for key in keys))
@@ -335,8 +338,8 @@ class Replication:
         self._used += [separate[key] for key in self.merged.intersection(separate)]
         self.__dict__.pop("saved", None)
         known = as_known(self._arguments, diverged, separate)
-        prefix = f"{self._name}_with_{len(equal)}_equal_{len(merged)}_merged"
-        made = expand(self._function, known, name=self._name, prefix=prefix)
+        prefix = f"{self.name}_with_{len(equal)}_equal_{len(merged)}_merged"
+        made = expand(self._function, known, name=self.name, prefix=prefix)
         if made.split:
             return set(), keys_of(self._arguments, made.split)
         # The old bodies stay: what runs or is prepared at this moment may need them.
@@ -345,128 +348,6 @@ class Replication:
         _redefine(made.definition, list(self.graphs))
         self.equal, self.merged = equal, merged
         return keys_of(self._arguments, made.diverged), set()
-
-
-class Divergence:
-    """The variables of a strategy whose copies may differ, and the functions that use them.
-
-    Attributes:
-        variables: Their keys; grows with what is traced.
-        lock: Held while copies are split, and while one value is written to merged ones.
-    """
-
-    def __init__(self) -> None:
-        self.variables: set[str] = set()
-        # The copies that are merged, and those that were.
-        self._merged = weakref.WeakValueDictionary[str, Copies]()
-        self._separate = weakref.WeakValueDictionary[str, Copies]()
-        # A replication lives as long as the functions that were registered for it.
-        self._replications = weakref.WeakSet[Replication]()
-        self._has_changed = False
-        self._unsettled: list[Copies] = []
-        self._depth = 0
-        self.lock = threading.RLock()
-
-    def add(self, copies: Copies) -> None:
-        """Takes the copies of a variable for one, until they are split."""
-        self._merged[copies.key] = copies
-
-    def is_called_in(self, graph: Any) -> bool:
-        """Return whether a graph calls, by itself or in it, a function that is written anew."""
-        return any(graph in one.graphs for one in list(self._replications))
-
-    def write(
-        self, function: ReplicaFunction, arguments: Arguments, traced: Any
-    ) -> tuple[Expansion, list[ReplicatedFunction]] | None:
-        """Writes a replica function for all replicas, and keeps it right from then on.
-
-        Returns:
-            What was written, and the functions as they are registered; the last is the
-            function for all replicas. None if copies of variables had to be split for
-            it: then it has other arguments.
-        """
-        # Nothing reaches what a session of TensorFlow 1 has taken out of its graph.
-        assume_equal = ops.executing_eagerly_outside_functions()
-        with self._changing():
-            known = as_known(arguments, self.variables, self._separate)
-            made = expand(function, known, assume_equal=assume_equal)
-            self.diverge(keys_of(arguments, made.diverged))
-            if made.split:
-                self.split(keys_of(arguments, made.split))
-                return None
-            replication = Replication(function, arguments, made)
-            if assume_equal:
-                replication.equal = replication.variables - self.variables
-            self._replications.add(replication)
-            bodies = [ReplicatedFunction(body, None, replication) for body in made.bodies]
-            return made, [*bodies, ReplicatedFunction(made.definition, traced, replication)]
-
-    def diverge(self, variables: Collection[str]) -> None:
-        """Notes that the copies of variables may differ from now on."""
-        with self._changing():
-            self.variables.update(variables)
-            self.split(variables)
-
-    def split(self, variables: Collection[str]) -> None:
-        """Gives each copy of variables a resource of its own."""
-        with self._changing():
-            for copies in filter(None, map(self._merged.get, variables)):
-                copies.wait_for_functions()
-            try:
-                self._renew(variables)
-            except KeyboardInterrupt:
-                # Left half done, functions that nobody has called yet would give stale numbers.
-                self._renew(variables)
-                raise
-
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """One thread at a time is inside; after the last, split copies catch up with what ran."""
-        unsettled: list[Copies] = []
-        with self.lock:
-            self._depth += 1
-            try:
-                yield
-            finally:
-                self._depth -= 1
-                if not self._depth:
-                    unsettled, self._unsettled = self._unsettled, []
-        for copies in unsettled:
-            copies.catch_up()
-        if unsettled:
-            # What another thread began to prepare before is in the cache since.
-            context.context().clear_kernel_cache()
-
-    def _renew(self, variables: Collection[str]) -> None:
-        """Splits copies, and redefines what is stale; called again it goes on."""
-        self._split(variables)
-        while stale := [one for one in self._replications if self._is_stale(one)]:
-            self._has_changed = True
-            for replication in stale:
-                # What updates a variable from another one that diverged spreads it.
-                diverged, merged = replication.renew(self.variables, self._separate)
-                self.variables.update(diverged)
-                self._split(diverged | merged)
-        if self._has_changed:
-            # Whatever has inlined one of them is prepared again when next called, and the kernels
-            # are dropped that made resources, each for one name and 30 KiB.
-            context.context().clear_kernel_cache()
-            self._has_changed = False
-
-    def _split(self, variables: Collection[str]) -> None:
-        for key in variables:
-            merged = self._merged.get(key)
-            if merged is not None:
-                self._has_changed = True
-                merged.split()
-                if merged.used:
-                    self._unsettled.append(merged)
-                self._separate[key] = merged
-                del self._merged[key]
-
-    def _is_stale(self, one: Replication) -> bool:
-        equal, merged = one.equal, one.merged
-        return not (equal.isdisjoint(self.variables) and merged.isdisjoint(self._separate))
 
 
 def keys_of(arguments: Arguments, names: Collection[str]) -> set[str]:

@@ -159,10 +159,10 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
                 copies = None
         elif copies is not None and (copies.watcher is not self._watcher or in_save_context()):
             # While a model is saved its first copy stands for the variable, too.
-            copies.watcher.split({copies.key})
+            copies.watcher.separate({copies.key})
             copies = None
         label = str(name).partition(":")[0]
-        if copies is not None and copies.shared:
+        if copies is not None and copies.began_together:
             handles = [copies.stand_in]
             variable = TracedVariable(handles, is_mirrored, handle_id, label, copies)
         else:

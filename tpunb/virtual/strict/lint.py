@@ -20,6 +20,7 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.graph.kernels import compiles, why_not
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.known_ops import PRODUCTS, is_known
+from tpunb.virtual.variable_copies import handle_of
 
 _WHERE = (
     "Work at a fixed shape: compute a mask and multiply, or give `tf.where` all three arguments."
@@ -273,7 +274,7 @@ def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> I
     """
     if traced.variables_anywhere:
         return
-    known = {id(variable.handle): variable for variable in traced.graph.variables}
+    known = {id(handle_of(variable)): variable for variable in traced.graph.variables}
     outer = {id(inner): value for value, inner in traced.graph.captures}
     names = [argument.name for argument in definition.signature.input_arg]
     for name, placeholder in zip(names, traced.graph.inputs, strict=True):

@@ -1,0 +1,83 @@
+"""The order in which a graph uses the copies of a variable that were kept together.
+
+Functions that were traced while the copies shared a resource take the common handle alone. Once
+the copies are separate these functions find the others by name, and TensorFlow's automatic control
+dependencies do not see that they use them. So whatever uses a separate copy in a graph is ordered
+as though it used the common handle, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual._tensorflow import FuncGraph, auto_control_deps
+
+_COMMON = "_tpunb_common"
+_CAPTURED = "_tpunb_captured"
+
+
+def order_after(handle: Any, common: Any) -> None:
+    """Order what uses a separate copy with what uses the handle that the copies had in common."""
+    setattr(handle, _COMMON, common)
+    _register()
+
+
+@functools.cache
+def _register() -> None:
+    """Have TensorFlow ask for the common handles, from now on: it forgets no such function."""
+    auto_control_deps.register_acd_resource_resolver(_uses_common_handles)
+
+
+def _uses_common_handles(op: Any, reads: Any, writes: Any) -> bool:
+    """Add the common handles to those that an operation reads or writes.
+
+    Returns:
+        Whether more is used than was known.
+    """
+    has_more = False
+    for touched, known in ((reads, (reads, writes)), (writes, (writes,))):
+        common = [getattr(outermost(handle), _COMMON, None) for handle in touched]
+        # Where the common handle is not used there is nothing to wait for.
+        held = _captured(op.graph).by_outermost if any(map(tf.is_tensor, common)) else {}
+        inner = [held[id(handle)] for handle in common if id(handle) in held]
+        more = [handle for handle in inner if not any(handle in seen for seen in known)]
+        touched.update(more)
+        has_more |= bool(more)
+    return has_more
+
+
+class _Captured:
+    """What a graph captures: tensors around it, each with the tensor in it that stands for it."""
+
+    def __init__(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        self.count = len(pairs)
+        self._pairs = pairs
+        self.outer = {id(inner): outer for outer, inner in pairs}
+
+    @functools.cached_property
+    def by_outermost(self) -> Mapping[int, Any]:
+        """The tensors in the graph, by the ids of those that they stand for."""
+        return {id(outermost(outer)): inner for outer, inner in self._pairs}
+
+
+def _captured(graph: Any) -> _Captured:
+    pairs = graph.captures
+    known: _Captured | None = getattr(graph, _CAPTURED, None)
+    if known is None or known.count != len(pairs):
+        known = _Captured(pairs)
+        setattr(graph, _CAPTURED, known)
+    return known
+
+
+def outermost(tensor: Any) -> Any:
+    """Return a tensor as it was before graphs captured it."""
+    while isinstance(graph := getattr(tensor, "graph", None), FuncGraph):
+        known = _captured(graph).outer
+        if id(tensor) not in known:
+            return tensor
+        tensor = known[id(tensor)]
+    return tensor

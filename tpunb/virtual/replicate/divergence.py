@@ -1,0 +1,186 @@
+"""The variables of a strategy whose copies may differ, and the functions that take them for one.
+
+`variable_copies.py` explains where copies are kept, and what makes them separate.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Collection
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual import running_functions
+from tpunb.virtual._tensorflow import context, ops
+from tpunb.virtual.replicate.passes import ReplicaFunction
+from tpunb.virtual.replicate.replication import (
+    Expansion,
+    ReplicatedFunction,
+    Replication,
+    as_known,
+    expand,
+    keys_of,
+)
+from tpunb.virtual.replicate.variance import Arguments
+from tpunb.virtual.variable_copies import Copies
+
+
+class Divergence:
+    """A strategy's record of copies, and of the functions that have to change with them.
+
+    Attributes:
+        variables: The keys of the variables whose copies may differ; grows with what is traced.
+        lock: Held while copies become separate, and while copies that are together are given
+            one value.
+    """
+
+    def __init__(self) -> None:
+        self.variables: set[str] = set()
+        self.lock = threading.RLock()
+        self._copies = weakref.WeakValueDictionary[str, Copies]()
+        self._separate = weakref.WeakValueDictionary[str, Copies]()
+        # A replication lives as long as the functions that were registered for it.
+        self._replications = weakref.WeakSet[Replication]()
+        self._has_changed = False
+        running_functions.count_for(self)
+
+    def add(self, copies: Copies) -> None:
+        """Keep the copies of a variable in mind."""
+        self._copies[copies.key] = copies
+
+    def is_called_in(self, graph: Any) -> bool:
+        """Return whether a graph calls, by itself or in it, a function that is written anew."""
+        return any(graph in replication.graphs for replication in list(self._replications))
+
+    def write(
+        self, function: ReplicaFunction, arguments: Arguments, traced: Any
+    ) -> tuple[Expansion, list[ReplicatedFunction]] | None:
+        """Write a replica function for all replicas, and keep it right from then on.
+
+        Returns:
+            What was written, and the functions as they are registered; the last is the
+            function for all replicas. None if copies of variables had to become separate for
+            it: then it has other arguments.
+
+        Raises:
+            FailedPreconditionError: It gives copies different values that a function which runs
+                now takes for one.
+        """
+        # Nothing reaches what a session of TensorFlow 1 has taken out of its graph.
+        assume_equal = ops.executing_eagerly_outside_functions()
+        with self.lock:
+            known = as_known(arguments, self.variables, self._separate)
+            made = expand(function, known, assume_equal=assume_equal)
+            self.diverge(keys_of(arguments, made.diverged))
+            if made.split:
+                self.separate(keys_of(arguments, made.split))
+                return None
+            replication = Replication(function, arguments, made)
+            if assume_equal:
+                replication.equal = replication.variables - self.variables
+            self._replications.add(replication)
+            bodies = [ReplicatedFunction(body, None, replication) for body in made.bodies]
+            return made, [*bodies, ReplicatedFunction(made.definition, traced, replication)]
+
+    def diverge(self, variables: Collection[str]) -> None:
+        """Note that copies of variables may differ from now on, and separate them.
+
+        Raises:
+            FailedPreconditionError: A function that takes them for one runs now.
+        """
+        self._change(variables, diverged=True)
+
+    def separate(self, variables: Collection[str]) -> None:
+        """Give each copy of variables a resource of its own.
+
+        Raises:
+            FailedPreconditionError: A function that takes them for one runs now.
+        """
+        self._change(variables, diverged=False)
+
+    def _change(self, variables: Collection[str], *, diverged: bool) -> None:
+        with self.lock:
+            changing = {key for key in variables if self._are_together(key)}
+            if diverged:
+                changing.update(set(variables) - self.variables)
+            if not changing:
+                return
+            with running_functions.none_begins():
+                self._refuse_while_used(changing)
+                try:
+                    self._renew(changing, diverged=diverged)
+                except KeyboardInterrupt:
+                    # Half done, functions that nobody has called yet would give stale numbers.
+                    self._renew(changing, diverged=diverged)
+                    raise
+
+    def _are_together(self, key: str) -> bool:
+        copies = self._copies.get(key)
+        return copies is not None and copies.are_together
+
+    def _refuse_while_used(self, variables: Collection[str]) -> None:
+        """Refuse to change copies that a running function goes on to take for one."""
+        names = [replication.name for replication in self._affected(variables)]
+        if not names or not running_functions.any_runs(names):
+            return
+        copies = next(filter(None, map(self._copies.get, sorted(variables))), None)
+        name = copies.name if copies is not None else "a variable"
+        raise tf.errors.FailedPreconditionError(
+            None,
+            None,
+            f"The copies of {name} cannot get values of their own now: a function runs that was "
+            "built for one value, or one table of values, of all copies. Let it end first.\nOr "
+            "use one copy on its own before the function runs for the first time: "
+            "v.values[0].assign(v.values[0]).",
+        )
+
+    def _affected(self, variables: Collection[str]) -> set[Replication]:
+        """The functions that have to be written anew when copies of variables change.
+
+        Those that update another variable with these may set the copies of that apart, too.
+        """
+        keys = set(variables)
+        while True:
+            affected = {
+                replication
+                for replication in self._replications
+                if not keys.isdisjoint(replication.equal | replication.merged)
+            }
+            more = keys.union(*(replication.keys for replication in affected))
+            if more == keys:
+                return affected
+            keys = more
+
+    def _renew(self, variables: Collection[str], *, diverged: bool) -> None:
+        """Separate copies, and redefine what is stale; called again it goes on."""
+        if diverged:
+            self.variables.update(variables)
+        self._separate_all(variables)
+        while stale := [one for one in self._replications if self._is_stale(one)]:
+            self._has_changed = True
+            for replication in stale:
+                # What updates a variable from another one that diverged spreads it.
+                spread, split = replication.renew(self.variables, self._separate)
+                self.variables.update(spread)
+                self._separate_all(spread | split)
+        if self._has_changed:
+            # Whatever has inlined one of them is prepared again when next called, and the kernels
+            # are dropped that made resources, each for one name and 30 KiB.
+            context.context().clear_kernel_cache()
+            self._has_changed = False
+
+    def _separate_all(self, variables: Collection[str]) -> None:
+        for key in variables:
+            copies = self._copies.get(key)
+            if copies is not None and copies.began_together and key not in self._separate:
+                self._has_changed = True
+                copies.separate()
+                self._separate[key] = copies
+
+    def _is_stale(self, replication: Replication) -> bool:
+        return not (
+            replication.equal.isdisjoint(self.variables)
+            and replication.merged.isdisjoint(self._separate)
+        )
