@@ -188,9 +188,10 @@ def fresh_keras_names(tf: Any) -> Iterator[None]:
     """Lets Keras count its names from the start, for a module's tests and after them."""
     import keras
 
-    keras.backend.clear_session()
+    # Python's collector frees the models of the tests before, when it is due.
+    keras.backend.clear_session(free_memory=False)
     yield
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
 
 
 @pytest.fixture
