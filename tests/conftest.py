@@ -37,7 +37,10 @@ gc.disable()
 
 pytest.register_assert_rewrite("support", "counterparts")
 
-from support.importing import imports_tensorflow  # noqa: E402  asserts are rewritten on import
+from support.importing import (  # noqa: E402  asserts are rewritten on import
+    imports_tensorflow,
+    keep_imports,
+)
 
 # A shell's background processes ignore interrupts, and those under nohup SIGHUP; the tests
 # send them, and so do the processes that they start.
@@ -135,9 +138,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Spares the collector what has been imported: TensorFlow's objects are a million."""
+    keep_imports()
     if _is_without_tensorflow(session.config) and "tensorflow" in sys.modules:
         pytest.exit("A test module that needs no TensorFlow imports it.", returncode=3)
-    gc.collect()
     gc.freeze()
     gc.enable()
     # Graphs make objects by the hundred thousand: the collector would look for cycles all the time.

@@ -11,6 +11,8 @@ import sys
 UNUSED = ("matplotlib", "pandas", "sklearn")
 """What Keras imports if it is installed, and only a program that imports it by itself needs."""
 
+KERAS = ("keras", "tf_keras")
+
 
 class NotForKeras:
     """A finder that refuses `UNUSED` while Keras is being imported."""
@@ -18,7 +20,7 @@ class NotForKeras:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         """Raise ModuleNotFoundError for one of `UNUSED`; leave the rest to other finders."""
-        if name in UNUSED and _is_being_imported("keras"):
+        if name in UNUSED and any(map(_is_being_imported, KERAS)):
             raise ModuleNotFoundError(f"Tests import Keras without {name}.", name=name)
 
 
