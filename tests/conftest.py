@@ -28,9 +28,19 @@ LOGICAL_CPUS = 40
 THREADS = 16
 """With a thread for each of 2 processors, many logical devices can wait for each other."""
 
+# Has each process that tests start import TensorFlow as cheaply as this one does.
+CHILDREN = str(Path(__file__).parent / "support" / "children")
+PATHS = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+os.environ["PYTHONPATH"] = os.pathsep.join([CHILDREN, *filter(None, PATHS)])
+# The collector would walk through what is imported again and again, and free nothing of it.
+gc.disable()
+
 pytest.register_assert_rewrite("support", "counterparts")
 
-from support.importing import imports_tensorflow  # noqa: E402  asserts are rewritten on import
+from support.importing import (  # noqa: E402  asserts are rewritten on import
+    imports_tensorflow,
+    keep_imports,
+)
 
 # A shell's background processes ignore interrupts, and those under nohup SIGHUP; the tests
 # send them, and so do the processes that they start.
@@ -46,8 +56,8 @@ settings.register_profile("tpunb", deadline=None, derandomize="CI" in os.environ
 settings.load_profile("tpunb")
 
 
-UNUSED = ("jax", "sklearn")
-"""What TensorFlow and Keras import if it is there. No test needs it of them, it is a quarter of
+UNUSED = ("jax", "matplotlib", "pandas", "sklearn")
+"""What TensorFlow and Keras import if it is there. No test needs it of them, it is a third of
 their import, and for each function that it converts AutoGraph walks all modules that there are."""
 
 
@@ -128,10 +138,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Spares the collector what has been imported: TensorFlow's objects are a million."""
+    keep_imports()
     if _is_without_tensorflow(session.config) and "tensorflow" in sys.modules:
         pytest.exit("A test module that needs no TensorFlow imports it.", returncode=3)
-    gc.collect()
     gc.freeze()
+    gc.enable()
     # Graphs make objects by the hundred thousand: the collector would look for cycles all the time.
     gc.set_threshold(20_000, 20, 20)
 
@@ -180,9 +191,10 @@ def fresh_keras_names(tf: Any) -> Iterator[None]:
     """Lets Keras count its names from the start, for a module's tests and after them."""
     import keras
 
-    keras.backend.clear_session()
+    # Python's collector frees the models of the tests before, when it is due.
+    keras.backend.clear_session(free_memory=False)
     yield
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
 
 
 @pytest.fixture

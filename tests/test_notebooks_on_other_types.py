@@ -14,6 +14,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from counterparts.children import python_path
 from nbclient import NotebookClient
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
@@ -44,8 +45,7 @@ def connected_to(tpu: str, source: str) -> str:
 @pytest.fixture
 def execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], list[Any]]:
     """Executes a notebook on a TPU type, as in a Jupyter started plainly; gives its outputs."""
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     # As `tpunb run` has it: what a program executes shows no widgets.
     monkeypatch.setenv("TPUNB_WIDGETS", "never")

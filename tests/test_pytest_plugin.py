@@ -10,7 +10,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from counterparts.children import WITHOUT_KERAS
+from counterparts.children import WITHOUT_KERAS, python_path
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
@@ -31,7 +31,7 @@ Run = Callable[..., pytest.RunResult]
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs pytest in a folder of its own, every warning an error."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.setenv("TMPDIR", str(pytester.path))
     monkeypatch.setenv("IPYTHONDIR", str(pytester.path / "ipython"))
     monkeypatch.delenv("TPUNB_TPU", raising=False)
@@ -350,7 +350,7 @@ def test_a_tensorflow_for_tpus(
         metadata = site / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
         metadata.parent.mkdir()
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    monkeypatch.setenv("PYTHONPATH", f"{site}:{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", python_path(site, ROOT))
     pytester.makepyfile(WHAT_IS_SET)
     done = run("-s")
     done.assert_outcomes(passed=1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from counterparts.children import python_path
 from support.notebooks import notebook, outputs
 from support.patience import PATIENCE, wait_until
 
@@ -87,7 +88,7 @@ def test_a_virtual_tpu(
 ) -> None:
     # What is asked for here counts, not what the environment says.
     monkeypatch.setenv("TPUNB_TPU", "v5e-1")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", python_path(Path(__file__).parents[2]))
     source = notebook(tmp_path / "one.ipynb", "import os\nos.environ['TPUNB_TPU']")
     assert cli.main(["run", str(source), "--tpu", "v3-8"]) == 0, capsys.readouterr().err
     assert outputs(tmp_path / "one.executed.ipynb")[0][0]["data"]["text/plain"] == "'v3-8'"

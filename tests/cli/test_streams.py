@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counterparts.children import python_path
 from support.notebooks import notebook, outputs
 from support.patience import PATIENCE
 from support.tiers import thorough
@@ -51,7 +52,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         name: str(tmp_path / name.lower())
         for name in ("JUPYTER_DATA_DIR", "JUPYTER_PATH", "IPYTHONDIR", "HOME")
     }
-    return {**os.environ, **folders, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **folders, "PYTHONPATH": python_path(ROOT)}
 
 
 def completed(command: list[str], tmp_path: Path) -> list[str]:

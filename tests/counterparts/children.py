@@ -39,8 +39,13 @@ def command(script: Path, *arguments: str, keras: bool = False) -> list[str]:
 
 def environment() -> dict[str, str]:
     """This process's, with the package and the tests on the path."""
-    paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return {**os.environ, "PYTHONPATH": python_path(ROOT, ROOT / "tests")}
+
+
+def python_path(*folders: Path) -> str:
+    """Return a `PYTHONPATH` with folders in front of this process's."""
+    paths = [*map(str, folders), os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(filter(None, paths))
 
 
 def run_code(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:

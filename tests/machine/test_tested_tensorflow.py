@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from counterparts.children import WITHOUT_KERAS
+from counterparts.children import WITHOUT_KERAS, python_path
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
 
@@ -131,7 +131,7 @@ print(json.dumps([replicas, [str(w.message) for w in caught if "is tested with" 
 @pytest.mark.tensorflow
 @THOROUGH
 def test_it_works_nevertheless() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TPUNB_TPU": ""}
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT), "TPUNB_TPU": ""}
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT_KERAS + STRATEGY],
         capture_output=True,

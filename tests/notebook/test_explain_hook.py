@@ -10,6 +10,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from counterparts.children import python_path
 from support.notebooks import notebook as notebook_file
 from support.notebooks import outputs
 from support.shell import Notebook
@@ -295,7 +296,7 @@ def test_in_a_kernel(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The kernel is another process, and the package may not be installed.
-    monkeypatch.setenv("PYTHONPATH", str(Path(tpunb.__file__).parent.parent))
+    monkeypatch.setenv("PYTHONPATH", python_path(Path(tpunb.__file__).parent.parent))
     source = notebook_file(tmp_path / "known.ipynb", "%load_ext tpunb", KNOWN)
     assert cli.main(["run", str(source), "--timeout", "60"]) == 1
     (error,) = outputs(tmp_path / "known.executed.ipynb")[1]

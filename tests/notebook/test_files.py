@@ -15,6 +15,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from counterparts.children import python_path
 from support.patience import PATIENCE
 from support.tiers import thorough
 
@@ -102,7 +103,7 @@ def test_half_a_character(tmp_path: Path) -> None:
 def test_pytest_says_what_is_wrong(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", python_path(Path(__file__).parents[2]))
     raw(pytester.path / "bad.ipynb", [{**CELL, "source": 5}])
     run = pytester.runpytest_subprocess("--nbval-lax", "--tpu", "v3-8", timeout=PATIENCE)
     shown = run.stdout.str()

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parents[1]
 SOURCES = (TESTS.parent, TESTS, TESTS / "browser")
 """Where our own modules are: the repository, and pytest's `pythonpath`."""
 
 TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
+
+_KEPT = Path(__file__).parent / "__pycache__" / "imports.json"
+_READER = "this module"
+"""The key of what is not a file: its stamp says whether `_KEPT` was written by this code."""
 
 
 @functools.cache
@@ -61,10 +68,44 @@ class _Imports(ast.NodeVisitor):
 
 @functools.cache
 def _imports(file: Path) -> frozenset[str]:
+    kept, stamp = _kept_imports(), _stamp(file)
+    known = kept.get(str(file))
+    if known is None or known["stamp"] != stamp:
+        known = kept[str(file)] = {"stamp": stamp, "names": sorted(_parsed_imports(file))}
+        kept[_READER] = {"stamp": _stamp(Path(__file__)), "new": True}
+    return frozenset(known["names"])
+
+
+def _parsed_imports(file: Path) -> set[str]:
     root = next(source for source in reversed(SOURCES) if file.is_relative_to(source))
     visitor = _Imports(list(file.relative_to(root).parent.parts))
     visitor.visit(ast.parse(file.read_text(encoding="utf-8")))
-    return frozenset(visitor.names)
+    return visitor.names
+
+
+@functools.cache
+def _kept_imports() -> dict[str, Any]:
+    """Return the imports of each file as an earlier process kept them, if this module is the same."""
+    try:
+        kept: dict[str, Any] = json.loads(_KEPT.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return kept if kept.get(_READER, {}).get("stamp") == _stamp(Path(__file__)) else {}
+
+
+def keep_imports() -> None:
+    """Keep the imports of each file for later processes: parsing the files takes half a second."""
+    kept = _kept_imports()
+    if kept.get(_READER, {}).pop("new", False):
+        _KEPT.parent.mkdir(exist_ok=True)
+        partial = _KEPT.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(kept), encoding="utf-8")
+        partial.replace(_KEPT)
+
+
+def _stamp(file: Path) -> list[int]:
+    status = file.stat()
+    return [status.st_mtime_ns, status.st_size]
 
 
 @functools.cache

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counterparts.children import environment
 
 from support.patience import PATIENCE
 
-_ROOT = Path(__file__).parents[2]
 _SETTINGS = {
-    "PYTHONPATH": os.pathsep.join(map(str, (_ROOT, _ROOT / "tests"))),
     "JAX_PLATFORMS": "cpu",
     "TPUNB_WIDGETS": "never",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -81,7 +80,7 @@ def _said(python: str, program: str, folder: Path, settings: dict[str, str]) -> 
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        env={**os.environ, **_SETTINGS, **settings},
+        env={**environment(), **_SETTINGS, **settings},
     )
     if _NO_KERAS in run.stderr and not os.environ.get("CI"):
         pytest.skip(_NO_KERAS)

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.tiers import thorough
 
 import tpunb
 from tpunb.cells.batches import Batches
@@ -166,14 +167,24 @@ def test_nothing_is_left_when_the_connection_is_closed() -> None:
         assert told(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []
 
 
-@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
-@pytest.mark.parametrize("kind", ["empty share", "lost", "outside", "rate"])
+KINDS = ["empty share", "lost", "outside", "rate"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((kind, "keras") for kind in KINDS),
+        ("empty share", "tf_keras"),
+        *thorough((kind, "tf_keras") for kind in KINDS[1:]),
+    ],
+)
 def test_live_curves_say_it(
-    connection: Any, library: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+    connection: Any, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the display, and as the advice where the loss is NaN."""
     shown: list[Any] = []
     monkeypatch.setattr(frontend, "publish", lambda bundle, *_, **__: shown.append(bundle))
+    library = {"keras": keras, "tf_keras": tf_keras}[name]
     scope = contextlib.nullcontext() if kind == "outside" else connection.strategy.scope()
     with scope:
         model = model_of(library)

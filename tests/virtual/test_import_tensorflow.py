@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 
 import pytest
-from counterparts.children import WITHOUT_UNUSED
+from counterparts.children import WITHOUT_UNUSED, python_path
 from support.patience import PATIENCE
 
 from tpunb.errors import ConnectError
@@ -178,7 +178,7 @@ def test_nothing_is_seen_of_it_in_any_environment() -> None:
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        env={**environment, "PYTHONPATH": str(ROOT), "TPUNB_TPU": ""},
+        env={**environment, "PYTHONPATH": python_path(ROOT), "TPUNB_TPU": ""},
     )
     assert (run.returncode, run.stderr) == (0, "")
 

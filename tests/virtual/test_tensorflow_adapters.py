@@ -237,6 +237,7 @@ def defined(tree: ast.Module) -> Iterator[str]:
             yield from [node.attr] if getattr(node.value, "id", "") == "self" else []
 
 
+@functools.cache
 def private_uses() -> dict[str, set[str]]:
     """For each module the private attributes that it uses and nothing in the package defines."""
     own = {name for tree in trees().values() for name in defined(tree)} | set(NOT_OF_TENSORFLOW)

@@ -10,7 +10,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from counterparts.children import WITHOUT_KERAS, output_of
+from counterparts.children import WITHOUT_KERAS, output_of, python_path
 from nbclient import NotebookClient
 from support.patience import PATIENCE
 
@@ -28,7 +28,7 @@ def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.delenv("TPUNB_TPU", raising=False)
 
 

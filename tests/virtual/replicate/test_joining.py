@@ -12,7 +12,7 @@ from joining.running import check
 from support.joined import REPLICAS, analyses, both, both_ways, operations, per_replica
 from support.keras_models import CLASSES, SERIES, assert_trained_alike, case, crossentropy
 from support.strategies import SUMMED_ON_READ, all_reduce, each, make, replica_id, run, strategy_of
-from support.tiers import THOROUGH
+from support.tiers import THOROUGH, thorough
 
 from tpunb.virtual.replicate import joining_rules
 from tpunb.virtual.replicate.variance import Analysis
@@ -31,9 +31,10 @@ def fixture_joined() -> Iterator[list[Analysis]]:
         yield found
 
 
-def test_one_operation_does_what_one_on_each_replica_does() -> None:
+@pytest.mark.parametrize("count", [1, *thorough([3])])
+def test_one_operation_does_what_one_on_each_replica_does(count: int) -> None:
     """Every rule by which one is joined, on a sample of what `python -m joining` tries."""
-    findings = check(sorted(joining_rules.operations()), 3, rounds=5)
+    findings = check(sorted(joining_rules.operations()), count, rounds=5)
     assert not findings.wrong
     assert not joining_rules.operations() - (+findings.joined).keys()
 
