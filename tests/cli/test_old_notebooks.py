@@ -198,7 +198,7 @@ else:
     ("how", "expected"),
     [
         ("", ["tf.keras is Keras 2 (tf_keras 2.", "tf_keras.src."]),
-        ("late", ["was imported with Keras 3 before", "Restart the kernel"]),
+        ("late", ["was imported with Keras 3 and", "Restart the kernel"]),
         ("gone", ["which is not installed", 'pip install --no-deps "tf_keras==2.']),
     ],
 )

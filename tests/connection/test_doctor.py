@@ -167,7 +167,7 @@ def test_a_tpu_that_is_held(bare: Path, installed: dict[str, str]) -> None:
     assert report.next_step.endswith("kill 4711")
     text = str(report)
     assert "process 4711 (a Jupyter kernel)" in text
-    assert "Shut that kernel down in Jupyter" in text
+    assert "Shut down that kernel in Jupyter" in text
     assert "hunter2" not in text + json.dumps(report.as_dict())
 
 
