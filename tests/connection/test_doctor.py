@@ -226,11 +226,11 @@ def test_a_worker_of_a_slice(
             "hardware",
             "connect to my-tpu, and simulate a v5e-8 if it cannot be used",
         ),
-        ({"TPUNB_REQUIRE_TPU": "1"}, "error", "There is no TPU here"),
+        ({"TPUNB_REQUIRE_TPU": "1"}, "error", "This machine has no TPU"),
         (
             {"TPUNB_TPU": "v3-8", "TPUNB_REQUIRE_TPU": "1"},
             "error",
-            "TPUNB_TPU asks for a virtual TPU",
+            "TPUNB_TPU requests a virtual TPU",
         ),
     ],
     ids=["type", "address", "name", "required", "contradiction"],

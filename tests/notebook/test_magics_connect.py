@@ -180,7 +180,7 @@ def test_default_from_the_environment(
     monkeypatch.setenv("TPUNB_TPU", value)
     ran = book.good("%tpu_connect")
     assert ran.value.tpu == name
-    assert "TPUNB_TPU asks for this virtual TPU." in ran.plain
+    assert "TPUNB_TPU requests this virtual TPU." in ran.plain
     refused(book, "%tpu_connect --require-tpu", ConnectError, "TPUNB_TPU")
     assert book.good("%tpu_connect --simulate 3").value.tpu == "3 cores"
 
@@ -191,7 +191,7 @@ def test_hardware_from_the_environment(book: Notebook, monkeypatch: pytest.Monke
 
 
 def test_required(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = refused(book, "%tpu_connect --require-tpu", ConnectError, "There is no TPU here")
+    ran = refused(book, "%tpu_connect --require-tpu", ConnectError, "This machine has no TPU")
     assert isinstance(ran.error, ConnectError)
     assert ran.error.tried[0] == "no TPU device in /dev"
     monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")

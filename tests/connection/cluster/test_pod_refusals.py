@@ -106,7 +106,7 @@ def test_as_many_workers_as_hosts(worker: str, tf: Any) -> None:
 
 def test_as_many_cores_as_a_host(worker: str, tf: Any) -> None:
     error = refused(simulate="v5e-8", workers=[worker])
-    assert "has 2 cores; a host of this TPU (v5e-8) has 8" in str(error)
+    assert "has 2 cores, but a host of a v5e-8 has 8" in str(error)
     assert "--cores 8" in error.fix
 
 

@@ -89,7 +89,7 @@ CONNECTING = (
         (
             Clue(r"\bKeyboardInterrupt\b", where=_CONNECTING_FRAMES),
             r"The TPU worker at [^\n]{1,200} does not answer",
-            r"The TPU [^\n]{1,200} answered, and [^\n]{1,80} was not done in",
+            r"The TPU [^\n]{1,200} answered, but [^\n]{1,80} was not done in",
         ),
         "experimental_connect_to_cluster waits for ever for a worker that does not answer.",
         "Use `%tpu_connect ADDRESS`: it tries the port first and gives up after `--timeout` "
