@@ -44,20 +44,20 @@ _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def setup(app: Sphinx) -> None:
-    """Connects what is done to the pages while they are built."""
+    """Connect the changes made to pages while they are built."""
     app.connect("source-read", _read)
     app.connect("build-finished", _finish)
 
 
 def _read(app: Sphinx, name: str, source: list[str]) -> None:
-    """Adds the contents to the first page; its HTML links to pages, not to their sources."""
+    """Add the contents to the first page, and link its HTML to pages instead of sources."""
     if name == root_doc:
         text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", source[0])
         source[0] = f"{text}\n\n{_contents()}"
 
 
 def _contents() -> str:
-    """The table of contents: the sections of the documentation's index, and the notebooks."""
+    """Return the table of contents: the sections of the index, and the notebooks."""
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     _, *sections = _HEADING.split(index)
     trees = [
@@ -75,7 +75,7 @@ def _tree(caption: str, pages: list[str]) -> str:
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:
-    """Puts the pictures where HTML in the pages expects them; a site begins at index.html."""
+    """Copy the pictures to the place that the pages' HTML expects, and write index.html."""
     if error is not None:
         return
     site = Path(app.outdir)
