@@ -214,7 +214,7 @@ def test_not_found() -> None:
     with CloudAPI(nodes) as api:
         error = refused(api)
         assert "There is no TPU 'my-tpu' in the zone us-central1-b" in str(error)
-        assert error.fix.startswith("Choose one of my-tpu-2, ")
+        assert error.fix.startswith("Choose my-tpu-2, ")
         assert " and 1 more," in error.fix
         assert any("404" in line for line in error.tried)
         found = explain(error)
