@@ -154,7 +154,8 @@ def _execute(
         # A widget cannot be saved, and this command may itself run in a notebook.
         "TPUNB_WIDGETS": "never",
         **os.environ,
-        # debugpy warns that CPython froze some modules, which does not matter here.
+        # debugpy warns that CPython (3.11 or later) froze some modules, which does not matter here
+        # (ipython/ipykernel#1198).
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     }
     if execution.keras is not None:

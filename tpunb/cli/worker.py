@@ -93,6 +93,6 @@ def _worker(args: argparse.Namespace) -> None:
     serve(args.cores, args.port, ready=announce)
     with contextlib.suppress(OutputError):  # the reader may have gone
         print("The worker has stopped.", flush=True)
-    # TensorFlow's server cannot be stopped.
+    # TensorFlow's server cannot be stopped: see tensorflow/tensorflow#23190, closed unmerged.
     sys.stderr.flush()
     os._exit(0)

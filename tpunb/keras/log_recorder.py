@@ -177,7 +177,8 @@ class LogRecorder:
             if len(begun) > 1 and last >= begun[1]:
                 break  # the logs of an earlier execution have not arrived yet
             begun.popleft()
-            # Some releases of Keras 3 report the first batch of an execution at its end.
+            # Keras 3.10 reports the first batch of an execution at its end, and 3.13 the last batch
+            # (keras-team/keras#20861).
             step = self._base + min(first + more if first == last else last, most) + 1
             rows.append((step, logs))
         del waiting[: len(rows)]

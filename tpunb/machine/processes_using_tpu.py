@@ -4,6 +4,7 @@ The path and the meaning of the lock file are from XLA
 (`xla/stream_executor/tpu/tpu_initialize_util.cc`). The file is never opened here: a process that
 opens and closes it releases its own lock. The kernel's list of locks is read instead. psutil
 cannot replace this module, because it lists neither locks nor open device files.
+jax-ml/jax#10192 shows libtpu's error for a lock file that is left over.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ LIBTPU: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {
 With a libtpu that is too new, the process aborts when TensorFlow is imported. This was found by
 importing tensorflow-tpu 2.20.0 with 12 releases of libtpu: 0.0.17 to 0.0.31 work, 0.0.32 to
 0.0.52 abort. The metadata of tensorflow-tpu allow them all. Other releases of tensorflow-tpu pin
-libtpu. Remove this table when tensorflow-tpu 2.20 is no longer supported.
+libtpu. pytorch/xla#3786 shows such an abort for an earlier pair. Remove this table when
+tensorflow-tpu 2.20 is no longer supported.
 """
 
 # Every TensorFlow has this file, and in each it has another size.
@@ -177,6 +178,8 @@ _PACKAGES = (
 # Cloud TPU's machine images install libtpu outside Python.
 _SYSTEM_LIBTPU = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
 _NEWEST_PYTHON = (3, 13)  # the newest with a wheel of TensorFlow 2.21
+# Older releases reduce metrics over replicas wrongly: keras-team/keras#19340, and #21467, where
+# 3.10.0 is found to work.
 _OLDEST_KERAS = (3, 10)
 _UNKNOWN = "unknown version"
 _PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)$")
@@ -543,7 +546,8 @@ def prepare_tpu_library(
 
     There libtpu waits minutes for a metadata server, logs errors to standard error, and gives
     TensorFlow a device TPU_SYSTEM without a TPU. A `TPU_LOAD_LIBRARY` that the user has set
-    does not change.
+    does not change. jax-ml/jax#11668 (open) reports the wait, with `TPU_SKIP_MDS_QUERY=1` as the
+    workaround. pytorch/xla#3786 recommends `TPU_LOAD_LIBRARY=0`.
 
     Args:
         environment: Environment variables, which this function completes. By default, the

@@ -2,8 +2,9 @@
 
 TensorFlow connects to workers in two ways. The public `experimental_connect_to_cluster` starts
 over: the devices of the previous cluster disappear, and a process that touches a variable or
-tensor on one of them crashes (2.18 to 2.21). Updating the cluster keeps enough state for an error
-instead of a crash, so this module updates a cluster that exists.
+tensor on one of them crashes (2.18 to 2.21; tensorflow/tensorflow#33894 reports it for 2.0).
+Updating the cluster keeps enough state for an error instead of a crash, so this module updates a
+cluster that exists.
 """
 
 from __future__ import annotations

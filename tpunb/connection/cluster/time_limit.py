@@ -4,6 +4,10 @@ TensorFlow (2.18 to 2.21) connects to workers while it holds the GIL, without a 
 worker never answers, the whole process hangs and no interrupt gets through. Here its C functions
 are called without the GIL, in their own thread. At the deadline, this process's own sockets to
 the workers are shut down, and TensorFlow's call ends with an error.
+
+tensorflow/tensorflow#65835 (2.16, open) and #34564 report such waits in
+`experimental_connect_to_cluster`. #14489 explains that a cancellation does not reach the request
+for a worker's devices. This module can go when TensorFlow has a time limit for connecting.
 """
 
 from __future__ import annotations

@@ -142,7 +142,8 @@ def _serve_parent(cores: int, output: int | None = None) -> None:
 
     threading.Thread(target=_end_with, args=(os.getppid(),), name="tpunb", daemon=True).start()
     serve(cores, 0, ready=report)
-    os._exit(0)  # TensorFlow's server cannot be stopped
+    # TensorFlow's server cannot be stopped: see tensorflow/tensorflow#23190, closed unmerged.
+    os._exit(0)
 
 
 if __name__ == "__main__":
